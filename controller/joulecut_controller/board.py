@@ -1,0 +1,56 @@
+"""What the controller shows: one immutable picture after each pass.
+
+The page, the JSON API, `joulecut status` and the metrics all read this value and nothing
+else, so that they cannot disagree. Whoever shows it cannot plan.
+"""
+
+from dataclasses import dataclass
+
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.policy.policy import Mode
+from joulecut_controller.ports import Event
+from joulecut_controller.view import JobView, View
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """One point of a job's predicted frontier: one iteration, all its GPUs."""
+
+    iteration_time_s: float
+    energy_j: float
+    lower_bound_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobBoard:
+    """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
+    held under leases now (None at default). Savings are since this controller began.
+    """
+
+    view: JobView
+    mode: Mode
+    sentence: str  # what the last pass did for this job, and why
+    decision: Plan | None = None
+    applied: Plan | None = None
+    frontier: tuple[FrontierPoint, ...] = ()
+    saved_predicted_j: float = 0.0
+    saved_measured_j: float = 0.0
+    predict_error_time_ratio: float | None = None
+    predict_error_power_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Everything shown, as of one pass."""
+
+    at_unix_s: float
+    pass_number: int
+    epoch: int
+    sentence: str  # what the pass did, in one sentence
+    view: View
+    jobs: tuple[JobBoard, ...]
+    events: tuple[Event, ...]  # newest first
+    policy_source: str = ""
+    policy_digest: str = ""
+    policy_error: str = ""  # why the file on disk is not in force
+    interval_s: float = 0.0

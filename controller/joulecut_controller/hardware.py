@@ -1,0 +1,36 @@
+"""What one clock costs: the atom of every plan.
+
+Pure values; floats in SI units, clocks in integer MHz as drivers list them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClockOption:
+    """What an operation costs at one SM clock, on one GPU."""
+
+    clock_mhz: int
+    time_s: float
+    energy_j: float
+
+    @property
+    def power_w(self) -> float:
+        return self.energy_j / self.time_s
+
+    def effective_cost_j(self, blocking_power_w: float) -> float:
+        """`c = e - P_block * t` (Perseus, SOSP'24, section 4): energy on top of waiting."""
+        return self.energy_j - blocking_power_w * self.time_s
+
+
+def undominated(options: tuple[ClockOption, ...]) -> tuple[ClockOption, ...]:
+    """Options that no other beats on both time and energy, fastest first.
+
+    Of equals in time and energy the lower clock stays. Real sweeps hold many dominated
+    ones: above a power cap a higher clock is slower and costs more.
+    """
+    kept: list[ClockOption] = []
+    for option in sorted(options, key=lambda o: (o.time_s, o.energy_j, o.clock_mhz)):
+        if not kept or option.energy_j < kept[-1].energy_j:
+            kept.append(option)
+    return tuple(kept)

@@ -1,0 +1,78 @@
+"""The plan is the product: one immutable numbered decision for a job, with its reasons.
+
+Dry run, page, command line, journal, metrics and tests all show this same object.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from joulecut_controller.policy.policy import Mode
+from joulecut_controller.solve.problem import Solution
+from joulecut_controller.workload import Granularity
+
+Verb = Literal["hold", "lower", "raise", "clear"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What one GPU should do. `clock_mhz` None means: back to default (`clear`)."""
+
+    uuid: str
+    stage: int
+    verb: Verb
+    clock_mhz: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the plan is predicted to give, beside the baseline it is compared with.
+
+    Times of one iteration; energies of all the job's GPUs per iteration. Predicted,
+    never measured; `saved_ratio` and `slowdown_ratio` are fractions of the baseline.
+    """
+
+    iteration_time_s: float
+    energy_j: float
+    baseline_time_s: float
+    baseline_energy_j: float
+    lower_bound_j: float
+    gap_ratio: float
+    saved_by_granularity: tuple[tuple[Granularity, float], ...] = ()
+    intrinsic_bloat_w: float = 0.0
+    extrinsic_bloat_w: float = 0.0
+
+    @property
+    def saved_ratio(self) -> float:
+        return 1.0 - self.energy_j / self.baseline_energy_j
+
+    @property
+    def slowdown_ratio(self) -> float:
+        return self.iteration_time_s / self.baseline_time_s - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision for one job. `actions` empty means: no change, and `reason` says why.
+
+    `generation` comes from one controller-wide counter; `parent` is the generation this
+    plan replaces (0: default clocks). `refused` is the guard's word; such a plan is
+    published but never applied.
+    """
+
+    job: str
+    generation: int
+    parent: int
+    mode: Mode
+    granularity: Granularity
+    actions: tuple[Action, ...]
+    reason: str
+    made_at_unix_s: float
+    deadline_s: float | None = None
+    forecast: Forecast | None = None
+    solution: Solution | None = None
+    refused: str = ""
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.actions or bool(self.refused)

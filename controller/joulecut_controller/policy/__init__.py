@@ -1,0 +1,1 @@
+"""What the operator wants, validated: `Policy` and how it is read."""

@@ -1,0 +1,96 @@
+"""What a reconcile pass asks of the world: agents, a memory, the time.
+
+Adapters (`fleet`, `store`) implement these; they cannot import each other, nor make plans.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from joulecut_wire.messages import Command, IterationReport, Result
+
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.view import GpuView, NodeView, Window
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedReport:
+    """A job report and when it reached us, on our monotonic clock."""
+
+    report: IterationReport
+    arrived_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """Everything the agents said up to now."""
+
+    nodes: tuple[NodeView, ...]
+    gpus: tuple[GpuView, ...]
+
+
+class Fleet(Protocol):
+    """All agents. Never raises on a lost agent: its GPUs grow old, its commands are refused."""
+
+    def observe(self, now_s: float) -> FleetState: ...
+
+    def take_reports(self) -> tuple[ArrivedReport, ...]:
+        """Reports since the last call, oldest first; bounded, oldest dropped."""
+        ...
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]: ...
+
+    async def renew(
+        self, address: str, epoch: int, job: str, generation: int, ttl_s: float
+    ) -> tuple[Result, ...]: ...
+
+    async def clear(
+        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
+    ) -> tuple[Result, ...]: ...
+
+
+EventKind = Literal["plan", "apply", "renew", "clear", "policy", "lead", "drift", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the audit trail. `detail` is JSON text; plans are kept whole."""
+
+    at_unix_s: float
+    kind: EventKind
+    job: str
+    generation: int
+    text: str
+    detail: str = ""
+
+
+class Store(Protocol):
+    """What must survive a restart. Raises joulecut_wire.errors.Unavailable where it cannot."""
+
+    def next_epoch(self, at_least: int) -> int:
+        """A term larger than any before and than `at_least`; durable before it returns."""
+        ...
+
+    def next_generation(self) -> int:
+        """The next number of the one controller-wide counter; durable before it returns."""
+        ...
+
+    def record(self, event: Event) -> None: ...
+
+    def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
+        """Newest first."""
+        ...
+
+    def keep_plan(self, plan: Plan) -> None: ...
+
+    def last_plan_json(self, job: str) -> str:
+        """The job's newest plan as it was kept; empty where there is none."""
+        ...
+
+    def keep_baseline(self, job: str, shape: str, window: Window) -> None: ...
+
+    def baseline(self, job: str, shape: str) -> Window | None:
+        """The baseline measured for this job in this shape (pipeline, GPUs, profile)."""
+        ...
+
+    def close(self) -> None: ...

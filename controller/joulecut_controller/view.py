@@ -1,0 +1,97 @@
+"""One immutable picture of the cluster, with the age of every part.
+
+A pass looks once, at the start; everything after it reasons on this value. Pure: ages
+are computed by whoever builds it, from one monotonic clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
+
+from joulecut_controller.policy.policy import JobPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One agent. `address` is host:port; `node` is empty until it has described itself."""
+
+    address: str
+    node: str
+    connected: bool
+    epoch_seen: int = 0
+    ttl_max_s: float = 0.0
+    agent_version: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU; `snapshot` is None where nothing fresh is known."""
+
+    description: GpuDescription
+    address: str
+    node: str
+    snapshot: GpuSnapshot | None
+    age_s: float  # of the snapshot; infinite without one
+
+    @property
+    def uuid(self) -> str:
+        return self.description.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Measured iterations of a job under one set of clocks (one plan generation, or default).
+
+    Times in seconds, energy in joules of all the job's GPUs per iteration, from their
+    energy counters. `energy_j` is None while too few counter steps were seen.
+    """
+
+    iterations: int
+    time_mean_s: float
+    time_sd_s: float
+    energy_j: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageLoad:
+    """What one GPU told of its work: mean busy seconds per operation, by kind, at one clock."""
+
+    uuid: str
+    stage: int
+    clock_mhz: int
+    busy_s: Mapping[str, float]
+    samples: int
+    power_w: float | None  # mean over whole iterations, waiting included
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job of the policy, as it runs now.
+
+    `stages[s]` are the UUIDs that work stage s (data- and tensor-parallel siblings).
+    `baseline` was measured at default clocks; `current` under the clocks in force now.
+    `peer_iteration_time_s` is set while a sibling pipeline is waited for.
+    """
+
+    policy: JobPolicy
+    stages: tuple[tuple[str, ...], ...]
+    loads: tuple[StageLoad, ...]
+    baseline: Window | None
+    current: Window | None
+    generation_running: int  # generation whose clocks all the job's GPUs hold; 0 is default
+    peer_iteration_time_s: float | None
+    report_age_s: float  # infinite where the job never reported
+    complaint: str = ""  # why the job cannot be laid out (missing stage, GPU unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything one pass may know."""
+
+    now_s: float  # monotonic
+    nodes: tuple[NodeView, ...] = ()
+    gpus: Mapping[str, GpuView] = field(default_factory=dict)
+    jobs: tuple[JobView, ...] = ()

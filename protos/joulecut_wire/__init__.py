@@ -1,0 +1,1 @@
+"""What agent and controller both know: messages, job reports, metric names, errors."""

@@ -1,0 +1,226 @@
+"""Values to protobuf and back: the only place where the two meet on both sides.
+
+Watts travel as integer milliwatts, as NVML gives them. Decoding never raises
+on content: ranges are judged where the value is used, with a reason.
+"""
+
+from joulecut_wire import messages as m
+from joulecut_wire.v1 import agent_pb2 as pb
+
+_MW_PER_W = 1000.0
+
+
+def _mw(watts: float | None) -> int | None:
+    return None if watts is None else round(watts * _MW_PER_W)
+
+
+def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
+    return pb.DescribeResponse(
+        node=node.node,
+        agent_version=node.agent_version,
+        boot_id=node.boot_id,
+        epoch_seen=node.epoch_seen,
+        ttl_max_s=node.ttl_max_s,
+        gpus=[
+            pb.Gpu(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                model=gpu.model,
+                clocks_mhz=gpu.clocks_mhz,
+                clock_min_mhz=gpu.clock_min_mhz,
+                clock_max_mhz=gpu.clock_max_mhz,
+                power_limit_default_mw=round(gpu.power_limit_default_w * _MW_PER_W),
+                power_limit_min_mw=round(gpu.power_limit_min_w * _MW_PER_W),
+                power_limit_max_mw=round(gpu.power_limit_max_w * _MW_PER_W),
+                controllable=gpu.controllable,
+                reason=gpu.reason,
+                min_dwell_s=gpu.min_dwell_s,
+            )
+            for gpu in node.gpus
+        ],
+    )
+
+
+def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
+    return m.NodeDescription(
+        node=msg.node,
+        agent_version=msg.agent_version,
+        boot_id=msg.boot_id,
+        epoch_seen=msg.epoch_seen,
+        ttl_max_s=msg.ttl_max_s,
+        gpus=tuple(
+            m.GpuDescription(
+                uuid=gpu.uuid,
+                index=gpu.index,
+                model=gpu.model,
+                clocks_mhz=tuple(gpu.clocks_mhz),
+                clock_min_mhz=gpu.clock_min_mhz,
+                clock_max_mhz=gpu.clock_max_mhz,
+                power_limit_default_w=gpu.power_limit_default_mw / _MW_PER_W,
+                power_limit_min_w=gpu.power_limit_min_mw / _MW_PER_W,
+                power_limit_max_w=gpu.power_limit_max_mw / _MW_PER_W,
+                controllable=gpu.controllable,
+                reason=gpu.reason,
+                min_dwell_s=gpu.min_dwell_s,
+            )
+            for gpu in msg.gpus
+        ),
+    )
+
+
+def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
+    lease = gpu.lease
+    return pb.GpuSnapshot(
+        uuid=gpu.uuid,
+        power_average_mw=_mw(gpu.power_average_w),
+        power_instant_mw=_mw(gpu.power_instant_w),
+        energy_j=gpu.energy_j,
+        clock_sm_mhz=gpu.clock_sm_mhz,
+        clock_memory_mhz=gpu.clock_memory_mhz,
+        temperature_celsius=gpu.temperature_celsius,
+        utilization_gpu_ratio=gpu.utilization_gpu_ratio,
+        utilization_memory_ratio=gpu.utilization_memory_ratio,
+        memory_used_bytes=gpu.memory_used_bytes,
+        power_limit_enforced_mw=_mw(gpu.power_limit_enforced_w),
+        event_reasons=gpu.event_reasons,
+        lease=None
+        if lease is None
+        else pb.Lease(
+            job=lease.job,
+            epoch=lease.epoch,
+            generation=lease.generation,
+            clock_min_mhz=lease.clock_min_mhz,
+            clock_max_mhz=lease.clock_max_mhz,
+            expires_in_s=lease.expires_in_s,
+        ),
+    )
+
+
+def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
+    def given(name: str, scale: float = 1.0) -> float | None:
+        return getattr(msg, name) / scale if msg.HasField(name) else None  # type: ignore[arg-type]
+
+    def counted(name: str) -> int | None:
+        return int(getattr(msg, name)) if msg.HasField(name) else None  # type: ignore[arg-type]
+
+    lease = msg.lease
+    return m.GpuSnapshot(
+        uuid=msg.uuid,
+        power_average_w=given("power_average_mw", _MW_PER_W),
+        power_instant_w=given("power_instant_mw", _MW_PER_W),
+        energy_j=given("energy_j"),
+        clock_sm_mhz=counted("clock_sm_mhz"),
+        clock_memory_mhz=counted("clock_memory_mhz"),
+        temperature_celsius=given("temperature_celsius"),
+        utilization_gpu_ratio=given("utilization_gpu_ratio"),
+        utilization_memory_ratio=given("utilization_memory_ratio"),
+        memory_used_bytes=counted("memory_used_bytes"),
+        power_limit_enforced_w=given("power_limit_enforced_mw", _MW_PER_W),
+        event_reasons=tuple(msg.event_reasons),
+        lease=m.Lease(
+            job=lease.job,
+            epoch=lease.epoch,
+            generation=lease.generation,
+            clock_min_mhz=lease.clock_min_mhz,
+            clock_max_mhz=lease.clock_max_mhz,
+            expires_in_s=lease.expires_in_s,
+        )
+        if msg.HasField("lease")
+        else None,
+    )
+
+
+def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
+    return pb.WatchResponse(
+        sequence=tick.sequence,
+        age_s=tick.age_s,
+        gpus=[_encode_gpu(gpu) for gpu in tick.gpus],
+        reports=[
+            pb.IterationReport(
+                job=report.job,
+                uuid=report.uuid,
+                stage=report.stage,
+                iteration=report.iteration,
+                duration_s=report.duration_s,
+                operations=[
+                    pb.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
+                    for op in report.operations
+                ],
+                peer_iteration_time_s=report.peer_iteration_time_s,
+            )
+            for report in tick.reports
+        ],
+        reports_dropped=tick.reports_dropped,
+    )
+
+
+def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
+    return m.WatchTick(
+        sequence=msg.sequence,
+        age_s=msg.age_s,
+        gpus=tuple(_decode_gpu(gpu) for gpu in msg.gpus),
+        reports=tuple(
+            m.IterationReport(
+                job=report.job,
+                uuid=report.uuid,
+                stage=report.stage,
+                iteration=report.iteration,
+                duration_s=report.duration_s,
+                operations=tuple(
+                    m.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
+                    for op in report.operations
+                ),
+                peer_iteration_time_s=report.peer_iteration_time_s
+                if report.HasField("peer_iteration_time_s")
+                else None,
+            )
+            for report in msg.reports
+        ),
+        reports_dropped=msg.reports_dropped,
+    )
+
+
+def encode_command(command: m.Command) -> pb.ApplyRequest:
+    return pb.ApplyRequest(
+        epoch=command.epoch,
+        job=command.job,
+        generation=command.generation,
+        ttl_s=command.ttl_s,
+        settings=[
+            pb.Setting(
+                uuid=setting.uuid,
+                clock_min_mhz=setting.clock_min_mhz,
+                clock_max_mhz=setting.clock_max_mhz,
+            )
+            for setting in command.settings
+        ],
+        reason=command.reason,
+    )
+
+
+def decode_command(msg: pb.ApplyRequest) -> m.Command:
+    return m.Command(
+        epoch=msg.epoch,
+        job=msg.job,
+        generation=msg.generation,
+        ttl_s=msg.ttl_s,
+        settings=tuple(
+            m.Setting(
+                uuid=setting.uuid,
+                clock_min_mhz=setting.clock_min_mhz,
+                clock_max_mhz=setting.clock_max_mhz,
+            )
+            for setting in msg.settings
+        ),
+        reason=msg.reason,
+    )
+
+
+def encode_results(results: tuple[m.Result, ...]) -> list[pb.Result]:
+    return [pb.Result(uuid=r.uuid, accepted=r.accepted, reason=r.reason) for r in results]
+
+
+def decode_results(
+    msg: pb.ApplyResponse | pb.RenewResponse | pb.ClearResponse,
+) -> tuple[m.Result, ...]:
+    return tuple(m.Result(uuid=r.uuid, accepted=r.accepted, reason=r.reason) for r in msg.results)

@@ -1,0 +1,114 @@
+"""YAML files that remember their lines, so that a complaint can name one.
+
+Agent, controller and command line read people's files; each wants "file, line,
+key, what is allowed", and a loader that only yields dictionaries has lost it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+import yaml.composer
+
+from joulecut_wire.errors import BadInput
+
+FILE_BYTES_MAX = 1 << 20  # A policy for 10,000 jobs is half of this; beyond it is a mistake.
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed YAML file: `data`, and the line of every key path in it."""
+
+    name: str
+    data: Any
+    lines: dict[KeyPath, int]
+
+    def where(self, path: Iterable[str | int] = ()) -> str:
+        """`file:line: key.path[0]` of the nearest place that exists in the file."""
+        wanted = tuple(path)
+        known = wanted
+        while known and known not in self.lines:
+            known = known[:-1]
+        line = self.lines.get(known, 1)
+        label = show(wanted)
+        return f"{self.name}:{line}: {label}" if label else f"{self.name}:{line}"
+
+    def bad(self, path: Iterable[str | int], what: str, allowed: str = "") -> BadInput:
+        return BadInput(self.where(path), what, allowed)
+
+
+def show(path: Iterable[str | int]) -> str:
+    """`("jobs", 0, "slo")` as a person writes it: `jobs[0].slo`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+def load(path: Path) -> Document:
+    """Reads a YAML file. Raises BadInput with file and line on anything unreadable."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None
+    return parse(raw, str(path))
+
+
+def parse(raw: bytes, name: str) -> Document:
+    """As `load`, from bytes that are already at hand."""
+    if len(raw) > FILE_BYTES_MAX:
+        raise BadInput(name, f"{len(raw)} bytes", f"at most {FILE_BYTES_MAX}")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(name, f"byte {error.start} is not UTF-8", "UTF-8 text") from None
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        lines: dict[KeyPath, int] = {(): 1}
+        data = None if node is None else _build(node, (), lines, name, _Loader(""))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise BadInput(f"{name}:{line}", error.problem or "not YAML", "a YAML mapping") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(name, str(error) or type(error).__name__, "a YAML mapping") from None
+    return Document(name, data, lines)
+
+
+class _Loader(yaml.SafeLoader):
+    """Without aliases: they hide what is in force, and nested ones grow without bound."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None, None, "aliases (*name) are not taken", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+def _build(
+    node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str, loader: _Loader
+) -> Any:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            where = f"{name}:{key_node.start_mark.line + 1}"
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise BadInput(where, "a key that is not a word", "plain keys")
+            key = str(key_node.value)
+            if key in built:
+                raise BadInput(f"{where}: {show((*path, key))}", "key given twice", "one of each")
+            lines[(*path, key)] = key_node.start_mark.line + 1
+            built[key] = _build(value_node, (*path, key), lines, name, loader)
+        return built
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item, (*path, i), lines, name, loader) for i, item in enumerate(node.value)]
+    return loader.construct_object(node, deep=True)

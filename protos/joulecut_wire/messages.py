@@ -1,0 +1,143 @@
+"""What agent and controller tell each other, as plain immutable values.
+
+`codec` turns them into protobuf and back, so that neither side's core knows
+about gRPC. Absence is `None`: a field the device cannot give is never zero.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDescription:
+    """What does not change while a driver is loaded."""
+
+    uuid: str
+    index: int
+    model: str
+    clocks_mhz: tuple[int, ...]  # SM clocks the device supports, ascending
+    clock_min_mhz: int = 0  # the site's bounds on what may be asked; 0 is the device's own
+    clock_max_mhz: int = 0
+    power_limit_default_w: float = 0.0
+    power_limit_min_w: float = 0.0
+    power_limit_max_w: float = 0.0
+    controllable: bool = False
+    reason: str = ""  # why it is not controllable; empty where it is
+    min_dwell_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """A node as its agent describes it, once a connection."""
+
+    node: str
+    agent_version: str
+    boot_id: str
+    epoch_seen: int
+    ttl_max_s: float
+    gpus: tuple[GpuDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to hold a GPU's clock, as the keeper sees it now."""
+
+    job: str
+    epoch: int
+    generation: int
+    clock_min_mhz: int
+    clock_max_mhz: int
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSnapshot:
+    """One GPU at one moment. `energy_j` counts since driver load and may fall back to 0."""
+
+    uuid: str
+    power_average_w: float | None = None
+    power_instant_w: float | None = None
+    energy_j: float | None = None
+    clock_sm_mhz: int | None = None
+    clock_memory_mhz: int | None = None
+    temperature_celsius: float | None = None
+    utilization_gpu_ratio: float | None = None
+    utilization_memory_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    power_limit_enforced_w: float | None = None
+    event_reasons: tuple[str, ...] = ()
+    lease: Lease | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """All GPUs of a node at one sampling tick; `taken_at_s` is the agent's monotonic time."""
+
+    sequence: int
+    taken_at_s: float
+    gpus: tuple[GpuSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationReport:
+    """How often one kind of operation ran in an iteration, and how long in sum."""
+
+    kind: str
+    count: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IterationReport:
+    """One iteration of a job on one GPU, as the job told its agent."""
+
+    job: str
+    uuid: str
+    stage: int
+    iteration: int
+    duration_s: float
+    operations: tuple[OperationReport, ...] = ()
+    peer_iteration_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTick:
+    """One message of the `Watch` stream: a snapshot's age, its GPUs, the reports since."""
+
+    sequence: int
+    age_s: float
+    gpus: tuple[GpuSnapshot, ...]
+    reports: tuple[IterationReport, ...] = ()
+    reports_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A clock range asked for one GPU; `clock_min_mhz` 0 means the device's lowest.
+
+    A range and not a point: a GPU that has nothing to do may then still fall to idle clocks.
+    """
+
+    uuid: str
+    clock_max_mhz: int
+    clock_min_mhz: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One `Apply`: settings that take effect together or not at all."""
+
+    epoch: int
+    job: str
+    generation: int
+    ttl_s: float
+    settings: tuple[Setting, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one setting; a refusal is a value, with its reason."""
+
+    uuid: str
+    accepted: bool
+    reason: str = ""

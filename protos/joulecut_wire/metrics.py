@@ -1,0 +1,97 @@
+"""The final names of all metrics, so that dashboards, agents and tests cannot drift apart.
+
+Base units, prefix `joulecut_`. The identity label of a GPU series is `uuid` only: names
+come from `_info` series, so a series never changes identity when a job does.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "joulecut_"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One exported name: its kind, labels, and the sentence a person reads in `/metrics`.
+
+    `name` is what a query uses (counters end in `_total`).
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "info"]
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def full_name(self) -> str:
+        return PREFIX + self.name
+
+
+def _gauge(name: str, labels: tuple[str, ...], text: str) -> Metric:
+    return Metric(name, "gauge", labels, text)
+
+
+def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
+    return Metric(name, "counter", labels, text)
+
+
+# fmt: off
+# -- agent ---------------------------------------------------------------------------------
+GPU_ENERGY = _counter("gpu_energy_joules_total", ("uuid",), "Board energy from the device's own counter, since driver load.")
+GPU_POWER = _gauge("gpu_power_watts", ("uuid", "kind"), "Power draw: kind average (the driver's window) or instant.")
+GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limits: kind enforced, default, min or max.")
+GPU_CLOCK = _gauge("gpu_clock_hertz", ("uuid", "domain"), "Clock the device shows now: domain sm or memory.")
+GPU_CLOCK_LIMIT = _gauge("gpu_clock_limit_hertz", ("uuid", "bound"), "Clock range we asked for; absent for a GPU without a lock.")
+GPU_CLOCK_EVENT = _gauge("gpu_clock_event_active", ("uuid", "reason"), "1 while the device names this reason for its clock.")
+GPU_UTILIZATION = _gauge("gpu_utilization_ratio", ("uuid", "engine"), "Share of time an engine was busy: engine gpu or memory.")
+GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", ("uuid", "sensor"), "Temperature by sensor.")
+GPU_MEMORY_USED = _gauge("gpu_memory_used_bytes", ("uuid",), "Device memory in use.")
+GPU_INFO = Metric("gpu_info", "info", ("uuid", "index", "model", "controllable", "reason"), "What a GPU is called, and whether it may be controlled here.")
+GPU_ALLOCATION_INFO = Metric("gpu_allocation_info", "info", ("uuid", "job", "namespace", "pod", "source"), "Which job a GPU works for; one series a GPU.")
+JOB_ENERGY = _counter("job_energy_joules_total", ("job",), "Energy of a job's GPUs on this node, from their counters.")
+CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU settings by operation (apply, renew, clear) and result.")
+CONTROL_LEASE_EXPIRES = _gauge("control_lease_expires_timestamp_seconds", ("uuid",), "Unix time at which a GPU's lease ends; absent without a lease.")
+CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show what was asked, by cause.")
+CONTROL_RESTORES = _counter("control_restores_total", ("uuid", "cause"), "Times a GPU was put back to its default, by cause.")
+NVML_CALL_DURATION = Metric("nvml_call_duration_seconds", "histogram", ("call",), "Duration of device calls.")
+NVML_ERRORS = _counter("nvml_errors_total", ("code",), "Failed device calls by error code.")
+REPORTS = _counter("job_reports_total", ("result",), "Job datagrams by result: accepted, refused, dropped.")
+COLLECT_SUCCESS = _gauge("collect_success", (), "1 if the last sampling tick read every GPU.")
+COLLECT_TIMESTAMP = _gauge("collect_timestamp_seconds", (), "Unix time of the last sampling tick.")
+KEEPER_UP = _gauge("keeper_up", (), "1 while the keeper answers; absent where none is wanted.")
+BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this process.")
+
+# -- controller ----------------------------------------------------------------------------
+JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("job", "kind"), "Iteration time: kind measured, predicted or baseline.")
+JOB_POWER = _gauge("job_power_watts", ("job", "kind"), "Power of all GPUs of a job: kind measured, predicted or baseline.")
+JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("job", "kind"), "Power above the frontier: kind intrinsic or extrinsic. Predicted, not measured.")
+JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("job", "basis"), "Energy saved against default clocks: basis predicted or measured.")
+JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("job",), "Measured iteration time over baseline, minus 1.")
+JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("job",), "Room left before the deadline, as a share of it; negative when missed.")
+PLAN_GENERATION = _gauge("plan_generation", ("job",), "Number of the job's current plan.")
+PLAN_GAP = _gauge("plan_gap_ratio", ("job",), "Energy of the plan over its lower bound, minus 1.")
+PLAN_CLOCK = _gauge("plan_clock_hertz", ("job", "uuid"), "Clock the plan gives a GPU; recommended or applied, see controller_mode.")
+PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
+PREDICT_ERROR = _gauge("predict_error_ratio", ("job", "target"), "Mean absolute relative error of predictions: target time or power.")
+CONTROLLER_MODE = _gauge("controller_mode", ("job", "mode"), "1 for the mode a job is in: off, recommend or enforce.")
+CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller leads.")
+CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
+RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Reconcile passes by result.")
+RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of one reconcile pass.")
+RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last pass that ended well.")
+RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
+# fmt: on
+
+AGENT: tuple[Metric, ...] = (
+    GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
+    GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
+    CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, NVML_CALL_DURATION,
+    NVML_ERRORS, REPORTS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
+)  # fmt: skip
+
+CONTROLLER: tuple[Metric, ...] = (
+    JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
+    PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, CONTROLLER_MODE,
+    CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS,
+    RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, BUILD_INFO,
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""The datagrams by which a job speaks to its node's agent (version 1).
+
+One small JSON object each. Everything in it is a stranger's word: the decoder
+answers with a value or one `BadInput`, whatever the bytes are.
+"""
+
+import math
+from typing import Annotated
+
+import msgspec
+
+from joulecut_wire.errors import BadInput
+from joulecut_wire.messages import IterationReport, OperationReport
+
+DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit; more is not a report.
+OPERATIONS_MAX = 64
+DURATION_S_MAX = 86_400.0  # No iteration lasts a day; a clock jump can look like one.
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]  # a DNS name's length
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Stage = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+
+class _Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: _Name
+    count: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+    busy_s: float
+
+
+class _Iteration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    v: Annotated[int, msgspec.Meta(ge=1, le=1)]
+    job: _Name
+    uuid: _Name
+    stage: _Stage
+    iteration: _Count
+    duration_s: float
+    ops: Annotated[tuple[_Operation, ...], msgspec.Meta(max_length=OPERATIONS_MAX)] = ()
+    peer_iteration_time_s: float | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Begin or end of one operation, for jobs that tell their operations (level L2)."""
+
+    v: Annotated[int, msgspec.Meta(ge=1, le=1)]
+    job: _Name
+    uuid: _Name
+    mark: Annotated[str, msgspec.Meta(pattern="^(begin|end)$")]
+    kind: _Name
+    stage: _Stage
+    microbatch: _Count
+    iteration: _Count
+    t_ns: _Count
+
+
+_iteration = msgspec.json.Decoder(_Iteration)
+_mark = msgspec.json.Decoder(Mark)
+
+
+def decode(datagram: bytes) -> IterationReport | Mark:
+    """Reads one datagram. Raises BadInput (never anything else) on a broken one."""
+    if len(datagram) > DATAGRAM_BYTES_MAX:
+        raise BadInput("datagram", f"{len(datagram)} bytes", f"at most {DATAGRAM_BYTES_MAX}")
+    try:
+        if b'"mark"' in datagram:
+            return _mark.decode(datagram)
+        return _checked(_iteration.decode(datagram))
+    except BadInput:
+        raise
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadInput(
+            "datagram", str(error), "a version 1 report or mark (docs/job-reports.md)"
+        ) from None
+
+
+def _checked(raw: _Iteration) -> IterationReport:
+    for name, value in (
+        ("duration_s", raw.duration_s),
+        ("peer_iteration_time_s", raw.peer_iteration_time_s),
+        *((f"ops[{i}].busy_s", op.busy_s) for i, op in enumerate(raw.ops)),
+    ):
+        if value is None:
+            continue
+        low_ok = value > 0 if name == "duration_s" or name.startswith("peer") else value >= 0
+        if not (math.isfinite(value) and low_ok and value <= DURATION_S_MAX):
+            raise BadInput("datagram", f"{name} is {value}", f"seconds up to {DURATION_S_MAX:g}")
+    return IterationReport(
+        job=raw.job,
+        uuid=raw.uuid,
+        stage=raw.stage,
+        iteration=raw.iteration,
+        duration_s=raw.duration_s,
+        operations=tuple(OperationReport(op.kind, op.count, op.busy_s) for op in raw.ops),
+        peer_iteration_time_s=raw.peer_iteration_time_s,
+    )
