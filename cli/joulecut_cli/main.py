@@ -1,0 +1,71 @@
+"""Finds the module of a subcommand and hands it the rest of the line.
+
+Each subcommand is one module with `run(argv) -> exit status`; it is imported only when
+asked for, so that a missing role costs one sentence and `--help` costs nothing.
+"""
+
+import importlib
+import sys
+
+from joulecut_wire.command import BAD_INPUT, FINE, guarded
+from joulecut_wire.errors import BadInput, Unavailable
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "plan": ("joulecut_cli.plan", "the clocks that use least energy within a deadline"),
+    "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
+    "policy": ("joulecut_cli.policy", "check a policy file"),
+    "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
+    "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
+    "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
+}
+
+NOT_YET = ("fit", "pause", "resume", "restore", "compare", "report", "audit", "study")
+
+
+def main() -> int:
+    return guarded("joulecut", lambda: dispatch(sys.argv[1:]))
+
+
+def dispatch(argv: list[str]) -> int:
+    """Runs one subcommand. Raises BadInput, Unavailable."""
+    if not argv or argv[0] in {"-h", "--help", "help"}:
+        print(_overview())
+        return FINE if argv else BAD_INPUT
+    if argv[0] == "--version":
+        print(_version())
+        return FINE
+    name, rest = argv[0], argv[1:]
+    if name in NOT_YET:
+        raise BadInput(name, "not available yet", ", ".join(COMMANDS))
+    if name not in COMMANDS:
+        raise BadInput(name, "no such command", ", ".join(COMMANDS))
+    try:
+        module = importlib.import_module(COMMANDS[name][0])
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("joulecut_cli"):
+            raise
+        raise Unavailable(
+            f"{name} needs {error.name}, which is not installed: pip install 'joulecut[all]'"
+        ) from None
+    status: int = module.run(rest)
+    return status
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return (
+        "usage: joulecut COMMAND ...\n\n"
+        + "\n".join(lines)
+        + "\n\njoulecut COMMAND --help says more."
+    )
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 -- costs 20 ms nobody else needs
+
+    return f"joulecut {version('joulecut')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
