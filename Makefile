@@ -1,0 +1,65 @@
+# Everything starts here. `make demo` and `make test` set up what they need.
+#
+#   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P]
+#   make test    all tests
+#   make check   format, lint, types, import contracts, wire
+#   make bench   benchmarks, as ratios in one run
+#   make golden  rewrites the golden texts; read the diff before you commit it
+#   make proto   regenerates the protobuf stubs
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench golden proto setup setup-dev debian clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# -- set-up ----------------------------------------------------------------------------------
+
+setup: $(VENV)/run.done
+setup-dev: $(VENV)/dev.done
+
+$(VENV)/run.done: pyproject.toml constraints/all.txt tools/setup
+	@tools/setup run "$(PYTHON)" "$(VENV)"
+
+$(VENV)/dev.done: $(VENV)/run.done
+	@tools/setup dev "$(PYTHON)" "$(VENV)"
+
+debian:
+	@tools/debian-packages
+
+# -- the product -----------------------------------------------------------------------------
+
+demo: setup
+	@$(BIN)/joulecut demo $(if $(DURATION),--duration $(DURATION)) $(if $(SUMMARY),--summary $(SUMMARY)) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+# -- the proof -------------------------------------------------------------------------------
+
+test: setup-dev debian
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+check: setup-dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@cd protos && ../$(BIN)/buf lint
+	@tools/proto --check
+
+bench: setup-dev
+	@tools/setup bench "$(PYTHON)" "$(VENV)"
+	@for file in benchmarks/*.py; do echo; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+golden: setup-dev
+	@JOULECUT_REWRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden $(ARGS); git diff --stat -- tests/golden
+
+proto: setup-dev
+	@tools/proto
+
+clean:
+	rm -rf $(VENV) .venv-proto artifacts .mypy_cache .ruff_cache .pytest_cache

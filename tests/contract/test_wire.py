@@ -1,0 +1,256 @@
+"""What is said on the wire comes out as it went in, and no bytes can break a reader."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_wire import codec, document, reports
+from joulecut_wire import messages as m
+from joulecut_wire.errors import BadInput
+from joulecut_wire.v1 import agent_pb2 as pb
+
+names = st.text(min_size=1, max_size=30)
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+seconds = st.floats(0, 1e6)
+watts = st.integers(0, 2_000_000).map(lambda milliwatts: milliwatts / 1000.0)
+
+
+def optional(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.none() | strategy
+
+
+leases = st.builds(
+    m.Lease,
+    job=names,
+    epoch=u64,
+    generation=u64,
+    clock_min_mhz=u32,
+    clock_max_mhz=u32,
+    expires_in_s=seconds,
+)
+gpu_snapshots = st.builds(
+    m.GpuSnapshot,
+    uuid=names,
+    power_average_w=optional(watts),
+    power_instant_w=optional(watts),
+    energy_j=optional(seconds),
+    clock_sm_mhz=optional(u32),
+    clock_memory_mhz=optional(u32),
+    temperature_celsius=optional(seconds),
+    utilization_gpu_ratio=optional(seconds),
+    utilization_memory_ratio=optional(seconds),
+    memory_used_bytes=optional(u64),
+    power_limit_enforced_w=optional(watts),
+    event_reasons=st.tuples(names),
+    lease=optional(leases),
+)
+iteration_reports = st.builds(
+    m.IterationReport,
+    job=names,
+    uuid=names,
+    stage=u32,
+    iteration=u64,
+    duration_s=seconds,
+    operations=st.tuples(st.builds(m.OperationReport, kind=names, count=u32, busy_s=seconds)),
+    peer_iteration_time_s=optional(seconds),
+)
+ticks = st.builds(
+    m.WatchTick,
+    sequence=u64,
+    age_s=seconds,
+    gpus=st.lists(gpu_snapshots, max_size=3).map(tuple),
+    reports=st.lists(iteration_reports, max_size=3).map(tuple),
+    reports_dropped=u64,
+)
+nodes = st.builds(
+    m.NodeDescription,
+    node=names,
+    agent_version=names,
+    boot_id=names,
+    epoch_seen=u64,
+    ttl_max_s=seconds,
+    gpus=st.tuples(
+        st.builds(
+            m.GpuDescription,
+            uuid=names,
+            index=u32,
+            model=names,
+            clocks_mhz=st.lists(u32, max_size=5).map(tuple),
+            clock_min_mhz=u32,
+            clock_max_mhz=u32,
+            power_limit_default_w=watts,
+            power_limit_min_w=watts,
+            power_limit_max_w=watts,
+            controllable=st.booleans(),
+            reason=names,
+            min_dwell_s=seconds,
+        )
+    ),
+)
+commands = st.builds(
+    m.Command,
+    epoch=u64,
+    job=names,
+    generation=u64,
+    ttl_s=seconds,
+    settings=st.lists(
+        st.builds(m.Setting, uuid=names, clock_max_mhz=u32, clock_min_mhz=u32), max_size=4
+    ).map(tuple),
+    reason=names,
+)
+
+
+@given(ticks)
+def test_a_tick_survives_the_wire_with_absence_kept_absent(tick: m.WatchTick) -> None:
+    raw = codec.encode_tick(tick).SerializeToString()
+    assert codec.decode_tick(pb.WatchResponse.FromString(raw)) == tick
+
+
+@given(nodes)
+def test_a_description_survives_the_wire(node: m.NodeDescription) -> None:
+    raw = codec.encode_node(node).SerializeToString()
+    assert codec.decode_node(pb.DescribeResponse.FromString(raw)) == node
+
+
+@given(commands)
+def test_a_command_survives_the_wire(command: m.Command) -> None:
+    raw = codec.encode_command(command).SerializeToString()
+    assert codec.decode_command(pb.ApplyRequest.FromString(raw)) == command
+
+
+@given(st.lists(st.builds(m.Result, uuid=names, accepted=st.booleans(), reason=names), max_size=4))
+def test_results_survive_the_wire(results: list[m.Result]) -> None:
+    answer = pb.ApplyResponse(results=codec.encode_results(tuple(results)))
+    assert codec.decode_results(answer) == tuple(results)
+
+
+GOOD = {
+    "v": 1,
+    "job": "gpt3",
+    "uuid": "GPU-1",
+    "stage": 3,
+    "iteration": 7,
+    "duration_s": 0.4,
+    "ops": [{"kind": "forward", "count": 48, "busy_s": 0.12}],
+    "peer_iteration_time_s": 0.5,
+}
+
+
+def test_a_report_reads_as_documented() -> None:
+    report = reports.decode(json.dumps(GOOD).encode())
+    assert report == m.IterationReport(
+        job="gpt3",
+        uuid="GPU-1",
+        stage=3,
+        iteration=7,
+        duration_s=0.4,
+        operations=(m.OperationReport("forward", 48, 0.12),),
+        peer_iteration_time_s=0.5,
+    )
+
+
+def test_a_mark_reads_as_documented() -> None:
+    mark = reports.decode(
+        b'{"v": 1, "job": "gpt3", "uuid": "GPU-1", "mark": "begin", "kind": "forward",'
+        b' "stage": 0, "microbatch": 2, "iteration": 9, "t_ns": 123}'
+    )
+    assert isinstance(mark, reports.Mark)
+    assert (mark.mark, mark.microbatch, mark.t_ns) == ("begin", 2, 123)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"v": 2}, "v"),
+        ({"duration_s": 0}, "duration_s"),
+        ({"duration_s": -1.0}, "duration_s"),
+        ({"duration_s": 1e9}, "duration_s"),
+        ({"duration_s": "fast"}, "duration_s"),
+        ({"peer_iteration_time_s": 0}, "peer_iteration_time_s"),
+        ({"stage": -1}, "stage"),
+        ({"job": ""}, "job"),
+        ({"uuid": None}, "uuid"),
+        ({"surprise": 1}, "surprise"),
+        ({"ops": [{"kind": "forward", "count": 1, "busy_s": -1}]}, "busy_s"),
+        ({"ops": [{"kind": "forward", "count": 1, "busy_s": 1.0}] * 65}, "ops"),
+    ],
+)
+def test_a_broken_report_is_one_sentence_that_names_the_field(
+    change: dict[str, object], word: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        reports.decode(json.dumps({**GOOD, **change}).encode())
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
+def test_no_bytes_break_the_report_reader(raw: bytes) -> None:
+    try:
+        report = reports.decode(raw)
+    except BadInput:
+        return
+    assert isinstance(report, m.IterationReport | reports.Mark)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            key: st.none() | st.booleans() | st.integers() | st.floats() | st.text() for key in GOOD
+        },
+    )
+)
+def test_no_values_break_the_report_reader(change: dict[str, object]) -> None:
+    try:
+        report = reports.decode(json.dumps({**GOOD, **change}).encode())
+    except BadInput:
+        return
+    assert isinstance(report, m.IterationReport)
+    assert math.isfinite(report.duration_s)
+    assert report.duration_s > 0
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_bytes_break_the_yaml_reader(raw: bytes) -> None:
+    try:
+        document.parse(raw, "policy.yaml")
+    except BadInput as error:
+        assert str(error).startswith("policy.yaml")
+        assert "\n" not in str(error)
+
+
+def test_yaml_remembers_lines() -> None:
+    doc = document.parse(b"a: 1\njobs:\n  - name: x\n    slo:\n      max: 2%\n", "p.yaml")
+    assert doc.where(("jobs", 0, "slo", "max")) == "p.yaml:5: jobs[0].slo.max"
+    assert doc.where(("jobs", 0, "nowhere")) == "p.yaml:3: jobs[0].nowhere"
+
+
+@pytest.mark.parametrize(
+    ("raw", "complaint"),
+    [
+        (b"a: 1\na: 2\n", "p.yaml:2: a: key given twice; allowed: one of each"),
+        (b"a: &x 1\nb: *x\n", "p.yaml:2: aliases (*name) are not taken"),
+        (b"a: [1,\n", "p.yaml:2: expected the node content"),
+        (b"\xff", "p.yaml: byte 0 is not UTF-8"),
+        (b"? [a]\n: 1\n", "p.yaml:1: a key that is not a word"),
+        (b"x: " + b"[" * 5000, "p.yaml"),
+        (b"#" * (document.FILE_BYTES_MAX + 1), "p.yaml: 1048577 bytes"),
+    ],
+)
+def test_unreadable_yaml_is_one_line_with_a_place(raw: bytes, complaint: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        document.parse(raw, "p.yaml")
+    assert str(caught.value).startswith(complaint)
+
+
+def test_nested_aliases_cannot_blow_up() -> None:
+    laughs = b"a: &a [x]\n" + b"".join(
+        f"{n}: &{n} [*{p}, *{p}]\n".encode() for p, n in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    with pytest.raises(BadInput, match="aliases"):
+        document.parse(laughs, "p.yaml")
