@@ -5,6 +5,7 @@
 #   make check   format, lint, types, import contracts, wire
 #   make bench   benchmarks, as ratios in one run
 #   make golden  rewrites the golden texts; read the diff before you commit it
+#   make docs    rewrites the generated documents
 #   make proto   regenerates the protobuf stubs
 
 SHELL := /bin/bash
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench golden proto setup setup-dev debian clean
+.PHONY: help demo test check bench golden docs proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -57,6 +58,9 @@ bench: setup-dev
 
 golden: setup-dev
 	@JOULECUT_REWRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden $(ARGS); git diff --stat -- tests/golden
+
+docs: setup-dev
+	@$(BIN)/python tools/metrics-doc
 
 proto: setup-dev
 	@tools/proto

@@ -87,8 +87,10 @@ def test_no_lock_file_or_constraint_names_an_index() -> None:
     named = [
         str(path.relative_to(ROOT))
         for path in _tracked("constraints/*", "pyproject.toml", "Makefile", "tools/*", ".ci/*")
-        if re.search(r"https?://|--(extra-)?index-url|--find-links", path.read_text())
-        and path.name != "constraints"
+        if re.search(
+            r"--(extra-)?index-url[ =]|--find-links|https?://[a-z.-]*(pypi|python|debian|npmjs)",
+            path.read_text(),
+        )
     ]
     assert not named
     assert not _tracked("uv.lock", "poetry.lock", "package-lock.json")

@@ -1,0 +1,141 @@
+"""A real Prometheus scrapes a real agent, and finds what the names promise."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecut_wire import metrics
+
+pytestmark = pytest.mark.prometheus
+PATIENCE_S = 60.0
+AGENT = str(Path(sys.executable).with_name("joulecut-agent"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(what: str, probe: Any) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := probe():
+            return found
+        time.sleep(0.1)
+    pytest.fail(f"{what} did not happen within {PATIENCE_S:g} s")
+
+
+@pytest.fixture
+def agent() -> Iterator[dict[str, str]]:
+    home = Path(tempfile.mkdtemp(prefix="jc"))
+    config = home / "agent.yaml"
+    config.write_text(
+        "device: simulated\n"
+        "node: n1\n"
+        f"listen: {{metrics: 127.0.0.1:0, grpc: 127.0.0.1:0, socket: {home}/jobs.sock}}\n"
+        "state_dir: state\n"
+        "sample_interval_s: 0.25\n"
+    )
+    with subprocess.Popen(
+        [AGENT, "run", "--config", str(config)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("joulecut-agent ready "), line
+        yield dict(part.split("=", 1) for part in line.split()[2:])
+        process.terminate()
+        process.wait(timeout=20)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def prometheus(agent: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    binary = shutil.which("prometheus")
+    if binary is None:
+        pytest.skip("Debian package prometheus is not installed")
+    port = _free_port()
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s}\n"
+        "scrape_configs:\n"
+        "  - job_name: joulecut-agent\n"
+        f"    static_configs: [{{targets: ['{agent['metrics']}']}}]\n"
+    )
+    with subprocess.Popen(
+        [
+            binary,
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _query(server: str, expression: str) -> list[dict[str, Any]]:
+    url = f"{server}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return list(json.load(answer)["data"]["result"])
+    except (urllib.error.URLError, ConnectionError):
+        return []
+
+
+def test_prometheus_scrapes_an_agent(agent: dict[str, str], prometheus: str) -> None:
+    _wait("a scrape", lambda: _query(prometheus, 'up{job="joulecut-agent"} == 1'))
+    gpus = _wait("eight GPUs", lambda: _query(prometheus, metrics.GPU_INFO.full_name))
+    assert len(gpus) == 8
+    joined = _wait(
+        "energy that grows, joined with a name",
+        lambda: _query(
+            prometheus,
+            f"rate({metrics.GPU_ENERGY.full_name}[10s])"
+            f" * on (uuid) group_left (model) {metrics.GPU_INFO.full_name} > 0",
+        ),
+    )
+    # An idle card's counter and its power gauge must tell the same watts.
+    power = {
+        row["metric"]["uuid"]: float(row["value"][1])
+        for row in _query(prometheus, metrics.GPU_POWER.full_name + '{kind="average"}')
+    }
+    for row in joined:
+        assert row["metric"]["model"]
+        assert float(row["value"][1]) == pytest.approx(power[row["metric"]["uuid"]], rel=0.15)
+    assert _query(prometheus, f"{metrics.COLLECT_SUCCESS.full_name} == 1")
+    assert not _query(prometheus, metrics.GPU_CLOCK_LIMIT.full_name), "nothing was ever locked"
+
+
+def test_the_exposition_is_clean(agent: dict[str, str]) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("Debian package prometheus is not installed")
+    with urllib.request.urlopen(f"http://{agent['metrics']}/metrics", timeout=5) as answer:
+        text = answer.read()
+    judged = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, check=False
+    )
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert b"_created" not in text
+    known = {metric.full_name for metric in metrics.AGENT}
+    told = {
+        line.split()[2].decode()
+        for line in text.splitlines()
+        if line.startswith(b"# TYPE joulecut_")
+    }
+    assert told <= known | {name.removesuffix("_total") for name in known}

@@ -1,0 +1,93 @@
+"""The wheel, installed by role into clean environments, as its users will have it."""
+
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+def _run(*argv: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in argv], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    built = _run(
+        sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
+        "-w", out, ROOT,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return next(out.glob("joulecut-*.whl"))
+
+
+class Clean:
+    """A clean environment with the wheel and one role's dependencies in it."""
+
+    def __init__(self, folder: Path, wheel: Path, extra: str, constraints: str) -> None:
+        venv.create(folder, with_pip=False, symlinks=True)
+        self.python = folder / "bin" / "python"
+        self.bin = folder / "bin"
+        done = _run(
+            sys.executable, "-m", "pip", "--python", self.python, "install", "-q",
+            "--disable-pip-version-check", "-c", ROOT / "constraints" / constraints,
+            f"{wheel}{extra}",
+        )  # fmt: skip
+        if done.returncode != 0 and "No matching distribution" in done.stderr:
+            pytest.skip(f"no package index within reach for {constraints}")
+        assert done.returncode == 0, done.stderr
+
+    def runs(self, code: str) -> subprocess.CompletedProcess[str]:
+        return _run(self.python, "-c", code, cwd=self.bin)
+
+
+def test_bare_is_what_a_training_script_imports(wheel: Path, tmp_path: Path) -> None:
+    env = Clean(tmp_path / "bare", wheel, "", "all.txt")
+    assert env.runs("import joulecut").returncode == 0
+    for command, extra in (
+        ("joulecut-agent", "agent"),
+        ("joulecut-controller", "controller"),
+    ):
+        said = _run(env.bin / command, "--help", cwd=env.bin)
+        assert said.returncode == 1, command
+        assert f"pip install 'joulecut[{extra}]'" in said.stderr
+        assert "Traceback" not in said.stderr
+    plan = _run(env.bin / "joulecut", "plan", "job.yaml", cwd=env.bin)
+    assert plan.returncode == 1
+    assert "pip install 'joulecut[" in plan.stderr
+    assert "Traceback" not in plan.stderr
+
+
+@pytest.mark.parametrize("constraints", ["all.txt", "lowest-agent.txt"])
+def test_the_agent_role_is_light_and_starts(wheel: Path, tmp_path: Path, constraints: str) -> None:
+    env = Clean(tmp_path / "agent", wheel, "[agent]", constraints)
+    for heavy in ("numpy", "scipy", "sklearn", "ortools", "fastapi", "torch"):
+        assert env.runs(f"import {heavy}").returncode != 0, heavy
+    said = _run(env.bin / "joulecut-agent", "run", "--config", "missing.yaml", cwd=env.bin)
+    assert said.returncode == 2
+    assert "missing.yaml" in said.stderr
+    modules = "import joulecut_agent.server, joulecut_agent.exporter, joulecut_agent.keeper"
+    loaded = env.runs(modules)
+    assert loaded.returncode == 0, loaded.stderr
+
+
+@pytest.mark.parametrize("constraints", ["all.txt", "lowest-controller.txt"])
+def test_the_controller_role_starts(wheel: Path, tmp_path: Path, constraints: str) -> None:
+    if constraints.startswith("lowest") and sys.version_info >= (3, 13):
+        pytest.skip("the lowest numpy has no wheel for this Python")
+    env = Clean(tmp_path / "controller", wheel, "[controller]", constraints)
+    assert env.runs("import pynvml").returncode != 0
+    said = _run(env.bin / "joulecut-controller", "--config", "missing.yaml", cwd=env.bin)
+    assert said.returncode == 2
+    assert "missing.yaml" in said.stderr
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    loaded = env.runs("import joulecut_controller.reconcile, joulecut_controller.web.app")
+    assert loaded.returncode == 0, loaded.stderr
