@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from joulecut_wire.messages import Command, IterationReport, Result
-
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.view import GpuView, NodeView, Window
+from joulecut_wire.messages import Command, IterationReport, Result
 
 
 @dataclass(frozen=True, slots=True)

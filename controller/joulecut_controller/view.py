@@ -7,9 +7,8 @@ are computed by whoever builds it, from one monotonic clock.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
-
 from joulecut_controller.policy.policy import JobPolicy
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,4 +111,9 @@ def _build(
         return built
     if isinstance(node, yaml.SequenceNode):
         return [_build(item, (*path, i), lines, name, loader) for i, item in enumerate(node.value)]
-    return loader.construct_object(node, deep=True)
+    try:
+        return loader.construct_object(node, deep=True)
+    except (ValueError, KeyError, IndexError, AttributeError):  # whatever a tag's reader trips on
+        where = f"{name}:{node.start_mark.line + 1}: {show(path)}"
+        tag = node.tag.rpartition(":")[2]
+        raise BadInput(where, f'"{node.value}" is no {tag}', "a plain value, or quotes") from None

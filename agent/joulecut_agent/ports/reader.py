@@ -9,7 +9,10 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One GPU at one tick: a snapshot, or why there is none, and what the calls cost."""
+    """One GPU at one tick: a snapshot, or why there is none, and what the calls cost.
+
+    Both where one call of several failed: the snapshot then lacks what it would have told.
+    """
 
     uuid: str
     snapshot: GpuSnapshot | None

@@ -16,6 +16,10 @@ from joulecut_controller.workload import Granularity
 class Problem:
     """`options[i]` belongs to `graph.operations[i]`: undominated, fastest first, never empty.
 
+    `measured[i]` are all its options, those included that another beats: with one clock per
+    GPU a clock can be best although it is dominated for one kind of operation. Empty means
+    that `options` is all there is.
+
     Operations that cost the same share one tuple object, so that work per distinct
     option set is done once. `blocking_power_w[s]` is what the GPU of stage s draws while
     it waits, in watts. `overhead_power_w` is charged for the whole iteration, for all
@@ -26,6 +30,12 @@ class Problem:
     options: tuple[tuple[ClockOption, ...], ...]
     blocking_power_w: tuple[float, ...]
     overhead_power_w: float = 0.0
+    measured: tuple[tuple[ClockOption, ...], ...] = ()
+
+    @property
+    def time_price_w(self) -> float:
+        """What a second of iteration time costs when every GPU just waits."""
+        return sum(self.blocking_power_w) + self.overhead_power_w
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +86,11 @@ class Infeasible(ValueError):
         super().__init__(
             f"deadline {deadline_s:.6g} s is below the fastest possible {fastest_s:.6g} s"
         )
+
+
+class NoCommonClock(ValueError):
+    """A stage has no clock at which all its operations were measured."""
+
+    def __init__(self, stage: int) -> None:
+        self.stage = stage
+        super().__init__(f"stage {stage} has no clock that all its operations were measured at")

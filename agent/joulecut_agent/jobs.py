@@ -1,0 +1,166 @@
+"""What jobs on this node say of themselves: datagrams in, and an end noticed at once.
+
+A job's word is a stranger's: malformed ones are counted and dropped, and none of it sets a
+clock. The kernel names the sender, so that the agent sees it exit, whatever it did not say.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from joulecut_agent.feed import Feed
+from joulecut_agent.log import say
+from joulecut_agent.tally import Tally
+from joulecut_wire.errors import BadInput
+from joulecut_wire.messages import IterationReport
+from joulecut_wire.metrics import REPORTS
+from joulecut_wire.reports import DATAGRAM_BYTES_MAX, decode
+
+REPORTERS_MAX = 256  # processes watched for their end: 16 for each GPU of the largest node
+PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
+TURN_MAX = 64  # datagrams in one turn, so that a flood leaves time for everything else
+LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
+SILENCE_S = 60.0  # after which a job whose process we cannot see is taken to be gone
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
+
+
+@dataclass(slots=True)
+class _Reporter:
+    pidfd: int
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    job: str
+    until_s: float  # infinite while we see the process that reports
+
+
+class Jobs:
+    """One datagram socket. `ended(job, uuid)` is called when a job's last process has gone."""
+
+    def __init__(
+        self, path: Path, uuids: Collection[str], feed: Feed, tally: Tally,
+        ended: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
+        """Raises OSError where the socket cannot be made."""
+        self._path = path
+        self._uuids = frozenset(uuids)
+        self._feed = feed
+        self._tally = tally
+        self._ended = ended
+        self._reporters: dict[int, _Reporter] = {}
+        self._work: Mapping[str, _Work] = {}
+        self._silent = 0
+        self._said_s = -inf
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(path))
+        path.chmod(0o666)  # any job may speak; what it says affects its own GPUs alone
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._selector = selectors.EpollSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+
+    def fileno(self) -> int:
+        """Readable when `turn` has something to do."""
+        return self._selector.fileno()
+
+    def turn(self) -> None:
+        """Takes what has come in; never blocks."""
+        for key, _ in self._selector.select(0):
+            if key.fileobj is self._socket:
+                for _ in range(TURN_MAX):
+                    if not self._receive():
+                        break
+            else:
+                self._exited(key.data)
+
+    def working(self) -> dict[str, str]:
+        """The live job of each GPU that has one. From any thread."""
+        now_s = time.monotonic()
+        return {uuid: work.job for uuid, work in self._work.items() if now_s < work.until_s}
+
+    def close(self) -> None:
+        self._selector.close()
+        self._socket.close()
+        for reporter in self._reporters.values():
+            os.close(reporter.pidfd)
+        self._path.unlink(missing_ok=True)
+
+    def _receive(self) -> bool:
+        space = socket.CMSG_SPACE(_CREDENTIALS.size)
+        try:
+            raw, ancillary, _, _ = self._socket.recvmsg(DATAGRAM_BYTES_MAX + 1, space)
+        except OSError:
+            return False
+        pid = 0
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+                pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+        try:
+            report = decode(raw)
+        except BadInput as error:
+            self._turn_down("dropped", pid, str(error))
+            return True
+        if not isinstance(report, IterationReport):
+            self._turn_down("refused", pid, "marks of single operations are not used yet")
+        elif report.uuid not in self._uuids:
+            self._turn_down("refused", pid, f"no GPU {report.uuid} on this node")
+        else:
+            self._accept(report, pid)
+        return True
+
+    def _accept(self, report: IterationReport, pid: int) -> None:
+        self._tally.count(REPORTS.name, "accepted")
+        seen = self._follow(pid, (report.job, report.uuid))
+        patience_s = max(SILENCE_S, 5 * report.duration_s)
+        work = _Work(report.job, inf if seen else time.monotonic() + patience_s)
+        if self._work.get(report.uuid) != work:
+            self._work = {**self._work, report.uuid: work}
+        self._feed.publish(report)
+
+    def _follow(self, pid: int, pair: tuple[str, str]) -> bool:
+        """Whether the end of this process will be noticed. Another container's has pid 0."""
+        reporter = self._reporters.get(pid)
+        if reporter is None:
+            if pid <= 0 or len(self._reporters) >= REPORTERS_MAX:
+                return False
+            try:
+                reporter = _Reporter(os.pidfd_open(pid))
+            except OSError:  # gone already
+                return False
+            self._reporters[pid] = reporter
+            self._selector.register(reporter.pidfd, selectors.EVENT_READ, pid)
+        if len(reporter.pairs) < PAIRS_MAX:
+            reporter.pairs.add(pair)
+        return pair in reporter.pairs
+
+    def _exited(self, pid: int) -> None:
+        reporter = self._reporters.pop(pid)
+        self._selector.unregister(reporter.pidfd)
+        with contextlib.suppress(OSError):
+            os.close(reporter.pidfd)
+        others = {pair for other in self._reporters.values() for pair in other.pairs}
+        for job, uuid in sorted(reporter.pairs - others):
+            if uuid in self._work and self._work[uuid].job == job:
+                self._work = {u: work for u, work in self._work.items() if u != uuid}
+            self._ended(job, uuid)
+
+    def _turn_down(self, result: str, pid: int, reason: str) -> None:
+        self._tally.count(REPORTS.name, result)
+        now_s = time.monotonic()
+        if now_s - self._said_s < LOG_EVERY_S:
+            self._silent += 1
+            return
+        more = f" ({self._silent} more since the last such line)" if self._silent else ""
+        say("agent", f"job report of process {pid} {result}: {reason}{more}")
+        self._said_s, self._silent = now_s, 0

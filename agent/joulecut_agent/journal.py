@@ -1,0 +1,97 @@
+"""What the keeper has written and not yet undone, on disk before it happens.
+
+There is no getter for locked clocks, so after a crash this file alone knows which GPUs are
+capped. A record is one line: checksum, kind, boot id and values. A torn or damaged line is
+skipped; a lock that another boot set is gone by itself. Compaction keeps the file small.
+"""
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+BYTES_MAX = 65_536  # some 600 records; read in a moment, and a page cache never notices
+
+
+class Journal:
+    """`held` is what this boot's GPUs were locked to, (min, max) in MHz, newest last."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        """Reads what is there. Raises OSError where a file is there and cannot be read."""
+        self._path = path
+        self._boot_id = boot_id
+        self._fd = -1
+        self.epoch_seen = 0
+        self.held: dict[str, tuple[int, int]] = {}
+        self.remarks: set[str] = set()  # what a person should read
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_bytes().splitlines():
+                self._replay(line)
+
+    def intend(self, epoch: int, locks: Mapping[str, tuple[int, int]]) -> None:
+        """Returns once the intent would survive a power cut. Raises OSError: then write nothing."""
+        lines = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
+        lines += [f"set {self._boot_id} {u} {low} {high}" for u, (low, high) in locks.items()]
+        if lines:
+            self._append(lines)
+            self.epoch_seen = max(self.epoch_seen, epoch)
+            self.held.update(locks)
+
+    def restored(self, uuids: Iterable[str]) -> None:
+        """Never raises: a record that is missing only costs one more restore."""
+        known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
+        if known:
+            with contextlib.suppress(OSError):
+                self._append([f"restored {self._boot_id} {uuid}" for uuid in known])
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def _replay(self, line: bytes) -> None:
+        checksum, _, body = line.partition(b" ")
+        if checksum != b"%08x" % zlib.crc32(body):
+            self.remarks.add("a damaged line was skipped")
+            return
+        kind, boot_id, *values = body.decode().split(" ")
+        if kind == "epoch":
+            self.epoch_seen = max(self.epoch_seen, int(values[0]))
+        elif boot_id != self._boot_id:
+            self.remarks.add("what another boot had locked is gone by itself: nothing to write")
+        elif kind == "set":
+            self.held[values[0]] = (int(values[1]), int(values[2]))
+        else:
+            self.held.pop(values[0], None)
+
+    def _append(self, lines: list[str]) -> None:
+        try:
+            if self._fd < 0 or os.fstat(self._fd).st_size > BYTES_MAX:
+                self._compact()
+            _write(self._fd, lines)
+        except OSError:
+            self.close()  # what is on disk now may be torn: the next append begins a clean file
+            raise
+
+    def _compact(self) -> None:
+        lines = [f"epoch {self._boot_id} {self.epoch_seen}"]
+        lines += [f"set {self._boot_id} {u} {low} {high}" for u, (low, high) in self.held.items()]
+        fresh = self._path.with_suffix(".new")
+        self.close()
+        self._fd = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND, 0o640)
+        _write(self._fd, lines)
+        fresh.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _write(fd: int, lines: list[str]) -> None:
+    bodies = [line.encode() for line in lines]
+    raw = b"".join(b"%08x %s\n" % (zlib.crc32(body), body) for body in bodies)
+    if os.write(fd, raw) < len(raw):
+        raise OSError(28, "No space left on device")
+    os.fsync(fd)

@@ -1,0 +1,148 @@
+"""The agent's line to its keeper: one question, one answer, from any thread.
+
+The keeper may be a child at the other end of a socket pair, or a service behind a path. A
+line that breaks raises `KeeperGone`, and everything that measures goes on without it.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from joulecut_agent import keeper_protocol as wire
+from joulecut_agent import state as leases
+from joulecut_agent.keeper_protocol import ProtocolError, Reply, Slot
+from joulecut_agent.state import Command
+from joulecut_wire.errors import Unavailable
+from joulecut_wire.messages import GpuDescription, Lease
+
+ANSWER_WAIT_S = 5.0  # 16 writes of 20 ms and a slow fsync fit ten times
+
+
+class KeeperGone(Unavailable):
+    """The keeper does not answer; leases run out by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the keeper said of every GPU, at the agent's monotonic `taken_at_s`."""
+
+    taken_at_s: float
+    epoch_seen: int
+    ttl_s_max: float
+    min_dwell_s: float
+    clock_min_mhz: int
+    clock_max_mhz: int
+    slots: dict[str, Slot]
+
+    def lease(self, uuid: str, now_s: float) -> Lease | None:
+        """The lease of a GPU, with what is left of it at `now_s`; None where it has none."""
+        slot = self.slots.get(uuid)
+        if slot is None or not slot.job:
+            return None
+        left_s = slot.expires_in_s - (now_s - self.taken_at_s)
+        return Lease(slot.job, slot.epoch, slot.generation, *slot.clocks_mhz, max(0.0, left_s))
+
+
+class KeeperClient:
+    """`status` is the keeper's newest word, None while nobody answers or none is wanted."""
+
+    def __init__(self, uuids: Iterable[str], absent: str) -> None:
+        """`absent` is why nothing can be controlled while no keeper answers."""
+        self._uuids = tuple(uuids)[: wire.GPUS_MAX]
+        self._absent = absent
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._serial = 0
+        self.status: Status | None = None
+
+    def attach(self, line: socket.socket) -> None:
+        """Speaks over `line` from now on."""
+        with self._lock:
+            self._drop()
+            line.settimeout(ANSWER_WAIT_S)
+            self._socket = line
+
+    def detach(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def connect(self, path: str) -> None:
+        """Connects to a keeper's socket. Raises KeeperGone."""
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            line.settimeout(ANSWER_WAIT_S)
+            line.connect(path)
+        except OSError as error:
+            line.close()
+            raise KeeperGone(f"no keeper at {path}: {error.strerror or error}") from None
+        self.attach(line)
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def ask(self, command: Command) -> Reply:
+        """Raises KeeperGone, and ProtocolError on a command that no message can hold."""
+        with self._lock:
+            return self._ask(command)
+
+    def refresh(self) -> Status:
+        """Asks for the state of every GPU. Raises KeeperGone."""
+        question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(self._uuids, (0, 0)))
+        with self._lock:
+            reply = self._ask(question)
+            self.status = Status(
+                time.monotonic(),
+                reply.epoch_seen,
+                reply.ttl_s_max,
+                reply.min_dwell_s,
+                *reply.clocks_mhz,
+                {slot.uuid: slot for slot in reply.slots},
+            )
+            return self.status
+
+    def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:
+        """The GPUs as the keeper sees them: what bounds they have, what may be controlled."""
+        return tuple(map(self._described, gpus))
+
+    def _described(self, gpu: GpuDescription) -> GpuDescription:
+        status = self.status
+        if status is None:
+            return replace(gpu, controllable=False, reason=gpu.reason or self._absent)
+        slot = status.slots.get(gpu.uuid)
+        barred = f"a keeper holds at most {wire.GPUS_MAX} GPUs"
+        reason = gpu.reason or (barred if slot is None else slot.reason)
+        return replace(
+            gpu,
+            clock_min_mhz=status.clock_min_mhz,
+            clock_max_mhz=status.clock_max_mhz,
+            min_dwell_s=status.min_dwell_s,
+            controllable=gpu.controllable and not reason,
+            reason=reason,
+        )
+
+    def _ask(self, command: Command) -> Reply:
+        if self._socket is None:
+            raise KeeperGone("the keeper does not run")
+        self._serial = (self._serial + 1) % 2**32
+        raw = wire.encode_request(self._serial, command)
+        try:
+            self._socket.send(raw)
+            while True:  # answers to questions that nobody waited for come first
+                reply = wire.decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
+                if reply.serial == self._serial:
+                    return reply
+        except TimeoutError:
+            self.status = None
+            raise KeeperGone(f"the keeper has not answered within {ANSWER_WAIT_S:g} s") from None
+        except (OSError, ProtocolError) as error:
+            self._drop()
+            raise KeeperGone(f"the keeper is gone: {error}") from None
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self.status = None

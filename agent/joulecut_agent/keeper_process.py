@@ -1,0 +1,109 @@
+"""The keeper as the agent's child: started, watched, and started again when it dies.
+
+Both ends of one socket pair tie the two together. When the agent dies the keeper reads the
+end of it and gives every GPU back; when the keeper dies the agent starts another, and that
+one restores from the journal before it answers.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from joulecut_agent.keeper import LEAVE_WAIT_S, Settings
+from joulecut_agent.keeper_client import KeeperClient, KeeperGone
+from joulecut_agent.log import say
+
+BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
+LIVED_S = 10.0  # a keeper that lived this long begins the row above anew
+
+
+class KeeperProcess:
+    """`fileno` is readable when the child has died; `revive` then starts the next one."""
+
+    def __init__(
+        self, client: KeeperClient, settings: Settings, device: str, options: dict[str, Any]
+    ) -> None:
+        self._client = client
+        self._words = json.dumps(
+            {"device": device, "options": options, "keeper": asdict(settings)}, sort_keys=True
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._started_s = 0.0
+        self._deaths = 0
+        self.due_s = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def start(self) -> None:
+        """Starts a keeper and speaks to it from now on; it answers once it has restored."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fd = theirs.fileno()
+        argv = [sys.executable, "-P", "-m", "joulecut_agent.main", "keeper"]
+        with theirs:
+            # A session of its own: Ctrl-C at a terminal reaches it through the agent alone.
+            self._process = subprocess.Popen(  # noqa: S603 -- our own module
+                [*argv, "--agent-fd", str(fd), "--settings", self._words],
+                pass_fds=[fd],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._started_s = time.monotonic()
+        self._client.attach(ours)
+
+    def died(self) -> None:
+        """Buries the child and says when the next one is due."""
+        self._client.detach()
+        if self._process is None:
+            return
+        status = self._process.wait()
+        os.close(self._pidfd)
+        self._pidfd = -1
+        now_s = time.monotonic()
+        self._deaths = 0 if now_s - self._started_s > LIVED_S else self._deaths
+        self.due_s = now_s + BACK_OFF_S[min(self._deaths, len(BACK_OFF_S) - 1)]
+        self._deaths += 1
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        say("agent", f"keeper {self._process.pid} ended with {how}; another one is started")
+        self._process = None
+
+    def stop(self) -> bool:
+        """Lets the child restore and leave; whether everything was given back."""
+        if self._process is None:
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(timeout=LEAVE_WAIT_S + 2.0)
+        except subprocess.TimeoutExpired:
+            say("agent", f"keeper {self._process.pid} does not leave; its journal stays")
+            self._process.kill()
+            status = self._process.wait()
+        os.close(self._pidfd)
+        self._client.detach()
+        self._process = None
+        return status == 0
+
+
+def wait_until_ready(client: KeeperClient, wait_s: float) -> bool:
+    """Whether the keeper has restored and answers within `wait_s`."""
+    until_s = time.monotonic() + wait_s
+    while client.connected and time.monotonic() < until_s:
+        with contextlib.suppress(KeeperGone):
+            client.refresh()
+            return True
+    return False

@@ -1,0 +1,101 @@
+"""What may be asked of a GPU, whoever asks: the site's bounds win over every plan.
+
+Pure. A judge answers with the reason of its refusal, or "" where it has none. Out of range
+is refused and never clamped, or a plan would believe in a clock that nobody set. Dwell and
+rates bind lowering alone: the way back up must never have to wait.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+WINDOW_S = 60.0  # what "per minute" means below
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The site's bounds. 0 MHz means the device's own bound."""
+
+    ttl_s_max: float = 60.0  # the longest a GPU may stay capped after its controller died
+    clock_min_mhz: int = 0
+    clock_max_mhz: int = 0
+    min_dwell_s: float = 1.0  # ten times a slow clock change, so that each can be seen to settle
+    writes_per_minute: int = 30  # a GPU; 20 a second is known to stall NCCL (nccl #1551)
+    changed_share_per_minute: float = 1.0  # of the node's GPUs; a careful site asks for less
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One GPU of a command; ranges are (min, max) in MHz, min 0 the device's lowest."""
+
+    wanted: tuple[int, int]
+    before: tuple[int, int]  # what it is locked to now, or may do without a lock
+    supported_mhz: tuple[int, ...]
+
+    @property
+    def lowers(self) -> bool:
+        return self.wanted[1] < self.before[1] or self.wanted[0] < self.before[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What was written to one GPU: the last time, and each lowering of the last minute."""
+
+    changed_s: float = -math.inf
+    lowered_s: tuple[float, ...] = ()
+
+
+def refuse_ttl(bounds: Bounds, ttl_s: float) -> str:
+    if 0.0 < ttl_s <= bounds.ttl_s_max:  # NaN is refused too
+        return ""
+    return f"ttl {ttl_s:g} s; allowed: above 0 and up to {bounds.ttl_s_max:g} s"
+
+
+def judge(
+    bounds: Bounds,
+    group: Mapping[str, Asked],
+    writes: Mapping[str, Writes],
+    gpus: int,
+    now_s: float,
+) -> dict[str, str]:
+    """Why each GPU of a command is refused. The node has `gpus`, `writes` is their past."""
+    lowered = {uuid for uuid, past in writes.items() if _recent(past, now_s)}
+    lowered |= {uuid for uuid, asked in group.items() if asked.lowers}
+    share = bounds.changed_share_per_minute
+    crowd = f"{len(lowered)} of {gpus} GPUs lowered within a minute; allowed share: {share:g}"
+    reasons = {}
+    for uuid, asked in group.items():
+        reasons[uuid] = _refuse_range(bounds, asked)
+        if asked.lowers and not reasons[uuid]:
+            reasons[uuid] = _refuse_pace(bounds, writes.get(uuid, Writes()), now_s)
+            if not reasons[uuid] and len(lowered) > share * gpus:
+                reasons[uuid] = crowd
+    return reasons
+
+
+def record(past: Writes, lowers: bool, now_s: float) -> Writes:
+    return Writes(now_s, (*_recent(past, now_s), now_s) if lowers else _recent(past, now_s))
+
+
+def _recent(past: Writes, now_s: float) -> tuple[float, ...]:
+    return tuple(moment_s for moment_s in past.lowered_s if now_s - moment_s < WINDOW_S)
+
+
+def _refuse_range(bounds: Bounds, asked: Asked) -> str:
+    low, high = asked.wanted
+    for clock_mhz in (high,) if low == 0 else (high, low):
+        if clock_mhz not in asked.supported_mhz:
+            return f"{clock_mhz} MHz is not a supported clock"
+        if clock_mhz < bounds.clock_min_mhz:
+            return f"{clock_mhz} MHz is below the site's {bounds.clock_min_mhz} MHz"
+        if 0 < bounds.clock_max_mhz < clock_mhz:
+            return f"{clock_mhz} MHz is above the site's {bounds.clock_max_mhz} MHz"
+    return f"{low} MHz to {high} MHz is no range" if low > high else ""
+
+
+def _refuse_pace(bounds: Bounds, past: Writes, now_s: float) -> str:
+    if now_s - past.changed_s < bounds.min_dwell_s:
+        return f"changed {now_s - past.changed_s:.2f} s ago; dwell: {bounds.min_dwell_s:g} s"
+    if len(_recent(past, now_s)) >= bounds.writes_per_minute:
+        return f"lowered {bounds.writes_per_minute} times within a minute"
+    return ""

@@ -1,0 +1,44 @@
+"""GPUs behind the NVIDIA driver, through nvidia-ml-py: the back end `nvml`.
+
+Reading and writing load on demand: the keeper must not carry the reader, nor the agent
+what can set a clock.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import pynvml  # noqa: F401 - both halves need it; where it is missing, loading says so
+
+from joulecut_wire.errors import BadInput
+
+if TYPE_CHECKING:  # the keeper loads this file, and has no use for what a reader tells
+    from joulecut_agent.ports.reader import DeviceReader
+    from joulecut_agent.ports.writer import ClockWriter
+
+
+class NvmlBackend:
+    """Options: `permission: capability | driver`. Who judges whether clocks may be set: this
+    process's capabilities, before anything is tried, or the driver's answer alone.
+    """
+
+    def open_reader(self, options: dict[str, Any], state_dir: str) -> "DeviceReader":  # noqa: ARG002
+        from joulecut_agent.nvml.reader import NvmlReader  # noqa: PLC0415
+
+        _needs_capability(options)
+        return NvmlReader()
+
+    def open_writer(self, options: dict[str, Any], state_dir: str) -> "ClockWriter":  # noqa: ARG002
+        from joulecut_agent.nvml.writer import NvmlWriter  # noqa: PLC0415
+
+        return NvmlWriter(_needs_capability(options))
+
+
+def _needs_capability(options: dict[str, Any]) -> bool:
+    for key, value in options.items():
+        if key != "permission":
+            raise BadInput(f"nvml.{key}", "unknown key", "permission")
+        if value not in {"capability", "driver"}:
+            raise BadInput("nvml.permission", f"{value!r}", "capability, driver")
+    return options.get("permission") != "driver"
+
+
+backend = NvmlBackend()

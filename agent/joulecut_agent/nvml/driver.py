@@ -1,0 +1,77 @@
+"""What reading and writing share of NVML: opening it, its errors, whose clocks may be set."""
+
+from typing import Any
+
+import pynvml
+
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
+
+WORDS = {getattr(pynvml, n): n[11:].lower() for n in dir(pynvml) if n.startswith("NVML_ERROR_")}
+KINDS: dict[str, type[DeviceError]] = {  # every other error may pass: Transient
+    **dict.fromkeys(("not_supported", "not_found", "invalid_argument"), Unsupported),
+    **dict.fromkeys(("function_not_found", "argument_version_mismatch"), Unsupported),  # old driver
+    **dict.fromkeys(("freq_not_supported", "deprecated"), Unsupported),
+    "no_permission": NotPermitted,
+    **dict.fromkeys(("gpu_is_lost", "gpu_not_found", "reset_required"), Gone),
+    **dict.fromkeys(("library_not_found", "driver_not_loaded", "uninitialized"), Gone),
+    "lib_rm_version_mismatch": Gone,  # upgraded under us: only a reload helps
+}
+_OPENING = {
+    "library_not_found": "libnvidia-ml.so.1 was not found: is the NVIDIA driver installed here?",
+    "driver_not_loaded": "the NVIDIA driver is not loaded",
+    "lib_rm_version_mismatch": "the NVIDIA driver was upgraded, and not reloaded yet",
+    "no_permission": "no access to the NVIDIA devices (/dev/nvidia*)",
+}
+
+
+def failure(code: int, call: str, subject: str = "NVML") -> DeviceError:
+    """An NVML return code as the failure that says what to do about it."""
+    word = WORDS.get(code, f"nvml_{code}")
+    return KINDS.get(word, Transient)(word, f"{subject}: {call}: {word.replace('_', ' ')}")
+
+
+def open_driver() -> None:
+    """Loads and initialises NVML; once for each `close_driver`. Raises DeviceError."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        failed = failure(error.value, "nvmlInit")
+        raise type(failed)(failed.code, _OPENING.get(failed.code, str(failed))) from None
+
+
+def close_driver() -> None:
+    try:
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return  # the driver left first, and took what there was to close
+
+
+def optional(call: Any, handle: Any, absent: Any = None) -> Any:
+    """What the device says, `absent` where it has nothing to say. Raises NVMLError."""
+    try:
+        return call(handle)
+    except pynvml.NVMLError as error:
+        if isinstance(failure(error.value, ""), Unsupported | NotPermitted):
+            return absent
+        raise
+
+
+def supported_clocks_mhz(handle: Any) -> tuple[int, ...]:
+    """SM clocks at the highest memory clock, ascending; () where there is no list."""
+    memory_mhz = max(optional(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle, [0]), default=0)
+    if not memory_mhz:
+        return ()
+    return tuple(sorted(set(pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz))))
+
+
+def uncontrollable(handle: Any) -> str:
+    """Why the clocks of this device are not ours to set; empty where they may be.
+
+    Clocks belong to the whole board: with MIG or virtual GPUs its tenants share them.
+    """
+    if any(optional(pynvml.nvmlDeviceGetMigMode, handle, [])):  # now, or after a reset
+        return "MIG is on"
+    alone = pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
+    if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle, 0) > alone:
+        return "it is shared as virtual GPUs"
+    return "" if supported_clocks_mhz(handle) else "it lists no clocks to choose from"

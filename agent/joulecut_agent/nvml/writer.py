@@ -1,0 +1,75 @@
+"""Locking SM clocks through NVML: the only module of ours that changes a real GPU.
+
+It touches nothing else: no memory clock, no power limit, no application clock. There is no
+getter for locked clocks, so success means that the driver accepted the request, no more.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from joulecut_agent.nvml import driver
+from joulecut_agent.ports.failure import DeviceError, Unsupported
+
+CAP_SYS_ADMIN = 21  # linux/capability.h; what the driver asks of who sets clocks
+
+
+class NvmlWriter:
+    """Locks SM clocks of the GPUs of this node. Raises DeviceError where there is no driver."""
+
+    def __init__(self, needs_capability: bool) -> None:
+        self._needs_capability = needs_capability
+        driver.open_driver()
+        self._open = True
+
+    def permission(self) -> str:
+        if not self._needs_capability or _capabilities() >> CAP_SYS_ADMIN & 1:
+            return ""
+        return "setting clocks needs CAP_SYS_ADMIN, which this process does not have"
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        try:
+            return tuple(_ask("clocks", driver.supported_clocks_mhz, uuid))
+        except DeviceError:
+            return ()
+
+    def uncontrollable(self, uuid: str) -> str:
+        try:
+            return str(_ask("modes", driver.uncontrollable, uuid))
+        except DeviceError as error:
+            return str(error)
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        def write(handle: Any) -> None:
+            clocks_mhz = driver.supported_clocks_mhz(handle)
+            low_mhz = clock_min_mhz or min(clocks_mhz, default=0)
+            if low_mhz > clock_max_mhz or not {low_mhz, clock_max_mhz} <= set(clocks_mhz):
+                asked = f"{clock_min_mhz} to {clock_max_mhz} MHz"
+                raise Unsupported("invalid_argument", f"{uuid}: {asked}: no supported clocks")
+            pynvml.nvmlDeviceSetGpuLockedClocks(handle, low_mhz, clock_max_mhz)
+
+        _ask("lock", write, uuid)
+
+    def reset(self, uuid: str) -> None:
+        _ask("reset", pynvml.nvmlDeviceResetGpuLockedClocks, uuid)
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            driver.close_driver()
+
+
+def _ask(call: str, what: Any, uuid: str) -> Any:
+    """Calls `what` with a fresh handle: after a driver reload an old one is void."""
+    try:
+        return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError as error:
+        raise driver.failure(error.value, call, uuid) from None
+
+
+def _capabilities() -> int:
+    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0

@@ -1,0 +1,218 @@
+"""Who may hold each GPU's clocks, and until when.
+
+Pure: given an event and the time, it answers with the new state and the effects to
+perform; the keeper performs them. Whatever goes wrong above us -- silence, a crash, a
+stale controller -- the lease runs out, and the GPU is owed a restore that is asked for
+again until it is done. Start-up, shutdown and expiry all take that one path.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+APPLY, RENEW, CLEAR, STATUS, END = range(1, 6)
+_WORDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone"
+CAUSES = tuple(_WORDS.split())
+RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs a person
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`op` on the GPUs that `clocks_mhz` names; their (min, max) count for APPLY alone.
+
+    RENEW and a CLEAR that names none concern all GPUs of `job`, or of any if that is "".
+    Epoch 0 in CLEAR is the node's own word. END restores GPUs whether held or not.
+    """
+
+    op: int
+    epoch: int = 0
+    job: str = ""
+    generation: int = 0
+    ttl_s: float = 0.0
+    clocks_mhz: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    cause: str = "cleared"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How the restore of a GPU went."""
+
+    uuid: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    uuid: str
+    clocks_mhz: tuple[int, int]  # (min, max); min 0 is the device's lowest
+    before_mhz: tuple[int, int] | None  # to go back to if the group fails; None is default
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    uuid: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    uuid: str
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    job: str
+    epoch: int
+    generation: int
+    clocks_mhz: tuple[int, int]
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A restore not yet done: why, how often it failed, when to try (again)."""
+
+    cause: str
+    failures: int
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    lease: Lease | None = None  # in force
+    last: Lease | None = None  # the newest ever accepted: a number outlives its lease
+    owed: Owed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    epoch_seen: int = 0
+    gpus: Mapping[str, Gpu] = field(default_factory=dict)
+
+    def gpu(self, uuid: str) -> Gpu:
+        return self.gpus.get(uuid, Gpu())
+
+    def having(self, changed: Mapping[str, Gpu], epoch: int = 0) -> "State":
+        return State(max(self.epoch_seen, epoch), {**self.gpus, **changed})
+
+    def due_s(self) -> float:
+        """When time alone has something to do; infinite where nothing is held or owed."""
+        ends = [gpu.lease.expires_s for gpu in self.gpus.values() if gpu.lease]
+        return min(
+            [*ends, *(gpu.owed.due_s for gpu in self.gpus.values() if gpu.owed)], default=inf
+        )
+
+
+Step = tuple[State, tuple[Lock | Restore | Answer, ...]]
+
+
+def step(
+    state: State, event: Command | Written | None, now_s: float, refused: Mapping[str, str]
+) -> Step:
+    """One event, or None for time alone; `refused` is what bounds and device say to it.
+
+    Effects come in the order in which to perform them.
+    """
+    over = [u for u, gpu in state.gpus.items() if gpu.lease and now_s >= gpu.lease.expires_s]
+    state = _end(state, over, "lease_expired", now_s)
+    effects: tuple[Lock | Restore | Answer, ...] = ()
+    if isinstance(event, Written):
+        state = _written(state, event, now_s)
+    elif event is not None and event.op == END:
+        state = _end(state, event.clocks_mhz, event.cause, now_s)
+    elif event is not None:
+        act = {APPLY: _apply, RENEW: _renew, CLEAR: _clear}[event.op]
+        state, effects = act(state, event, now_s, refused)
+    owed = [(uuid, gpu.owed) for uuid, gpu in state.gpus.items() if gpu.owed]
+    return state, (*(Restore(u, o.cause) for u, o in owed if now_s >= o.due_s), *effects)
+
+
+def _end(state: State, uuids: Iterable[str], cause: str, now_s: float) -> State:
+    ended = {}
+    for uuid in uuids:
+        gpu = state.gpu(uuid)
+        failures = gpu.owed.failures if gpu.owed else 0
+        ended[uuid] = replace(gpu, lease=None, owed=Owed(cause, failures, now_s))
+    return state.having(ended)
+
+
+def _written(state: State, event: Written, now_s: float) -> State:
+    gpu = state.gpu(event.uuid)
+    owed = gpu.owed
+    if owed:
+        wait_s = min(RETRY_S * 2.0 ** min(owed.failures, 16), RETRY_S_MAX)
+        owed = None if event.done else Owed(owed.cause, owed.failures + 1, now_s + wait_s)
+    return state.having({event.uuid: replace(gpu, owed=owed)})
+
+
+def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Step:
+    reasons: dict[str, str] = {}
+    leases: dict[str, Gpu] = {}
+    locks: list[Lock] = []
+    for uuid, wanted in event.clocks_mhz.items():
+        gpu = state.gpu(uuid)
+        reasons[uuid] = _outdated(state, gpu, event, wanted) or refused.get(uuid, "")
+        if gpu.owed and not reasons[uuid]:
+            reasons[uuid] = f"its restore ({gpu.owed.cause}) is still owed"
+        before = gpu.lease.clocks_mhz if gpu.lease else None
+        lease = Lease(event.job, event.epoch, event.generation, wanted, now_s + event.ttl_s)
+        leases[uuid] = Gpu(lease, last=lease)
+        if wanted != before:
+            locks.append(Lock(uuid, wanted, before))
+    if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
+        also = f"nothing was changed, because {bad} was refused"
+        return state, tuple(Answer(uuid, False, why or also) for uuid, why in reasons.items())
+    # Critical stages go up before others come down, or the job is slow for a moment.
+    locks.sort(key=lambda lock: not lock.before_mhz or lock.clocks_mhz[1] <= lock.before_mhz[1])
+    return state.having(leases, event.epoch), (*locks, *(Answer(uuid, True) for uuid in reasons))
+
+
+def _outdated(state: State, gpu: Gpu, event: Command, wanted: tuple[int, int]) -> str:
+    asked, last = (event.epoch, event.generation), gpu.last
+    if event.epoch < state.epoch_seen:
+        return f"epoch {event.epoch} is older than {state.epoch_seen}"
+    if last is None or asked > (last.epoch, last.generation):
+        return ""
+    if asked < (last.epoch, last.generation):
+        return f"generation {event.generation} is older than {last.generation}"
+    if (event.job, wanted) != (last.job, last.clocks_mhz):
+        return f"generation {event.generation} came before, with other content"
+    return ""
+
+
+def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Step:
+    leases: dict[str, Gpu] = {}
+    answers: list[Answer] = []
+    for uuid, gpu in state.gpus.items():
+        if gpu.lease is None or gpu.lease.job != event.job:
+            continue
+        reason = refused.get("", "")
+        if event.epoch < state.epoch_seen:
+            reason = f"epoch {event.epoch} is older than {state.epoch_seen}"
+        elif event.generation != gpu.lease.generation:
+            reason = f"holds generation {gpu.lease.generation}, not {event.generation}"
+        answers.append(Answer(uuid, not reason, reason))
+        if not reason:
+            lease = replace(gpu.lease, epoch=event.epoch, expires_s=now_s + event.ttl_s)
+            leases[uuid] = Gpu(lease, last=lease)
+    if not answers:
+        answers = [Answer("", False, f"job {event.job} holds no lease here")]
+    return state.having(leases, event.epoch if leases else 0), tuple(answers)
+
+
+def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> Step:
+    answers: dict[str, Answer] = {}
+    for uuid in event.clocks_mhz or state.gpus:
+        gpu = state.gpu(uuid)
+        theirs = gpu.lease is not None and event.job not in {"", gpu.lease.job}
+        if event.clocks_mhz or (gpu.lease and not theirs) or (gpu.owed and not event.job):
+            reason = f"held by job {gpu.lease.job}" if theirs and gpu.lease else ""
+            answers[uuid] = Answer(uuid, not reason, reason)
+    if 0 < event.epoch < state.epoch_seen:
+        reason = f"epoch {event.epoch} is older than {state.epoch_seen}"
+        return state, tuple(Answer(uuid, False, reason) for uuid in answers or ("",))
+    over = [u for u, answer in answers.items() if answer.accepted]
+    over = [u for u in over if state.gpu(u).lease or state.gpu(u).owed]
+    return _end(state.having({}, event.epoch), over, event.cause, now_s), tuple(answers.values())

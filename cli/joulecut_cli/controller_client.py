@@ -1,0 +1,116 @@
+"""Asks the controller's JSON API, and turns every way it can fail into one line.
+
+Standard library only: `joulecut status` must work on a laptop that has nothing else.
+"""
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from joulecut_wire.errors import BadInput, Unavailable
+
+Json = dict[str, Any]
+
+DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and metrics
+TIMEOUT_S = 5.0  # A controller answers in milliseconds; longer is a dead one.
+ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
+
+# What a board of this version has at least; another program on the port has not.
+BOARD_KEYS = {
+    "at_unix_s",
+    "epoch",
+    "events",
+    "gpus",
+    "jobs",
+    "mode",
+    "nodes",
+    "pass_number",
+    "policy",
+}
+
+
+class Controller:
+    """One controller by its URL. Raises BadInput for a URL that cannot be one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = _checked(url)
+        # No proxy: a controller is on this machine or this network.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def board(self) -> Json:
+        """Everything shown, as of the last pass. Raises Unavailable."""
+        board = self._get("/api/v1/board")
+        if missing := BOARD_KEYS - board.keys():
+            raise Unavailable(
+                f"{self.url} is no Joulecut controller of this version: its answer has no "
+                + ", ".join(sorted(missing))
+            )
+        return board
+
+    def events(self, job: str, limit: int) -> list[Json]:
+        """The newest lines of the audit trail about a job, newest first. Raises Unavailable."""
+        query = urllib.parse.urlencode({"job": job, "limit": limit})
+        events: list[Json] = self._get(f"/api/v1/events?{query}").get("events", [])
+        return events
+
+    def _get(self, path: str) -> Json:
+        try:
+            with self._open(self.url + path, timeout=TIMEOUT_S) as answer:
+                raw = answer.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as error:
+            said = _sentence(error)
+            raise Unavailable(f"the controller at {self.url} says: {said}") from None
+        except http.client.HTTPException:
+            raise Unavailable(
+                f"{self.url} is no Joulecut controller: it does not speak HTTP"
+            ) from None
+        except OSError as error:  # refused, unknown host, timed out, broken off
+            raise Unavailable(
+                f"no controller answers at {self.url} ({_cause(error)}): "
+                "is joulecut-controller running? --controller URL names another"
+            ) from None
+        return self._parsed(raw)
+
+    def _parsed(self, raw: bytes) -> Json:
+        if len(raw) > ANSWER_BYTES_MAX:
+            raise Unavailable(f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise Unavailable(f"{self.url} is no Joulecut controller: its answer is not JSON")
+        return value
+
+
+def _checked(url: str) -> str:
+    allowed = f"http://HOST:PORT, for example {DEFAULT_URL}"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises for a port that is none
+        (parts.hostname or "").encode("idna")  # raises for what no resolver takes
+    except ValueError as error:
+        raise BadInput("--controller", f"{url}: {error}", allowed) from None
+    plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
+        raise BadInput("--controller", f"{url!r} is not the URL of a controller", allowed)
+    if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
+        raise BadInput("--controller", f"{url!r} has characters no URL has", allowed)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _sentence(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.loads(error.read(4096))["error"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"{error.code} {error.reason}"
+
+
+def _cause(error: OSError) -> str:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return f"nothing within {TIMEOUT_S:.0f} s"
+    return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__

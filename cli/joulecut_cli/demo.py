@@ -1,0 +1,62 @@
+"""`joulecut demo`: the whole system, alive, on a cluster that needs no GPU.
+
+joulecut demo [--duration S] [--summary FILE] [--port P] [--no-browser]
+              [--card a100-sxm|a40] [--seed N] [--slo 'max_slowdown: 2%']
+"""
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+
+from joulecut_sim.demo.course import play
+from joulecut_sim.demo.settings import SLO_DEFAULT, Settings
+from joulecut_sim.skus import SKUS, find
+from joulecut_wire.command import Parser
+from joulecut_wire.errors import BadInput
+
+
+def run(argv: list[str]) -> int:
+    """The exit status. Raises BadInput, Unavailable."""
+    parser = Parser("joulecut demo", "The whole system on a simulated cluster; Ctrl-C ends it.")
+    parser.add_argument("--duration", type=float, metavar="S", help="end by itself after so long")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the summary as JSON")
+    parser.add_argument("--port", type=int, default=0, metavar="P", help="of the page; 0: any")
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.add_argument("--card", default="a100-sxm", help=" or ".join(SKUS))
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of GPUs and noise")
+    parser.add_argument(
+        "--slo",
+        default=SLO_DEFAULT,
+        metavar="'KEY: VALUE'",
+        help=f"the target as in a policy (default '{SLO_DEFAULT}')".replace("%", "%%"),
+    )
+    args = parser.parse_args(argv)
+    if args.summary is not None and not args.summary.absolute().parent.is_dir():
+        raise BadInput("--summary", f"{args.summary.parent} is no folder", "a file in one")
+    settings = Settings(
+        sku=find(args.card, "--card"),
+        duration_s=args.duration,
+        summary=args.summary,
+        port=args.port,
+        seed=args.seed,
+        slo=args.slo,
+    )
+    watched = sys.stdout.isatty() and not args.no_browser and _has_display()
+    return play(settings, _say, _open if watched else _leave)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _open(url: str) -> None:
+    webbrowser.open(url)
+
+
+def _leave(_: str) -> None:
+    """There is nobody to look: the address is printed anyway."""
+
+
+def _has_display() -> bool:
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

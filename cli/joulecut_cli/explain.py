@@ -1,0 +1,241 @@
+"""`joulecut explain JOB`: why these clocks, what is predicted, and what nobody knows yet."""
+
+import json
+import time
+from collections.abc import Iterator
+
+from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.figures import (
+    ago,
+    gpu_name,
+    joules,
+    mhz,
+    percent,
+    seconds,
+    sentence,
+    table,
+    watts,
+)
+from joulecut_cli.status import MODES, add_controller_flags, plan_name, planned
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import BadInput
+
+EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
+
+GRANULARITIES = {
+    "gpu": "one clock per GPU",
+    "edge": "a second clock for the first forward and the last backward",
+    "computation": "a clock per operation",
+}
+
+
+def run(argv: list[str]) -> int:
+    """Prints the explanation. Raises BadInput for an unknown job, Unavailable as `status`."""
+    parser = Parser("joulecut explain", "Why a job has the clocks it has, as of the last pass.")
+    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    controller = Controller(given.controller)
+    board = controller.board()
+    job = _find(board, given.job)
+    events = controller.events(job["name"], EVENTS_SHOWN)
+    if given.json:
+        print(json.dumps({"job": job, "events": events}, indent=2, ensure_ascii=False))
+    else:
+        print(page(job, events, controller.url, time.time()))
+    return FINE
+
+
+def _find(board: Json, name: str) -> Json:
+    jobs: list[Json] = board["jobs"]
+    for job in jobs:
+        if job["name"] == name:
+            return job
+    known = ", ".join(job["name"] for job in jobs) or "none: the policy has no jobs"
+    raise BadInput("joulecut explain", f"no job {name!r}", known)
+
+
+def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
+    """The whole explanation as text."""
+    parts = [
+        [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"])],
+        list(_facts(job, now_unix_s)),
+        _granularities(job),
+        _gpus(job),
+        ["Not known", *(f"  {line}" for line in unknowns(job))],
+        _decisions(events, now_unix_s),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if len(part) > 1)
+
+
+def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
+    yield _line("Target", _target(job))
+    if job["complaint"]:
+        yield _line("Complaint", job["complaint"])
+    yield _line("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
+    yield _line("Baseline", _window(job["baseline"], "measured at default clocks"))
+    running = job["generation_running"]
+    yield _line("Now", _now(job, f"plan {running}" if running else "default clocks"))
+    if job["peer_iteration_time_s"] is not None:
+        waited = seconds(job["peer_iteration_time_s"])
+        yield _line("Sibling", f"{waited}: a slower pipeline that this one waits for (reported)")
+    yield from _plan(job, now_unix_s)
+    if job["frontier"]:
+        yield _line("Frontier", _frontier(job))
+    saved = job["measured"]["saved_j"], job["predicted"]["saved_j"]
+    yield _line("Saved", f"{joules(saved[0])} measured, {joules(saved[1])} predicted")
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:<10} {text}"
+
+
+def _target(job: Json) -> str:
+    slo = job["slo"]
+    ratio, deadline_s = slo["max_slowdown_ratio"], slo["deadline_s"]
+    wish = f"max_slowdown {ratio * 100:g} %" if ratio is not None else slo["given_as"]
+    if deadline_s is None:
+        return f"{wish}; the deadline follows from the baseline"
+    return f"{wish}: at most {seconds(deadline_s)} an iteration"
+
+
+def _window(window: Json | None, basis: str) -> str:
+    if window is None:
+        return "not measured yet"
+    figures = (
+        f"{seconds(window['iteration_time_s'])}, {joules(window['energy_j'])}, "
+        f"{watts(window['power_w'])}"
+    )
+    return f"{figures} ({basis}, {window['iterations']} iterations)"
+
+
+def _now(job: Json, under: str) -> str:
+    text = _window(job["current"], f"measured under {under}")
+    measured = job["measured"]
+    if measured["slowdown_ratio"] is None:
+        return text
+    change = f"{percent(measured['slowdown_ratio'], signed=True)} time"
+    if measured["saved_ratio"] is not None:
+        change += f", {percent(-measured['saved_ratio'], signed=True)} energy"
+    return f"{text}: {change}"
+
+
+def _plan(job: Json, now_unix_s: float) -> Iterator[str]:
+    plan = job["decision"]
+    if plan is None or not plan_name(plan):
+        yield _line("Plan", f"none yet: {plan['reason']}" if plan else "none yet")
+        return
+    yield _line(
+        f"Plan {plan['generation']}",
+        f"{sentence(plan['reason'])} Made {ago(now_unix_s - plan['made_at_unix_s'])} ago, "
+        f"{_standing(job, plan)}.",
+    )
+    forecast = plan["forecast"]
+    if forecast is None:
+        return
+    yield _line(
+        "",
+        f"{seconds(forecast['iteration_time_s'])} "
+        f"({percent(forecast['slowdown_ratio'], signed=True)}), "
+        f"{joules(forecast['energy_j'])} "
+        f"({_negated(forecast['saved_ratio'])}) an iteration (predicted)",
+    )
+    bound = (plan.get("solution") or {}).get("bound_granularity", plan["granularity"])
+    yield _line(
+        "",
+        f"at most {percent(forecast['gap_ratio'])} above the least possible energy: "
+        f"no plan of granularity {bound} beats {joules(forecast['lower_bound_j'])}",
+    )
+
+
+def _negated(ratio: float | None) -> str:
+    return percent(None if ratio is None else -ratio, signed=True)
+
+
+def _standing(job: Json, plan: Json) -> str:
+    if plan["refused"]:
+        return f"refused by the guard: {plan['refused']}"
+    if plan["changes_nothing"]:
+        return "no change"
+    if job["applied"] and job["applied"]["generation"] == plan["generation"]:
+        return "applied under leases"
+    if job["mode"] == "recommend":
+        return "not applied: only recommended"
+    return "not applied yet"
+
+
+def _frontier(job: Json) -> str:
+    points = job["frontier"]
+    first, last = points[0], points[-1]
+    text = (
+        f"from {seconds(first['iteration_time_s'])}, {joules(first['energy_j'])} "
+        f"to {seconds(last['iteration_time_s'])}, {joules(last['energy_j'])}"
+    )
+    deadline_s = job["slo"]["deadline_s"]
+    within = [p for p in points if deadline_s and p["iteration_time_s"] <= deadline_s]
+    if within:
+        best = within[-1]
+        text += (
+            f"; within the deadline {joules(best['energy_j'])} at "
+            f"{seconds(best['iteration_time_s'])}"
+        )
+    return f"{text} (predicted, {len(points)} points)"
+
+
+def _granularities(job: Json) -> list[str]:
+    forecast = (job["decision"] or {}).get("forecast") or {}
+    saved = forecast.get("saved_ratio_by_granularity") or {}
+    lines = ["What each granularity would save (predicted)"]
+    for name, meaning in GRANULARITIES.items():
+        if name in saved:
+            used = ", in use" if name == job["granularity"] else ""
+            lines.append(f"  {name:<11} {percent(saved[name]):>7}  {meaning}{used}")
+    return lines
+
+
+def _gpus(job: Json) -> list[str]:
+    if not job["gpus"]:
+        return []
+    head = ("GPU", "STAGE", "PLAN", "ASKED", "SEEN", "WHY")
+    without = "no change" if plan_name(job["decision"]) else "no plan yet"
+    rows = [
+        (
+            gpu_name(row),
+            str(row["stage"]),
+            planned(row),
+            mhz(row["clock_asked_mhz"], "default" if row["age_s"] is not None else "-"),
+            mhz(row["clock_seen_mhz"], "-"),
+            f"{row['verb']}: {row['reason']}" if row["verb"] else without,
+        )
+        for row in job["gpus"]
+    ]
+    return table(head, rows, frozenset(head[1:5]))
+
+
+def unknowns(job: Json) -> list[str]:
+    """What nobody can say yet about this job, each with what would help."""
+    lines = []
+    if job["report_age_s"] is None:
+        lines.append("its rate: the job never reported; add the hook to its training loop")
+    if job["profile"] is None:
+        lines.append("its energy at other clocks: give the policy a pipeline with a profile")
+    if job["baseline"] is None:
+        lines.append("its baseline: it is measured while the job runs at default clocks")
+    if (job["current"] or {}).get("energy_j", 0.0) is None:
+        lines.append("its energy now: energy counters need a few more steps")
+    if job["decision"] and not job["decision"]["forecast"]:
+        lines.append("what could be saved: the last decision was no change, for the reason above")
+    if job["predicted"]["error_time_ratio"] is None:
+        lines.append("how good predictions are: no plan of theirs has run and been measured yet")
+    if job["evidence"]["level"] != "L2":
+        lines.append("single operations: the job tells sums; marks per operation come later")
+    return lines
+
+
+def _decisions(events: list[Json], now_unix_s: float) -> list[str]:
+    lines = ["Last decisions"]
+    for event in events:
+        about = f"plan {event['generation']}" if event["generation"] else ""
+        age = f"{ago(now_unix_s - event['at_unix_s'])} ago"
+        lines.append(f"  {age:>10}  {event['kind']:<6}  {about:<8}  {event['text']}")
+    return lines

@@ -1,0 +1,89 @@
+"""Numbers and tables as people read them in a terminal: plain ASCII, units on everything."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+NONE = "-"  # not known; never zero
+
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def joules(value: float | None) -> str:
+    return _scaled(value, "J")
+
+
+def watts(value: float | None) -> str:
+    return _scaled(value, "W")
+
+
+def seconds(value: float | None) -> str:
+    """Four significant digits; milliseconds below a second."""
+    if value is None:
+        return NONE
+    if value and abs(value) < 1.0:
+        return f"{_digits(value * 1e3)} ms"
+    return f"{_digits(value)} s"
+
+
+def ago(value: float | None) -> str:
+    """A time that passed, coarse: 4 s, 3 min, 2 h, 5 days."""
+    if value is None:
+        return NONE
+    for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
+        if value < limit:
+            return f"{max(0.0, value) / size:.0f} {unit}"
+    return f"{value / 86400:.0f} days"
+
+
+def percent(ratio: float | None, *, signed: bool = False) -> str:
+    if ratio is None:
+        return NONE
+    rounded = round(ratio * 100, 1) + 0.0  # + 0.0: there is no minus zero
+    return f"{rounded:+.1f} %" if signed else f"{rounded:.1f} %"
+
+
+def mhz(clock: int | None, otherwise: str = "default") -> str:
+    return otherwise if clock is None else str(clock)
+
+
+def sentence(text: str) -> str:
+    """First letter large, full stop at the end; a key of the policy keeps its letters."""
+    if not text:
+        return ""
+    first = text[0] if "_" in text.split(maxsplit=1)[0] else text[0].upper()
+    return first + text[1:] + ("" if text[-1] in ".!?" else ".")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str]) -> list[str]:
+    """Aligned columns; those named in `right` lean right, as numbers should."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(head, cells, widths, strict=True)
+        ).rstrip()
+
+    return [line(head), *map(line, rows)]
+
+
+def gpu_name(gpu: dict[str, Any]) -> str:
+    """`node/index` where the node is known, else the UUID."""
+    return f"{gpu['node'] or '?'}/{gpu['index']}" if gpu["node"] is not None else str(gpu["uuid"])
+
+
+def _scaled(value: float | None, unit: str) -> str:
+    if value is None:
+        return NONE
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{_digits(value / size)} {prefix}{unit}"
+    return f"{_digits(value)} {unit}"
+
+
+def _digits(value: float, significant: int = 4) -> str:
+    if value == 0.0:
+        return "0"
+    decimals = significant - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{min(6, max(0, decimals))}f}"

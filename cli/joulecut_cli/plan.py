@@ -1,0 +1,165 @@
+"""`joulecut plan JOB.yaml`: the clocks that use least energy within a deadline.
+
+Computed from the job's profile alone, with no cluster: predicted, never measured.
+"""
+
+import json
+import time
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from joulecut_cli import figures
+from joulecut_cli.granularity import not_yet, read_granularity
+from joulecut_cli.jobfile import JobFile, read
+from joulecut_cli.progress import Progress
+from joulecut_cli.target import deadline_s, too_fast
+from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
+from joulecut_controller.solve.schedule import baseline
+from joulecut_controller.solve.solver import solve
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import BadInput
+
+PROG = "joulecut plan"
+
+
+def run(argv: list[str]) -> int:
+    """Prints one plan. Raises BadInput."""
+    options = _parse(argv)
+    granularity = read_granularity(options.granularity)
+    job = read(options.job)
+    problem = job.problem()
+    fastest = baseline(problem)
+    goal = Goal(deadline_s(options, fastest.iteration_time_s))
+    began_s = time.perf_counter()
+    try:
+        with Progress(f"planning {options.job.name}"):
+            found = solve(problem, goal, granularity)
+    except Infeasible as none:
+        raise too_fast(options, none, granularity) from None
+    except NoCommonClock as none:
+        raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
+    plan = replace(found, solve_seconds=time.perf_counter() - began_s)
+    if options.json:
+        print(json.dumps(as_json(problem, goal, fastest, plan), allow_nan=False, indent=1))
+    else:
+        print("\n".join(as_text(job, problem, fastest, plan)))
+    return FINE
+
+
+def _parse(argv: list[str]) -> Namespace:
+    parser = Parser(PROG, "The clocks that use least energy within a deadline.")
+    parser.add_argument("job", type=Path, metavar="JOB.yaml")
+    parser.add_argument(
+        "--max-slowdown", metavar="PCT", help="of the fastest iteration: 2 or 2%% (default 0)"
+    )
+    parser.add_argument("--deadline", metavar="SECONDS", help="for one iteration")
+    parser.add_argument(
+        "--granularity", default="computation", help="gpu or computation (default computation)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--plot", metavar="FILE", help="not available yet")
+    parser.add_argument("--timeline", metavar="FILE", help="not available yet")
+    options = parser.parse_args(argv)
+    not_yet(options, "plot", "timeline")
+    return options
+
+
+def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> dict[str, Any]:
+    """The plan for programs; ratios and gaps are fractions, units are in the names."""
+    return {
+        "iteration_time_s": plan.iteration_time_s,
+        "energy_j": plan.energy_j,
+        "lower_bound_j": plan.lower_bound_j,
+        "bound_granularity": plan.bound_granularity,
+        "gap": plan.gap,
+        "gap_of_saving": gap_of_saving(fastest, plan),
+        "granularity": plan.granularity,
+        "deadline_s": goal.deadline_s,
+        "baseline": {
+            "iteration_time_s": fastest.iteration_time_s,
+            "energy_j": fastest.energy_j,
+        },
+        "solve_seconds": plan.solve_seconds,
+        "operations": [
+            {
+                "stage": operation.stage,
+                "microbatch": operation.microbatch,
+                "kind": operation.kind,
+                "clock_mhz": option.clock_mhz,
+                "start_s": start_s,
+                "duration_s": option.time_s,
+                "energy_j": option.energy_j,
+            }
+            for operation, option, start_s in zip(
+                problem.graph.operations, plan.clocks, plan.start_s, strict=True
+            )
+        ],
+    }
+
+
+def gap_of_saving(fastest: Solution, plan: Solution) -> float:
+    """What share of the possible saving is not proven to be reached; 0 where none is possible."""
+    possible_j = fastest.energy_j - plan.lower_bound_j
+    return max(0.0, (plan.energy_j - plan.lower_bound_j) / possible_j) if possible_j > 0 else 0.0
+
+
+def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -> list[str]:
+    """What a person wants to know first, then the clocks of each stage."""
+
+    def row(name: str, time_s: float | None, energy_j: float) -> list[str]:
+        slower = None if time_s is None else time_s / fastest.iteration_time_s - 1
+        return [
+            name,
+            figures.seconds(time_s),
+            figures.percent(slower, signed=True),
+            figures.joules(energy_j),
+            figures.percent(energy_j / fastest.energy_j - 1, signed=True),
+        ]
+
+    head = ["", "iteration", "slower", "energy", "change"]
+    rows = [
+        row("baseline", fastest.iteration_time_s, fastest.energy_j),
+        row("plan", plan.iteration_time_s, plan.energy_j),
+        row("lower bound", None, plan.lower_bound_j),
+    ]
+    of_saving = gap_of_saving(fastest, plan)
+    gap = (
+        f"gap {plan.gap * 100:.2f} % of the energy, {of_saving * 100:.1f} % of the possible saving"
+    )
+    if plan.bound_granularity != plan.granularity:
+        gap += f" (at most: the bound is for {plan.bound_granularity})"
+    return [
+        *job.title(plan.granularity),
+        "",
+        *figures.table(head, rows, frozenset(head[1:])),
+        f"{gap}; solved in {plan.solve_seconds:.2f} s",
+        "",
+        *_stage_table(problem, plan),
+    ]
+
+
+def _stage_table(problem: Problem, plan: Solution) -> list[str]:
+    """Clocks and share of waiting by stage."""
+    head = ["stage", "forward MHz", "backward MHz", "waiting"]
+    rows = []
+    for stage, indices in enumerate(problem.graph.order):
+        cells = [str(stage)]
+        for kind in ("forward", "backward"):
+            clocks = [
+                plan.clocks[i].clock_mhz
+                for i in indices
+                if problem.graph.operations[i].kind == kind
+            ]
+            cells.append(_span(clocks))
+        busy_s = sum(plan.clocks[i].time_s for i in indices)
+        rows.append([*cells, figures.percent(1 - busy_s / plan.iteration_time_s)])
+    return figures.table(head, rows, frozenset(head))
+
+
+def _span(clocks: list[int]) -> str:
+    low, high = min(clocks), max(clocks)
+    if low == high:
+        return str(low)
+    return f"{low}-{high}, mean {sum(clocks) / len(clocks):.0f}"

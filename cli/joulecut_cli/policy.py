@@ -1,0 +1,146 @@
+"""`joulecut policy check FILE`: what a policy would do, or the first thing wrong with it.
+
+The same reader as the controller's, without a controller: what passes here is taken there.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
+from joulecut_controller.sources.policy_file import load
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import BadInput
+
+PROG = "joulecut policy"
+
+
+def run(argv: list[str]) -> int:
+    """Checks one file. Raises BadInput where it is wrong."""
+    if not argv or argv[0] not in {"check", "-h", "--help"}:
+        given = f"{argv[0]!r} is no action" if argv else "no action"
+        raise BadInput(PROG, given, f"{PROG} check FILE [--json]")
+    parser = Parser(f"{PROG} check", "Read a policy file as the controller would.")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(argv[1:] if argv[0] == "check" else argv)
+    policy = load(options.file)
+    print(json.dumps(as_json(policy), indent=2) if options.json else as_text(policy))
+    return FINE
+
+
+def as_text(policy: Policy) -> str:
+    """A few lines a person can check against what was meant."""
+    count = len(policy.jobs)
+    title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
+    lines = [f"{title}, content {policy.digest})"]
+    for job in policy.jobs:
+        lines += [
+            f"  {job.name}: {job.mode}",
+            f"    target  {_target(job.slo)}",
+            f"    GPUs    {_gpus(job)}",
+            f"    clocks  {_clocks(job)}",
+            f"    work    {_work(job)}",
+            f"    so      {outcome(job)}",
+        ]
+    return "\n".join(lines)
+
+
+def as_json(policy: Policy) -> dict[str, Any]:
+    """The same for programs; units are in the names."""
+    return {
+        "file": policy.source,
+        "digest": policy.digest,
+        "mode": policy.mode,
+        "cost": {
+            "gpu_hour": policy.cost.gpu_hour,
+            "kwh": policy.cost.kwh,
+            "host_power_w": policy.cost.host_power_w,
+            "pue": policy.cost.pue,
+        },
+        "jobs": [_job_json(job) for job in policy.jobs],
+    }
+
+
+def outcome(job: JobPolicy) -> str:
+    """What the controller would do for this job, and why not more."""
+    if job.mode == "off":
+        return "nothing is planned"
+    if job.pipeline is None:
+        return "no change: no pipeline is given"
+    if job.profile is None:
+        return "no change: no profile is given"
+    if job.mode == "recommend":
+        return "plans are made and shown, no command is sent"
+    return "clocks are set under leases"
+
+
+def _job_json(job: JobPolicy) -> dict[str, Any]:
+    pipeline, profile = job.pipeline, job.profile
+    return {
+        "name": job.name,
+        "mode": job.mode,
+        "slo": {
+            "given_as": job.slo.given_as,
+            "max_slowdown_ratio": job.slo.max_slowdown,
+            "max_iteration_time_s": job.slo.max_iteration_time_s,
+        },
+        "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
+        "ranks": job.ranks,
+        "granularity": job.clocks.granularity,
+        "clock_min_mhz": job.clocks.min_mhz,
+        "min_dwell_s": job.clocks.min_dwell_s,
+        "pipeline": pipeline
+        and {
+            "schedule": pipeline.schedule,
+            "stages": pipeline.stages,
+            "microbatches": pipeline.microbatches,
+            "tensor_parallel": pipeline.tensor_parallel,
+            "data_parallel": pipeline.data_parallel,
+            "sync": pipeline.sync,
+        },
+        "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
+        "blocking_power_w": job.blocking_power_w if profile else None,
+        "outcome": outcome(job),
+    }
+
+
+def _target(slo: Slo) -> str:
+    if slo.max_slowdown == 0.0:
+        return "no slower than at default clocks"
+    if slo.max_slowdown is not None:
+        return f"at most {slo.max_slowdown * 100:.6g}% slower than at default clocks"
+    given = "" if slo.given_as == "max_iteration_time" else f" ({slo.given_as})"
+    return f"an iteration in at most {slo.max_iteration_time_s:.6g} s{given}"
+
+
+def _gpus(job: JobPolicy) -> str:
+    said = "ranks in this order" if job.ranks == "list" else "stages as they report them"
+    if not job.gpus:
+        return f"whichever report this job; {said}"
+    names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]
+    shown = names if len(names) <= 8 else [*names[:4], "...", names[-1]]
+    return f"{len(names)} ({' '.join(shown)}); {said}"
+
+
+def _clocks(job: JobPolicy) -> str:
+    floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no floor of its own"
+    return f"one per {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
+
+
+def _work(job: JobPolicy) -> str:
+    if job.pipeline is None:
+        return "unknown"
+    p = job.pipeline
+    shape = f"{p.schedule}, {p.stages} stages x {p.microbatches} microbatches"
+    if p.data_parallel > 1:
+        shape += f", {p.data_parallel} pipelines side by side (sync: {p.sync})"
+    clocks = _profiled_mhz(job)
+    if job.profile is None or not clocks:
+        return shape
+    return f"{shape}; {job.profile.source}: {len(clocks)} clocks, {clocks[0]}-{clocks[-1]} MHz"
+
+
+def _profiled_mhz(job: JobPolicy) -> list[int]:
+    options = job.profile.options.values() if job.profile else ()
+    return sorted({option.clock_mhz for one in options for option in one})

@@ -1,0 +1,58 @@
+"""A sign of life on standard error for whoever waits longer than two seconds at a terminal."""
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TextIO
+
+PATIENCE_S = 2.0  # what is quicker needs no sign
+TICK_S = 0.5
+
+
+class Progress:
+    """Says what is going on, for how long, and how far it has come; then wipes itself out.
+
+    Silent where the stream is not a terminal. A thread of its own, because a solver in C++
+    lets nobody else speak.
+    """
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._stream = sys.stderr if stream is None else stream
+        self._done: tuple[int, int] | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Progress":
+        if self._stream.isatty():
+            self._thread = threading.Thread(target=self._speak, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def advance(self, done: int, of: int) -> None:
+        self._done = (done, of)
+
+    def _speak(self) -> None:
+        began_s = time.monotonic()
+        if self._over.wait(PATIENCE_S):
+            return
+        while True:
+            done = f", {self._done[0]} of {self._done[1]}" if self._done else ""
+            line = f"{self._what}{done}, {time.monotonic() - began_s:.0f} s"
+            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.flush()
+            if self._over.wait(TICK_S):
+                break
+        self._stream.write("\r\x1b[K")
+        self._stream.flush()

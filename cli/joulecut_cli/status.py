@@ -1,0 +1,162 @@
+"""`joulecut status`: fleet and jobs on one screen, as the controller saw them last."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json
+from joulecut_cli.figures import (
+    ago,
+    gpu_name,
+    joules,
+    mhz,
+    percent,
+    seconds,
+    sentence,
+    table,
+    watts,
+)
+from joulecut_wire.command import FINE, Parser
+
+STALE_PASSES = 6  # as /healthz: one pass may be slow or fail, six are a fault
+STALE_S_MIN = 30.0
+
+MODES = {
+    "enforce": "enforcing",
+    "recommend": "recommending, nothing is sent",
+    "off": "off",
+}
+
+
+def run(argv: list[str]) -> int:
+    """Prints the status. Raises BadInput for a bad flag or URL, Unavailable without controller."""
+    parser = Parser("joulecut status", "Fleet and jobs on one screen, as of the last pass.")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    controller = Controller(given.controller)
+    board = controller.board()
+    if given.json:
+        print(json.dumps(board, indent=2, ensure_ascii=False))
+    else:
+        print(page(board, controller.url, time.time()))
+    return FINE
+
+
+def add_controller_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--controller", metavar="URL", default=DEFAULT_URL, help=f"default {DEFAULT_URL}"
+    )
+    parser.add_argument("--json", action="store_true", help="the same facts for programs")
+
+
+def page(board: Json, url: str, now_unix_s: float) -> str:
+    """The whole screen as text."""
+    return "\n".join([*_head(board, url, now_unix_s), "", *_jobs(board), "", *_gpus(board)])
+
+
+def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
+    age_s = now_unix_s - board["at_unix_s"]
+    simulated = ", simulated GPUs" if board["simulated"] else ""
+    yield (
+        f"Joulecut at {url}: {_mode(board)}; "
+        f"pass {board['pass_number']} ended {ago(age_s)} ago, epoch {board['epoch']}{simulated}"
+    )
+    yield sentence(board["sentence"])
+    policy = board["policy"]
+    digest = f" ({policy['digest'][:8]})" if policy["digest"] else ""
+    yield f"Policy {policy['source'] or 'none'}{digest}"
+    if age_s > max(STALE_S_MIN, STALE_PASSES * (board["interval_s"] or 0.0)):
+        yield f"! No pass has ended for {ago(age_s)}: what follows is old."
+    if policy["error"]:
+        yield f"! The policy file on disk is not in force: {policy['error']}"
+    for node in board["nodes"]:
+        if not node["connected"]:
+            name = f"{node['node']} ({node['address']})" if node["node"] else node["address"]
+            yield f"! Agent {name} is lost: {node['error'] or 'no answer'}"
+
+
+def _mode(board: Json) -> str:
+    return MODES[board["mode"]] if board["jobs"] else "no jobs"
+
+
+def _jobs(board: Json) -> list[str]:
+    if not board["jobs"]:
+        return ["No jobs in the policy: GPUs are measured and left at default clocks."]
+    head = ("JOB", "MODE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "LESS", "SAVED")
+    rows = [_job_row(job) for job in board["jobs"]]
+    lines = table(head, rows, frozenset(head[2:]))
+    for job in board["jobs"]:
+        lines.append(f"  {job['name']}: {sentence(job['sentence'])}")
+    lines.append("  Measured: time and energy of one iteration now, and what was saved so far.")
+    return lines
+
+
+def _job_row(job: Json) -> tuple[str, ...]:
+    baseline, current = job["baseline"] or {}, job["current"] or {}
+    return (
+        job["name"],
+        job["mode"],
+        plan_name(job["decision"]) or "-",
+        seconds(current.get("iteration_time_s")),
+        seconds(baseline.get("iteration_time_s")),
+        percent(job["measured"]["slowdown_ratio"], signed=True),
+        joules(current.get("energy_j")),
+        percent(job["measured"]["saved_ratio"]),
+        joules(job["measured"]["saved_j"]),
+    )
+
+
+def _gpus(board: Json) -> list[str]:
+    if not board["gpus"]:
+        return ["No GPU is known yet."]
+    wanted = {row["uuid"]: row for job in board["jobs"] for row in job["gpus"]}
+    head = (
+        "GPU",
+        "JOB",
+        "STAGE",
+        "PLAN",
+        "ASKED",
+        "SEEN",
+        "POWER",
+        "LEASE",
+        "AGE",
+        "EVENT REASONS",
+    )
+    rows = [_gpu_row(gpu, wanted.get(gpu["uuid"])) for gpu in board["gpus"]]
+    lines = table(head, rows, frozenset(head[2:9]))
+    lines.append("  Clocks in MHz; default: no lock. PLAN is what is recommended, ASKED is leased.")
+    return lines
+
+
+def _gpu_row(gpu: Json, row: Json | None) -> tuple[str, ...]:
+    fresh = gpu["age_s"] is not None
+    return (
+        gpu_name(gpu),
+        gpu["job"] or "-",
+        "-" if gpu["stage"] is None else str(gpu["stage"]),
+        planned(row),
+        mhz(gpu["clock_asked_mhz"], "default" if fresh else "-"),
+        mhz(gpu["clock_seen_mhz"], "-"),
+        watts(gpu["power_average_w"]),
+        _lease(gpu, fresh=fresh),
+        ago(gpu["age_s"]) if fresh else "silent",
+        ", ".join(gpu["event_reasons"]) or "-",
+    )
+
+
+def plan_name(plan: Json | None) -> str:
+    """A plan's number; empty where it has none, since nothing was ever decided."""
+    return str(plan["generation"]) if plan and plan["generation"] else ""
+
+
+def planned(row: dict[str, Any] | None) -> str:
+    """The clock a plan gives a GPU, `default` where it gives none, `-` without a plan."""
+    return "-" if row is None or row["verb"] is None else mhz(row["clock_recommended_mhz"])
+
+
+def _lease(gpu: Json, *, fresh: bool) -> str:
+    if gpu["lease"] is None:
+        return "none" if fresh else "-"
+    left = f"{gpu['lease']['remaining_s'] or 0.0:.0f} s"
+    return left if gpu["lease"]["job"] == gpu["job"] else f"{gpu['lease']['job']} {left}"

@@ -1,0 +1,32 @@
+"""What was saved, counted only while a plan's clocks were really held.
+
+Two separate sums: what the plan promised per iteration, and what the energy counters say
+against the measured baseline. Neither is ever made from the other.
+"""
+
+from dataclasses import dataclass
+
+from joulecut_controller.ledger import Measured
+from joulecut_controller.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Joules since this controller began; a plan that costs energy makes them fall."""
+
+    predicted_j: float = 0.0
+    measured_j: float = 0.0
+
+    def after(self, measured: Measured, applied: Plan) -> "Account":
+        """The account after the iterations this pass added under `applied`."""
+        count, forecast = measured.fresh_iterations, applied.forecast
+        predicted_j = measured_j = 0.0
+        if forecast is not None:
+            predicted_j = count * (forecast.baseline_energy_j - forecast.energy_j)
+        baseline, current = measured.baseline, measured.current
+        # While a straggler is waited for, no baseline was measured to compare with.
+        before_j = baseline.energy_j if baseline and not measured.straggling else None
+        now_j = current.energy_j if current else None
+        if before_j is not None and now_j is not None:
+            measured_j = count * (before_j - now_j)
+        return Account(self.predicted_j + predicted_j, self.measured_j + measured_j)

@@ -1,0 +1,125 @@
+"""The controller's configuration file: few keys, all checked before anything starts.
+
+Unknown keys stop the controller: an operator who mistyped a bound must hear of it at once.
+"""
+
+import ipaddress
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joulecut_wire.document import Document, KeyPath, load
+
+KEYS = ("agents", "policy", "store", "listen", "interval_s", "lease")
+STORE_PREFIX = "sqlite:///"
+HTTP_DEFAULT = "127.0.0.1:9440"
+INTERVAL_S_DEFAULT = 5.0
+INTERVAL_S_MIN = 0.1  # faster than agents sample, a pass would look at the same picture twice
+INTERVAL_S_MAX = 300.0  # a lease is three of them, and nobody should wait longer for a GPU
+TTL_S_MIN = 0.5  # a heartbeat every sixth of a second is what an event loop keeps
+TTL_S_MAX = 3600.0
+AGENTS_MAX = 4096
+LOOPBACK = "localhost or a loopback address, as nothing is encrypted or authenticated yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A checked configuration. `http` is (host, port), port 0 for any free one."""
+
+    agents: tuple[str, ...]
+    policy: Path
+    store: str
+    http: tuple[str, int]
+    interval_s: float
+    ttl_s: float | None
+
+
+def read(path: Path) -> Config:
+    """Reads a configuration. Raises BadInput with file, line, key and what is allowed."""
+    document = load(path)
+    data = _mapping(document, (), document.data, KEYS)
+    for key in ("agents", "policy", "store"):
+        if key not in data:
+            raise document.bad((), f"key {key} is missing", ", ".join(KEYS))
+    base = path.absolute().parent
+    listen = _mapping(document, ("listen",), data.get("listen", {}), ("http",))
+    lease = _mapping(document, ("lease",), data.get("lease", {}), ("ttl_s",))
+    interval_s = _number(
+        document,
+        ("interval_s",),
+        data.get("interval_s", INTERVAL_S_DEFAULT),
+        INTERVAL_S_MIN,
+        INTERVAL_S_MAX,
+    )
+    ttl_s = None
+    if "ttl_s" in lease:
+        ttl_s = _number(document, ("lease", "ttl_s"), lease["ttl_s"], TTL_S_MIN, TTL_S_MAX)
+    return Config(
+        agents=_agents(document, data["agents"]),
+        policy=base / _text(document, ("policy",), data["policy"]),
+        store=_store(document, data["store"], base),
+        http=_address(document, ("listen", "http"), listen.get("http", HTTP_DEFAULT), port_min=0),
+        interval_s=interval_s,
+        ttl_s=ttl_s,
+    )
+
+
+def _mapping(
+    document: Document, path: KeyPath, value: Any, keys: tuple[str, ...]
+) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise document.bad(path, "not a mapping", f"keys {', '.join(keys)}")
+    for key in value:
+        if key not in keys:
+            raise document.bad((*path, key), "unknown key", ", ".join(keys))
+    return value
+
+
+def _text(document: Document, path: KeyPath, value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise document.bad(path, f"{value!r} is not a text", "a text")
+    return value
+
+
+def _number(document: Document, path: KeyPath, value: Any, low: float, high: float) -> float:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fits or not low <= value <= high:
+        raise document.bad(path, f"{value!r}", f"seconds from {low:g} to {high:g}")
+    return float(value)
+
+
+def _agents(document: Document, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 0 < len(value) <= AGENTS_MAX:
+        raise document.bad(("agents",), "not a list", f"1 to {AGENTS_MAX} of host:port")
+    agents: list[str] = []
+    for i, item in enumerate(value):
+        host, port = _address(document, ("agents", i), item, port_min=1)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if address in agents:
+            raise document.bad(("agents", i), f"{address} is given twice", "one of each")
+        agents.append(address)
+    return tuple(agents)
+
+
+def _address(document: Document, path: KeyPath, value: Any, *, port_min: int) -> tuple[str, int]:
+    text = _text(document, path, value)
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdigit()) or not port_min <= int(port) <= 65_535:
+        raise document.bad(path, f"{text!r}", f"host:port, port {port_min} to 65535")
+    if host != "localhost":
+        try:
+            loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise document.bad(path, f"{host} is not available yet", LOOPBACK)
+    return host, int(port)
+
+
+def _store(document: Document, value: Any, base: Path) -> str:
+    text = _text(document, ("store",), value)
+    if not text.startswith(STORE_PREFIX) or text == STORE_PREFIX:
+        raise document.bad(("store",), f"{text!r}", f"{STORE_PREFIX}FILE")
+    return STORE_PREFIX + str(base / text.removeprefix(STORE_PREFIX))

@@ -1,0 +1,215 @@
+"""All agents, seen from the controller: one stream each, and commands with deadlines.
+
+A lost agent is a normal sight: its GPUs grow old, its commands come back as refusals, and
+the stream is taken up again with a bounded back-off. Nothing here raises into a pass.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import grpc
+import grpc.aio
+
+from joulecut_controller.ports import ArrivedReport, FleetState
+from joulecut_controller.view import GpuView, NodeView
+from joulecut_wire import codec
+from joulecut_wire.messages import Command, GpuSnapshot, NodeDescription, Result, WatchTick
+from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.v1.agent_pb2_grpc import AgentServiceStub
+
+if TYPE_CHECKING:  # the stubs' types know the asyncio flavour only by this name
+    from joulecut_wire.v1.agent_pb2_grpc import AgentServiceAsyncStub
+
+# An agent hands a command to its keeper, which writes eight GPUs in well under a second.
+COMMAND_DEADLINE_S = 3.0
+DESCRIBE_DEADLINE_S = 5.0
+BACKOFF_S_MIN = 0.2
+BACKOFF_S_MAX = 5.0  # an agent that comes back is seen within a pass or two
+# A stream that brings nothing for so long is dead, whatever the connection says.
+SILENCE_INTERVALS = 5
+SILENCE_S_MIN = 5.0
+DESCRIBE_EVERY_S = 30.0  # what may change without a reconnect: controllable, epoch seen
+REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
+MESSAGE_BYTES_MAX = 64 << 20  # a thousand reports a tick are a tenth of a megabyte
+
+
+@dataclass(slots=True)
+class _Agent:
+    """What is known of one agent."""
+
+    address: str
+    description: NodeDescription | None = None
+    connected: bool = False
+    error: str = "not reached yet"
+    described_s: float = float("-inf")
+    asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
+    snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
+
+
+class GrpcFleet:
+    """The agents at these addresses (host:port). `watch_s` is how often they send; a command
+    that is not answered within `deadline_s` counts as refused, a stream that brings nothing
+    for `silence_s` is taken up anew.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        watch_s: float,
+        deadline_s: float = COMMAND_DEADLINE_S,
+        silence_s: float = SILENCE_S_MIN,
+    ) -> None:
+        self._watch_s = watch_s
+        self._deadline_s = deadline_s
+        self._silence_s = max(silence_s, SILENCE_INTERVALS * watch_s)
+        self._agents = {address: _Agent(address) for address in addresses}
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[str, AgentServiceAsyncStub] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reports: deque[ArrivedReport] = deque(maxlen=REPORTS_KEPT)
+
+    async def start(self) -> None:
+        """Opens the streams; does not wait for any agent."""
+        options = (
+            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+            ("grpc.enable_http_proxy", 0),  # agents are reached directly, whatever the shell says
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+        )
+        for address, agent in self._agents.items():
+            channel = grpc.aio.insecure_channel(address, options=options)
+            self._channels[address] = channel
+            self._stubs[address] = cast("AgentServiceAsyncStub", AgentServiceStub(channel))
+            self._tasks.append(asyncio.create_task(self._follow(agent), name=f"watch {address}"))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
+
+    async def described(self, limit_s: float) -> bool:
+        """Waits until every agent has described itself, at most `limit_s`; True if all did."""
+        until_s = time.monotonic() + limit_s
+        while time.monotonic() < until_s:
+            if all(agent.description for agent in self._agents.values()):
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    def observe(self, now_s: float) -> FleetState:
+        nodes, gpus = [], []
+        for agent in self._agents.values():
+            known = agent.description
+            nodes.append(
+                NodeView(
+                    address=agent.address,
+                    node=known.node if known else "",
+                    connected=agent.connected,
+                    epoch_seen=known.epoch_seen if known else 0,
+                    ttl_max_s=known.ttl_max_s if known else 0.0,
+                    agent_version=known.agent_version if known else "",
+                    error=agent.error,
+                )
+            )
+            if known is None:
+                continue
+            for gpu in known.gpus:
+                snapshot, taken_s = agent.snapshots.get(gpu.uuid, (None, float("-inf")))
+                gpus.append(GpuView(gpu, agent.address, known.node, snapshot, now_s - taken_s))
+        return FleetState(tuple(nodes), tuple(gpus))
+
+    def take_reports(self) -> tuple[ArrivedReport, ...]:
+        taken = tuple(self._reports)
+        self._reports.clear()
+        return taken
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        call = self._stubs[address].Apply(codec.encode_command(command), timeout=self._deadline_s)
+        return await self._answer(address, call)
+
+    async def renew(
+        self, address: str, epoch: int, job: str, generation: int, ttl_s: float
+    ) -> tuple[Result, ...]:
+        request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
+        call = self._stubs[address].Renew(request, timeout=min(self._deadline_s, ttl_s / 3))
+        return await self._answer(address, call)
+
+    async def clear(
+        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
+    ) -> tuple[Result, ...]:
+        request = pb.ClearRequest(epoch=epoch, job=job, uuids=list(uuids), reason=reason)
+        call = self._stubs[address].Clear(request, timeout=self._deadline_s)
+        return await self._answer(address, call)
+
+    async def _answer(
+        self,
+        address: str,
+        call: Awaitable[pb.ApplyResponse | pb.RenewResponse | pb.ClearResponse],
+    ) -> tuple[Result, ...]:
+        """The agent's results; its silence is one refusal."""
+        try:
+            results = codec.decode_results(await call)
+        except grpc.aio.AioRpcError as error:
+            return (Result("", accepted=False, reason=f"no answer ({_said(error)})"),)
+        if not all(result.accepted for result in results):
+            self._agents[address].asked.set()  # a larger epoch may be why
+        return results
+
+    async def _follow(self, agent: _Agent) -> None:
+        """Describe, then watch, again and again."""
+        backoff_s = BACKOFF_S_MIN
+        while True:
+            try:
+                await self._describe(agent)
+                async for tick, arrived_s in self._ticks(agent):
+                    self._take(agent, tick, arrived_s)
+                    backoff_s = BACKOFF_S_MIN
+                    if agent.asked.is_set() or arrived_s - agent.described_s > DESCRIBE_EVERY_S:
+                        await self._describe(agent)
+                agent.error = "the stream ended"
+            except grpc.aio.AioRpcError as error:
+                agent.error = _said(error)
+            except TimeoutError:
+                agent.error = "the stream is silent"
+            agent.connected = False
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    async def _describe(self, agent: _Agent) -> None:
+        agent.asked.clear()
+        request = pb.DescribeRequest()
+        answer = await self._stubs[agent.address].Describe(request, timeout=DESCRIBE_DEADLINE_S)
+        agent.description = codec.decode_node(answer)
+        agent.described_s = time.monotonic()
+        known = {gpu.uuid for gpu in agent.description.gpus}
+        for gone in [uuid for uuid in agent.snapshots if uuid not in known]:
+            del agent.snapshots[gone]
+
+    async def _ticks(self, agent: _Agent) -> AsyncIterator[tuple[WatchTick, float]]:
+        call = self._stubs[agent.address].Watch(pb.WatchRequest(interval_s=self._watch_s))
+        try:
+            while True:
+                message = await asyncio.wait_for(call.read(), self._silence_s)
+                if not isinstance(message, pb.WatchResponse):  # grpc.aio.EOF
+                    return
+                yield codec.decode_tick(message), time.monotonic()
+        finally:
+            call.cancel()
+
+    def _take(self, agent: _Agent, tick: WatchTick, arrived_s: float) -> None:
+        agent.connected, agent.error = True, ""
+        taken_s = arrived_s - max(0.0, tick.age_s)
+        for snapshot in tick.gpus:
+            agent.snapshots[snapshot.uuid] = (snapshot, taken_s)
+        self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
+
+
+def _said(error: grpc.aio.AioRpcError) -> str:
+    details = " ".join((error.details() or "").split())[:120]
+    return f"{error.code().name}: {details}" if details else error.code().name

@@ -1,0 +1,73 @@
+"""The predicted frontier of each job, for people to look at.
+
+Renewed only when the predicted costs changed, and not more often than a person could read.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from joulecut_controller.board import FrontierPoint
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.solve.problem import Problem, Solution
+from joulecut_controller.studies import Studies
+from joulecut_controller.workload import Granularity
+
+Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
+
+POINTS = 25  # a smooth line on a page
+RENEW_S = 30.0
+TOPIC = "frontier"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Points in model seconds, of one GPU per stage, and of which costs they are."""
+
+    digest: str
+    made_s: float
+    points: tuple[FrontierPoint, ...] = ()
+
+
+class Frontiers:
+    """The newest frontier of each job."""
+
+    def __init__(self, frontier: Frontier, studies: Studies) -> None:
+        self._frontier = frontier
+        self._studies = studies
+        self._kept: dict[str, _Kept] = {}
+
+    def keep_only(self, jobs: Iterable[str]) -> None:
+        wanted = set(jobs)
+        for job in [job for job in self._kept if job not in wanted]:
+            del self._kept[job]
+
+    def ask(self, job: str, costs: Costs, granularity: Granularity, now_s: float) -> None:
+        """Begins to compute a job's frontier where it is missing or out of date."""
+        kept = self._kept.get(job)
+        if kept and (kept.digest == costs.digest or now_s - kept.made_s < RENEW_S):
+            return
+        if not self._studies.pending((TOPIC, job)):
+            work = partial(self._frontier, costs.problem, POINTS, granularity)
+            self._studies.want((TOPIC, job), work, partial(self._keep, job, costs.digest, now_s))
+
+    def points(self, job: str, costs: Costs, ratio: float) -> tuple[FrontierPoint, ...]:
+        """The job's frontier in real seconds and for all its GPUs; empty while unknown.
+
+        `ratio` is real seconds over model seconds; what is longer in reality is waiting.
+        """
+        kept = self._kept.get(job)
+        waiting_w = costs.problem.time_price_w
+        return tuple(
+            FrontierPoint(
+                iteration_time_s=ratio * point.iteration_time_s,
+                energy_j=costs.width * (point.energy_j + waiting_w * longer_s),
+                lower_bound_j=costs.width * (point.lower_bound_j + waiting_w * longer_s),
+            )
+            for point in (kept.points if kept else ())
+            for longer_s in ((ratio - 1.0) * point.iteration_time_s,)
+        )
+
+    def _keep(self, job: str, digest: str, asked_s: float, found: Sequence[Solution]) -> None:
+        points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
+        self._kept[job] = _Kept(digest, asked_s, tuple(points))

@@ -1,0 +1,178 @@
+"""The hand of the controller: takes, keeps and gives back leases, and remembers which it holds.
+
+It carries out a plan that the guard let pass and decides nothing itself. Whatever goes
+wrong, the job is put back as a whole: half a plan is a slow stage for nothing. What cannot
+be given back because its agent does not answer is no longer renewed, and runs out there.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.ports import Fleet
+from joulecut_controller.view import GpuView
+from joulecut_wire.messages import Command, Result, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a GPU is reached."""
+
+    address: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What we hold for one job: the clock of every GPU under a lease, by place."""
+
+    plan: Plan
+    clocks_mhz: Mapping[Place, int]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(sorted({place.address for place in self.clocks_mhz}))
+
+    @property
+    def locks(self) -> dict[str, int]:
+        return {place.uuid: clock_mhz for place, clock_mhz in self.clocks_mhz.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a command: empty `refused` means all of it was done."""
+
+    settings: int = 0
+    refused: tuple[str, ...] = ()
+
+    @property
+    def first_refusal(self) -> str:
+        return self.refused[0] if self.refused else ""
+
+
+class Leases:
+    """All leases of this controller's term `epoch`."""
+
+    def __init__(self, fleet: Fleet, epoch: int) -> None:
+        self._fleet = fleet
+        self._epoch = epoch
+        self._holdings: dict[str, Holding] = {}
+        self._moving: set[str] = set()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(self._holdings)
+
+    def of(self, job: str) -> Holding | None:
+        return self._holdings.get(job)
+
+    def owns(self, job: str, generation: int) -> bool:
+        holding = self._holdings.get(job)
+        return holding is not None and holding.plan.generation == generation
+
+    def forget_all(self) -> None:
+        """Another controller leads: what we held runs out."""
+        self._holdings.clear()
+
+    async def bring(self, plan: Plan, gpus: Mapping[str, GpuView], ttl_s: float) -> Outcome:
+        """Makes the plan's clocks true: raises on all nodes first, then the rest.
+
+        A GPU that goes faster too late makes its job slow; one that goes slower too late
+        costs a few joules. After a refusal everything of the job is at default clocks.
+        """
+        places = {
+            action.uuid: Place(gpus[action.uuid].address, action.uuid) for action in plan.actions
+        }
+        locked = [action for action in plan.actions if action.clock_mhz is not None]
+        raised = [action for action in locked if action.verb == "raise"]
+        others = [action for action in locked if action.verb != "raise"]
+        cleared = [places[action.uuid] for action in plan.actions if action.verb == "clear"]
+        self._moving.add(plan.job)
+        try:
+            refused = await self._apply(plan, raised, places, ttl_s)
+            refused += await self._clear(plan.job, cleared, plan.reason)
+            if not refused:
+                refused += await self._apply(plan, others, places, ttl_s)
+            if refused:
+                await self._clear(plan.job, places.values(), f"put back: {refused[0]}")
+                self._holdings.pop(plan.job, None)
+                return Outcome(len(plan.actions), refused)
+            clocks = {places[a.uuid]: a.clock_mhz for a in locked if a.clock_mhz is not None}
+            if clocks:
+                self._holdings[plan.job] = Holding(plan, clocks)
+            else:
+                self._holdings.pop(plan.job, None)
+            return Outcome(len(locked) + len(cleared))
+        finally:
+            self._moving.discard(plan.job)
+
+    async def give_back(self, job: str, reason: str, also: Iterable[Place] = ()) -> Outcome:
+        """Default clocks for all that is held for a job, and for the places in `also`."""
+        holding = self._holdings.pop(job, None)
+        places = {*also, *(holding.clocks_mhz if holding else ())}
+        return Outcome(len(places), await self._clear(job, places, reason))
+
+    async def renew(self, ttl_s: float) -> dict[str, Outcome]:
+        """The heartbeat of everything held, by job."""
+        held = {job: h for job, h in self._holdings.items() if job not in self._moving}
+        outcomes = await asyncio.gather(
+            *(self._renew(job, holding, ttl_s) for job, holding in held.items())
+        )
+        return dict(zip(held, outcomes, strict=True))
+
+    async def _renew(self, job: str, holding: Holding, ttl_s: float) -> Outcome:
+        answers = await asyncio.gather(
+            *(
+                self._fleet.renew(address, self._epoch, job, holding.plan.generation, ttl_s)
+                for address in holding.addresses
+            )
+        )
+        return Outcome(len(holding.clocks_mhz), _refusals(holding.addresses, answers))
+
+    async def _apply(
+        self, plan: Plan, actions: Sequence[Action], places: Mapping[str, Place], ttl_s: float
+    ) -> tuple[str, ...]:
+        by_node: dict[str, list[Setting]] = {}
+        for action in actions:
+            assert action.clock_mhz is not None
+            setting = Setting(uuid=action.uuid, clock_max_mhz=action.clock_mhz)
+            by_node.setdefault(places[action.uuid].address, []).append(setting)
+        answers = await asyncio.gather(
+            *(
+                self._fleet.apply(
+                    address,
+                    Command(
+                        epoch=self._epoch,
+                        job=plan.job,
+                        generation=plan.generation,
+                        ttl_s=ttl_s,
+                        settings=tuple(settings),
+                        reason=plan.reason,
+                    ),
+                )
+                for address, settings in by_node.items()
+            )
+        )
+        return _refusals(tuple(by_node), answers)
+
+    async def _clear(self, job: str, places: Iterable[Place], reason: str) -> tuple[str, ...]:
+        by_node: dict[str, list[str]] = {}
+        for place in places:
+            by_node.setdefault(place.address, []).append(place.uuid)
+        answers = await asyncio.gather(
+            *(
+                self._fleet.clear(address, self._epoch, job, sorted(uuids), reason)
+                for address, uuids in by_node.items()
+            )
+        )
+        return _refusals(tuple(by_node), answers)
+
+
+def _refusals(addresses: Sequence[str], answers: Sequence[tuple[Result, ...]]) -> tuple[str, ...]:
+    return tuple(
+        f"{address}{' ' + result.uuid if result.uuid else ''}: {result.reason}"
+        for address, results in zip(addresses, answers, strict=True)
+        for result in results
+        if not result.accepted
+    )

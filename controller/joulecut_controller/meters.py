@@ -1,0 +1,37 @@
+"""What the controller's own work costs: counted where it is done, shown by `telemetry`.
+
+Plain numbers, so that nothing below `main` needs a metrics library.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+# From a cached answer to a solve that should have been a smaller problem.
+BUCKETS_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+PassResult = Literal["unchanged", "changed", "failed"]
+PASS_RESULTS: tuple[PassResult, ...] = ("unchanged", "changed", "failed")
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Cumulative counts per bucket, as Prometheus wants them."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.sum_s += seconds
+        for i, bound in enumerate((*BUCKETS_S, float("inf"))):
+            if seconds <= bound:
+                self.counts[i] += 1
+
+
+@dataclass(slots=True)
+class Meters:
+    """One controller's counters since it began."""
+
+    plans: Histogram = field(default_factory=Histogram)
+    passes: Histogram = field(default_factory=Histogram)
+    results: dict[PassResult, int] = field(default_factory=lambda: dict.fromkeys(PASS_RESULTS, 0))
+    last_success_unix_s: float | None = None

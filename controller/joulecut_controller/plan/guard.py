@@ -1,0 +1,174 @@
+"""The last word before a GPU is touched: may this plan be applied, on what is known now?
+
+Independent of the planner on purpose. It reads bounds from the policy, the site and the
+profile themselves, and lets `solve.check` add the plan up again, so that a fault in the
+planner or the predictor ends in "no change" and not in a slow job.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.solve.problem import Goal, Problem, Solution
+from joulecut_controller.view import GpuView, JobView, View
+from joulecut_controller.workload import KINDS
+
+Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]
+
+# One clock per GPU lies up to some 15 % above the bound of `computation`, which is the one
+# printed; a plan that lies half above it is a fault, not a plan.
+GAP_RATIO_MAX = 0.5
+# Deadlines agree to 1e-9 and more; this only absorbs the change from model to real seconds.
+DEADLINE_ROUNDING = 1e-6
+GENERATION_MAX = 2**63 - 1  # what every store and language can carry
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What this controller may do now, and on how old a picture.
+
+    `generation_last` is the newest generation given to the job before; `problem` and `goal`
+    are what the plan answers. `lost` says why this controller may not command at all.
+    """
+
+    generation_last: int
+    ttl_s: float
+    snapshot_age_max_s: float
+    report_age_max_s: float
+    problem: Problem | None
+    goal: Goal | None
+    lost: str = ""
+
+
+def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
+    """Why this plan must not be applied; empty where it may be. Never raises on content."""
+    if authority.lost:
+        return authority.lost
+    if plan.generation <= authority.generation_last or plan.generation > GENERATION_MAX:
+        return f"generation {plan.generation} is not newer than {authority.generation_last}"
+    locks = [action for action in plan.actions if action.clock_mhz is not None]
+    if not locks:
+        return ""  # giving GPUs back is always right
+    job = next((job for job in view.jobs if job.policy.name == plan.job), None)
+    if job is None:
+        return "the job is not in the policy"
+    return (
+        _evidence(plan, job, authority)
+        or _whole(plan, job)
+        or _alone(job, view)
+        or _reachable(plan, view, authority)
+        or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
+        or _sound(plan, authority, check)
+    )
+
+
+def _evidence(plan: Plan, job: JobView, authority: Authority) -> str:
+    if job.policy.profile is None:
+        return "no profile: no evidence about other clocks"
+    if job.baseline is None:
+        return "no baseline was measured"
+    if not job.report_age_s <= authority.report_age_max_s:
+        return f"the job's last report is {job.report_age_s:.0f} s old"
+    if job.complaint:
+        return job.complaint
+    if plan.mode == "enforce" and plan.granularity != "gpu":
+        return f"granularity {plan.granularity} can be recommended, but not applied yet"
+    return ""
+
+
+def _whole(plan: Plan, job: JobView) -> str:
+    """Every GPU of the job stands in the plan once, under its own stage."""
+    pipeline = job.policy.pipeline
+    if pipeline is None or len(job.stages) != pipeline.stages or not all(job.stages):
+        return "a stage of the pipeline is missing"
+    planned = sorted((action.stage, action.uuid) for action in plan.actions)
+    placed = sorted((s, uuid) for s, uuids in enumerate(job.stages) for uuid in uuids)
+    return "" if planned == placed else "the plan does not cover the job's GPUs one by one"
+
+
+def _alone(job: JobView, view: View) -> str:
+    mine = {uuid for uuids in job.stages for uuid in uuids}
+    for other in view.jobs:
+        if other.policy.name == job.policy.name:
+            continue
+        shared = mine.intersection(uuid for uuids in other.stages for uuid in uuids)
+        if shared:
+            return f"GPU {min(shared)} is shared with job {other.policy.name}"
+    return ""
+
+
+def _reachable(plan: Plan, view: View, authority: Authority) -> str:
+    nodes = {node.address: node for node in view.nodes}
+    for action in plan.actions:
+        gpu = view.gpus.get(action.uuid)
+        node = nodes.get(gpu.address) if gpu else None
+        if gpu is None or node is None:
+            return f"GPU {action.uuid} is not known"
+        if not node.connected:
+            return f"agent {node.address} cannot be reached"
+        if not 0.0 < authority.ttl_s <= node.ttl_max_s:
+            return (
+                f"a lease of {authority.ttl_s:g} s is longer than agent {node.address} "
+                f"allows ({node.ttl_max_s:g} s)"
+            )
+    return ""
+
+
+def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> str:
+    gpu, clock_mhz = view.gpus[action.uuid], action.clock_mhz
+    assert clock_mhz is not None
+    site, held = gpu.description, _other_holder(gpu, job)
+    stale = gpu.snapshot is None or not gpu.age_s <= authority.snapshot_age_max_s
+    floor_mhz = max(job.policy.clocks.min_mhz, site.clock_min_mhz)
+    lowest_mhz = _lowest_profiled_mhz(job, action.stage)
+    broken = (
+        (stale, "nothing fresh is known"),
+        (not site.controllable, f"not controllable: {site.reason or 'no reason given'}"),
+        (bool(held), f"its lease belongs to job {held}"),
+        (clock_mhz not in site.clocks_mhz, f"{clock_mhz} MHz is not a supported clock"),
+        (clock_mhz < floor_mhz, f"{clock_mhz} MHz is below what policy or site allow"),
+        (
+            0 < site.clock_max_mhz < clock_mhz,
+            f"{clock_mhz} MHz is above what the site allows",
+        ),
+        (
+            lowest_mhz is None or clock_mhz < lowest_mhz,
+            f"{clock_mhz} MHz is below the lowest clock measured ({lowest_mhz} MHz)",
+        ),
+    )
+    where = f"GPU {gpu.node}/{gpu.description.index}"
+    return next((f"{where}: {why}" for breaks, why in broken if breaks), "")
+
+
+def _other_holder(gpu: GpuView, job: JobView) -> str:
+    lease = gpu.snapshot.lease if gpu.snapshot else None
+    return lease.job if lease and lease.job != job.policy.name else ""
+
+
+def _lowest_profiled_mhz(job: JobView, stage: int) -> int | None:
+    profile = job.policy.profile
+    assert profile is not None
+    measured = [profile.options.get((stage, kind), ()) for kind in KINDS]
+    if not all(measured):
+        return None
+    return max(min(option.clock_mhz for option in options) for options in measured)
+
+
+def _sound(plan: Plan, authority: Authority, check: Check) -> str:
+    forecast, solution = plan.forecast, plan.solution
+    if forecast is None or solution is None or plan.deadline_s is None:
+        return "the plan has no forecast"
+    if authority.problem is None or authority.goal is None:
+        return "the plan answers no question"
+    figures = (forecast.iteration_time_s, forecast.energy_j, forecast.gap_ratio, plan.deadline_s)
+    if not all(math.isfinite(figure) for figure in figures) or forecast.energy_j <= 0:
+        return "the forecast is not made of numbers"
+    if not 0.0 <= forecast.gap_ratio <= GAP_RATIO_MAX:
+        return f"the gap of {forecast.gap_ratio:.0%} to the lower bound is absurd"
+    if forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING):
+        return (
+            f"predicted {forecast.iteration_time_s:.6g} s an iteration, later than the "
+            f"deadline of {plan.deadline_s:.6g} s"
+        )
+    return next(iter(check(authority.problem, authority.goal, solution)), "")

@@ -1,0 +1,72 @@
+"""How far the real job is behind the model, and what deadline that leaves the solver.
+
+The graph knows no communication, no jitter and no optimizer step, so a plan that is exact in
+the model is late in reality. The measured ratio of the two closes the loop: the solver gets
+the promised deadline divided by it. It is learnt at default clocks first and under a plan
+afterwards, where it counts.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from joulecut_controller.view import Window
+
+# Where the graph misses the measured iteration by more, it does not describe this job.
+EXPLAINED_RATIO = 0.03
+# Two standard errors: one false alarm in forty windows, and a false alarm only raises clocks.
+DOUBT_STDERRS = 2.0
+RISK_ITERATIONS_MIN = 8  # fewer do not give a standard error worth the name
+TRUST_ITERATIONS_MIN = 30  # as for a baseline
+RATIO_STEP_MIN = 0.003  # less is within the noise of a window
+OVERRUN_RATIO_MAX = 1.05  # one step back at a time; the next window says whether it was enough
+# After a plan came out late the correction is not relaxed for this many dwell times: a job
+# must not swing between two plans of which one is late.
+CAUTION_DWELLS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`learned` is measured time over modelled time under a plan; None before any."""
+
+    learned: float | None = None
+    cautious_until_s: float = -math.inf
+
+    def ratio(self, at_default: float) -> float:
+        return at_default if self.learned is None else self.learned
+
+
+def surely_above(window: Window, limit_s: float) -> bool:
+    """The mean is above the limit, and not by chance."""
+    return window.time_mean_s - DOUBT_STDERRS * _stderr_s(window) > limit_s
+
+
+def learn(
+    pace: Pace,
+    *,
+    measured: Window,
+    modelled_s: float,
+    limit_s: float,
+    at_default: float,
+    now_s: float,
+    dwell_s: float,
+) -> tuple[Pace, bool]:
+    """The pace after a look at the running plan, and whether the plan is late.
+
+    `measured` ran under the plan's clocks, for which the model says `modelled_s`; `limit_s`
+    is the real deadline. A late plan is corrected at once, a fast one only after a while.
+    """
+    seen = measured.time_mean_s / modelled_s
+    before = pace.ratio(at_default)
+    if measured.iterations >= RISK_ITERATIONS_MIN and surely_above(measured, limit_s):
+        cautious_until_s = now_s + CAUTION_DWELLS * dwell_s
+        overrun = min(measured.time_mean_s / limit_s, OVERRUN_RATIO_MAX)
+        return Pace(max(seen, before * overrun), cautious_until_s), True
+    if measured.iterations < TRUST_ITERATIONS_MIN or abs(seen / before - 1.0) < RATIO_STEP_MIN:
+        return pace, False
+    if seen < before and now_s < pace.cautious_until_s:
+        return pace, False
+    return replace(pace, learned=seen), False
+
+
+def _stderr_s(window: Window) -> float:
+    return window.time_sd_s / math.sqrt(window.iterations)

@@ -1,0 +1,90 @@
+"""A plan as plain values, one shape for store, page, programs and tests.
+
+Units are in the keys. Only finite numbers leave: JSON knows no others, and readers in
+other languages stop at them.
+"""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.plan.plan import Forecast, Plan
+from joulecut_controller.solve.problem import Solution
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The whole plan; per-operation lists of the solution are summed up by clock.
+
+    A number that is not finite becomes None, which reads as "not known".
+    """
+    return {
+        "job": plan.job,
+        "generation": plan.generation,
+        "parent": plan.parent,
+        "mode": plan.mode,
+        "granularity": plan.granularity,
+        "changes_nothing": plan.changes_nothing,
+        "reason": plan.reason,
+        "refused": plan.refused,
+        "made_at_unix_s": _finite(plan.made_at_unix_s),
+        "deadline_s": _finite(plan.deadline_s),
+        "actions": [
+            {
+                "uuid": action.uuid,
+                "stage": action.stage,
+                "verb": action.verb,
+                "clock_mhz": action.clock_mhz,
+                "reason": action.reason,
+            }
+            for action in plan.actions
+        ],
+        "forecast": plan.forecast and _forecast(plan.forecast),
+        "solution": plan.solution and _solution(plan.solution),
+    }
+
+
+def _forecast(forecast: Forecast) -> dict[str, Any]:
+    return {
+        "iteration_time_s": _finite(forecast.iteration_time_s),
+        "energy_j": _finite(forecast.energy_j),
+        "baseline_time_s": _finite(forecast.baseline_time_s),
+        "baseline_energy_j": _finite(forecast.baseline_energy_j),
+        "lower_bound_j": _finite(forecast.lower_bound_j),
+        "gap_ratio": _finite(forecast.gap_ratio),
+        "saved_ratio": _finite(forecast.saved_ratio) if forecast.baseline_energy_j else None,
+        "slowdown_ratio": _finite(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
+        "saved_ratio_by_granularity": {
+            granularity: _finite(saved) for granularity, saved in forecast.saved_by_granularity
+        },
+        "intrinsic_bloat_w": _finite(forecast.intrinsic_bloat_w),
+        "extrinsic_bloat_w": _finite(forecast.extrinsic_bloat_w),
+    }
+
+
+def _solution(solution: Solution) -> dict[str, Any]:
+    at: defaultdict[int, list[ClockOption]] = defaultdict(list)
+    for option in solution.clocks:
+        at[option.clock_mhz].append(option)
+    return {
+        "granularity": solution.granularity,
+        "iteration_time_s": _finite(solution.iteration_time_s),
+        "energy_j": _finite(solution.energy_j),
+        "lower_bound_j": _finite(solution.lower_bound_j),
+        "bound_granularity": solution.bound_granularity,
+        "gap": _finite(solution.gap) if solution.lower_bound_j else None,
+        "solve_seconds": _finite(solution.solve_seconds),
+        "operations_by_clock": [
+            {
+                "clock_mhz": clock_mhz,
+                "operations": len(options),
+                "time_s": _finite(math.fsum(option.time_s for option in options)),
+                "energy_j": _finite(math.fsum(option.energy_j for option in options)),
+            }
+            for clock_mhz, options in sorted(at.items())
+        ],
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,165 @@
+"""From a YAML document to the policy in force, or to one line that says why not.
+
+Pure: whoever calls has read the file, and supplies the way to read a profile. Checks go
+from outside in: is it a policy at all, is every key and value of a known shape, do the
+keys make sense together, is all of it built.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from pydantic import ValidationError
+
+from joulecut_controller.model import mismatch
+from joulecut_controller.policy.available import not_yet
+from joulecut_controller.policy.complaint import empty_values, first, of_shape
+from joulecut_controller.policy.policy import (
+    ClockPolicy,
+    Cost,
+    JobPolicy,
+    Mode,
+    Policy,
+    Slo,
+)
+from joulecut_controller.policy.quantity import shown
+from joulecut_controller.policy.schema import (
+    API_VERSION,
+    KIND,
+    ClusterKeys,
+    JobKeys,
+    PipelineKeys,
+    PolicyKeys,
+    SloKeys,
+)
+from joulecut_controller.policy.sense import contradictions
+from joulecut_controller.workload import Granularity, Pipeline, Profile, Schedule
+from joulecut_wire.document import Document, KeyPath
+from joulecut_wire.errors import BadInput
+
+Profiles = Callable[[str], Profile]
+
+
+def parse(document: Document, profiles: Profiles) -> Policy:
+    """The policy that a document holds.
+
+    `profiles` reads the profile of a path as it stands in the file, and raises BadInput
+    where it cannot; it is asked last, once the file itself is right. Raises BadInput for
+    the first fault in the file. `digest` is left to whoever has the bytes.
+    """
+    _is_a_policy(document)
+    try:
+        keys = PolicyKeys.model_validate(document.data)
+    except ValidationError as error:
+        complaint = first(document, of_shape(error, PolicyKeys))
+        assert complaint is not None
+        raise complaint from None
+    fault = (
+        first(document, empty_values(document.data))
+        or first(document, contradictions(keys))
+        or first(document, not_yet(keys))
+    )
+    if fault:
+        raise fault
+    jobs = tuple(
+        _job(document, ("jobs", number), job, keys.mode, profiles)
+        for number, job in enumerate(keys.jobs)
+    )
+    return Policy(mode=keys.mode, jobs=jobs, cost=_cost(keys.cluster), source=document.name)
+
+
+def effective_mode(policy_mode: Mode, job_mode: Mode | None) -> Mode:
+    """A job's own mode wins over the file's, except that `off` for the file is off for all.
+
+    So an operator can let one job be controlled while new ones only get recommendations,
+    and can still stop everything with one word.
+    """
+    if policy_mode == "off":
+        return "off"
+    return job_mode or policy_mode
+
+
+def _is_a_policy(document: Document) -> None:
+    data = document.data
+    if data is None:
+        raise document.bad((), "the file is empty", f"apiVersion: {API_VERSION}, kind: {KIND}")
+    if not isinstance(data, dict):
+        raise document.bad((), f"{shown(data)} is not a policy", "a mapping of keys")
+    for key, right in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if key not in data:
+            raise document.bad((key,), "key missing", right)
+        if data[key] != right:
+            raise document.bad((key,), f"{shown(data[key])} is not known", right)
+
+
+def _job(
+    document: Document, path: KeyPath, keys: JobKeys, mode: Mode, profiles: Profiles
+) -> JobPolicy:
+    groups = keys.match.gpus if keys.match and keys.match.gpus else []
+    pipeline = _pipeline(keys.pipeline) if keys.pipeline else None
+    profile = None
+    if pipeline and keys.pipeline and keys.pipeline.profile is not None:
+        place: KeyPath = (*path, "pipeline", "profile")
+        profile = _profile(document, place, keys.pipeline.profile, profiles)
+        complaint = mismatch(pipeline, profile)
+        if complaint:
+            raise document.bad(place, complaint, f"stages 0 to {pipeline.stages - 1}")
+        _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
+    return JobPolicy(
+        name=keys.name,
+        mode=effective_mode(mode, keys.mode),
+        slo=_slo(keys.slo),
+        gpus=tuple(gpu for references in groups for gpu in references),
+        clocks=ClockPolicy(
+            granularity=cast("Granularity", keys.clocks.granularity),
+            min_mhz=keys.clocks.min_mhz,
+            min_dwell_s=keys.clocks.min_dwell,
+        ),
+        pipeline=pipeline,
+        profile=profile,
+        blocking_power_w=(keys.pipeline.blocking_power_w or 0.0) if keys.pipeline else 0.0,
+        ranks="list" if keys.ranks.source == "list" else "hook",
+    )
+
+
+def _profile(document: Document, place: KeyPath, path: str, profiles: Profiles) -> Profile:
+    """The profile, or a line that names both the key and the place in the profile."""
+    try:
+        return profiles(path)
+    except BadInput as error:
+        where = f"{document.where(place)}: {error.where}"
+        raise BadInput(where, error.what, error.allowed) from None
+
+
+def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profile: Profile) -> None:
+    """A floor above what was measured leaves a stage no clock to choose."""
+    highest = min(max(o.clock_mhz for o in options) for options in profile.options.values())
+    if min_mhz > highest:
+        raise document.bad(
+            (*path, "clocks", "min_mhz"),
+            f"{min_mhz} is above every clock of the profile",
+            f"up to {highest}",
+        )
+
+
+def _pipeline(keys: PipelineKeys) -> Pipeline:
+    return Pipeline(
+        schedule=cast("Schedule", keys.schedule),
+        stages=keys.stages,
+        microbatches=keys.microbatches,
+        tensor_parallel=keys.tensor_parallel,
+        data_parallel=keys.data_parallel,
+        sync="layer" if keys.sync == "layer" else "iteration",
+    )
+
+
+def _slo(keys: SloKeys) -> Slo:
+    if keys.min_rate is not None:
+        return Slo(max_iteration_time_s=keys.min_rate.iteration_time_s, given_as="min_rate")
+    if keys.max_iteration_time is not None:
+        return Slo(max_iteration_time_s=keys.max_iteration_time, given_as="max_iteration_time")
+    return Slo(max_slowdown=keys.max_slowdown, given_as="max_slowdown")
+
+
+def _cost(keys: ClusterKeys) -> Cost:
+    cost = keys.cost
+    return Cost(gpu_hour=cost.gpu_hour, kwh=cost.kwh, host_power_w=cost.host_power_w, pue=cost.pue)

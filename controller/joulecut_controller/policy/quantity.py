@@ -1,0 +1,168 @@
+"""Words and numbers as operators write them, read without guessing.
+
+`0.5` may mean half or half a percent, `10` seconds or minutes: whatever has two readings is
+refused with the way to write it. Readers take whatever YAML made of the text and raise
+`Fault`; the place in the file is added by whoever knows it.
+"""
+
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from joulecut_wire.reports import DURATION_S_MAX
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h)")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_PERCENTAGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
+# YAML 1.1 takes `1e3` for a word: it wants the dot.
+_EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
+_SHOWN_MAX = 60  # characters of a value repeated in a complaint
+
+
+class Fault(ValueError):
+    """What is wrong with one value, and what would be right."""
+
+    def __init__(self, what: str, allowed: str) -> None:
+        self.what = what
+        self.allowed = allowed
+        super().__init__(what)
+
+
+def shown(value: object) -> str:
+    """A value as it may stand in a complaint: short, and on one line."""
+    if isinstance(value, str):
+        return f'"{value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "..."}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        small = isinstance(value, float) or abs(value) < 10**12
+        return f"{value:.12g}" if small else "a huge number"
+    # Dates and binary data are what YAML makes of some words by itself.
+    names = {"NoneType": "no value", "dict": "a mapping", "list": "a list"}
+    return names.get(type(value).__name__, f"a {type(value).__name__}")
+
+
+def number(low: float, high: float, *, above: bool = False) -> Callable[[object], float]:
+    """Reads a plain number within [low, high], or (low, high] with `above`."""
+    span = f"a number {'above' if above else 'from'} {low:g} {'up ' if above else ''}to {high:g}"
+
+    def read(value: object) -> float:
+        if isinstance(value, str) and _EXPONENT.fullmatch(value):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Fault(f"{shown(value)} is not a number", span)
+        if not (low < value if above else low <= value) or value > high:
+            raise Fault(f"{shown(value)} is out of range", span)
+        return float(value)
+
+    return read
+
+
+def whole(low: int, high: int) -> Callable[[object], int]:
+    """Reads a whole number within [low, high]."""
+    span = f"a whole number from {low} to {high}"
+
+    def read(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Fault(f"{shown(value)} is not a whole number", span)
+        if not low <= value <= high:
+            raise Fault(f"{shown(value)} is out of range", span)
+        return value
+
+    return read
+
+
+def duration(*, above_zero: bool) -> Callable[[object], float]:
+    """Reads `10s`, `500ms`, `2min` or `1h` as seconds; a bare number is refused, except 0."""
+    lowest = "above 0" if above_zero else "from 0"
+    allowed = f"a time {lowest} up to 24h with its unit: 500ms, 10s, 2min, 1h"
+
+    def read(value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and value != 0:
+            raise Fault(f"{shown(value)} has no unit", allowed)
+        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if value == 0 and not isinstance(value, bool):
+            seconds = 0.0
+        elif match:
+            seconds = float(match[1]) * _SECONDS[match[2]]
+        else:
+            raise Fault(f"{shown(value)} is not a time", allowed)
+        if seconds > DURATION_S_MAX or (above_zero and seconds <= 0.0):
+            raise Fault(f"{shown(value)} is out of range", allowed)
+        return seconds
+
+    return read
+
+
+def percentage(high: float) -> Callable[[object], float]:
+    """Reads `0.5%` as the fraction 0.005; a bare number has two readings and is refused."""
+    allowed = f"a percentage from 0% to {high:g}%, like 0.5% or 2%"
+
+    def read(value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and value != 0:
+            raise Fault(f"{shown(value)} could be a fraction or a percentage", allowed)
+        match = _PERCENTAGE.fullmatch(value) if isinstance(value, str) else None
+        if value == 0 and not isinstance(value, bool):
+            percent = 0.0
+        elif match:
+            percent = float(match[1])
+        else:
+            raise Fault(f"{shown(value)} is not a percentage", allowed)
+        if percent > high:
+            raise Fault(f"{shown(value)} is out of range", allowed)
+        return percent / 100.0
+
+    return read
+
+
+def choice(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], Any]:
+    """Reads one of a few words. `off` arrives as false, since YAML 1.1 reads it so.
+
+    Words that come `later` are read too, so that they can be refused by name, but nobody
+    is told to write them.
+    """
+    allowed = " | ".join(words)
+
+    def read(value: object) -> str:
+        if value is False and "off" in words:
+            return "off"
+        if isinstance(value, str) and value in {*words, *later}:
+            return value
+        raise Fault(f"{shown(value)} is not one of them{nearest(value, words)}", allowed)
+
+    return read
+
+
+def name(pattern: str, length_max: int, allowed: str) -> Callable[[object], str]:
+    """Reads a word of a fixed alphabet."""
+    compiled = re.compile(pattern)
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise Fault(f"{shown(value)} is not a word", f"{allowed} (quote it)")
+        if len(value) > length_max or not compiled.fullmatch(value):
+            raise Fault(f"{shown(value)} does not fit", allowed)
+        return value
+
+    return read
+
+
+def text(length_max: int, what: str) -> Callable[[object], str]:
+    """Reads any text on one line, not blank."""
+    allowed = f"{what}, up to {length_max} characters"
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise Fault(f"{shown(value)} is not text", f"{allowed} (quote it)")
+        if not value.strip() or len(value) > length_max or not value.isprintable():
+            raise Fault(f"{shown(value)} does not fit", allowed)
+        return value
+
+    return read
+
+
+def nearest(value: object, words: tuple[str, ...]) -> str:
+    """` (did you mean WORD?)` where something close is allowed, else nothing."""
+    close = get_close_matches(value, words, n=1) if isinstance(value, str) else []
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,203 @@
+"""The policy file as operators write it: every key, what it takes, and what it means.
+
+Everything the file may ever hold is here, whether it is built yet or not, so that a
+mistake is told from a wish (`available` says what has to wait). Pure shape: what keys mean
+together is judged in `sense`.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from joulecut_controller.policy import quantity
+from joulecut_controller.policy.gpus import references
+from joulecut_controller.policy.policy import GpuRef, Mode
+from joulecut_controller.workload import SCHEDULES
+
+API_VERSION = "joulecut/v1"
+KIND = "Policy"
+
+MODES = ("recommend", "enforce", "off")
+SCHEDULES_LATER = ("interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
+RANK_SOURCES = ("hook", "list")
+RANK_SOURCES_LATER = ("slurm_procid", "completion-index")
+RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
+RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
+
+STAGES_MAX = 256  # the deepest pipelines published have 64; with the next limit, a typing error
+MICROBATCHES_MAX = 4096
+CLOCK_MHZ_MAX = 10_000  # no GPU comes near
+POWER_W_MAX = 10_000.0  # per GPU and its share of the host
+PARALLEL_MAX = 65_536
+SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is no budget any more, but another wish
+HOLDOUT_PERCENT_MAX = 50.0
+PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
+PUE_MAX = 10.0  # the worst published figures are around 3
+
+JobName = Annotated[
+    str,
+    PlainValidator(
+        quantity.name(
+            r"[A-Za-z0-9][A-Za-z0-9._:-]*",
+            253,  # as long as a job may call itself in its reports
+            "up to 253 letters, digits and . _ : - after a letter or digit",
+        )
+    ),
+]
+ModeWord = Annotated[Mode, PlainValidator(quantity.choice(*MODES))]
+Slowdown = Annotated[float, PlainValidator(quantity.percentage(SLOWDOWN_PERCENT_MAX))]
+Holdout = Annotated[float, PlainValidator(quantity.percentage(HOLDOUT_PERCENT_MAX))]
+PositiveTime = Annotated[float, PlainValidator(quantity.duration(above_zero=True))]
+Time = Annotated[float, PlainValidator(quantity.duration(above_zero=False))]
+Parallel = Annotated[int, PlainValidator(quantity.whole(1, PARALLEL_MAX))]
+Price = Annotated[float, PlainValidator(quantity.number(0.0, PRICE_MAX))]
+Power = Annotated[float, PlainValidator(quantity.number(0.0, POWER_W_MAX))]
+Gpus = Annotated[tuple[GpuRef, ...], PlainValidator(references)]
+Text = Annotated[str, PlainValidator(quantity.text(253, "a name"))]
+
+
+def _rate(value: object) -> str:
+    """`hook`, `power-signature`, or `promql` for a mapping that holds the expression."""
+    expression = quantity.text(4096, "an expression")
+    if isinstance(value, dict) and set(value) == {"promql"}:
+        expression(value["promql"])
+        return "promql"
+    if isinstance(value, str) and value in {"hook", "power-signature"}:
+        return value
+    raise quantity.Fault(
+        f"{quantity.shown(value)} is no source of a rate",
+        "hook",
+    )
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class KubernetesMatch(_Strict):
+    """Pods of one namespace that carry all these labels."""
+
+    namespace: Text
+    labels: dict[str, Text] = Field(default_factory=dict)
+
+
+class SlurmMatch(_Strict):
+    """Slurm jobs of this name."""
+
+    job_name: Text
+
+
+class Match(_Strict):
+    """Which running job this entry is about: exactly one of the three, or no match at all."""
+
+    kubernetes: KubernetesMatch | None = None
+    slurm: SlurmMatch | None = None
+    gpus: list[Gpus] | None = None
+
+
+class MinRate(_Strict):
+    """The least iterations per second, minute or hour."""
+
+    value: Annotated[float, PlainValidator(quantity.number(0.0, 1e6, above=True))]
+    unit: Annotated[str, PlainValidator(quantity.choice(*RATE_UNITS_S))]
+
+    @property
+    def iteration_time_s(self) -> float:
+        return RATE_UNITS_S[self.unit] / self.value
+
+
+class SloKeys(_Strict):
+    """The throughput target: exactly one of the first three."""
+
+    max_slowdown: Slowdown | None = None
+    min_rate: MinRate | None = None
+    max_iteration_time: PositiveTime | None = None
+    rate: Annotated[str, PlainValidator(_rate)] = "hook"
+
+
+class ClockKeys(_Strict):
+    """The operator's bounds on clocks."""
+
+    min_mhz: Annotated[int, PlainValidator(quantity.whole(0, CLOCK_MHZ_MAX))] = 0
+    granularity: Annotated[
+        str, PlainValidator(quantity.choice("gpu", later=("edge", "computation")))
+    ] = "gpu"
+    min_dwell: Time = 10.0
+
+
+class PipelineKeys(_Strict):
+    """The shape of one iteration and what is known of its cost."""
+
+    schedule: Annotated[str, PlainValidator(quantity.choice(*SCHEDULES, later=SCHEDULES_LATER))]
+    stages: Annotated[int, PlainValidator(quantity.whole(1, STAGES_MAX))]
+    microbatches: Annotated[int, PlainValidator(quantity.whole(1, MICROBATCHES_MAX))]
+    tensor_parallel: Parallel = 1
+    data_parallel: Parallel = 1
+    sync: Annotated[str, PlainValidator(quantity.choice("iteration", "layer"))] = "iteration"
+    profile: Annotated[str, PlainValidator(quantity.text(4096, "a path"))] | None = None
+    blocking_power_w: Power | None = None
+
+
+class RankKeys(_Strict):
+    """Who says which GPU works which stage."""
+
+    order: Annotated[
+        str,
+        PlainValidator(
+            quantity.name(
+                r"(?!.*(tp|cp|ep|dp|pp).*\1)(tp|cp|ep|dp|pp)(-(tp|cp|ep|dp|pp)){4}",
+                14,
+                f"tp, cp, ep, dp and pp, each once, with dashes, like {RANK_ORDER}",
+            )
+        ),
+    ] = RANK_ORDER
+    source: Annotated[
+        str, PlainValidator(quantity.choice(*RANK_SOURCES, later=RANK_SOURCES_LATER))
+    ] = "hook"
+
+
+class VerifyKeys(_Strict):
+    """How savings are measured."""
+
+    holdout: Holdout = 0.0
+
+
+class JobKeys(_Strict):
+    """One job."""
+
+    name: JobName
+    match: Match | None = None
+    slo: SloKeys
+    clocks: ClockKeys = ClockKeys()
+    pipeline: PipelineKeys | None = None
+    ranks: RankKeys = RankKeys()
+    mode: ModeWord | None = None
+    verify: VerifyKeys = VerifyKeys()
+
+
+class CostKeys(_Strict):
+    """Factors for savings at the wall."""
+
+    gpu_hour: Price | None = None
+    kwh: Price | None = None
+    host_power_w: Power = 0.0
+    pue: Annotated[float, PlainValidator(quantity.number(1.0, PUE_MAX))] = 1.0
+
+
+class ClusterKeys(_Strict):
+    """What concerns all jobs together."""
+
+    power_budget_w: (
+        Annotated[float, PlainValidator(quantity.number(0.0, 1e9, above=True))] | None
+    ) = None
+    cost: CostKeys = CostKeys()
+
+
+class PolicyKeys(_Strict):
+    """The whole file."""
+
+    apiVersion: str  # noqa: N815 -- the key as it is written
+    kind: str
+    mode: ModeWord = "recommend"
+    cluster: ClusterKeys = ClusterKeys()
+    jobs: list[JobKeys] = Field(default_factory=list)

@@ -1,0 +1,125 @@
+"""What keys mean together: contradictions that no single key shows.
+
+Each function answers with complaints and changes nothing; where the shape is wrong they
+are never asked.
+"""
+
+from collections.abc import Iterator
+
+from joulecut_controller.policy.complaint import Complaint
+from joulecut_controller.policy.policy import GpuRef
+from joulecut_controller.policy.schema import JobKeys, PolicyKeys
+from joulecut_wire.document import KeyPath, show
+from joulecut_wire.reports import DURATION_S_MAX
+
+TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
+MATCHES = ("kubernetes", "slurm", "gpus")
+
+
+def contradictions(keys: PolicyKeys) -> Iterator[Complaint]:
+    """Everything in the file that cannot be meant as it stands."""
+    named: dict[str, KeyPath] = {}
+    owners: dict[GpuRef, str] = {}
+    for number, job in enumerate(keys.jobs):
+        path: KeyPath = ("jobs", number)
+        if job.name in named:
+            yield Complaint(
+                (*path, "name"),
+                f'"{job.name}" is also the name of {show(named[job.name])}',
+                "one entry per name",
+            )
+        named.setdefault(job.name, path)
+        yield from _target(job, path)
+        yield from _match(job, path, owners)
+        yield from _ranks(job, path)
+        yield from _pipeline(job, path)
+
+
+def _target(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+    given = [key for key in TARGETS if getattr(job.slo, key) is not None]
+    if not given:
+        yield Complaint((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
+    for extra in given[1:]:
+        yield Complaint(
+            (*path, "slo", extra),
+            f"contradicts {given[0]}: a job has one target",
+            f"exactly one of {', '.join(TARGETS)}",
+        )
+    rate = job.slo.min_rate
+    if rate is not None and rate.iteration_time_s > DURATION_S_MAX:
+        yield Complaint(
+            (*path, "slo", "min_rate", "value"),
+            "an iteration would last more than a day",
+            f"at most {DURATION_S_MAX:g} s per iteration",
+        )
+
+
+def _match(job: JobKeys, path: KeyPath, owners: dict[GpuRef, str]) -> Iterator[Complaint]:
+    if job.match is None:
+        return
+    place: KeyPath = (*path, "match")
+    given = [key for key in MATCHES if getattr(job.match, key) is not None]
+    if not given:
+        yield Complaint(place, "nothing to match", "gpus, or no match at all")
+    for extra in given[1:]:
+        yield Complaint(
+            (*place, extra), f"contradicts {given[0]}", f"exactly one of {', '.join(MATCHES)}"
+        )
+    if job.match.gpus == []:
+        yield Complaint((*place, "gpus"), "an empty list", "at least one GPU")
+    for entry, references in enumerate(job.match.gpus or ()):
+        for gpu in references:
+            owner = owners.setdefault(gpu, job.name)
+            if owner != job.name or references.count(gpu) > 1 or _listed_before(job, entry, gpu):
+                owner = "this job already" if owner == job.name else f'"{owner}"'
+                yield Complaint(
+                    (*place, "gpus", entry),
+                    f"{gpu.node}/{gpu.index} belongs to {owner}",
+                    "each GPU once in the whole file",
+                )
+                break
+
+
+def _listed_before(job: JobKeys, entry: int, gpu: GpuRef) -> bool:
+    listed = (job.match.gpus if job.match else None) or []
+    return any(gpu in references for references in listed[:entry])
+
+
+def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+    """`list` means that match.gpus is in rank order, pipeline stage changing slowest."""
+    if job.ranks.source != "list":
+        return
+    place: KeyPath = (*path, "ranks", "source")
+    listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
+    if not listed:
+        yield Complaint(place, "list takes its ranks from match.gpus", "match.gpus beside it")
+    elif job.pipeline is None:
+        yield Complaint(place, "list says nothing without stages", "pipeline beside it")
+    else:
+        stages = job.pipeline.stages
+        widest = job.pipeline.data_parallel * job.pipeline.tensor_parallel
+        if listed % stages or listed // stages > widest:
+            yield Complaint(
+                (*path, "match", "gpus"),
+                f"{listed} GPUs do not make {stages} stages of up to {widest}",
+                f"{stages} GPUs" + (f", or up to {widest} times as many" if widest > 1 else ""),
+            )
+
+
+def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+    pipeline = job.pipeline
+    if pipeline is None:
+        return
+    if pipeline.profile is not None and pipeline.blocking_power_w is None:
+        yield Complaint(
+            (*path, "pipeline"),
+            "blocking_power_w is missing beside profile",
+            "the watts that a GPU draws while it waits for its neighbours",
+        )
+    listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
+    if 0 < listed < pipeline.stages:
+        yield Complaint(
+            (*path, "match", "gpus"),
+            f"{listed} GPUs for {pipeline.stages} stages",
+            f"at least {pipeline.stages} GPUs",
+        )

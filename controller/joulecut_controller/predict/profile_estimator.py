@@ -1,0 +1,207 @@
+"""The estimator whose evidence is the operator's profile, corrected by what each GPU does.
+
+A profile says what the work costs at the clocks somebody measured; samples say how the
+card at hand differs. Nothing else is believed: without a profile there is no prediction,
+and a sample that cannot belong to it is refused with a reason. Forests on top of the same
+physics answer to the same protocol (`estimator`).
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.predict.bias import (
+    BIASES_MAX,
+    RATIO_MAX,
+    SAMPLE_WEIGHT_MAX,
+    Bias,
+    Biases,
+    GpuBias,
+)
+from joulecut_controller.predict.curve import Curve, bend
+from joulecut_controller.predict.estimator import Prediction, Sample, Subject
+from joulecut_controller.predict.physics import Sweep, fit
+from joulecut_controller.workload import Kind, Profile
+
+STATE_VERSION = 1
+SCATTER_Z = 1.645  # two-sided 90 % of a normal distribution, as the curve's own band
+
+
+@dataclass(frozen=True, slots=True)
+class _Workload:
+    fingerprint: str  # of the profile: a bias against another one means nothing
+    curves: Mapping[tuple[int, Kind], Curve]
+
+
+class ProfileEstimator:
+    """Physics and smoothed residuals of each workload's profile, times a bias per GPU.
+
+    The band holds about 90 % of what is seen: the spread of the profile around its own
+    curve, and the scatter of the GPU's samples around its bias. It does not know how far
+    an unseen GPU may be from the one that was profiled.
+    """
+
+    def __init__(self, profiles: Mapping[str, Profile], *, biases_max: int = BIASES_MAX) -> None:
+        """`profiles` by workload. Raises ValueError where one holds no usable number."""
+        self._workloads: dict[str, _Workload] = {}
+        self._biases = Biases(biases_max)
+        self.set_profiles(profiles)
+
+    def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
+        """Takes new evidence. A workload whose profile changed starts without bias."""
+        fitted = {}
+        for workload, profile in profiles.items():
+            fingerprint = _fingerprint(profile)
+            known = self._workloads.get(workload)
+            same = known is not None and known.fingerprint == fingerprint
+            fitted[workload] = known if known and same else _Workload(fingerprint, _curves(profile))
+            if known and not same:
+                self._biases.forget(workload)
+        for gone in self._workloads.keys() - fitted.keys():
+            self._biases.forget(gone)
+        self._workloads = fitted
+
+    def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
+        """Moves the bias of each sample's GPU; see `estimator.Estimator`."""
+        return tuple(reason for sample in samples if (reason := self._learn(sample)))
+
+    def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
+        """See `estimator.Estimator`. Raises ValueError where a clock is not above 0."""
+        curve = self._curve(subject)
+        if curve is None:
+            return None
+        if any(clock <= 0 for clock in clocks_mhz):
+            raise ValueError("clocks must be above 0 MHz")
+        clocks = np.asarray(clocks_mhz, dtype=np.float64)
+        bias = self._biases.get(subject.workload, subject.uuid)
+        factor = math.exp(bias.time.mean)
+        low_s, high_s = curve.band_s(clocks, SCATTER_Z * math.sqrt(bias.time.variance))
+        return Prediction(
+            clocks_mhz=tuple(clocks_mhz),
+            time_s=curve.time_s(clocks) * factor,
+            power_w=curve.power_w(clocks) * math.exp(bias.power.mean),
+            time_low_s=low_s * factor,
+            time_high_s=high_s * factor,
+        )
+
+    def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
+        """The clocks of the profile, ascending; empty without one."""
+        curve = self._curve(subject)
+        return () if curve is None else tuple(int(c) for c in np.unique(curve.clocks_mhz))
+
+    def state(self) -> dict[str, Any]:
+        """What was learnt, as JSON-able values, least recently learnt first."""
+        return {
+            "version": STATE_VERSION,
+            "profiles": {name: known.fingerprint for name, known in self._workloads.items()},
+            "biases": [
+                {
+                    "workload": workload,
+                    "uuid": uuid,
+                    "time": [bias.time.mean, bias.time.variance, bias.time.count],
+                    "power": [bias.power.mean, bias.power.variance, bias.power.count],
+                }
+                for (workload, uuid), bias in self._biases.items()
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes `state` back: all of it or, with ValueError, nothing.
+
+        What was learnt against a profile that is no longer the same is left out.
+        """
+        try:
+            if state["version"] != STATE_VERSION:
+                raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
+            same = {
+                name
+                for name, fingerprint in state["profiles"].items()
+                if name in self._workloads and self._workloads[name].fingerprint == fingerprint
+            }
+            read = [
+                (str(row["workload"]), str(row["uuid"]), _bias(row["time"]), _bias(row["power"]))
+                for row in state["biases"]
+            ]
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"not the state of an estimator: {error}") from None
+        for workload, uuid, time, power in read:
+            if workload in same:
+                self._biases.put(workload, uuid, GpuBias(time, power))
+
+    def _curve(self, subject: Subject) -> Curve | None:
+        known = self._workloads.get(subject.workload)
+        return known.curves.get((subject.stage, subject.kind)) if known else None
+
+    def _learn(self, sample: Sample) -> str:
+        """Empty where the sample was taken, else why not."""
+        subject = sample.subject
+        who = f"{subject.workload} stage {subject.stage} {subject.kind} on {subject.uuid}"
+        if not (0.0 < sample.weight <= SAMPLE_WEIGHT_MAX):
+            return f"{who}: weight {sample.weight:g} is not in (0, {SAMPLE_WEIGHT_MAX:g}]"
+        measured = (sample.time_s,) if sample.power_w is None else (sample.time_s, sample.power_w)
+        if not all(math.isfinite(value) and value > 0.0 for value in measured):
+            return f"{who}: time {sample.time_s} s and power {sample.power_w} W must be above 0"
+        curve = self._curve(subject)
+        if curve is None:
+            return f"{who}: no profile for it"
+        if not curve.clock_min_mhz <= sample.clock_mhz <= curve.clock_max_mhz:
+            return (
+                f"{who}: {sample.clock_mhz} MHz is outside the profiled "
+                f"{curve.clock_min_mhz:.0f}-{curve.clock_max_mhz:.0f} MHz"
+            )
+        clock = np.array([sample.clock_mhz], dtype=np.float64)
+        ratios = {"time": sample.time_s / float(curve.time_s(clock)[0])}
+        if sample.power_w is not None:
+            ratios["power"] = sample.power_w / float(curve.power_w(clock)[0])
+        for name, ratio in ratios.items():
+            if not 1.0 / RATIO_MAX <= ratio <= RATIO_MAX:
+                return (
+                    f"{who}: {name} is {ratio:.3g} times the profile's; "
+                    f"beyond {RATIO_MAX:g} times it is other work, no bias"
+                )
+        old = self._biases.get(subject.workload, subject.uuid)
+        seen = {
+            name: getattr(old, name).after(math.log(ratio), sample.weight)
+            for name, ratio in ratios.items()
+        }
+        self._biases.put(subject.workload, subject.uuid, replace(old, **seen))
+        return ""
+
+
+def _curves(profile: Profile) -> dict[tuple[int, Kind], Curve]:
+    """Stages with the same measurements share one fit; all share the GPU's voltage curve."""
+    distinct = list(dict.fromkeys(options for options in profile.options.values() if options))
+    sweeps = [_sweep(options) for options in distinct]
+    bent = [bend(physics, sweep) for physics, sweep in zip(fit(sweeps), sweeps, strict=True)]
+    by_options = dict(zip(distinct, bent, strict=True))
+    return {key: by_options[options] for key, options in profile.options.items() if options}
+
+
+def _sweep(options: Sequence[ClockOption]) -> Sweep:
+    rows = sorted(options)
+    return Sweep(
+        clocks_mhz=np.array([row.clock_mhz for row in rows], dtype=np.float64),
+        time_s=np.array([row.time_s for row in rows], dtype=np.float64),
+        power_w=np.array([row.power_w for row in rows], dtype=np.float64),
+    )
+
+
+def _fingerprint(profile: Profile) -> str:
+    """Names the numbers of a profile, wherever they came from."""
+    digest = hashlib.sha256()
+    for key in sorted(profile.options):
+        digest.update(repr((key, sorted(profile.options[key]))).encode())
+    return digest.hexdigest()[:16]
+
+
+def _bias(row: Sequence[float]) -> Bias:
+    mean, variance, count = (float(number) for number in row)
+    bias = Bias(mean, variance, count)
+    if not bias.valid:
+        raise ValueError(f"{list(row)} is no bias")
+    return bias

@@ -1,0 +1,343 @@
+"""One pass: observe, predict, plan, guard, apply, verify, publish. It has no input.
+
+Start-up, recovery and a quiet Tuesday are the same pass: it looks, compares what is with
+what should be, and does the difference. With nothing new it does nothing. Whatever it
+cannot see or explain ends in default clocks, and every plan stands in the audit trail
+before it is carried out.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from joulecut_controller.audit import Audit
+from joulecut_controller.board import Board
+from joulecut_controller.frontiers import Frontier, Frontiers
+from joulecut_controller.leases import Leases
+from joulecut_controller.lessons import teach
+from joulecut_controller.meters import Meters
+from joulecut_controller.observe import Observer, Sighting
+from joulecut_controller.plan.answers import Answers, Prepare
+from joulecut_controller.plan.appraisal import appraise, default_clocks
+from joulecut_controller.plan.forecast import completed
+from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.planner import Case, Decision, decide
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.ports import Fleet, FleetState, Store
+from joulecut_controller.predict.estimator import Estimator
+from joulecut_controller.steward import Desk, Steward
+from joulecut_controller.studies import Studies
+from joulecut_controller.view import View
+from joulecut_controller.workload import Profile
+from joulecut_wire.errors import BadInput, JoulecutError
+
+TTL_INTERVALS = 3.0  # a lease outlives two lost passes, and no more
+RENEWALS_PER_TTL = 3.0  # one heartbeat in three may be lost on the way, and a second late
+# A dead pass must not be kept alive by its heartbeat; a long solve is not a death.
+DEAD_INTERVALS = 3.0
+DEAD_S_MIN = 5.0
+STALE_INTERVALS = 3.0
+STALE_S_MIN = 3.0  # agents sample once a second; below three samples nothing is lost yet
+NODE_CHATTER_S = 0.3  # an agent's datagram queue and two event loops between job and ledger
+
+
+class PolicySource(Protocol):
+    """Where the policy comes from. `load` raises BadInput and then changes nothing."""
+
+    def load(self) -> Policy: ...
+
+    def changed(self) -> bool: ...
+
+
+class Learner(Estimator, Protocol):
+    """An estimator whose evidence is the profiles of the policy."""
+
+    def set_profiles(self, profiles: Mapping[str, Profile]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Solving:
+    """What is asked of the solver."""
+
+    prepare: Prepare
+    check: Check
+    frontier: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """Intervals of one controller, in seconds. `ttl_s` None: three intervals, within what
+    the agents allow.
+    """
+
+    interval_s: float
+    watch_s: float
+    ttl_s: float | None = None
+
+    @property
+    def stale_s(self) -> float:
+        return max(STALE_INTERVALS * self.interval_s, STALE_S_MIN)
+
+    @property
+    def dead_s(self) -> float:
+        return max(DEAD_INTERVALS * self.interval_s, DEAD_S_MIN)
+
+    def ttl_within_s(self, ttl_max_s: float) -> float:
+        if self.ttl_s is not None:
+            return self.ttl_s  # an operator's own word is refused where too long, not bent
+        wanted_s = TTL_INTERVALS * self.interval_s
+        return min(wanted_s, ttl_max_s) if ttl_max_s > 0 else wanted_s
+
+
+class Reconciler:
+    """Runs passes and heartbeats of one leadership term."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        store: Store,
+        source: PolicySource,
+        policy: Policy,
+        learner: Learner,
+        solving: Solving,
+        epoch: int,
+        pacing: Pacing,
+        now_s: Callable[[], float],
+        unix_s: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._source = source
+        self._policy = policy
+        self._policy_error = ""
+        self._learner = learner
+        self._learner.set_profiles(_profiles(policy))
+        self._answers = Answers(solving.prepare)
+        self._studies = Studies()
+        self._studied = Answers(solving.prepare)  # another thread than the passes' answers
+        self._frontiers = Frontiers(solving.frontier, self._studies)
+        self._pacing = pacing
+        self._now_s, self._unix_s = now_s, unix_s
+        self._leases = Leases(fleet, epoch)
+        self._desk = Desk(
+            store=store,
+            audit=Audit(store, unix_s),
+            leases=self._leases,
+            observer=Observer(lag_s=pacing.watch_s + NODE_CHATTER_S, stale_s=pacing.stale_s),
+            check=solving.check,
+            epoch=epoch,
+            interval_s=pacing.interval_s,
+            stale_s=pacing.stale_s,
+            now_s=now_s,
+            unix_s=unix_s,
+        )
+        self._store = store
+        self._stewards: dict[str, Steward] = {}
+        self._lost = ""
+        self._unrenewed: set[str] = set()
+        self._pass_number = 0
+        self._passed_s = now_s()
+        self._reload = False
+        self.meters = Meters()
+        self.board: Board | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self._desk.epoch
+
+    @property
+    def leads(self) -> bool:
+        return not self._lost
+
+    def ask_reload(self) -> None:
+        """The next pass reads the policy again, changed or not."""
+        self._reload = True
+
+    def ttl_s(self) -> float:
+        return self._pacing.ttl_within_s(_ttl_max_s(self._fleet.observe(self._now_s())))
+
+    async def run_pass(self) -> Board:
+        """One pass; a JoulecutError in it (a store that is full) ends it with a word on the
+        board, and with heartbeats that stop if it lasts.
+        """
+        begun_s = self._now_s()
+        self._pass_number += 1
+        try:
+            board = await self._pass()
+        except JoulecutError as error:
+            self.meters.results["failed"] += 1
+            board = self._failed_board(f"the pass failed: {error}")
+        else:
+            self._passed_s = self._now_s()
+            self.meters.last_success_unix_s = self._unix_s()
+            acted = any(steward.did for steward in self._stewards.values())
+            self.meters.results["changed" if acted else "unchanged"] += 1
+        self.meters.passes.add(self._now_s() - begun_s)
+        self.board = board
+        return board
+
+    async def beat(self) -> None:
+        """One heartbeat for all leases, unless no pass has ended for too long."""
+        if self._lost or self._now_s() - self._passed_s > self._pacing.dead_s:
+            return
+        outcomes = await self._leases.renew(self.ttl_s())
+        for job, outcome in outcomes.items():
+            if not outcome.refused:
+                self._unrenewed.discard(job)
+            elif job not in self._unrenewed:
+                self._unrenewed.add(job)
+                self._desk.audit.note("renew", job, f"not renewed: {outcome.first_refusal}")
+
+    async def stop(self, reason: str) -> None:
+        """Gives everything back; what does not answer runs out."""
+        await self._studies.stop()
+        if not self._lost:
+            await asyncio.gather(*(s.retire(reason) for s in self._stewards.values()))
+
+    async def _pass(self) -> Board:
+        await self._reload_policy()
+        state = self._fleet.observe(self._now_s())
+        view, sightings = self._desk.observer.look(
+            self._policy, state, self._fleet.take_reports(), self._now_s(), self._store.baseline
+        )
+        self._see_epoch(state)
+        cases: dict[str, Case] = {}
+        host_power_w = self._policy.cost.host_power_w
+        for name, sighting in sightings.items():
+            steward = self._stewards[name]
+            paused = await steward.settle(sighting, view, self._lost)
+            steward.errors = teach(sighting.view, sighting.measured, self._learner, steward.errors)
+            cases[name] = steward.case(sighting, view, host_power_w, paused)
+        decisions = await asyncio.to_thread(self._think, cases)
+        for name, decision in decisions.items():
+            fresh = self._refreshed(view)
+            await self._stewards[name].carry_out(
+                decision, cases[name], sightings[name], fresh, self.ttl_s()
+            )
+        for name in decisions:
+            self._complete(name)
+        return self._show(view, sightings)
+
+    def _complete(self, name: str) -> None:
+        """Has the rest of a new plan's figures computed beside the passes."""
+        steward = self._stewards[name]
+        if steward.study is None:
+            return
+        generation, choice = steward.study
+        steward.study = None
+        self._studies.want(
+            ("completion", name),
+            partial(completed, choice.forecast, choice.prospect, choice.before, self._studied),
+            partial(steward.complete, generation),
+        )
+
+    def _think(self, cases: Mapping[str, Case]) -> dict[str, Decision]:
+        """The only part that may take long; it runs beside heartbeats and the page."""
+        decisions = {}
+        for name, case in cases.items():
+            begun_s = self._now_s()
+            standing = self._stewards[name].standing
+            decisions[name] = decide(case, standing, self._learner, self._answers)
+            if decisions[name].verdict == "change":
+                self.meters.plans.add(self._now_s() - begun_s)
+        return decisions
+
+    def _refreshed(self, view: View) -> View:
+        """The same picture with agents and GPUs as they are now, for the guard."""
+        now_s = self._now_s()
+        state = self._fleet.observe(now_s)
+        waited_s = now_s - view.now_s
+        jobs = tuple(replace(job, report_age_s=job.report_age_s + waited_s) for job in view.jobs)
+        gpus = {gpu.uuid: gpu for gpu in state.gpus}
+        return View(now_s=now_s, nodes=state.nodes, gpus=gpus, jobs=jobs)
+
+    async def _reload_policy(self) -> None:
+        if self._reload or self._source.changed():
+            self._reload = False
+            try:
+                policy = self._source.load()
+            except BadInput as error:
+                if str(error) != self._policy_error:
+                    self._policy_error = str(error)
+                    self._desk.audit.note(
+                        "policy", "", f"refused, the one before stays in force: {error}"
+                    )
+            else:
+                self._policy_error = ""
+                if policy.digest != self._policy.digest:
+                    self._desk.audit.note("policy", "", f"in force: {policy.digest}")
+                self._policy = policy
+                self._learner.set_profiles(_profiles(policy))
+        jobs = {job.name: job for job in self._policy.jobs}
+        for name in [name for name in self._stewards if name not in jobs]:
+            await self._stewards.pop(name).retire("the job left the policy")
+        for name, job in jobs.items():
+            steward = self._stewards.setdefault(name, Steward(self._desk, job))
+            steward.policy = job
+        self._frontiers.keep_only(jobs)
+        self._studies.keep_only(set(jobs))
+
+    def _see_epoch(self, state: FleetState) -> None:
+        """A larger term anywhere means another controller leads; two must not duel."""
+        newer = next((node for node in state.nodes if node.epoch_seen > self.epoch), None)
+        if newer is None or self._lost:
+            return
+        self._lost = (
+            f"another controller leads: agent {newer.address} has seen term {newer.epoch_seen}, "
+            f"this one is {self.epoch}; nothing is commanded until this controller is restarted"
+        )
+        self._leases.forget_all()
+        self._desk.audit.note("lead", "", self._lost)
+
+    def _show(self, view: View, sightings: Mapping[str, Sighting]) -> Board:
+        boards = []
+        for name, sighting in sightings.items():
+            steward = self._stewards[name]
+            costs, ratio = steward.standing.costs, 1.0
+            if costs is not None and sighting.view.baseline is not None:
+                self._frontiers.ask(name, costs, steward.policy.clocks.granularity, self._now_s())
+                default = appraise(costs, default_clocks(costs))
+                assert default is not None
+                ratio = sighting.view.baseline.time_mean_s / default.iteration_time_s
+            points = self._frontiers.points(name, costs, ratio) if costs else ()
+            boards.append(steward.board(sighting, points))
+        did = "; ".join(f"{n}: {s.did}" for n, s in self._stewards.items() if s.did)
+        return Board(
+            at_unix_s=self._unix_s(),
+            pass_number=self._pass_number,
+            epoch=self.epoch,
+            sentence=self._lost or did or "nothing to do",
+            view=view,
+            jobs=tuple(boards),
+            events=self._desk.audit.newest,
+            policy_source=self._policy.source,
+            policy_digest=self._policy.digest,
+            policy_error=self._policy_error,
+            interval_s=self._pacing.interval_s,
+        )
+
+    def _failed_board(self, sentence: str) -> Board:
+        last = self.board or Board(
+            at_unix_s=self._unix_s(),
+            pass_number=0,
+            epoch=self.epoch,
+            sentence="",
+            view=View(now_s=self._now_s()),
+            jobs=(),
+            events=(),
+            interval_s=self._pacing.interval_s,
+        )
+        return replace(
+            last, at_unix_s=self._unix_s(), pass_number=self._pass_number, sentence=sentence
+        )
+
+
+def _profiles(policy: Policy) -> dict[str, Profile]:
+    return {job.name: job.profile for job in policy.jobs if job.profile is not None}
+
+
+def _ttl_max_s(state: FleetState) -> float:
+    """The shortest of what the agents allow; 0 while none has said."""
+    return min((node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0), default=0.0)

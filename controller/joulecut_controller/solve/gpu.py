@@ -1,0 +1,214 @@
+"""One clock per GPU: no hook in the training script, no change within an iteration.
+
+Only a few numbers are chosen, so this is a search, with exact longest paths as judge.
+Searching is cheap because a critical path found once bounds every other choice from below:
+its length is a sum over stages. Moves are tried against the paths known so far; where the
+judge disagrees, the path that was missing is added (cutting planes on the makespan).
+"""
+
+import math
+
+import numpy as np
+
+from joulecut_controller.solve.circulation import Relaxation
+from joulecut_controller.solve.computation import Computation, must_meet
+from joulecut_controller.solve.problem import Goal, Solution
+from joulecut_controller.solve.schedule import solution
+from joulecut_controller.solve.stages import Stages
+from joulecut_controller.solve.waves import Floats, Ints
+
+COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
+JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
+BUDGETS = 96  # starting points from a busy time common to all stages
+PRICES = np.geomspace(0.2, 5.0, 48)  # ... and from multiples of the relaxation's prices
+STARTS = 6  # so many of them are improved; more found nothing better on the public profiles
+PATHS_MAX = 256  # known at once; a few dozen are the rule
+REACH = 6  # clocks by which two stages move at once; any distance found nothing better
+ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
+DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
+SMALL = 1e-12  # of the value: less is no improvement
+
+
+class Gpu:
+    """One problem, prepared once. Where there are no more than `combinations_all` choices,
+    all are judged. Raises NoCommonClock."""
+
+    def __init__(self, computation: Computation, combinations_all: int = COMBINATIONS_ALL) -> None:
+        self._computation = computation
+        self._combinations_all = combinations_all
+        self._problem = computation.problem
+        self._stages = Stages(computation.problem, computation.waves)
+        self.fastest_s = self._fastest_s()
+        slowest = np.argmin(self._stages.cost_j, axis=1)[:, None]
+        self.cheapest_s = float(self._stages.iteration_times(slowest)[0])
+
+    def solve(self, goal: Goal, relaxed: Relaxation, hints: tuple[Solution, ...] = ()) -> Solution:
+        """Raises Infeasible. The bound comes from `relaxed`, which is free to choose finer."""
+        must_meet(goal.deadline_s, self.fastest_s)
+        stages = self._stages
+        price_w = 0.0 if goal.waits else self._problem.time_price_w
+        useful_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
+        search = _Search(stages, useful_s, price_w)
+        combinations = math.prod(map(len, stages.menus))
+        operations = len(self._problem.graph.operations)
+        if combinations <= self._combinations_all and combinations * operations <= JUDGED_ALL:
+            best = search.all()
+        else:
+            seeds = [stages.seed(hint.clocks) for hint in hints]
+            starts = [self._quickest, self._budgeted(), self._priced(relaxed)]
+            starts += [seed[:, None] for seed in seeds if seed is not None]
+            best = search.best(np.concatenate(starts, axis=1))
+        bound_j = self._computation.bound_j(goal, relaxed)
+        return solution(self._problem, goal, "gpu", stages.clocks(best), bound_j)
+
+    def _fastest_s(self) -> float:
+        """The least iteration time: where a stage has no clock that is fastest for all its
+        operations, the best that the search finds."""
+        least_busy = np.argmin(self._stages.busy_s, axis=1)[:, None]
+        search = _Search(self._stages, math.inf, 1.0, cost_weight=0.0)
+        self._quickest = search.best(least_busy)[:, None]
+        return float(self._stages.iteration_times(self._quickest)[0])
+
+    def _budgeted(self) -> Ints:
+        """The cheapest clock of each stage within a busy time common to all stages."""
+        busy_s, cost_j = self._stages.busy_s, self._stages.cost_j
+        finite = busy_s[np.isfinite(busy_s)]
+        allowed = busy_s[:, :, None] <= np.linspace(finite.min(), finite.max(), BUDGETS)
+        allowed |= (np.arange(busy_s.shape[1]) == self._quickest)[:, :, None]
+        cheapest: Ints = np.argmin(np.where(allowed, cost_j[:, :, None], np.inf), axis=1)
+        return cheapest
+
+    def _priced(self, relaxed: Relaxation) -> Ints:
+        """What each stage would choose if time cost what the relaxation says, or a multiple."""
+        charge_j = self._stages.lengths(self._stages.prices_w(relaxed.price_w))
+        offered = np.isfinite(charge_j)[:, :, None]
+        charged_j = np.where(offered, charge_j[:, :, None], 0.0) * PRICES
+        cheapest: Ints = np.argmin(self._stages.cost_j[:, :, None] + charged_j, axis=1)
+        return cheapest
+
+
+class _Search:
+    """Least cost_weight * cost + time price * T within the deadline."""
+
+    def __init__(
+        self, stages: Stages, deadline_s: float, time_price_w: float, cost_weight: float = 1.0
+    ) -> None:
+        self._stages = stages
+        offered = np.isfinite(stages.cost_j)
+        self._cost_j = np.where(offered, cost_weight * np.where(offered, stages.cost_j, 0), np.inf)
+        self._limit_s = deadline_s * (1 + DEADLINE_TOLERANCE)
+        self._price_w = time_price_w
+        self._paths: list[Floats] = []  # each (stages, choices)
+
+    def all(self) -> Ints:
+        """The best of all combinations."""
+        sizes = [len(menu) for menu in self._stages.menus]
+        numbers = np.arange(math.prod(sizes))
+        every = np.stack(np.unravel_index(numbers, sizes)).astype(np.int64)
+        return every[:, int(np.argmin(self._values(every)))]
+
+    def best(self, starts: Ints) -> Ints:
+        """The best (stages,) that descents from the most promising starts (stages, K) reach."""
+        starts = np.unique(starts, axis=1)
+        values = self._values(starts)
+        order = np.argsort(values, kind="stable")[:STARTS]
+        ends = [self._improved(starts[:, k]) for k in order if math.isfinite(values[k])]
+        ends_all = np.stack(ends, axis=1)
+        return ends_all[:, int(np.argmin(self._values(ends_all)))]
+
+    def _values(self, choice: Ints) -> Floats:
+        """Exact, (stages, K) to (K,); infinite where late."""
+        times_s = self._stages.iteration_times(choice)
+        costs_j = np.take_along_axis(self._cost_j, choice, axis=1).sum(axis=0)
+        return self._priced(costs_j, times_s)
+
+    def _priced(self, costs_j: Floats, times_s: Floats) -> Floats:
+        on_time = times_s <= self._limit_s
+        return np.where(on_time, costs_j + self._price_w * np.where(on_time, times_s, 0), np.inf)
+
+    def _improved(self, choice: Ints) -> Ints:
+        """Descends until neither one stage nor two can move to something better."""
+        self._learn(choice)
+        for _ in range(ROUNDS_MAX):
+            trail = self._descend(choice)
+            if len(trail) == 1:
+                return choice
+            tried = np.stack(trail, axis=1)
+            values = self._values(tried)
+            choice = tried[:, int(np.argmin(values))]
+            if math.isfinite(values[-1]) and np.argmin(values) == len(trail) - 1:
+                # Is the last step as good as promised? Then it is a true local optimum.
+                promised = self._promise(trail[-1])
+                if values[-1] <= promised + SMALL * abs(promised):
+                    return choice
+            late = np.flatnonzero(~np.isfinite(values))
+            for k in {len(trail) - 1, *late[:1].tolist()}:
+                self._learn(tried[:, k])
+        return choice
+
+    def _learn(self, choice: Ints) -> None:
+        self._paths.append(self._stages.lengths(self._stages.critical(choice)))
+        del self._paths[:-PATHS_MAX]
+
+    def _promise(self, choice: Ints) -> float:
+        """The value as far as the known paths tell."""
+        stage = np.arange(len(choice))
+        time_s = max(float(path[stage, choice].sum()) for path in self._paths)
+        return float(self._cost_j[stage, choice].sum()) + self._price_w * time_s
+
+    def _descend(self, choice: Ints) -> list[Ints]:
+        """Steepest descent on the known paths; the trail, start included."""
+        trail = [choice]
+        paths = np.stack(self._paths)
+        value = self._promise(choice)
+        while True:
+            moved = self._one(paths, choice)
+            if not self._better(moved, value):
+                moved = self._two(paths, choice)
+            if not self._better(moved, value):
+                return trail
+            value, choice = moved
+            trail.append(choice)
+
+    def _better(self, moved: tuple[float, Ints], value: float) -> bool:
+        return moved[0] < value - SMALL * abs(value)
+
+    def _one(self, paths: Floats, choice: Ints) -> tuple[float, Ints]:
+        """The best move of a single stage to any clock."""
+        stage = np.arange(len(choice))
+        now_s = paths[:, stage, choice]
+        times_s = (now_s.sum(axis=1)[:, None, None] + paths - now_s[:, :, None]).max(axis=0)
+        now_j = self._cost_j[stage, choice]
+        values = self._priced(now_j.sum() + self._cost_j - now_j[:, None], times_s)
+        at, to = np.unravel_index(int(np.argmin(values)), values.shape)
+        moved = choice.copy()
+        moved[at] = to
+        return float(values[at, to]), moved
+
+    def _two(self, paths: Floats, choice: Ints) -> tuple[float, Ints]:
+        """The best move of two stages at once: one gives the time that another uses."""
+        stages, width = self._cost_j.shape
+        stage = np.arange(stages)
+        near = choice[:, None] + np.arange(-REACH, REACH + 1)
+        inside = (near >= 0) & (near < width)
+        near = np.where(inside, near, choice[:, None])
+        delta_s = paths[:, stage[:, None], near] - paths[:, stage, choice][:, :, None]
+        delta_j = self._cost_j[stage[:, None], near] - self._cost_j[stage, choice][:, None]
+        now_s = paths[:, stage, choice].sum(axis=1)
+        now_j = float(self._cost_j[stage, choice].sum())
+        best = (math.inf, choice)
+        for first in range(stages - 1):
+            rest = slice(first + 1, None)
+            times_s = (
+                now_s[:, None, None, None]
+                + delta_s[:, first, :, None, None]
+                + delta_s[:, None, rest]
+            ).max(axis=0)
+            values = self._priced(now_j + delta_j[first][:, None, None] + delta_j[rest], times_s)
+            to, other, other_to = np.unravel_index(int(np.argmin(values)), values.shape)
+            if values[to, other, other_to] < best[0]:
+                moved = choice.copy()
+                moved[first] = near[first, to]
+                moved[first + 1 + other] = near[first + 1 + other, other_to]
+                best = (float(values[to, other, other_to]), moved)
+        return best

@@ -1,0 +1,92 @@
+"""When things happen and what they cost, once every operation has its clock.
+
+The one place where a solution's printed numbers are made: from real options and exact
+longest paths, whatever search found them.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.solve.problem import Goal, Problem, Solution
+from joulecut_controller.solve.waves import Floats, Waves, waves_of
+from joulecut_controller.workload import Granularity
+
+
+def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tuple[float, ...]]:
+    """Iteration time and the start of each operation, in seconds, all as early as possible."""
+    before: list[list[int]] = [[] for _ in clocks]
+    for first, second in problem.graph.edges:
+        before[second].append(first)
+    start_s: list[float] = []
+    end_s: list[float] = []
+    for i, option in enumerate(clocks):
+        start_s.append(max((end_s[j] for j in before[i]), default=0.0))
+        end_s.append(start_s[i] + option.time_s)
+    return max(end_s), tuple(start_s)
+
+
+def iteration_times(problem: Problem, duration_s: Floats, waves: Waves | None = None) -> Floats:
+    """Makespans of many schedules at once: `duration_s` (operations, K) gives (K,) seconds."""
+    waves = waves_of(problem.graph) if waves is None else waves
+    return waves.iteration_times(duration_s[waves.operation])
+
+
+def energy(problem: Problem, clocks: Sequence[ClockOption], iteration_time_s: float) -> float:
+    """Joules of one iteration of all GPUs: work, then waiting, then overhead (section 6 of
+    DESIGN: E = sum e + P_block * (N * T - sum t), here with one blocking power per stage)."""
+    work_j = math.fsum(option.energy_j for option in clocks)
+    busy_s: list[list[float]] = [[] for _ in problem.blocking_power_w]
+    for operation, option in zip(problem.graph.operations, clocks, strict=True):
+        busy_s[operation.stage].append(option.time_s)
+    waiting_j = math.fsum(
+        power_w * (iteration_time_s - math.fsum(times_s))
+        for power_w, times_s in zip(problem.blocking_power_w, busy_s, strict=True)
+    )
+    return work_j + waiting_j + problem.overhead_power_w * iteration_time_s
+
+
+def solution(
+    problem: Problem,
+    goal: Goal,
+    granularity: Granularity,
+    clocks: tuple[ClockOption, ...],
+    lower_bound_j: float,
+) -> Solution:
+    """Prices a choice of clocks. The bound is that of `computation`, valid for all."""
+    time_s, start_s = makespan(problem, clocks)
+    energy_j = energy(problem, clocks, max(time_s, goal.deadline_s) if goal.waits else time_s)
+    return Solution(
+        granularity=granularity,
+        clocks=clocks,
+        start_s=start_s,
+        iteration_time_s=time_s,
+        energy_j=energy_j,
+        lower_bound_j=min(lower_bound_j, energy_j),
+        bound_granularity="computation",
+    )
+
+
+def baseline(problem: Problem) -> Solution:
+    """Every operation at its fastest option; of equals the one of least energy.
+
+    Its bound is the cheap one that needs no solver: nothing costs less than its cheapest
+    option. Ask `solve` for a sharp one.
+    """
+    clocks = tuple(
+        min(options, key=lambda o: (o.time_s, o.energy_j)) for options in problem.options
+    )
+    time_s, _ = makespan(problem, clocks)
+    return solution(problem, Goal(time_s), "computation", clocks, floor_j(problem, time_s))
+
+
+def floor_j(problem: Problem, fastest_s: float) -> float:
+    """A bound on any plan that needs no solver; positive, so that gaps are defined."""
+    work_j = math.fsum(min(o.energy_j for o in options) for options in problem.options)
+    effective_j = math.fsum(
+        min(o.effective_cost_j(problem.blocking_power_w[operation.stage]) for o in options)
+        for operation, options in zip(problem.graph.operations, problem.options, strict=True)
+    )
+    return float(np.nextafter(max(work_j, effective_j + problem.time_price_w * fastest_s), 0.0))

@@ -1,0 +1,125 @@
+"""The policy on disk: read once, watched cheaply, and never half in force.
+
+A broken file raises and changes nothing, so the caller keeps the policy it has; the same
+broken file is not complained about on every pass, only when it changes again.
+"""
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from joulecut_controller.policy.parse import parse
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
+from joulecut_controller.sources.profile import parse as parse_profile
+from joulecut_controller.workload import Profile
+from joulecut_wire import document
+from joulecut_wire.errors import BadInput
+
+DIGEST_LENGTH = 12  # hexadecimal digits: enough to tell a site's policies apart by eye
+# A file written again within its clock's step keeps its time; ext4 and NFS tick in up to
+# this many nanoseconds. Until the time is older, content is compared.
+SETTLED_NS = 2_000_000_000
+
+Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a file was when it was last looked at; no stamp where it may not be trusted."""
+
+    stamp: Stamp | None
+    digest: str
+    bytes_max: int
+
+
+def load(path: Path) -> Policy:
+    """Reads a policy and the profiles it names. Raises BadInput for the first fault."""
+    return PolicyFile(path).load()
+
+
+class PolicyFile:
+    """One policy file and the profiles it names, whichever they are by now."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: dict[Path, _Seen] = {}
+
+    def load(self) -> Policy:
+        """The policy as it is on disk now. Raises BadInput; what is in force is the caller's.
+
+        Paths of profiles are relative to the policy file; `digest` covers their bytes too.
+        """
+        seen: dict[Path, _Seen] = {}
+        self._seen = seen  # of a broken file too: it is news only when it changes
+        profiles: dict[str, Profile] = {}
+
+        def profile(text: str) -> Profile:
+            if text not in profiles:
+                place = self.path.parent / text
+                profiles[text] = parse_profile(_take(place, PROFILE_BYTES_MAX, seen), str(place))
+            return profiles[text]
+
+        raw = _take(self.path, document.FILE_BYTES_MAX, seen)
+        policy = parse(document.parse(raw, str(self.path)), profile)
+        content = "".join(one.digest for one in seen.values())  # in the order they are named
+        return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])
+
+    def changed(self) -> bool:
+        """Whether the policy or a profile it names is other than at the last `load`.
+
+        Costs one `stat` a file; content is compared only where that cannot tell.
+        """
+        if not self._seen:
+            return True
+        for path, seen in self._seen.items():
+            stamp = _stamp(path)
+            if stamp is not None and stamp == seen.stamp:
+                continue
+            if _digest(_read(path, seen.bytes_max)) != seen.digest:
+                return True
+            self._seen[path] = replace(seen, stamp=_trusted(stamp))
+        return False
+
+
+def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:
+    """Content of a file, noted as seen. Raises BadInput where there is none.
+
+    The stamp is taken before the content, so that a change in between is seen later. One
+    byte too many is read, enough for the reader to refuse the file.
+    """
+    stamp = _stamp(path)
+    raw = _read(path, bytes_max + 1)
+    seen[path] = _Seen(_trusted(stamp), _digest(raw), bytes_max + 1)
+    if isinstance(raw, OSError):
+        raise BadInput(str(path), raw.strerror or "cannot be read", "a readable file")
+    return raw
+
+
+def _read(path: Path, bytes_max: int) -> bytes | OSError:
+    try:
+        with path.open("rb") as file:
+            return file.read(bytes_max)
+    except OSError as error:
+        return error
+
+
+def _digest(raw: bytes | OSError) -> str:
+    """Why a file cannot be read is content too: its becoming readable is a change."""
+    return f"errno {raw.errno}" if isinstance(raw, OSError) else hashlib.sha256(raw).hexdigest()
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _trusted(stamp: Stamp | None) -> Stamp | None:
+    """The stamp, unless the file is so fresh that another write could leave it as it is."""
+    if stamp is None or time.time_ns() - max(stamp[2], stamp[3]) < SETTLED_NS:
+        return None
+    return stamp

@@ -1,0 +1,172 @@
+"""Measured stage profiles from CSV files, read without trusting a single field.
+
+A profile decides what every clock is believed to cost. A NaN or a missing stage that slips
+through here would end as a plan nobody can explain, so the first fault stops the read and
+names its line and column.
+
+The columns are those of the public Perseus artifact: stage, instruction, frequency (MHz),
+time (s) and energy (J) of one forward or backward.
+"""
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.workload import KINDS, Kind, Profile
+from joulecut_wire.errors import BadInput
+
+COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
+
+FILE_BYTES_MAX = 32 << 20  # 256 stages x 2 x 500 clocks are half of this
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What a column may hold."""
+
+    low: float
+    high: float
+    what: str
+    whole: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.what} from {self.low:g} to {self.high:g}"
+
+
+_SPANS = {
+    "stage": _Span(0, 255, "a whole number", whole=True),  # as many as a policy may have
+    "frequency": _Span(1, 10_000, "whole MHz", whole=True),  # no GPU comes near
+    # Operations take microseconds to minutes; what is outside was written in another unit.
+    "time": _Span(1e-9, 1e6, "seconds"),
+    "energy": _Span(1e-9, 1e12, "joules"),
+}
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_SHOWN_MAX = 40  # characters of a field repeated in a complaint
+
+
+def read(path: Path) -> Profile:
+    """Reads a profile. Raises BadInput with file, line and column of the first fault."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        what = getattr(error, "strerror", None) or "cannot be read"
+        raise BadInput(str(path), what, "a readable CSV file") from None
+    return parse(raw, str(path))
+
+
+def parse(raw: bytes, name: str) -> Profile:
+    """As `read`, from bytes that are already at hand; `name` is what complaints call them."""
+    if len(raw) > FILE_BYTES_MAX:
+        raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
+    try:
+        text = raw.decode("utf-8-sig")  # spreadsheets put a byte order mark first
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise BadInput(f"{name}:{line}", f"byte {error.start} is not UTF-8", "UTF-8") from None
+    reader = _Reader(name)
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for fields in rows:
+            if any(field.strip() for field in fields):
+                reader.take(rows.line_num, [field.strip() for field in fields])
+    except csv.Error as error:
+        raise BadInput(f"{name}:{rows.line_num}", str(error), "a CSV file") from None
+    return reader.profile()
+
+
+class _Reader:
+    """Header first, then one row after another."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._columns: list[str] = []
+        self._options: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
+        self._line_of: dict[tuple[int, Kind, int], int] = {}
+
+    def take(self, line: int, fields: list[str]) -> None:
+        if not self._columns:
+            self._columns = self._header(line, fields)
+            return
+        if len(fields) != len(self._columns):
+            what = f"{len(fields)} fields"
+            raise BadInput(f"{self._name}:{line}", what, f"{len(self._columns)}, as in the header")
+        row = dict(zip(self._columns, fields, strict=True))
+        stage = int(self._number(line, "stage", row))
+        kind = self._kind(line, row)
+        clock_mhz = int(self._number(line, "frequency", row))
+        key = (stage, kind, clock_mhz)
+        if key in self._line_of:
+            what = f"stage {stage} {kind} at {clock_mhz} MHz again, first in line"
+            raise BadInput(
+                self._at(line, "frequency"), f"{what} {self._line_of[key]}", "one row each"
+            )
+        self._line_of[key] = line
+        self._options.setdefault((stage, kind), {})[clock_mhz] = ClockOption(
+            clock_mhz,
+            self._number(line, "time", row),
+            self._number(line, "energy", row),
+        )
+
+    def profile(self) -> Profile:
+        wanted = ",".join(COLUMNS)
+        if not self._columns:
+            raise BadInput(self._name, "no header", f"first line {wanted}")
+        if not self._options:
+            raise BadInput(self._name, "no rows", f"rows of {wanted}")
+        stages = 1 + max(stage for stage, _ in self._options)
+        for stage in range(stages):
+            missing = [kind for kind in KINDS if (stage, kind) not in self._options]
+            if missing:
+                what = f"no {' and no '.join(missing)} of stage {stage}"
+                allowed = f"rows of every kind for every stage from 0 to {stages - 1}"
+                raise BadInput(f"{self._name}: stage", what, allowed)
+        return Profile(
+            {key: tuple(options.values()) for key, options in sorted(self._options.items())},
+            source=self._name,
+        )
+
+    def _header(self, line: int, fields: list[str]) -> list[str]:
+        where = f"{self._name}:{line}"
+        for column in fields:
+            if column not in COLUMNS:
+                raise BadInput(where, f"unknown column {_shown(column)}", ", ".join(COLUMNS))
+            if fields.count(column) > 1:
+                raise BadInput(where, f"column {column} given twice", "one of each")
+        missing = [column for column in COLUMNS if column not in fields]
+        if missing:
+            raise BadInput(where, f"column {missing[0]} is missing", ", ".join(COLUMNS))
+        return fields
+
+    def _at(self, line: int, column: str) -> str:
+        return f"{self._name}:{line}: {column}"
+
+    def _kind(self, line: int, row: dict[str, str]) -> Kind:
+        word = row["instruction"]
+        for kind in get_args(Kind):
+            if word == kind:
+                found: Kind = kind
+                return found
+        raise BadInput(self._at(line, "instruction"), _shown(word), " or ".join(KINDS))
+
+    def _number(self, line: int, column: str, row: dict[str, str]) -> float:
+        field, span = row[column], _SPANS[column]
+        where = self._at(line, column)
+        if not _NUMBER.fullmatch(field):
+            raise BadInput(where, f"{_shown(field)} is not a number", span.text)
+        value = float(field)
+        if not span.low <= value <= span.high:
+            raise BadInput(where, f"{_shown(field)} is out of range", span.text)
+        if span.whole and value != int(value):
+            raise BadInput(where, f"{_shown(field)} is not a whole number", span.text)
+        return value
+
+
+def _shown(field: str) -> str:
+    short = field if len(field) <= _SHOWN_MAX else field[:_SHOWN_MAX] + "..."
+    return f'"{short}"'

@@ -1,0 +1,241 @@
+"""The controller's memory in a database: what `ports.Store` promises, and nothing more.
+
+Small on purpose: a pass writes a few rows and reads hardly any. Everything that grows is
+pruned in the transaction that makes it grow.
+"""
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
+
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.record import plan_json
+from joulecut_controller.ports import Event
+from joulecut_controller.store import sqlite
+from joulecut_controller.store.schema import (
+    BASELINES,
+    COUNTERS,
+    EVENTS,
+    PLANS,
+    migrate,
+)
+from joulecut_controller.view import Window
+from joulecut_wire.errors import Unavailable
+
+TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
+DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
+NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many rows stay; the oldest go first."""
+
+    events: int = 100_000  # 20-40 MB; weeks of decisions for tens of jobs
+    plans_per_job: int = 50  # the last hours of a busy job
+    plans: int = 10_000  # of all jobs together: one each in the largest policy file
+    baselines: int = 10_000  # likewise
+
+
+Explaining = Callable[[], AbstractContextManager[None]]
+
+
+def open_store(url: str, kept: Kept | None = None) -> "DatabaseStore":
+    """Opens the store of a URL `sqlite:///FILE`; a relative FILE is relative to the process.
+
+    Makes the file where there is none, and brings an older one up to date. Raises BadInput
+    for another URL, Unavailable where the file cannot be used; it is then left as it is.
+    """
+    file = sqlite.file_of(url)
+    engine = sqlite.engine(file)
+    store = DatabaseStore(engine, lambda: sqlite.explaining(file), f"store {file}", kept)
+    try:
+        with sqlite.explaining(file):
+            sqlite.use_wal(engine)
+    except Unavailable:
+        store.close()
+        raise
+    return store
+
+
+class DatabaseStore:
+    """A `ports.Store` on any engine whose transactions exclude each other."""
+
+    def __init__(
+        self, engine: Engine, explaining: Explaining, name: str, kept: Kept | None = None
+    ) -> None:
+        """`explaining` turns the driver's errors into Unavailable; `name` begins its lines."""
+        self._engine = engine
+        self._reader = engine.execution_options(reads=True)
+        self._explaining = explaining
+        self._name = name
+        self._kept = kept or Kept()
+        self._lock = threading.Lock()  # one connection, and callers in any thread
+        try:
+            with self._writing() as connection:
+                self._migrate(connection)
+        except Unavailable:
+            engine.dispose()
+            raise
+
+    def next_epoch(self, at_least: int) -> int:
+        return self._count("epoch", at_least)
+
+    def next_generation(self) -> int:
+        return self._count("generation", 0)
+
+    def record(self, event: Event) -> None:
+        detail = event.detail
+        if len(detail) > DETAIL_MAX:
+            detail = json.dumps({"cut_from_characters": len(detail), "begins": detail[:TEXT_MAX]})
+        with self._writing() as connection:
+            written = connection.execute(
+                EVENTS.insert().values(
+                    at_unix_s=event.at_unix_s,
+                    kind=event.kind,
+                    job=_text(event.job),
+                    generation=event.generation,
+                    text=_text(event.text[:TEXT_MAX]),
+                    detail=_text(detail),
+                )
+            )
+            assert written.inserted_primary_key is not None
+            newest = int(written.inserted_primary_key[0])
+            connection.execute(EVENTS.delete().where(EVENTS.c.id <= newest - self._kept.events))
+
+    def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
+        wanted = (
+            select(EVENTS).order_by(EVENTS.c.id.desc()).limit(max(0, min(limit, self._kept.events)))
+        )
+        if job:
+            wanted = wanted.where(EVENTS.c.job == job)
+        with self._reading() as connection:
+            rows = connection.execute(wanted).all()
+        return tuple(_event(row) for row in rows)
+
+    def keep_plan(self, plan: Plan) -> None:
+        content = json.dumps(plan_json(plan), allow_nan=False, separators=(",", ":"))
+        with self._writing() as connection:
+            connection.execute(PLANS.delete().where(PLANS.c.generation == plan.generation))
+            connection.execute(
+                PLANS.insert().values(generation=plan.generation, job=plan.job, content=content)
+            )
+            _prune(
+                connection, PLANS.c.generation, self._kept.plans_per_job, PLANS.c.job == plan.job
+            )
+            _prune(connection, PLANS.c.generation, self._kept.plans)
+
+    def last_plan_json(self, job: str) -> str:
+        wanted = select(PLANS.c.content).where(PLANS.c.job == job)
+        with self._reading() as connection:
+            row = connection.execute(
+                wanted.order_by(PLANS.c.generation.desc()).limit(1)
+            ).one_or_none()
+        return str(row[0]) if row else ""
+
+    def keep_baseline(self, job: str, shape: str, window: Window) -> None:
+        """Raises ValueError where a number of the window is not finite."""
+        numbers = (window.time_mean_s, window.time_sd_s, window.energy_j, window.power_w)
+        if not all(math.isfinite(number) for number in numbers if number is not None):
+            raise ValueError(f"baseline of {job}: {window} is not finite")
+        this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
+        with self._writing() as connection:
+            connection.execute(BASELINES.delete().where(this))
+            connection.execute(
+                BASELINES.insert().values(
+                    job=job,
+                    shape=shape,
+                    iterations=window.iterations,
+                    time_mean_s=window.time_mean_s,
+                    time_sd_s=window.time_sd_s,
+                    energy_j=window.energy_j,
+                    power_w=window.power_w,
+                )
+            )
+            _prune(connection, BASELINES.c.id, self._kept.baselines)
+
+    def baseline(self, job: str, shape: str) -> Window | None:
+        this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
+        with self._reading() as connection:
+            row = connection.execute(select(BASELINES).where(this)).one_or_none()
+        if row is None:
+            return None
+        return Window(
+            iterations=row.iterations,
+            time_mean_s=row.time_mean_s,
+            time_sd_s=row.time_sd_s,
+            energy_j=row.energy_j,
+            power_w=row.power_w,
+        )
+
+    def close(self) -> None:
+        """Lets go of the file; a second time does nothing."""
+        with self._lock:
+            self._engine.dispose()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """One transaction that excludes every other; durable when it ends well."""
+        with self._lock, self._explaining(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._lock, self._explaining(), self._reader.connect() as connection:
+            yield connection
+
+    def _migrate(self, connection: Connection) -> None:
+        try:
+            migrate(connection)
+        except Unavailable as error:
+            raise Unavailable(f"{self._name} {error}") from None
+
+    def _count(self, name: str, at_least: int) -> int:
+        this = COUNTERS.c.name == name
+        with self._writing() as connection:
+            row = connection.execute(select(COUNTERS.c.value).where(this)).one_or_none()
+            number = max(row[0] if row else 0, at_least) + 1
+            if number > NUMBER_MAX:
+                raise Unavailable(
+                    f"{self._name}: {name} {number} is beyond what can be counted; "
+                    "an agent or the file holds a damaged number"
+                )
+            if row:
+                connection.execute(COUNTERS.update().where(this).values(value=number))
+            else:
+                connection.execute(COUNTERS.insert().values(name=name, value=number))
+        return number
+
+
+def _prune(
+    connection: Connection, number: Column[int], keep: int, *among: ColumnElement[bool]
+) -> None:
+    """Leaves the `keep` rows with the largest numbers, of those that fit `among`.
+
+    Of fewer rows the subquery is NULL, and no number is below that.
+    """
+    newest = select(number).where(*among).order_by(number.desc())
+    oldest_kept = newest.limit(1).offset(keep - 1).scalar_subquery()
+    connection.execute(number.table.delete().where(*among, number < oldest_kept))
+
+
+def _event(row: Row[Any]) -> Event:
+    return Event(
+        at_unix_s=row.at_unix_s,
+        kind=row.kind,
+        job=row.job,
+        generation=row.generation,
+        text=row.text,
+        detail=row.detail,
+    )
+
+
+def _text(words: str) -> str:
+    """Words of jobs and peers may hold what no database takes (half a surrogate pair)."""
+    return words.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,117 @@
+"""The tables, their version, and the way from an older version to this one.
+
+A database of a newer version is refused, never opened "as far as possible": what an older
+program does not know it would lose.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    inspect,
+    select,
+)
+
+from joulecut_wire.errors import Unavailable
+
+METADATA = MetaData()
+
+VERSION_TABLE = Table(
+    "joulecut_schema", METADATA, Column("version", Integer, primary_key=True, autoincrement=False)
+)
+
+COUNTERS = Table(
+    "counter",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("value", Integer, nullable=False),
+)
+
+EVENTS = Table(
+    "event",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("at_unix_s", Float, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("job", String(253), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("event_by_job", "job", "id"),
+    sqlite_autoincrement=True,  # an id is never given twice, so pruning by id is exact
+)
+
+PLANS = Table(
+    "plan",
+    METADATA,
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("job", String(253), nullable=False),
+    Column("content", Text, nullable=False),
+    Index("plan_by_job", "job", "generation"),
+)
+
+BASELINES = Table(
+    "baseline",
+    METADATA,
+    Column("id", Integer, primary_key=True),  # grows: the oldest kept has the smallest
+    Column("job", String(253), nullable=False),
+    Column("shape", Text, nullable=False),
+    Column("iterations", Integer, nullable=False),
+    Column("time_mean_s", Float, nullable=False),
+    Column("time_sd_s", Float, nullable=False),
+    Column("energy_j", Float),
+    Column("power_w", Float),
+    Index("baseline_by_job", "job", "shape", unique=True),
+    sqlite_autoincrement=True,
+)
+
+Migration = Callable[[Connection], None]
+
+# MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
+# files in the field hold every version there ever was.
+MIGRATIONS: tuple[Migration, ...] = ()
+
+
+def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:
+    """Brings a database to the newest version, and returns that; an empty one becomes ours.
+
+    Runs inside the caller's transaction: all of it or nothing. Raises Unavailable for a
+    newer database, and for one that is not ours.
+    """
+    newest = len(migrations) + 1
+    version = _version(connection)
+    if version is None:
+        METADATA.create_all(connection)
+    elif version > newest:
+        raise Unavailable(
+            f"is of version {version}, this program knows versions up to {newest}: "
+            "start the newer program, or give it another file"
+        )
+    else:
+        for migration in migrations[version - 1 :]:
+            migration(connection)
+    if version != newest:
+        connection.execute(VERSION_TABLE.delete())
+        connection.execute(VERSION_TABLE.insert().values(version=newest))
+    return newest
+
+
+def _version(connection: Connection) -> int | None:
+    """None for an empty database."""
+    names = inspect(connection).get_table_names()
+    if not names:
+        return None
+    if VERSION_TABLE.name not in names:
+        raise Unavailable("is a database of another program: give another file")
+    version = connection.execute(select(VERSION_TABLE.c.version)).scalar_one_or_none()
+    if not isinstance(version, int) or version < 1:
+        raise Unavailable("holds no version: move it away (it was left as it is)")
+    return version

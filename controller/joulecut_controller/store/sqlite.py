@@ -1,0 +1,92 @@
+"""One SQLite file as an engine that is safe to kill at any moment.
+
+Every commit is on the disk before it returns (WAL, synchronous=FULL): a counter that fell
+back after a power cut would give one number to two plans.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
+from sqlalchemy.pool import StaticPool
+
+from joulecut_wire.errors import BadInput, Unavailable
+
+PREFIX = "sqlite:///"
+# How long a write waits for another process to finish its own; a pass must not stand still,
+# and an operator's look with sqlite3 is over in milliseconds.
+BUSY_TIMEOUT_MS = 1_000
+
+# What SQLite says, and what helps. Looked for in this order.
+_REMEDIES = (
+    ("locked", "another process holds it: stop that one"),
+    ("readonly", "it cannot be written: mend its permissions, or those of its directory"),
+    ("disk is full", "the disk is full: make room"),
+    ("disk i/o", "the disk fails, or cannot hold a database: look at the disk"),
+    ("unable to open", "it cannot be opened: is the directory there, and ours to write?"),
+    ("malformed", "it is damaged: move it away (it was left as it is) to start anew"),
+    ("not a database", "it holds something else: move it away (it was left as it is)"),
+)
+
+
+def file_of(url: str) -> Path:
+    """The file of `sqlite:///FILE`. Raises BadInput for anything else."""
+    if not url.startswith(PREFIX) or not url.removeprefix(PREFIX):
+        scheme, found, _ = url.partition("://")
+        known = found and scheme != "sqlite"
+        what = f"a store on {scheme} is not available yet" if known else "names no file"
+        raise BadInput(f"store {url}", what, f"{PREFIX}FILE")
+    return Path(url.removeprefix(PREFIX))
+
+
+def engine(file: Path) -> Engine:
+    """An engine with one connection, which any thread may use, one at a time."""
+    made = create_engine(
+        URL.create("sqlite", database=str(file)),
+        poolclass=StaticPool,
+        connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000.0},
+    )
+
+    @event.listens_for(made, "connect")
+    def _prepare(connection: sqlite3.Connection, record: object) -> None:  # noqa: ARG001
+        try:
+            connection.isolation_level = None  # the driver then begins nothing by itself
+            connection.execute("PRAGMA synchronous=FULL")
+        except sqlite3.Error:
+            connection.close()
+            raise
+
+    @event.listens_for(made, "begin")
+    def _begin(connection: Connection) -> None:
+        # Writers lock at once and not at their first write: of two processes one waits,
+        # and neither fails half way.
+        reads = connection.get_execution_options().get("reads", False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return made
+
+
+def use_wal(engine: Engine) -> None:
+    """Lets others read while we write. Stays with the file, so it comes after the look
+    whether the file is ours. Raises what the driver raises.
+    """
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+
+
+@contextmanager
+def explaining(file: Path) -> Iterator[None]:
+    """Turns what goes wrong with the file into one sentence that says what helps."""
+    try:
+        yield
+    except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+        said = str(getattr(error, "orig", None) or error).splitlines()[0]
+        remedy = next((text for sign, text in _REMEDIES if sign in said.lower()), "")
+        raise Unavailable(
+            f"store {file}: {remedy} ({said})" if remedy else f"store {file}: {said}"
+        ) from None

@@ -1,0 +1,204 @@
+"""The controller's metrics, read from the last board at every scrape.
+
+Nothing is kept between scrapes but high-water marks, so a job that left the policy leaves
+no stale series behind, and the metrics cannot disagree with the page.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.meters import BUCKETS_S, Histogram, Meters
+from joulecut_wire import metrics as m
+
+HERTZ_PER_MHZ = 1e6
+MODES = ("off", "recommend", "enforce")
+
+Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily
+Row = tuple[tuple[str, ...], float]
+
+
+class BoardCollector(Collector):
+    """Yields metric families from whatever the board says now."""
+
+    def __init__(
+        self,
+        board: Callable[[], Board | None],
+        meters: Meters,
+        *,
+        epoch: int,
+        leads: Callable[[], bool],
+    ) -> None:
+        self._board = board
+        self._meters = meters
+        self._epoch = epoch
+        self._leads = leads
+        self._saved_most: dict[tuple[str, str], float] = {}
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus_client.registry.Collector."""
+        board = self._board()
+        jobs = board.jobs if board else ()
+        yield from self._own(board)
+        rows = {metric: tuple(r for j in jobs for r in rows_of(j)) for metric, rows_of in _JOB_ROWS}
+        for metric, values in rows.items():
+            yield _gauge(metric, values)
+        yield self._savings(jobs)
+
+    def _own(self, board: Board | None) -> Iterator[Family]:
+        meters = self._meters
+        build = InfoMetricFamily(_bare(m.BUILD_INFO), m.BUILD_INFO.help)
+        build.add_metric((), {"role": "controller", "version": version("joulecut")})
+        yield build
+        yield _gauge(m.CONTROLLER_LEADER, [((), float(self._leads()))])
+        yield _gauge(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
+        yield _histogram(m.PLAN_SECONDS, meters.plans)
+        yield _histogram(m.RECONCILE_SECONDS, meters.passes)
+        passes = [((result,), float(count)) for result, count in meters.results.items()]
+        yield _counter(m.RECONCILE_PASSES, passes)
+        if meters.last_success_unix_s is not None:
+            yield _gauge(m.RECONCILE_LAST_SUCCESS, [((), meters.last_success_unix_s)])
+        nodes = board.view.nodes if board else ()
+        connected = sum(node.connected for node in nodes)
+        states = [(("connected",), float(connected)), (("lost",), float(len(nodes) - connected))]
+        yield _gauge(m.RECONCILE_AGENTS, states)
+
+    def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
+        """Counters never fall: a plan that costs energy makes them stand still, and the
+        board, which is signed, says so.
+        """
+        most: dict[tuple[str, str], float] = {}
+        for job in jobs:
+            for basis, saved_j in (
+                ("predicted", job.saved_predicted_j),
+                ("measured", job.saved_measured_j),
+            ):
+                key = (job.view.policy.name, basis)
+                most[key] = max(self._saved_most.get(key, 0.0), saved_j)
+        self._saved_most = most
+        return _counter(m.JOB_ENERGY_SAVED, most.items())
+
+
+def _iteration_time(job: JobBoard) -> Iterator[Row]:
+    name, view = job.view.policy.name, job.view
+    if view.current:
+        yield (name, "measured"), view.current.time_mean_s
+    if view.baseline:
+        yield (name, "baseline"), view.baseline.time_mean_s
+    if job.decision and job.decision.forecast:
+        yield (name, "predicted"), job.decision.forecast.iteration_time_s
+
+
+def _power(job: JobBoard) -> Iterator[Row]:
+    name, view = job.view.policy.name, job.view
+    if view.current and view.current.power_w is not None:
+        yield (name, "measured"), view.current.power_w
+    if view.baseline and view.baseline.power_w is not None:
+        yield (name, "baseline"), view.baseline.power_w
+    if job.decision and job.decision.forecast:
+        forecast = job.decision.forecast
+        yield (name, "predicted"), forecast.energy_j / forecast.iteration_time_s
+
+
+def _bloat(job: JobBoard) -> Iterator[Row]:
+    """Of the clocks that run: once the plan is applied only its gap to the bound is left."""
+    forecast = job.decision.forecast if job.decision else None
+    if forecast is None:
+        return
+    applied = job.applied is not None and job.applied == job.decision
+    left_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
+    name = job.view.policy.name
+    yield (name, "intrinsic"), max(0.0, left_w) if applied else forecast.intrinsic_bloat_w
+    yield (name, "extrinsic"), 0.0 if applied else forecast.extrinsic_bloat_w
+
+
+def _slowdown(job: JobBoard) -> Iterator[Row]:
+    current, baseline = job.view.current, job.view.baseline
+    if current and baseline:
+        yield (job.view.policy.name,), current.time_mean_s / baseline.time_mean_s - 1.0
+
+
+def _margin(job: JobBoard) -> Iterator[Row]:
+    current, baseline = job.view.current, job.view.baseline
+    if current and baseline:
+        deadline_s = job.view.policy.slo.deadline_s(baseline.time_mean_s)
+        yield (job.view.policy.name,), 1.0 - current.time_mean_s / deadline_s
+
+
+def _generation(job: JobBoard) -> Iterator[Row]:
+    if job.decision:
+        yield (job.view.policy.name,), float(job.decision.generation)
+
+
+def _gap(job: JobBoard) -> Iterator[Row]:
+    if job.decision and job.decision.forecast:
+        yield (job.view.policy.name,), job.decision.forecast.gap_ratio
+
+
+def _clock(job: JobBoard) -> Iterator[Row]:
+    for action in job.decision.actions if job.decision else ():
+        if action.clock_mhz is not None:
+            yield (job.view.policy.name, action.uuid), action.clock_mhz * HERTZ_PER_MHZ
+
+
+def _errors(job: JobBoard) -> Iterator[Row]:
+    for target, ratio in (
+        ("time", job.predict_error_time_ratio),
+        ("power", job.predict_error_power_ratio),
+    ):
+        if ratio is not None:
+            yield (job.view.policy.name, target), ratio
+
+
+def _mode(job: JobBoard) -> Iterator[Row]:
+    for mode in MODES:
+        yield (job.view.policy.name, mode), float(job.mode == mode)
+
+
+_JOB_ROWS: tuple[tuple[m.Metric, Callable[[JobBoard], Iterator[Row]]], ...] = (
+    (m.JOB_ITERATION_TIME, _iteration_time),
+    (m.JOB_POWER, _power),
+    (m.JOB_ENERGY_BLOAT, _bloat),
+    (m.JOB_SLOWDOWN, _slowdown),
+    (m.JOB_SLO_MARGIN, _margin),
+    (m.PLAN_GENERATION, _generation),
+    (m.PLAN_GAP, _gap),
+    (m.PLAN_CLOCK, _clock),
+    (m.PREDICT_ERROR, _errors),
+    (m.CONTROLLER_MODE, _mode),
+)
+
+
+def _bare(metric: m.Metric) -> str:
+    """The name as the client library wants it: it puts the kind's suffix back itself."""
+    return metric.full_name.removesuffix("_total").removesuffix("_info")
+
+
+def _gauge(metric: m.Metric, rows: Iterable[Row]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+def _counter(metric: m.Metric, rows: Iterable[Row]) -> CounterMetricFamily:
+    family = CounterMetricFamily(_bare(metric), metric.help, labels=metric.labels)
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(metric: m.Metric, counted: Histogram) -> HistogramMetricFamily:
+    bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
+    buckets = list(zip(bounds, map(float, counted.counts), strict=True))
+    family = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+    family.add_metric((), buckets, counted.sum_s)
+    return family

@@ -1,0 +1,1 @@
+"""The page and the JSON API: they show the board, and can do nothing else."""

@@ -1,0 +1,148 @@
+"""The controller's face: routes from addresses to what the board says.
+
+Reads boards and nothing else, so it can neither plan nor command. Read only by
+construction: no route takes anything but GET.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.web.answer import encode, found, found_bytes, refusal
+from joulecut_controller.web.guard import Guard
+from joulecut_controller.web.job import job_json
+from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.render import board_json, event_with_detail_json
+from joulecut_controller.web.stream import Stream
+from joulecut_controller.web.timeline import timeline_json
+
+STATIC = Path(__file__).parent / "static"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+EVENTS_DEFAULT = 100
+EVENTS_MAX = 1000
+STALE_PASSES = 6  # A pass may be slow, or the last one may have failed; six in a row are a fault.
+STALE_S_MIN = 30.0  # With intervals of a second, do not call a busy machine ill.
+
+
+def build(
+    publisher: Publisher,
+    *,
+    metrics_text: Callable[[], bytes] | None = None,
+    hosts: Iterable[str] = (),
+) -> ASGIApp:
+    """The whole web application.
+
+    `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
+    allowed in the Host header besides loopback ones, for a controller that listens there.
+    """
+    pages = _Pages(publisher, metrics_text)
+    routes = [
+        Route("/", pages.page),
+        Mount("/static", StaticFiles(directory=STATIC)),
+        Route("/api/v1/board", pages.board),
+        Route("/api/v1/jobs", pages.jobs),
+        Route("/api/v1/jobs/{name:path}/timeline", pages.timeline),
+        Route("/api/v1/jobs/{name:path}", pages.job),
+        Route("/api/v1/events", pages.events),
+        Route("/api/v1/stream", Stream(publisher, pages.encoded)),
+        Route("/metrics", pages.metrics),
+        Route("/healthz", pages.health),
+    ]
+    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
+
+
+class _Pages:
+    """The routes' answers. A board is encoded once, however many ask for it."""
+
+    def __init__(self, publisher: Publisher, metrics_text: Callable[[], bytes] | None) -> None:
+        self._publisher = publisher
+        self._metrics_text = metrics_text
+        self._last: tuple[Board, bytes] | None = None
+
+    def encoded(self, board: Board) -> bytes:
+        if self._last is None or self._last[0] is not board:
+            self._last = (board, encode(board_json(board)))
+        return self._last[1]
+
+    async def page(self, _: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+    async def board(self, _: Request) -> Response:
+        return found_bytes(self.encoded(self._now()))
+
+    async def jobs(self, _: Request) -> Response:
+        board = self._now()
+        return found({"jobs": [job_json(job, board.view) for job in board.jobs]})
+
+    async def job(self, request: Request) -> Response:
+        board = self._now()
+        return found(job_json(_job_of(board, request.path_params["name"]), board.view))
+
+    async def timeline(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        timeline = timeline_json(_job_of(self._now(), name))
+        if timeline is None:
+            raise HTTPException(404, f"job {name} has no plan with operations yet")
+        return found(timeline)
+
+    async def events(self, request: Request) -> Response:
+        board = self._now()
+        limit = _limit(request.query_params.get("limit", str(EVENTS_DEFAULT)))
+        job = request.query_params.get("job", "")
+        chosen = [event for event in board.events if not job or event.job == job]
+        return found({"events": [event_with_detail_json(event) for event in chosen[:limit]]})
+
+    async def metrics(self, _: Request) -> Response:
+        if self._metrics_text is None:
+            raise HTTPException(404, "this controller serves no metrics")
+        return Response(self._metrics_text(), headers={"content-type": METRICS_TYPE})
+
+    async def health(self, _: Request) -> Response:
+        board = self._now()
+        age_s = self._publisher.age_s()
+        limit_s = max(STALE_S_MIN, STALE_PASSES * board.interval_s)
+        if age_s > limit_s:
+            raise HTTPException(503, f"the last pass ended {age_s:.0f} s ago")
+        return found({"ok": True, "pass_number": board.pass_number, "age_s": round(age_s, 3)})
+
+    def _now(self) -> Board:
+        board = self._publisher.current()
+        if board is None:
+            raise HTTPException(503, "the first pass has not ended yet: try again in a moment")
+        return board
+
+
+def _job_of(board: Board, name: str) -> JobBoard:
+    for job in board.jobs:
+        if job.view.policy.name == name:
+            return job
+    known = ", ".join(job.view.policy.name for job in board.jobs) or "none"
+    raise HTTPException(404, f"no job {name!r:.100} in the policy; there are: {known:.500}")
+
+
+def _limit(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= EVENTS_MAX:
+        return int(text)
+    raise HTTPException(400, f"limit must be a whole number from 1 to {EVENTS_MAX}")
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    sentence = (
+        error.detail if error.detail != "Not Found" else f"nothing at {request.url.path:.200}"
+    )
+    return refusal(error.status_code, sentence, error.headers)
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    # Starlette raises the error again after this answer, so the server's log has it whole.
+    return refusal(500, f"this answer could not be made: {type(error).__name__}")

@@ -1,0 +1,76 @@
+"""Who may ask, and what a browser may do with the answer.
+
+The page has no login: it relies on the loopback interface. That holds only if no other
+site can read it through a visitor's browser, so a request must name a host we know
+(a foreign name that resolves to 127.0.0.1, "DNS rebinding", is refused), and answers
+forbid framing, foreign scripts and reading from other origins.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from joulecut_controller.web.answer import refusal
+
+READING = ("GET", "HEAD")
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+class Guard:
+    """Lets reading requests for known hosts through, and marks every answer.
+
+    `hosts` are names or addresses, without port, allowed besides the loopback ones.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # no web sockets, no lifespan: nothing else is served
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        host = host_name(Headers(scope=scope).get("host", ""))
+        if not (is_loopback(host) or host in self._hosts):
+            answer = refusal(403, "this host name is not served here: use http://127.0.0.1")
+            await answer(scope, receive, marked)
+        elif scope["method"] not in READING:
+            answer = refusal(405, "read only: GET and HEAD are served", {"allow": "GET, HEAD"})
+            await answer(scope, receive, marked)
+        else:
+            await self._app(scope, receive, marked)
+
+
+def host_name(header: str) -> str:
+    """The host of a Host header, lower case, without port and brackets."""
+    text = header.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") <= 1 else text
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

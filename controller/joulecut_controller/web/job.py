@@ -1,0 +1,160 @@
+"""One job as JSON: what it was promised, what it does now, what is planned, and why.
+
+Measured and predicted never share a key: windows are measured, plans and frontiers
+predicted, and every ratio sits under the word that says which it is.
+"""
+
+from collections.abc import Iterable
+
+from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.plan.record import plan_json
+from joulecut_controller.policy.policy import JobPolicy, Mode
+from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.web.answer import Json, number
+
+_BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
+
+
+def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
+    """The most that is done to any job: what a stranger should read first."""
+    return max((job.mode for job in jobs), key=_BY_STRENGTH.index, default="off")
+
+
+def job_json(job: JobBoard, view: View) -> Json:
+    """One job, without the operations of its plan."""
+    told, policy = job.view, job.view.policy
+    return {
+        "name": policy.name,
+        "mode": job.mode,
+        "sentence": job.sentence,
+        "complaint": told.complaint,
+        "slo": _slo_json(policy, told.baseline),
+        "granularity": policy.clocks.granularity,
+        "clock_min_mhz": policy.clocks.min_mhz,
+        "min_dwell_s": number(policy.clocks.min_dwell_s),
+        "pipeline": _pipeline_json(policy),
+        "profile": policy.profile.source if policy.profile else None,
+        "evidence": evidence(told),
+        "report_age_s": number(told.report_age_s),
+        "peer_iteration_time_s": number(told.peer_iteration_time_s),
+        "generation_running": told.generation_running,
+        "baseline": _window_json(told.baseline),
+        "current": _window_json(told.current),
+        "measured": _measured_json(job),
+        "predicted": {
+            "saved_j": number(job.saved_predicted_j),
+            "error_time_ratio": number(job.predict_error_time_ratio),
+            "error_power_ratio": number(job.predict_error_power_ratio),
+        },
+        "frontier": [_point_json(point) for point in job.frontier],
+        "decision": job.decision and plan_json(job.decision),
+        "applied": job.applied and plan_json(job.applied),
+        "gpus": _clocks_json(job, view),
+    }
+
+
+def evidence(told: JobView) -> Json:
+    """What the job tells of itself, and hence what can be done for it at most."""
+    if told.loads:
+        return {"level": "L1", "text": "tells its rate, and how long its operations take"}
+    if number(told.report_age_s) is not None:
+        return {"level": "L1", "text": "tells its rate"}
+    return {"level": "L0", "text": "tells nothing, so no clock is changed"}
+
+
+def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
+    slo = policy.slo
+    absolute = slo.max_iteration_time_s is not None
+    known = slo.deadline_s(baseline.time_mean_s if baseline else 0.0)
+    return {
+        "given_as": slo.given_as,
+        "max_slowdown_ratio": number(slo.max_slowdown),
+        "max_iteration_time_s": number(slo.max_iteration_time_s),
+        "deadline_s": number(known) if absolute or baseline else None,
+    }
+
+
+def _pipeline_json(policy: JobPolicy) -> Json | None:
+    pipeline = policy.pipeline
+    if pipeline is None:
+        return None
+    return {
+        "schedule": pipeline.schedule,
+        "stages": pipeline.stages,
+        "microbatches": pipeline.microbatches,
+        "tensor_parallel": pipeline.tensor_parallel,
+        "data_parallel": pipeline.data_parallel,
+        "sync": pipeline.sync,
+    }
+
+
+def _window_json(window: Window | None) -> Json | None:
+    if window is None:
+        return None
+    return {
+        "iterations": window.iterations,
+        "iteration_time_s": number(window.time_mean_s),
+        "iteration_time_sd_s": number(window.time_sd_s),
+        "energy_j": number(window.energy_j),
+        "power_w": number(window.power_w),
+    }
+
+
+def _measured_json(job: JobBoard) -> Json:
+    """Now against baseline, both measured; null until both are."""
+    baseline, current = job.view.baseline, job.view.current
+    slowdown = saved = None
+    if baseline and current and baseline.time_mean_s:
+        slowdown = current.time_mean_s / baseline.time_mean_s - 1.0
+        if baseline.energy_j and current.energy_j is not None:
+            saved = 1.0 - current.energy_j / baseline.energy_j
+    return {
+        "saved_j": number(job.saved_measured_j),
+        "saved_ratio": number(saved),
+        "slowdown_ratio": number(slowdown),
+    }
+
+
+def _point_json(point: FrontierPoint) -> Json:
+    return {
+        "iteration_time_s": number(point.iteration_time_s),
+        "energy_j": number(point.energy_j),
+        "lower_bound_j": number(point.lower_bound_j),
+    }
+
+
+def _clocks_json(job: JobBoard, view: View) -> list[Json]:
+    """Recommended against applied, GPU by GPU, in the order of the stages."""
+    actions = {action.uuid: action for action in job.decision.actions} if job.decision else {}
+    rows = []
+    for stage, uuids in enumerate(job.view.stages):
+        for uuid in uuids:
+            action, gpu = actions.get(uuid), view.gpus.get(uuid)
+            row = {
+                "uuid": uuid,
+                "stage": stage,
+                "clock_recommended_mhz": action.clock_mhz if action else None,
+                "verb": action.verb if action else None,
+                "reason": action.reason if action else "",
+            }
+            rows.append(row | _device_json(gpu))
+    return rows
+
+
+def _device_json(gpu: GpuView | None) -> Json:
+    if gpu is None:
+        return dict.fromkeys(
+            ("node", "index", "clock_asked_mhz", "clock_seen_mhz", "clock_lowest_mhz",
+             "clock_highest_mhz", "power_w", "age_s")
+        )  # fmt: skip
+    seen, clocks = gpu.snapshot, gpu.description.clocks_mhz
+    return {
+        "node": gpu.node,
+        "index": gpu.description.index,
+        "clock_asked_mhz": seen.lease.clock_max_mhz if seen and seen.lease else None,
+        "clock_seen_mhz": seen.clock_sm_mhz if seen else None,
+        "clock_lowest_mhz": clocks[0] if clocks else None,
+        "clock_highest_mhz": clocks[-1] if clocks else None,
+        "power_w": number(seen.power_average_w) if seen else None,
+        "age_s": number(gpu.age_s),
+    }

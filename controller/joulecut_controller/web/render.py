@@ -1,0 +1,142 @@
+"""The board as JSON: one shape for the page, the API and the command line.
+
+Keys carry their unit. What is not known is null, never zero and never NaN. Ages and
+remaining lease times are as of `at_unix_s`, the moment the pass looked.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from joulecut_controller.board import Board
+from joulecut_controller.ports import Event
+from joulecut_controller.view import GpuView, NodeView
+from joulecut_controller.web.answer import Json, number
+from joulecut_controller.web.job import job_json, strongest_mode
+from joulecut_wire.messages import GpuSnapshot
+
+EVENTS_ON_BOARD = 50  # As many as a person reads; /api/v1/events has the rest.
+
+SIMULATED = "GPU-sim-"  # How the simulator begins its UUIDs; a driver's are "GPU-" and hex.
+
+_NOTHING_SEEN = GpuSnapshot(uuid="")
+
+
+def board_json(board: Board) -> Json:
+    """Everything shown, except the operations of plans: those have addresses of their own."""
+    work = _work_by_gpu(board)
+    return {
+        "at_unix_s": number(board.at_unix_s),
+        "pass_number": board.pass_number,
+        "epoch": board.epoch,
+        "interval_s": number(board.interval_s),
+        "sentence": board.sentence,
+        "mode": strongest_mode(board.jobs),
+        "simulated": any(uuid.startswith(SIMULATED) for uuid in board.view.gpus),
+        "policy": {
+            "source": board.policy_source,
+            "digest": board.policy_digest,
+            "error": board.policy_error,
+        },
+        "nodes": [node_json(node) for node in board.view.nodes],
+        "gpus": [gpu_json(gpu, work.get(gpu.uuid)) for gpu in _in_order(board.view.gpus)],
+        "jobs": [job_json(job, board.view) for job in board.jobs],
+        "events": [event_json(event) for event in board.events[:EVENTS_ON_BOARD]],
+    }
+
+
+def node_json(node: NodeView) -> Json:
+    """One agent, as its connection stands."""
+    return {
+        "node": node.node,
+        "address": node.address,
+        "connected": node.connected,
+        "error": node.error,
+        "agent_version": node.agent_version,
+        "epoch_seen": node.epoch_seen,
+        "ttl_max_s": number(node.ttl_max_s),
+    }
+
+
+def gpu_json(gpu: GpuView, work: tuple[str, int] | None = None) -> Json:
+    """One GPU. `work` is the job and stage it serves, None where no job of the policy has it."""
+    description = gpu.description
+    seen = gpu.snapshot or _NOTHING_SEEN
+    clocks = description.clocks_mhz
+    return {
+        "uuid": gpu.uuid,
+        "node": gpu.node,
+        "index": description.index,
+        "model": description.model,
+        "simulated": gpu.uuid.startswith(SIMULATED),
+        "job": work[0] if work else None,
+        "stage": work[1] if work else None,
+        "age_s": number(gpu.age_s),
+        "controllable": description.controllable,
+        "why_not_controllable": description.reason,
+        "clock_seen_mhz": seen.clock_sm_mhz,
+        "clock_asked_mhz": seen.lease.clock_max_mhz if seen.lease else None,
+        "clock_lowest_mhz": clocks[0] if clocks else None,
+        "clock_highest_mhz": clocks[-1] if clocks else None,
+        "power_average_w": number(seen.power_average_w),
+        "power_instant_w": number(seen.power_instant_w),
+        "power_limit_w": number(seen.power_limit_enforced_w),
+        "temperature_celsius": number(seen.temperature_celsius),
+        "utilization_gpu_ratio": number(seen.utilization_gpu_ratio),
+        "event_reasons": list(seen.event_reasons),
+        "lease": _lease_json(gpu),
+    }
+
+
+def event_json(event: Event) -> Json:
+    """One line of the audit trail; `detail` is an object where it was kept as one."""
+    return {
+        "at_unix_s": number(event.at_unix_s),
+        "kind": event.kind,
+        "job": event.job,
+        "generation": event.generation,
+        "text": event.text,
+    }
+
+
+def event_with_detail_json(event: Event) -> Json:
+    """As `event_json`, with the whole detail (a plan is tens of kilobytes)."""
+    return {**event_json(event), "detail": _detail(event.detail)}
+
+
+def _detail(text: str) -> Any:
+    """What the store kept as JSON text; as plain text where it is not JSON after all."""
+    if not text:
+        return None
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except ValueError:
+        return text
+
+
+def _lease_json(gpu: GpuView) -> Json | None:
+    lease = gpu.snapshot.lease if gpu.snapshot else None
+    if lease is None:
+        return None
+    return {
+        "job": lease.job,
+        "epoch": lease.epoch,
+        "generation": lease.generation,
+        "clock_min_mhz": lease.clock_min_mhz,
+        "clock_max_mhz": lease.clock_max_mhz,
+        # The snapshot is old by now, and the lease ran on meanwhile.
+        "remaining_s": number(max(0.0, lease.expires_in_s - gpu.age_s)),
+    }
+
+
+def _work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
+    return {
+        uuid: (job.view.policy.name, stage)
+        for job in board.jobs
+        for stage, uuids in enumerate(job.view.stages)
+        for uuid in uuids
+    }
+
+
+def _in_order(gpus: Mapping[str, GpuView]) -> list[GpuView]:
+    return sorted(gpus.values(), key=lambda gpu: (gpu.node, gpu.description.index, gpu.uuid))

@@ -1,0 +1,86 @@
+"""Runs the web application inside the controller's own event loop.
+
+Apart from `app`, because uvicorn on its own takes over signals and logging, which belong
+to the controller, and waits without end for streams that never finish.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from joulecut_wire.errors import Unavailable
+
+CONNECTIONS_MAX = 512  # Watchers, scrapers and a few tabs fetching; beyond it something is wrong.
+GRACE_S = 2.0  # For answers under way at a stop; streams end by themselves before that.
+BACKLOG = 128
+
+
+class Server:
+    """One listening socket and its application. `await start()`, then `await stop()`."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        self._app = app
+        self._host = host
+        self._port = port
+        self._running: asyncio.Task[None] | None = None
+        self._uvicorn: _Quiet | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use; after `start`, also where 0 was asked for."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Binds and serves. Raises Unavailable where the address cannot be had."""
+        listener = _bind(self._host, self._port)
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app,
+            lifespan="off",
+            ws="none",
+            log_config=None,  # logging belongs to the controller
+            access_log=False,  # a line a scrape would bury the decisions
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=int(GRACE_S),
+        )
+        self._uvicorn = _Quiet(config)
+        self._running = asyncio.create_task(self._uvicorn.serve([listener]), name="web")
+        while not self._uvicorn.started and not self._running.done():
+            await asyncio.sleep(0.01)
+        if self._running.done():
+            await self._running
+
+    async def stop(self) -> None:
+        """Stops listening and ends all answers; close the publisher first."""
+        if self._uvicorn is not None and self._running is not None:
+            self._uvicorn.should_exit = True
+            await self._running
+
+
+class _Quiet(uvicorn.Server):
+    """uvicorn without its signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {reason}; choose another listen.http"
+        ) from None

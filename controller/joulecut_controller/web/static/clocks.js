@@ -1,0 +1,91 @@
+// Recommended against applied, GPU by GPU: what the plan wants, what the lease asks, what
+// the device shows.
+
+import { h, keyed, setText, show } from "./dom.js";
+import { gpuName, known, mhz, NONE } from "./format.js";
+
+const SHOWN_RATIO = 0.75; // At least the top quarter of the clocks, or noise looks like a cut.
+const ROWS_MAX = 64; // More than a screen says nothing; the API has them all.
+
+export class Clocks {
+  constructor() {
+    this.rows = h("ol", { class: "clocks" });
+    this.head = h("p", { class: "clock-row clock-head" },
+      h("span", {}, "stage, GPU"), h("span"), h("span", { class: "numbers" }, h("span", {}, "plan"), h("span", {}, "asked"), h("span", {}, "seen")));
+    this.note = h("p", { class: "empty small" });
+    this.scale = h("p", { class: "clock-scale", "aria-hidden": "true" }, h("span"), h("span"));
+    this.reasons = h("ul");
+    this.details = h("details", { open: true }, h("summary", {}, "Why these clocks"), this.reasons);
+    this.root = h("section", { class: "card clocks-card" },
+      h("h2", {}, "Clocks: recommended against applied"),
+      h("p", { class: "clock-key" },
+        h("span", { class: "want-key" }, "recommended"), h("span", { class: "ask-key" }, "asked, under a lease"),
+        h("span", { class: "see-key" }, "seen on the device")),
+      this.head, this.rows, this.scale, this.note, this.details);
+  }
+
+  update(job) {
+    const rows = job.gpus.slice(0, ROWS_MAX);
+    const clocks = rows.flatMap((g) => [g.clock_recommended_mhz, g.clock_asked_mhz, g.clock_seen_mhz]).filter(known);
+    const high = Math.max(...rows.map((g) => g.clock_highest_mhz).filter(known), ...clocks);
+    const floor = Math.min(...clocks, job.clock_min_mhz || high, SHOWN_RATIO * high);
+    const low = Math.max(0, Math.floor((floor - 0.1 * (high - floor) - 1) / 50) * 50);
+    keyed(this.rows, rows, (g) => g.uuid, make, (node, g) => update(node, g, low, high));
+    const drawable = Number.isFinite(high) && rows.length > 0;
+    show(this.scale, drawable);
+    show(this.head, drawable);
+    setText(this.scale.children[0], mhz(low));
+    setText(this.scale.children[1], mhz(high));
+    const hidden = job.gpus.length - rows.length;
+    show(this.note, !rows.length || hidden > 0);
+    setText(this.note, rows.length
+      ? `${hidden} more in the job’s JSON.`
+      : job.complaint || "No GPU has reported this job yet.");
+    const reasons = byReason(rows);
+    show(this.details, reasons.length > 0);
+    keyed(this.reasons, reasons, ([reason]) => reason, () => h("li", {}, h("b"), " ", h("span")), (node, [reason, of]) => {
+      setText(node.children[0], of.map(gpuName).join(", "));
+      setText(node.children[1], reason);
+    });
+  }
+}
+
+/** [reason, GPUs] pairs: stages in the middle of a pipeline mostly share theirs. */
+function byReason(rows) {
+  const groups = new Map();
+  for (const gpu of rows) {
+    if (gpu.reason) groups.set(gpu.reason, [...(groups.get(gpu.reason) ?? []), gpu]);
+  }
+  return [...groups];
+}
+
+/** No clock means the default one, where it is known that none was given. */
+const clockText = (clock, certain) => (known(clock) ? String(clock) : certain ? "default" : NONE);
+
+function make() {
+  return h("li", {},
+    h("span", { class: "who" }),
+    h("span", { class: "track" }, h("span", { class: "ask" }), h("span", { class: "want" }), h("span", { class: "see" })),
+    h("span", { class: "numbers" }));
+}
+
+function update(node, gpu, low, high) {
+  const [who, track, numbers] = node.children;
+  const [ask, want, see] = track.children;
+  const at = (clock) => `${(100 * (clock - low)) / (high - low)}%`;
+  who.replaceChildren(h("b", {}, String(gpu.stage)), ` ${gpuName(gpu)}`);
+  who.title = gpu.uuid;
+  show(ask, known(gpu.clock_asked_mhz));
+  if (known(gpu.clock_asked_mhz)) ask.style.width = at(gpu.clock_asked_mhz);
+  show(want, known(gpu.clock_recommended_mhz));
+  if (known(gpu.clock_recommended_mhz)) want.style.left = at(gpu.clock_recommended_mhz);
+  show(see, known(gpu.clock_seen_mhz) && gpu.clock_seen_mhz >= low);
+  if (known(gpu.clock_seen_mhz)) see.style.left = at(gpu.clock_seen_mhz);
+  const wanted = clockText(gpu.clock_recommended_mhz, gpu.verb !== null);
+  const asked = clockText(gpu.clock_asked_mhz, known(gpu.age_s));
+  const seen = clockText(gpu.clock_seen_mhz, false);
+  numbers.replaceChildren(
+    h("span", { class: "want-number", title: "recommended, MHz" }, wanted),
+    h("span", { class: "ask-number", title: "asked, MHz" }, asked),
+    h("span", { class: "see-number", title: "seen, MHz" }, seen));
+}

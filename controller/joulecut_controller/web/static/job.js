@@ -1,0 +1,95 @@
+// One job, from what it was promised down to single operations.
+
+import { Clocks } from "./clocks.js";
+import { h, setText, show } from "./dom.js";
+import { ago, clock, known, percent, plural } from "./format.js";
+import { Frontier, sloText } from "./frontier.js";
+import { Tiles } from "./tiles.js";
+import { Timeline } from "./timeline.js";
+
+const MODES = {
+  enforce: "enforcing",
+  recommend: "recommending, nothing is sent",
+  off: "off",
+};
+
+export const modeText = (mode) => MODES[mode] ?? mode;
+
+export class Job {
+  constructor() {
+    this.name = h("h2", { class: "job-name" });
+    this.mode = h("span", { class: "chip" });
+    this.shape = h("p", { class: "facts" });
+    this.sentence = h("p", { class: "job-sentence" });
+    this.reason = h("p", { class: "reason" });
+    this.complaint = h("p", { class: "banner warn", hidden: true });
+    this.tiles = new Tiles();
+    this.frontier = new Frontier();
+    this.clocks = new Clocks();
+    this.timeline = new Timeline();
+    this.root = h("article", {},
+      h("div", { class: "job-head" },
+        h("div", { class: "job-title" }, this.name, this.mode), this.sentence, this.reason, this.shape, this.complaint),
+      this.tiles.root,
+      h("div", { class: "pair" }, this.frontier.root, this.clocks.root),
+      this.timeline.root);
+  }
+
+  update(job, history) {
+    setText(this.name, job.name);
+    setText(this.mode, modeText(job.mode));
+    this.mode.className = `chip ${job.mode}`;
+    setText(this.sentence, sentence(job.sentence));
+    const reason = reasonOf(job);
+    show(this.reason, reason !== "");
+    setText(this.reason, reason);
+    setText(this.shape, shapeOf(job));
+    show(this.complaint, job.complaint !== "");
+    setText(this.complaint, `The job cannot be laid out: ${job.complaint}`);
+    this.tiles.update(job, history);
+    this.frontier.update(job);
+    this.clocks.update(job);
+    this.timeline.update(job);
+  }
+}
+
+export function sentence(text) {
+  if (!text) return "";
+  // A key of the policy (max_slowdown) keeps its letters.
+  const first = text.split(" ")[0].includes("_") ? text : text[0].toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(first) ? first : `${first}.`;
+}
+
+/** Why the newest plan is as it is, and what became of it. */
+function reasonOf(job) {
+  const plan = job.decision;
+  if (!plan) return "";
+  if (!plan.generation) return plan.reason === job.sentence ? "" : sentence(plan.reason);
+  const parts = [`Plan ${plan.generation}, made ${clock(plan.made_at_unix_s)}: ${sentence(plan.reason)}`];
+  if (plan.refused) parts.push(`Refused by the guard: ${sentence(plan.refused)}`);
+  else if (!plan.actions.length) parts.push("No change.");
+  else if (job.applied?.generation === plan.generation) parts.push("Applied under leases.");
+  else if (job.mode === "recommend") parts.push("Not applied: only recommended.");
+  else if (job.applied) parts.push(`Not applied yet: plan ${job.applied.generation} is held.`);
+  else parts.push("Not applied: clocks are at default.");
+  return parts.join(" ");
+}
+
+function shapeOf(job) {
+  const parts = [];
+  const pipe = job.pipeline;
+  if (pipe) {
+    parts.push(`${pipe.schedule === "1f1b" ? "1F1B" : "GPipe"}, ${plural(pipe.stages, "stage")} × ${plural(pipe.microbatches, "microbatch").replace("microbatchs", "microbatches")}`);
+    if (pipe.tensor_parallel > 1) parts.push(`tensor parallel ${pipe.tensor_parallel}`);
+    if (pipe.data_parallel > 1) parts.push(`data parallel ${pipe.data_parallel}`);
+  }
+  parts.push(`granularity ${job.granularity}`, sloText(job));
+  parts.push(job.profile === null ? "no profile" : `profile ${job.profile.split("/").pop()}`);
+  parts.push(`${job.evidence.level}: ${job.evidence.text}`);
+  if (known(job.report_age_s)) parts.push(`last report ${ago(job.report_age_s)} ago`);
+  const { error_time_ratio: time, error_power_ratio: power } = job.predicted;
+  if (known(time) && known(power)) {
+    parts.push(`predictions off by ${percent(time)} in time, ${percent(power)} in power`);
+  }
+  return parts.join(" · ");
+}

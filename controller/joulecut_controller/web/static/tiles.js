@@ -1,0 +1,154 @@
+// Now against baseline, in numbers: each says whether it was measured or predicted.
+
+import { h, s, setText, show } from "./dom.js";
+import { joules, known, NONE, percent, seconds, watts } from "./format.js";
+
+const GRANULARITIES = [
+  ["gpu", "one clock per GPU"],
+  ["edge", "two clocks per GPU"],
+  ["computation", "a clock per operation"],
+];
+
+const NOISE = 0.005; // Differences of half a percent are neither good nor bad news.
+
+/** The slowdown the job agreed to, whichever way its target was written. */
+function toleratedOf(job) {
+  const { deadline_s: deadline } = job.slo;
+  const before = job.baseline?.iteration_time_s;
+  return known(deadline) && known(before) ? Math.max(0, deadline / before - 1) : 0;
+}
+
+/** What the GPUs themselves show together, until a window of iterations is complete. */
+function readings(job) {
+  const all = job.gpus.map((gpu) => gpu.power_w);
+  return all.length && all.every(known) ? all.reduce((sum, watt) => sum + watt, 0) : null;
+}
+
+export class Tiles {
+  constructor() {
+    this.time = new Tile("Iteration time");
+    this.energy = new Tile("Energy per iteration");
+    this.power = new Tile("Power of the job");
+    this.saved = new Savings();
+    this.root = h("div", { class: "tiles" }, this.time.root, this.energy.root, this.power.root, this.saved.root);
+  }
+
+  /** `history` are the values of earlier boards, oldest first. */
+  update(job, history) {
+    const { baseline, current, measured } = job;
+    const plan = job.decision?.actions.length ? job.decision.forecast : null;
+    const planPower = plan ? plan.energy_j / plan.iteration_time_s : null;
+    this.time.update({
+      now: seconds(current?.iteration_time_s, 4),
+      change: measured.slowdown_ratio, better: (r) => r < 0,
+      // Slower than agreed is only our fault where no sibling is waited for.
+      tolerated: known(job.peer_iteration_time_s) ? Infinity : toleratedOf(job),
+      baseline: seconds(baseline?.iteration_time_s, 4),
+      plan: seconds(plan?.iteration_time_s, 4),
+      line: history.map((point) => point.time), base: baseline?.iteration_time_s, limit: job.slo.deadline_s,
+    });
+    this.energy.update({
+      now: joules(current?.energy_j, 4),
+      change: known(measured.saved_ratio) ? -measured.saved_ratio : null, better: (r) => r < 0, tolerated: 0,
+      baseline: joules(baseline?.energy_j, 4),
+      plan: joules(plan?.energy_j, 4),
+      line: history.map((point) => point.energy), base: baseline?.energy_j,
+    });
+    const power = current?.power_w ?? readings(job), powerBefore = baseline?.power_w;
+    this.power.update({
+      now: watts(power, 4),
+      change: known(power) && known(powerBefore) ? power / powerBefore - 1 : null, better: (r) => r < 0, tolerated: 0,
+      baseline: watts(powerBefore, 4),
+      plan: watts(planPower, 4),
+      line: history.map((point) => point.power), base: powerBefore,
+    });
+    this.saved.update(job);
+  }
+}
+
+class Tile {
+  constructor(title) {
+    this.now = h("p", { class: "big" });
+    this.change = h("span", { class: "change" });
+    this.spark = s("svg", { class: "spark", "aria-hidden": "true", preserveAspectRatio: "none" });
+    this.baseline = h("dd");
+    this.plan = h("dd");
+    this.root = h("section", { class: "card tile" },
+      h("h3", {}, title, " ", h("small", {}, "now, measured")),
+      h("div", { class: "headline" }, this.now, this.change),
+      this.spark,
+      h("dl", {},
+        h("div", {}, h("dt", {}, "baseline ", h("small", {}, "measured")), this.baseline),
+        h("div", {}, h("dt", {}, "plan ", h("small", {}, "predicted")), this.plan)));
+  }
+
+  update({ now, change, better, tolerated, baseline, plan, line, base, limit }) {
+    setText(this.now, now !== NONE ? now : baseline === NONE ? "not measured yet" : "measuring");
+    this.now.classList.toggle("none", now === NONE);
+    show(this.change, known(change));
+    setText(this.change, percent(change, { signed: true }));
+    const flat = known(change) && Math.abs(change) < NOISE;
+    this.change.className = `change ${flat ? "" : better(change) ? "good" : change <= tolerated + NOISE / 5 ? "" : "bad"}`;
+    setText(this.baseline, baseline);
+    setText(this.plan, plan);
+    spark(this.spark, line, base, limit);
+  }
+}
+
+const SPARK = { width: 220, height: 30 };
+const SPARK_RANGE_MIN = 0.02; // Less than two percent must not look like a mountain.
+
+/** The last passes as a line; the thin line is the baseline, the dashed one the deadline. */
+function spark(svg, values, base, limit) {
+  svg.setAttribute("viewBox", `0 0 ${SPARK.width} ${SPARK.height}`);
+  const all = [...values, base, limit].filter(known);
+  if (values.filter(known).length < 2) return svg.replaceChildren();
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  const room = Math.max(high - low, SPARK_RANGE_MIN * high);
+  const y = (v) => 3 + (SPARK.height - 6) * (1 - (v - (low + high - room) / 2) / room);
+  const x = (i) => (i / (values.length - 1)) * SPARK.width;
+  const level = (v, name) => known(v) ? [s("line", { class: name, x1: 0, x2: SPARK.width, y1: y(v), y2: y(v) })] : [];
+  let pen = "M";
+  let path = "";
+  values.forEach((v, i) => {
+    if (!known(v)) return void (pen = "M");
+    path += `${pen}${x(i).toFixed(1)},${y(v).toFixed(1)}`;
+    pen = "L";
+  });
+  svg.replaceChildren(...level(base, "base"), ...level(limit, "limit"), s("path", { d: path }));
+  return undefined;
+}
+
+class Savings {
+  constructor() {
+    this.measured = h("p", { class: "big" });
+    this.share = h("span", { class: "change good" });
+    this.predicted = h("dd");
+    this.bars = h("ul", { class: "bars" });
+    this.none = h("p", { class: "empty small" });
+    this.root = h("section", { class: "card tile savings" },
+      h("h3", {}, "Saved so far ", h("small", {}, "measured")),
+      h("div", { class: "headline" }, this.measured, this.share),
+      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted)),
+      h("h4", {}, "What each granularity saves ", h("small", {}, "predicted")),
+      this.bars, this.none);
+  }
+
+  update(job) {
+    setText(this.measured, joules(job.measured.saved_j));
+    const wattHours = job.measured.saved_j / 3600;
+    setText(this.share, wattHours >= 1 ? `${wattHours >= 1000 ? (wattHours / 1000).toFixed(1) : Math.round(wattHours)}\u202f${wattHours >= 1000 ? "kWh" : "Wh"}` : "");
+    setText(this.predicted, joules(job.predicted.saved_j));
+    const savings = job.decision?.forecast?.saved_ratio_by_granularity ?? {};
+    const best = Math.max(0.01, ...Object.values(savings));
+    const rows = GRANULARITIES.filter(([name]) => known(savings[name]));
+    show(this.none, !rows.length);
+    setText(this.none, job.profile === null ? "Not known: the job has no profile." : "Not known before the first plan.");
+    this.bars.replaceChildren(...rows.map(([name, meaning]) => {
+      const bar = h("span", { class: "fill" });
+      bar.style.width = `${Math.max(0, savings[name] / best) * 100}%`;
+      return h("li", { class: name === job.granularity ? "chosen" : "", title: meaning },
+        h("span", { class: "name" }, name), h("span", { class: "bar" }, bar), h("b", {}, percent(savings[name])));
+    }));
+  }
+}

@@ -1,0 +1,87 @@
+"""The planned iteration laid out in time: what the page draws, one row a stage.
+
+Predicted, never measured. Beside the plan stands the same pipeline with every operation
+at its fastest option of the profile: the slack the plan uses is the difference.
+"""
+
+from functools import lru_cache
+
+from joulecut_controller.board import JobBoard
+from joulecut_controller.graph import Graph, build
+from joulecut_controller.hardware import ClockOption, undominated
+from joulecut_controller.view import Window
+from joulecut_controller.web.answer import Json, number
+from joulecut_controller.workload import Kind, Pipeline, Profile
+
+GRAPHS_KEPT = 8  # Pipeline shapes of the jobs that are looked at; a graph is about a megabyte.
+
+
+def timeline_json(job: JobBoard) -> Json | None:
+    """The operations of the newest plan; None where it has none (no profile, no change).
+
+    Times are in the job's own seconds: the model's, times `time_scale` (measured over
+    modelled), so that they agree with the forecast.
+    """
+    plan, policy = job.decision, job.view.policy
+    if plan is None or plan.solution is None or policy.pipeline is None:
+        return None
+    solution, graph = plan.solution, _graph(policy.pipeline)
+    if len(solution.clocks) != len(graph.operations):
+        return None  # The policy changed under the plan; the next pass makes another.
+    told_s = plan.forecast.iteration_time_s if plan.forecast else solution.iteration_time_s
+    scale = told_s / solution.iteration_time_s
+    return {
+        "job": plan.job,
+        "generation": plan.generation,
+        "basis": "predicted",
+        "granularity": solution.granularity,
+        "iteration_time_s": number(told_s),
+        "deadline_s": number(plan.deadline_s),
+        "time_scale": number(scale),
+        "operations": _operations_json(graph, solution.clocks, solution.start_s, scale),
+        "fastest": _fastest_json(graph, policy.profile, job.view.baseline),
+    }
+
+
+@lru_cache(GRAPHS_KEPT)
+def _graph(pipeline: Pipeline) -> Graph:
+    return build(pipeline)
+
+
+def _operations_json(
+    graph: Graph, clocks: tuple[ClockOption, ...], start_s: tuple[float, ...], scale: float
+) -> list[Json]:
+    return [
+        {
+            "stage": operation.stage,
+            "microbatch": operation.microbatch,
+            "kind": operation.kind,
+            "clock_mhz": option.clock_mhz,
+            "start_s": number(start * scale),
+            "duration_s": number(option.time_s * scale),
+            "energy_j": number(option.energy_j),
+        }
+        for operation, option, start in zip(graph.operations, clocks, start_s, strict=True)
+    ]
+
+
+def _fastest_json(graph: Graph, profile: Profile | None, baseline: Window | None) -> Json | None:
+    """Every operation at its fastest option, started as soon as its inputs are there.
+
+    Stretched to the measured baseline where there is one: that is what runs at default clocks.
+    """
+    if profile is None or any((o.stage, o.kind) not in profile.options for o in graph.operations):
+        return None
+    fastest: dict[tuple[int, Kind], ClockOption] = {
+        key: undominated(options)[0] for key, options in profile.options.items()
+    }
+    clocks = tuple(fastest[operation.stage, operation.kind] for operation in graph.operations)
+    start_s = [0.0] * len(clocks)
+    for before, after in graph.edges:  # sorted by `before`, and that order is topological
+        start_s[after] = max(start_s[after], start_s[before] + clocks[before].time_s)
+    modelled_s = max(start + option.time_s for start, option in zip(start_s, clocks, strict=True))
+    told_s = baseline.time_mean_s if baseline else modelled_s
+    return {
+        "iteration_time_s": number(told_s),
+        "operations": _operations_json(graph, clocks, tuple(start_s), told_s / modelled_s),
+    }

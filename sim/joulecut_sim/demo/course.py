@@ -1,0 +1,270 @@
+"""The script of the demo: recommend, enforce, a straggler, and everything given back.
+
+Each phase says what it shows before it begins, and what was measured when it ends.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from joulecut_controller.policy.policy import Slo
+from joulecut_sim.card import now_s
+from joulecut_sim.demo import layout, summary
+from joulecut_sim.demo.cluster import Cluster, Say, check_port
+from joulecut_sim.demo.layout import TTL_S, Folder
+from joulecut_sim.demo.lookout import Follower, get_json
+from joulecut_sim.demo.settings import JOB, MICROBATCHES, NODES, STAGES, Phases, Settings
+from joulecut_sim.demo.summary import Tally
+from joulecut_sim.demo.target import target
+from joulecut_sim.demo.watch import Stopped, Watch, pulse
+from joulecut_sim.window import Window
+from joulecut_wire.command import FINE, INTERRUPTED
+from joulecut_wire.errors import Unavailable
+
+PATIENCE_S = 30.0  # beyond a phase's time, for a busy machine to get there
+WARM_S = 1.0  # the first iterations, while processes still start, are not judged
+STRAGGLER_RATIO = 1.15  # of the job's own iteration: a sibling with one throttled GPU
+# A target within half a percent of default clocks leaves no room for a step of 15 MHz (1 %).
+ROOM_RATIO_MIN = 1.005
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def play(settings: Settings, say: Say, show: Callable[[str], None]) -> int:
+    """Runs one demo; its exit status. Leaves no process, no file and no lock behind.
+
+    `show` opens the page for a person. Raises BadInput, and Unavailable with one sentence
+    for whatever did not go as it should.
+    """
+    slo = target(settings)
+    check_port(settings.port)
+    course = Course(settings, slo, Folder.make(), say, show)
+    with _signals(course.watch):
+        try:
+            failure = course.run()
+        finally:
+            left = course.end()
+    course.conclude()
+    if left or failure:
+        raise Unavailable(left or failure)
+    cut_short = settings.duration_s is not None and not course.finished
+    return INTERRUPTED if cut_short else FINE
+
+
+@contextmanager
+def _signals(watch: Watch) -> Iterator[None]:
+    """Asking to end sets a flag, so that nothing is left half done; asking twice as well."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        watch.stopping = True
+
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Course:
+    """The phases, and what was seen in them."""
+
+    def __init__(
+        self, settings: Settings, slo: Slo, folder: Folder, say: Say, show: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._slo = slo
+        self._folder = folder
+        self._say = say
+        self._show = show
+        self._phases = Phases.within(settings.duration_s)
+        self._tally = Tally(gpus_total=STAGES)
+        self._cluster: Cluster | None = None
+        self.watch = Watch(say, Follower(folder.results))
+        self.finished = False
+
+    def run(self) -> str:
+        """All phases; what went wrong, or nothing."""
+        try:
+            self._start()
+            self._recommend()
+            self._enforce()
+            while not self.finished:
+                self._straggle()
+                self._recover()
+                self.finished = self._settings.duration_s is not None
+            self._give_back()
+        except Stopped:
+            self._say("ending: every GPU is given back")
+        except Unavailable as error:
+            return str(error)
+        return ""
+
+    def end(self) -> str:
+        """Ends all processes and judges what they left; what is wrong with it, or nothing."""
+        cluster = self._cluster
+        if cluster is None:
+            self._folder.remove()
+            return ""
+        self._tally.gpus_restored = cluster.stop()
+        self._folder.remove()
+        if self._tally.gpus_restored < STAGES:
+            return f"{STAGES - self._tally.gpus_restored} GPUs are not back at default clocks"
+        return ""
+
+    # -- the phases ----------------------------------------------------------------------
+
+    def _start(self) -> None:
+        settings = self._settings
+        self._say(
+            f"Joulecut demo: {len(NODES)} simulated nodes, {STAGES} x {settings.sku.model}, "
+            f"one GPT-3 175B job of {STAGES} stages x {MICROBATCHES} microbatches"
+        )
+        layout.write_job(self._folder, settings)
+        layout.write_control(self._folder, None)
+        layout.write_policy(self._folder, settings, "recommend")
+        self._cluster = Cluster(self._folder, settings, self._say, self.watch.pause)
+        self.watch.cluster = self._cluster
+        self._cluster.start()
+        self._say(f"  page            http://{self._cluster.page}/")
+        self._show(f"http://{self._cluster.page}/")
+
+    def _recommend(self) -> None:
+        tally, watch = self._tally, self.watch
+        self._say(
+            "recommend: the baseline is measured and a plan is shown; no clock is touched "
+            f"({self._phases.recommend_s:.0f} s)"
+        )
+        watch.judge(tally.baseline, now_s() + WARM_S)
+        watch.run(self._phases.recommend_s)
+        watch.run(PATIENCE_S, until=lambda: self._job().get("decision") is not None)
+        tally.mode = str(self._job().get("mode", "off"))
+        tally.commands_while_recommending = watch.count_commands()
+        watch.judge(None)
+        time_s, energy_j = tally.baseline.time_s, tally.baseline.energy_j
+        if time_s is None or energy_j is None:
+            raise Unavailable("the job reported no whole iteration: no baseline was measured")
+        self._say(
+            f"  measured at default clocks: {time_s:.4f} s and {energy_j:.1f} J an iteration; "
+            f"{tally.commands_while_recommending} commands"
+        )
+        forecast = (self._job().get("decision") or {}).get("forecast")
+        if forecast:
+            self._say(
+                f"  recommended, not applied: {forecast['saved_ratio']:.1%} less energy at "
+                f"{forecast['slowdown_ratio']:+.2%} iteration time (predicted)"
+            )
+        else:
+            self._say(f"  the controller says: {self._sentence()}")
+
+    def _enforce(self) -> None:
+        tally, watch, phases = self._tally, self.watch, self._phases
+        assert tally.baseline.time_s is not None
+        room = self._slo.deadline_s(tally.baseline.time_s) / tally.baseline.time_s
+        self._say(f"enforce: the policy now says enforce, {self._settings.slo}")
+        layout.write_policy(self._folder, self._settings, "enforce")
+        watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
+        if room >= ROOM_RATIO_MIN and not watch.run(
+            PATIENCE_S, until=lambda: watch.commands.total > 0
+        ):
+            raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
+        watch.judge(tally.controlled, now_s() + phases.settle_s)
+        watch.run(phases.enforce_s)
+        watch.judge(None)
+        tally.mode = str(self._job().get("mode", tally.mode))
+        forecast = (self._job().get("applied") or {}).get("forecast") or {}
+        tally.predicted_saved_ratio = forecast.get("saved_ratio")
+        self._say(f"  {self._measured(tally.controlled)}; {watch.commands.total} commands")
+        self._say(f"  the controller says: {self._sentence()}")
+
+    def _straggle(self) -> None:
+        assert self._tally.baseline.time_s is not None
+        peer_s = STRAGGLER_RATIO * self._tally.baseline.time_s
+        self._say(
+            f"straggler: a sibling pipeline now takes {peer_s:.4f} s an iteration, and this one "
+            "waits for it anyway"
+        )
+        window = Window()
+        layout.write_control(self._folder, peer_s)
+        self.watch.judge(
+            window, now_s() + min(self._phases.settle_s, 0.5 * self._phases.straggle_s)
+        )
+        self.watch.run(self._phases.straggle_s)
+        self.watch.judge(None)
+        if window.time_s is not None:
+            self._say(
+                f"  measured: {window.time_s:.4f} s, the sibling's pace, and "
+                f"{window.energy_j:.1f} J an iteration"
+            )
+        self._say(f"  the controller says: {self._sentence()}")
+
+    def _recover(self) -> None:
+        self._say("recovery: the sibling is well again")
+        layout.write_control(self._folder, None)
+        self.watch.judge(self._tally.controlled, now_s() + self._phases.settle_s)
+        self.watch.run(self._phases.recover_s)
+        self.watch.judge(None)
+        self._say(f"  now {pulse(self.watch.recent)}")
+
+    def _give_back(self) -> None:
+        assert self._cluster is not None
+        cluster = self._cluster
+        self._say("the job stops: agents and controller give every GPU back")
+        cluster.stop_job()
+        self.watch.run(TTL_S + PATIENCE_S, until=lambda: cluster.at_default() == STAGES)
+        self.watch.count_commands()
+        restored = cluster.at_default()
+        self._say(f"  {restored} of {STAGES} GPUs at default clocks")
+        if restored < STAGES:
+            raise Unavailable(
+                f"the job ended, but {STAGES - restored} GPUs were not given back within "
+                f"{TTL_S + PATIENCE_S:.0f} s"
+            )
+
+    # -- what is told --------------------------------------------------------------------
+
+    def _job(self) -> dict[str, Any]:
+        """The job as the controller shows it; empty while it does not answer."""
+        assert self._cluster is not None
+        return get_json(self._cluster.page, f"/api/v1/jobs/{JOB}")
+
+    def _sentence(self) -> str:
+        """Why the clocks are what they are, in the controller's words."""
+        job = self._job()
+        return str((job.get("applied") or {}).get("reason") or job.get("sentence") or "nothing yet")
+
+    def _measured(self, window: Window) -> str:
+        base, time_s, energy_j = self._tally.baseline, window.time_s, window.energy_j
+        if time_s is None or energy_j is None or base.time_s is None or base.energy_j is None:
+            return "measured: nothing yet"
+        return (
+            f"measured: {time_s:.4f} s ({time_s / base.time_s - 1.0:+.2%}) and {energy_j:.1f} J "
+            f"({energy_j / base.energy_j - 1.0:+.2%}) an iteration"
+        )
+
+    def conclude(self) -> None:
+        """Tells the verdict, and writes the summary where one was asked for."""
+        tally = self._tally
+        tally.commands_sent = self.watch.commands.total
+        if not tally.baseline.iterations:
+            return  # it never ran: the reason is told by whoever asked
+        slowdown = tally.slowdown_ratio
+        possible = None
+        if slowdown is not None and tally.baseline.time_s is not None:
+            self._say("comparing with the best that perfect knowledge could have done ...")
+            agreed = self._slo.deadline_s(tally.baseline.time_s) / tally.baseline.time_s - 1.0
+            possible = summary.possible_saved_ratio(self._settings, slowdown, agreed)
+        told = summary.summary(tally, possible)
+        if self._settings.summary is not None:
+            summary.write(self._settings.summary, told)
+        if tally.saved_ratio is not None and slowdown is not None and possible is not None:
+            share = f", {tally.saved_ratio / possible:.0%} of it" if possible > 0.0 else ""
+            self._say(
+                f"measured: {tally.saved_ratio:.1%} less energy at {slowdown:+.2%} iteration time "
+                f"(possible at that pace: {possible:.1%}{share})"
+            )
+        self._say(
+            f"{tally.commands_sent} commands, {tally.commands_while_recommending} of them while "
+            f"recommending; {tally.gpus_restored} of {tally.gpus_total} GPUs at default clocks"
+        )

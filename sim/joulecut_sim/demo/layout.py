@@ -1,0 +1,179 @@
+"""Where everything of a demo lies: one folder under /tmp, gone when it ends.
+
+Short, because a unix socket's path must fit 108 bytes.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from joulecut_sim.demo.settings import CARDS_PER_NODE, JOB, MICROBATCHES, NODES, STAGES, Settings
+from joulecut_sim.profile import rows, write
+
+INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
+SAMPLE_S = 0.25
+TTL_S = 6.0  # a killed controller gives the GPUs back within this
+MIN_DWELL = "1s"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The files of one demo."""
+
+    root: Path
+
+    @classmethod
+    def make(cls) -> "Folder":
+        root = Path(tempfile.mkdtemp(prefix="jcdemo", dir="/tmp"))
+        for node in NODES:
+            (root / node).mkdir()
+        return cls(root)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def state(self, node: str) -> Path:
+        return self.root / node / "gpus.state"
+
+    def socket(self, node: str) -> Path:
+        return self.root / node / "job.sock"
+
+    def agent(self, node: str) -> Path:
+        return self.root / node / "agent.yaml"
+
+    @property
+    def controller(self) -> Path:
+        return self.root / "controller.yaml"
+
+    @property
+    def policy(self) -> Path:
+        return self.root / "policy.yaml"
+
+    @property
+    def profile(self) -> Path:
+        return self.root / f"{JOB}-simulated.csv"
+
+    @property
+    def job(self) -> Path:
+        return self.root / "job.yaml"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control.json"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results.jsonl"
+
+
+def put(path: Path, text: str) -> None:
+    """Replaces a file whole, so that nobody reads half of it."""
+    spare = path.with_name(path.name + ".new")
+    spare.write_text(text)
+    os.replace(spare, path)
+
+
+def _put_yaml(path: Path, data: Any) -> None:
+    put(path, yaml.safe_dump(data, sort_keys=False))
+
+
+def write_agent(folder: Folder, node: str, settings: Settings, metrics: str, grpc: str) -> None:
+    """The configuration of one node's agent; addresses as host:port, port 0 for a free one."""
+    _put_yaml(
+        folder.agent(node),
+        {
+            "node": node,
+            "device": "simulated",
+            "simulated": {
+                "state": str(folder.state(node)),
+                "cards": CARDS_PER_NODE,
+                "sku": settings.sku.name,
+                "node": node,
+            },
+            "listen": {"metrics": metrics, "grpc": grpc, "socket": str(folder.socket(node))},
+            "state_dir": str(folder.root / node),
+            "sample_interval_s": SAMPLE_S,
+            "lease": {"ttl_s_max": TTL_S},
+            "keeper": "child",
+        },
+    )
+
+
+def write_controller(folder: Folder, agents: list[str], http: str) -> None:
+    _put_yaml(
+        folder.controller,
+        {
+            "agents": agents,
+            "policy": str(folder.policy),
+            "store": f"sqlite:///{folder.root / 'controller.db'}",
+            "listen": {"http": http},
+            "interval_s": INTERVAL_S,
+            "lease": {"ttl_s": TTL_S},
+        },
+    )
+
+
+def write_job(folder: Folder, settings: Settings) -> None:
+    plant = settings.plant()
+    _put_yaml(
+        folder.job,
+        {
+            "job": JOB,
+            "pipeline": {"schedule": "1f1b", "microbatches": MICROBATCHES},
+            "time_scale": plant.time_scale,
+            "seed": settings.seed,
+            "gpus": [
+                {
+                    "state": str(folder.state(node)),
+                    "index": index,
+                    "socket": str(folder.socket(node)),
+                }
+                for node in NODES
+                for index in range(CARDS_PER_NODE)
+            ],
+            "control": str(folder.control),
+            "results": str(folder.results),
+        },
+    )
+    made = rows(settings.sku, STAGES, scale=plant.time_scale, noise=1.0, seed=settings.seed)
+    with folder.profile.open("w", newline="") as file:
+        write(made, file)
+
+
+def policy_text(folder: Folder, settings: Settings, mode: str) -> str:
+    """The policy as an operator would write it; `settings.slo` is one line of it."""
+    gpus = ", ".join(f"{node}/0-{CARDS_PER_NODE - 1}" for node in NODES)
+    return f"""\
+apiVersion: joulecut/v1
+kind: Policy
+mode: {mode}
+jobs:
+  - name: {JOB}
+    match: {{gpus: [{gpus}]}}
+    slo:
+      {settings.slo}
+      rate: hook
+    clocks: {{granularity: gpu, min_dwell: {MIN_DWELL}}}
+    pipeline:
+      schedule: 1f1b
+      stages: {STAGES}
+      microbatches: {MICROBATCHES}
+      sync: iteration
+      profile: {folder.profile.name}
+      blocking_power_w: {settings.sku.blocking_power_w}
+"""
+
+
+def write_policy(folder: Folder, settings: Settings, mode: str) -> None:
+    put(folder.policy, policy_text(folder, settings, mode))
+
+
+def write_control(folder: Folder, peer_iteration_time_s: float | None) -> None:
+    """Makes a sibling pipeline a straggler, or well again."""
+    told = "null" if peer_iteration_time_s is None else f"{peer_iteration_time_s:.6f}"
+    put(folder.control, f'{{"peer_iteration_time_s": {told}}}\n')

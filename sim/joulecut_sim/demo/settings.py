@@ -1,0 +1,79 @@
+"""What a person may choose about the demo, and what follows from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.skus import Sku
+from joulecut_wire.errors import BadInput
+
+NODES = ("node-a", "node-b")
+CARDS_PER_NODE = 4
+STAGES = len(NODES) * CARDS_PER_NODE
+MICROBATCHES = 48
+JOB = "gpt3-175b"
+
+# The true iteration takes 8 s on A100 and 19 s on A40; scaled to this, a minute holds enough
+# of them, and an operation still lasts milliseconds.
+ITERATION_S = 0.3
+DURATION_S_MIN = 30.0  # the baseline alone takes 30 iterations and three looks
+DURATION_S_MAX = 86_400.0
+SLO_DEFAULT = "max_slowdown: 2%"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One demo. `duration_s` None: until Ctrl-C; `port` 0: a free one; `slo` one YAML line."""
+
+    sku: Sku
+    duration_s: float | None = None
+    summary: Path | None = None
+    port: int = 0
+    seed: int = 1
+    slo: str = SLO_DEFAULT
+
+    def __post_init__(self) -> None:
+        if self.duration_s is not None and not (
+            DURATION_S_MIN <= self.duration_s <= DURATION_S_MAX
+        ):
+            allowed = f"{DURATION_S_MIN:g} to {DURATION_S_MAX:g} seconds"
+            raise BadInput("--duration", f"{self.duration_s:g}", allowed)
+        if not 0 <= self.port <= 65_535:
+            raise BadInput("--port", str(self.port), "0 (a free one) to 65535")
+        if not 0 <= self.seed < 2**53:
+            raise BadInput("--seed", str(self.seed), "a whole number from 0 to 2^53")
+
+    def plant(self, noise: Noise | None = None) -> Plant:
+        """The job's true costs on the GPUs of this seed, scaled to the demo's pace."""
+        skus = (self.sku,) * STAGES
+        still = Plant(skus, MICROBATCHES, noise=Noise(0.0, 0.0, 0.0), seed=self.seed)
+        true_s = still.iterate([sku.clock_max_mhz for sku in skus]).duration_s
+        return Plant(
+            skus, MICROBATCHES, time_scale=ITERATION_S / true_s, noise=noise, seed=self.seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """How long each part of the script lasts, in seconds."""
+
+    recommend_s: float
+    enforce_s: float
+    settle_s: float  # the part of enforce (and of a recovery) that is not judged
+    straggle_s: float
+    recover_s: float
+
+    @classmethod
+    def within(cls, duration_s: float | None) -> "Phases":
+        """A minute's script, stretched; the rest goes to starting, and to giving back."""
+        if duration_s is None:
+            return cls(20.0, 45.0, 8.0, 20.0, 40.0)
+        # Giving back takes a lease at most, whatever the duration.
+        left_s = duration_s - 4.0
+        return cls(
+            recommend_s=0.32 * left_s,
+            enforce_s=0.40 * left_s,
+            settle_s=0.12 * left_s,
+            straggle_s=0.16 * left_s,
+            recover_s=0.12 * left_s,
+        )

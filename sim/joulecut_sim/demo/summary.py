@@ -1,0 +1,89 @@
+"""The demo's verdict on itself, in the shape that outside checks rely on.
+
+Times and energies come from the job's reports and the simulated energy counters. A field
+that could not be measured is null.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from joulecut_sim.demo.layout import put
+from joulecut_sim.demo.settings import JOB, Settings
+from joulecut_sim.possible import search
+from joulecut_sim.window import Window
+from joulecut_wire.errors import Unavailable
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was seen in the course of a demo. `deadline_ratio` is the target over the baseline."""
+
+    mode: str = "off"
+    baseline: Window = field(default_factory=Window)
+    controlled: Window = field(default_factory=Window)
+    predicted_saved_ratio: float | None = None
+    commands_sent: int = 0
+    commands_while_recommending: int = 0
+    gpus_restored: int = 0
+    gpus_total: int = 0
+
+    @property
+    def saved_ratio(self) -> float | None:
+        before, after = self.baseline.energy_j, self.controlled.energy_j
+        return None if before is None or after is None else 1.0 - after / before
+
+    @property
+    def slowdown_ratio(self) -> float | None:
+        before, after = self.baseline.time_s, self.controlled.time_s
+        return None if before is None or after is None else after / before - 1.0
+
+
+def possible_saved_ratio(
+    settings: Settings, slowdown: float | None, policy_slowdown: float | None
+) -> float | None:
+    """What one clock per GPU could have saved with perfect knowledge of the plant.
+
+    At the larger of the slowdown that was agreed to and the one that came about: the
+    strictest reading. None where nothing was controlled.
+    """
+    if slowdown is None:
+        return None
+    agreed = max(0.0, slowdown, policy_slowdown or 0.0)
+    return search(settings.plant(), agreed).saved_ratio
+
+
+def summary(tally: Tally, possible: float | None) -> dict[str, Any]:
+    """The summary as JSON values."""
+    return {
+        "jobs": [
+            {
+                "name": JOB,
+                "mode": tally.mode,
+                "granularity": "gpu",
+                "baseline": _window(tally.baseline),
+                "controlled": _window(tally.controlled),
+                "saved_ratio": tally.saved_ratio,
+                "slowdown_ratio": tally.slowdown_ratio,
+                "predicted_saved_ratio": tally.predicted_saved_ratio,
+                "possible_saved_ratio": possible,
+            }
+        ],
+        "commands_sent": tally.commands_sent,
+        "commands_while_recommending": tally.commands_while_recommending,
+        "gpus_restored": tally.gpus_restored,
+        "gpus_total": tally.gpus_total,
+    }
+
+
+def write(path: Path, told: dict[str, Any]) -> None:
+    """Raises Unavailable where the file cannot be written."""
+    try:
+        put(path, json.dumps(told, indent=2) + "\n")
+    except OSError as error:
+        raise Unavailable(f"the summary cannot be written: {path}: {error.strerror}") from None
+
+
+def _window(window: Window) -> dict[str, float | None]:
+    return {"iteration_time_s": window.time_s, "energy_j": window.energy_j}

@@ -1,0 +1,107 @@
+"""Keeps an eye on everything while a phase of the demo runs.
+
+One tick looks after the processes, reads what the job reported and what the agents counted,
+and now and then tells the person the live numbers.
+"""
+
+import time
+from collections.abc import Callable
+
+from joulecut_sim.demo.cluster import Cluster, Say
+from joulecut_sim.demo.lookout import Commands, Follower
+from joulecut_sim.results import Record
+from joulecut_sim.window import Window
+
+TICK_S = 0.1
+SCRAPE_S = 1.0
+TOLD_S = 5.0  # between two lines of progress
+LOOKS_MAX = 3  # at an agent that is busy; one that is gone counts on when it is back
+SHOWN = 10  # iterations averaged in a line of progress
+
+
+class Stopped(Exception):
+    """A person or a service manager asked the demo to end."""
+
+
+class Watch:
+    """`stopping` may be set from a signal handler at any time."""
+
+    def __init__(self, say: Say, results: Follower) -> None:
+        self._say = say
+        self._results = results
+        self.cluster: Cluster | None = None
+        self.commands = Commands()
+        self.stopping = False
+        self._judged: tuple[Window, float] | None = None
+        self._scraped_s = 0.0
+        self._told_s = time.monotonic()
+
+    @property
+    def recent(self) -> tuple[Record, ...]:
+        """The job's last iterations, oldest first."""
+        return tuple(self._results.recent)
+
+    def judge(self, window: Window | None, from_s: float = 0.0) -> None:
+        """From now on iterations that begin at or after `from_s` count for `window`."""
+        if self._judged is not None:
+            self._judged[0].cut()
+        self._judged = None if window is None else (window, from_s)
+
+    def pause(self, seconds: float) -> None:
+        """Sleeps. Raises Stopped as soon as somebody asks for the end."""
+        until_s = time.monotonic() + seconds
+        while not self.stopping and (left_s := until_s - time.monotonic()) > 0.0:
+            time.sleep(min(left_s, TICK_S))
+        if self.stopping:
+            raise Stopped
+
+    def run(self, seconds: float, *, until: Callable[[], bool] | None = None) -> bool:
+        """Watches for so long, or until a condition holds; whether it did."""
+        limit_s = time.monotonic() + seconds
+        while time.monotonic() < limit_s:
+            self._tick()
+            if until is not None and until():
+                return True
+            self.pause(TICK_S)
+        return until is None
+
+    def count_commands(self) -> int:
+        """Settings sent up to now, freshly read."""
+        assert self.cluster is not None
+        for node, address in self.cluster.metrics.items():
+            for _ in range(LOOKS_MAX):
+                if self.commands.look(node, address):
+                    break
+        self._scraped_s = time.monotonic()
+        return self.commands.total
+
+    def _tick(self) -> None:
+        assert self.cluster is not None
+        self.cluster.watch()
+        new = self._results.look()
+        if self._judged is not None:
+            window, from_s = self._judged
+            for record in new:
+                if record.begin_s >= from_s:
+                    window.add(record)
+        now_s = time.monotonic()
+        if now_s - self._scraped_s >= SCRAPE_S:
+            self.count_commands()
+        if now_s - self._told_s >= TOLD_S:
+            self._told_s = now_s
+            self._say(f"    {pulse(self.recent)}; {self.commands.total} commands")
+
+
+def pulse(recent: tuple[Record, ...]) -> str:
+    """The job's last few iterations in a line."""
+    window = Window()
+    for record in recent[-SHOWN:]:
+        window.add(record)
+    time_s, energy_j = window.time_s, window.energy_j
+    if time_s is None or energy_j is None:
+        return "no iterations yet"
+    clocks = recent[-1].clocks_mhz
+    return (
+        f"{time_s:.4f} s an iteration, {energy_j / time_s:,.0f} W, "
+        f"clocks {' '.join(map(str, clocks))} MHz"
+    )

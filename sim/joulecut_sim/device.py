@@ -1,0 +1,183 @@
+"""The device back end `simulated`: the agent cannot tell it from a card, nor a test.
+
+Registered under the entry-point group `joulecut.devices`; the agent loads it by name, so
+no import runs from agent to simulator. Standard library only: an agent stays light.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
+from joulecut_agent.ports.reader import DeviceReader, Reading
+from joulecut_agent.ports.writer import ClockWriter
+from joulecut_sim.card import StateFile
+from joulecut_sim.physics import clock_mhz, power_shown_w, work_at
+from joulecut_wire.errors import BadInput
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
+
+# A set call takes 10-20 ms in NVML, and the clock follows some tens of milliseconds later
+# (arXiv 2502.20075 measures a wide spread by target clock).
+SET_LATENCY_S = 0.05
+LATENCY_S_MAX = 10.0
+
+_OPTIONS = ("state", "cards", "sku", "node", "set_latency_s", "permission")
+
+
+class SimulatedReader:
+    """Reads the cards of a state file."""
+
+    def __init__(self, state: StateFile) -> None:
+        self._state = state
+
+    def describe(self) -> tuple[GpuDescription, ...]:
+        state, sku = self._state, self._state.sku
+        return tuple(
+            GpuDescription(
+                uuid=state.uuid(index),
+                index=index,
+                model=sku.model,
+                clocks_mhz=sku.clocks_mhz,
+                power_limit_default_w=sku.power_limit_w,
+                power_limit_min_w=sku.power_limit_min_w,
+                power_limit_max_w=sku.power_limit_max_w,
+                controllable=not state.card(index).mig,
+                reason="MIG is on" if state.card(index).mig else "",
+            )
+            for index in range(state.cards)
+        )
+
+    def read(self) -> tuple[Reading, ...]:
+        return tuple(map(self._read, range(self._state.cards)))
+
+    def _read(self, index: int) -> Reading:
+        began = time.perf_counter()
+        state, sku = self._state, self._state.sku
+        uuid = state.uuid(index)
+        card, moment_s = state.now(index)
+        if card.lost:
+            return Reading(uuid, None, Gone("gpu_is_lost", f"GPU {index} fell off the bus"))
+        work = work_at(card, moment_s)
+        busy = work.utilization if work else min(1.0, card.load_ratio)
+        clock = clock_mhz(sku, card, moment_s)
+        snapshot = GpuSnapshot(
+            uuid=uuid,
+            power_average_w=card.average_w,
+            power_instant_w=power_shown_w(sku, card, moment_s),
+            energy_j=card.latched_j,
+            clock_sm_mhz=clock,
+            clock_memory_mhz=sku.clock_memory_mhz,
+            temperature_celsius=round(card.temperature_celsius),  # the sensor has whole degrees
+            utilization_gpu_ratio=busy,
+            utilization_memory_ratio=0.5 * busy,  # assumed: half of it moves data
+            memory_used_bytes=card.memory_used_bytes,
+            power_limit_enforced_w=sku.power_limit_w,
+            event_reasons=self._reasons(index, clock, busy, moment_s),
+        )
+        return Reading(uuid, snapshot, None, (("read", time.perf_counter() - began),))
+
+    def _reasons(self, index: int, clock: int, busy: float, moment_s: float) -> tuple[str, ...]:
+        if busy <= 0.0:
+            return ("idle",)
+        _, high = self._state.lock_mhz(index, moment_s)
+        capped = clock < (high or self._state.sku.clock_max_mhz)
+        return ("sw_power_cap",) if capped else ()
+
+    def close(self) -> None:
+        self._state.close()
+
+
+class SimulatedWriter:
+    """Locks clocks in a state file; `permission: none` acts as a process without rights."""
+
+    def __init__(self, state: StateFile, latency_s: float, permitted: bool) -> None:
+        self._state = state
+        self._latency_s = latency_s
+        self._permitted = permitted
+
+    def permission(self) -> str:
+        return "" if self._permitted else "the simulated driver gives no right to set clocks"
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        return () if self._state.index(uuid) is None else self._state.sku.clocks_mhz
+
+    def uncontrollable(self, uuid: str) -> str:
+        index = self._state.index(uuid)
+        if index is None:
+            return f"no GPU {uuid} on this node"
+        return "MIG is on" if self._state.card(index).mig else ""
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        index = self._usable(uuid)
+        clocks = self._state.sku.clocks_mhz
+        low = clock_min_mhz or clocks[0]
+        if low not in clocks or clock_max_mhz not in clocks or low > clock_max_mhz:
+            raise Unsupported(
+                "invalid_argument", f"clocks {clock_min_mhz}-{clock_max_mhz} MHz on GPU {index}"
+            )
+        self._state.set_lock(index, low, clock_max_mhz, self._latency_s)
+
+    def reset(self, uuid: str) -> None:
+        self._state.set_lock(self._usable(uuid), 0, 0, self._latency_s)
+
+    def close(self) -> None:
+        self._state.close()
+
+    def _usable(self, uuid: str) -> int:
+        if not self._permitted:
+            raise NotPermitted("no_permission", self.permission())
+        index = self._state.index(uuid)
+        if index is None:
+            raise Unsupported("not_found", f"no GPU {uuid} on this node")
+        if self._state.card(index).lost:
+            raise Gone("gpu_is_lost", f"GPU {index} fell off the bus")
+        return index
+
+
+class SimulatedBackend:
+    """`simulated: {state, cards, sku, node, set_latency_s, permission}`, all optional."""
+
+    def open_reader(self, options: dict[str, Any], state_dir: str) -> DeviceReader:
+        _checked(options)
+        return SimulatedReader(_state(options, state_dir))
+
+    def open_writer(self, options: dict[str, Any], state_dir: str) -> ClockWriter:
+        latency_s, permitted = _checked(options)
+        return SimulatedWriter(_state(options, state_dir), latency_s, permitted)
+
+
+def _checked(options: dict[str, Any]) -> tuple[float, bool]:
+    for key in options:
+        if key not in _OPTIONS:
+            raise BadInput(f"simulated.{key}", "unknown key", ", ".join(_OPTIONS))
+    for key in ("state", "sku", "node"):
+        if not isinstance(options.get(key, ""), str):
+            raise BadInput(f"simulated.{key}", f"{options[key]!r}", "text")
+    cards = options.get("cards", 8)
+    if not isinstance(cards, int) or isinstance(cards, bool):
+        raise BadInput("simulated.cards", f"{cards!r}", "a whole number")
+    latency_s = options.get("set_latency_s", SET_LATENCY_S)
+    if isinstance(latency_s, bool) or not isinstance(latency_s, int | float):
+        raise BadInput("simulated.set_latency_s", f"{latency_s!r}", "seconds")
+    if not 0.0 <= latency_s <= LATENCY_S_MAX:
+        raise BadInput("simulated.set_latency_s", f"{latency_s} s", f"0 to {LATENCY_S_MAX:g} s")
+    permission = options.get("permission", "full")
+    if permission not in {"full", "none"}:
+        raise BadInput("simulated.permission", f"{permission!r}", "full, none")
+    return float(latency_s), permission == "full"
+
+
+def _state(options: dict[str, Any], state_dir: str) -> StateFile:
+    path = Path(options.get("state") or "gpus.state")
+    try:
+        return StateFile.open(
+            Path(state_dir) / path,
+            cards=options.get("cards"),
+            sku=options.get("sku", ""),
+            node=options.get("node", ""),
+        )
+    except OSError as error:
+        raise DeviceError("state_file", f"{path}: {error.strerror or error}") from None
+
+
+backend = SimulatedBackend()

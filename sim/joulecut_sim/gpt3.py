@@ -1,0 +1,157 @@
+"""What the GPT-3 175B stages of a public measurement cost at every clock, as parameters.
+
+Source: Perseus (SOSP'24) artefact, github.com/ml-energy/zeus branch `kronos`, commit
+38cb3f9, `sosp24_data/`: time and energy of one forward and backward per stage (8 stages,
+a tenth of a real stage's layers) per locked SM clock on A100-80G SXM and A40. The files
+are not carried; `python -m joulecut_sim.fit CSV` redoes these numbers from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Instruction = Literal["forward", "backward"]
+StageKind = Literal["inner", "last"]
+INSTRUCTIONS: tuple[Instruction, ...] = ("forward", "backward")
+CLOCK_SWEPT_MIN_MHZ = 855  # the sweeps' lowest clock: below it nothing was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Time and power of one operation over the SM clock.
+
+    t = t_fmax * ((1-k) + k * f_max / f_eff),  f_eff = min(f, f_cap)
+    P = P0 + c * f_eff * V(f_eff)^2,  V = 1 + s * max(0, f_eff - f_knee)
+
+    Seconds, watts, MHz; `load_w_per_ghz` is c, `volt_slope` s per GHz. `time_fmax_s` is
+    where f_max would lead without a cap; with one it is never reached.
+    """
+
+    time_fmax_s: float
+    clock_bound: float
+    clock_max_mhz: int
+    cap_mhz: float
+    static_power_w: float
+    load_w_per_ghz: float
+    knee_mhz: float
+    volt_slope: float
+
+    def time_s(self, clock_mhz: float) -> float:
+        k = self.clock_bound
+        return self.time_fmax_s * ((1.0 - k) + k * self.clock_max_mhz / self._running(clock_mhz))
+
+    def power_w(self, clock_mhz: float) -> float:
+        f = self._running(clock_mhz)
+        volts = 1.0 + self.volt_slope * max(0.0, (f - self.knee_mhz) / 1000.0)
+        return self.static_power_w + self.load_w_per_ghz * f / 1000.0 * volts**2
+
+    def energy_j(self, clock_mhz: float) -> float:
+        return self.time_s(clock_mhz) * self.power_w(clock_mhz)
+
+    def _running(self, clock_mhz: float) -> float:
+        return min(clock_mhz, self.cap_mhz)
+
+
+# Mean errors against the sweeps: A100 time 0.2-0.3 %, power 0.8-0.9 %; A40 time 0.4-1.3 %,
+# power 0.8-1.4 % (its backward jumps by up to 8 % between neighbouring clocks, which no
+# smooth curve follows). The cap is where the sweeps stop getting faster.
+_A100_SXM: dict[tuple[StageKind, Instruction], Curve] = {
+    ("inner", "forward"): Curve(
+        time_fmax_s=0.0483707,
+        clock_bound=0.928516,
+        clock_max_mhz=1410,
+        cap_mhz=1357.8,
+        static_power_w=41.6737,
+        load_w_per_ghz=225.094,
+        knee_mhz=1115.53,
+        volt_slope=0.730704,
+    ),
+    ("inner", "backward"): Curve(
+        time_fmax_s=0.0897078,
+        clock_bound=0.862812,
+        clock_max_mhz=1410,
+        cap_mhz=1355.04,
+        static_power_w=41.6737,
+        load_w_per_ghz=228.567,
+        knee_mhz=1115.53,
+        volt_slope=0.730704,
+    ),
+    ("last", "forward"): Curve(
+        time_fmax_s=0.0522487,
+        clock_bound=0.921828,
+        clock_max_mhz=1410,
+        cap_mhz=1359.65,
+        static_power_w=41.6737,
+        load_w_per_ghz=216.591,
+        knee_mhz=1115.53,
+        volt_slope=0.730704,
+    ),
+    ("last", "backward"): Curve(
+        time_fmax_s=0.095614,
+        clock_bound=0.858801,
+        clock_max_mhz=1410,
+        cap_mhz=1356.89,
+        static_power_w=41.6737,
+        load_w_per_ghz=222.214,
+        knee_mhz=1115.53,
+        volt_slope=0.730704,
+    ),
+}
+
+_A40: dict[tuple[StageKind, Instruction], Curve] = {
+    ("inner", "forward"): Curve(
+        time_fmax_s=0.101054,
+        clock_bound=0.588121,
+        clock_max_mhz=1740,
+        cap_mhz=1434.67,
+        static_power_w=98.1135,
+        load_w_per_ghz=95.6886,
+        knee_mhz=1132.59,
+        volt_slope=0.65421,
+    ),
+    ("inner", "backward"): Curve(
+        time_fmax_s=0.26631,
+        clock_bound=0.254054,
+        clock_max_mhz=1740,
+        cap_mhz=1442.78,
+        static_power_w=98.1135,
+        load_w_per_ghz=91.5366,
+        knee_mhz=1132.59,
+        volt_slope=0.65421,
+    ),
+    ("last", "forward"): Curve(
+        time_fmax_s=0.10529,
+        clock_bound=0.598024,
+        clock_max_mhz=1740,
+        cap_mhz=1442.4,
+        static_power_w=98.1135,
+        load_w_per_ghz=94.2881,
+        knee_mhz=1132.59,
+        volt_slope=0.65421,
+    ),
+    ("last", "backward"): Curve(
+        time_fmax_s=0.273227,
+        clock_bound=0.265817,
+        clock_max_mhz=1740,
+        cap_mhz=1446.96,
+        static_power_w=98.1135,
+        load_w_per_ghz=90.9336,
+        knee_mhz=1132.59,
+        volt_slope=0.65421,
+    ),
+}
+
+CURVES: Mapping[str, Mapping[tuple[StageKind, Instruction], Curve]] = {
+    "a100-sxm": _A100_SXM,
+    "a40": _A40,
+}
+
+
+def stage_kind(stage: int, stages: int) -> StageKind:
+    """The last stage carries the language-model head and is heavier; the others are alike."""
+    return "last" if stage == stages - 1 else "inner"
+
+
+def curve(card: str, stage: int, stages: int, instruction: Instruction) -> Curve:
+    """The curve of one operation of a stage on a card named in `joulecut_sim.skus`."""
+    return CURVES[card][stage_kind(stage, stages), instruction]

@@ -1,0 +1,124 @@
+"""What a simulated job's operations truly cost on the GPUs it got.
+
+Each GPU differs a little from the profile it was sold with, in time and in power, and each
+operation jitters. Only the simulator knows these numbers: the controller must learn them.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulecut_sim.executor import Schedule, Step, play, program
+from joulecut_sim.gpt3 import INSTRUCTIONS, Curve, Instruction, curve
+from joulecut_sim.skus import Sku
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Relative standard deviations. Defaults are assumed: a healthy, uniform node.
+
+    `operation` per operation and iteration, `gpu_time` and `gpu_power` once per GPU.
+    """
+
+    operation: float = 0.01
+    gpu_time: float = 0.004
+    gpu_power: float = 0.015
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """One stage in one iteration: seconds worked by instruction, and joules, waiting included."""
+
+    busy_s: dict[Instruction, float]
+    energy_j: float
+    clock_cap_mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration as it truly happened; `own_s` without waiting for a sibling."""
+
+    own_s: float
+    duration_s: float
+    stages: tuple[StageRun, ...]
+
+    @property
+    def energy_j(self) -> float:
+        return sum(stage.energy_j for stage in self.stages)
+
+
+class Plant:
+    """A pipeline job on its GPUs: clocks in, one iteration out."""
+
+    def __init__(
+        self,
+        skus: Sequence[Sku],
+        microbatches: int,
+        *,
+        schedule: Schedule = "1f1b",
+        time_scale: float = 1.0,
+        noise: Noise | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.skus = tuple(skus)
+        self.microbatches = microbatches
+        self.time_scale = time_scale
+        self.noise = noise or Noise()
+        self.steps: tuple[Step, ...] = program(schedule, len(self.skus), microbatches)
+        offsets = random.Random(f"gpus {seed}")
+        self._dice = random.Random(f"operations {seed}")
+        self.time_ratio = [offsets.gauss(1.0, self.noise.gpu_time) for _ in self.skus]
+        self.power_ratio = [offsets.gauss(1.0, self.noise.gpu_power) for _ in self.skus]
+
+    @property
+    def stages(self) -> int:
+        return len(self.skus)
+
+    def curve(self, stage: int, instruction: Instruction) -> Curve:
+        return curve(self.skus[stage].name, stage, self.stages, instruction)
+
+    def time_s(self, stage: int, instruction: Instruction, clock_mhz: float) -> float:
+        """Mean time of one operation on this stage's own GPU."""
+        shape = self.curve(stage, instruction).time_s(clock_mhz)
+        return shape * self.time_scale * self.time_ratio[stage]
+
+    def power_w(self, stage: int, instruction: Instruction, clock_mhz: float) -> float:
+        """Power while that operation runs there."""
+        return self.curve(stage, instruction).power_w(clock_mhz) * self.power_ratio[stage]
+
+    def waiting_w(self, stage: int) -> float:
+        """Power while that GPU waits for its neighbours."""
+        return self.skus[stage].blocking_power_w * self.power_ratio[stage]
+
+    def cap_mhz(self, stage: int) -> int:
+        """The clock shown where the power cap binds: the lowest that gives full speed."""
+        cap = max(self.curve(stage, instruction).cap_mhz for instruction in INSTRUCTIONS)
+        clocks = self.skus[stage].clocks_mhz
+        return next((clock for clock in clocks if clock >= cap), clocks[-1])
+
+    def iterate(self, clocks_mhz: Sequence[float], peer_s: float = 0.0) -> Iteration:
+        """One iteration at the given clock per stage, with a sibling that takes `peer_s`."""
+        times = [
+            {kind: self.time_s(stage, kind, clock) for kind in INSTRUCTIONS}
+            for stage, clock in enumerate(clocks_mhz)
+        ]
+        jitter = self.noise.operation
+        durations = [times[step.stage][step.instruction] for step in self.steps]
+        if jitter > 0.0:
+            gauss = self._dice.gauss
+            # Never below half: a Gaussian has tails that no operation has.
+            durations = [time_s * max(0.5, gauss(1.0, jitter)) for time_s in durations]
+        played = play(self.steps, durations, self.stages)
+        duration_s = max(played.duration_s, peer_s)
+        worked: list[dict[Instruction, float]] = [
+            {"forward": 0.0, "backward": 0.0} for _ in clocks_mhz
+        ]
+        for step, time_s in zip(self.steps, durations, strict=True):
+            worked[step.stage][step.instruction] += time_s
+        stages = []
+        for stage, clock in enumerate(clocks_mhz):
+            busy = worked[stage]
+            energy_j = sum(self.power_w(stage, kind, clock) * busy[kind] for kind in INSTRUCTIONS)
+            energy_j += self.waiting_w(stage) * (duration_s - played.busy_s[stage])
+            stages.append(StageRun(busy, energy_j, self.cap_mhz(stage)))
+        return Iteration(played.duration_s, duration_s, tuple(stages))

@@ -1,0 +1,83 @@
+"""Writes a stage profile of simulated GPUs, as a profiling run of a real job would.
+
+    python -m joulecut_sim.profile --card a100-sxm --stages 8 --out simulated.csv
+
+The columns are those of the public sweeps: stage, instruction, frequency (MHz), time (s),
+energy (J). Simulated, hence to be named so: nothing inside the file says it.
+"""
+
+import csv
+import random
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS, Instruction, curve
+from joulecut_sim.skus import SKUS, Sku, find
+from joulecut_wire.command import FINE, Parser, guarded
+from joulecut_wire.errors import BadInput
+
+STAGES_MAX = 1024  # deeper pipelines than anybody trains
+# Neighbouring clocks of the public sweeps differ by this much for no reason.
+NOISE_TIME = 0.002
+NOISE_POWER = 0.005
+
+Row = tuple[int, Instruction, int, float, float]
+
+
+def rows(sku: Sku, stages: int, *, scale: float, noise: float, seed: int) -> list[Row]:
+    """One row per stage, instruction and swept clock, highest clock first.
+
+    `scale` multiplies times (and so energies); `noise` the measurement noise of the public
+    sweeps, 0 for none.
+    """
+    dice = random.Random(f"profile {seed}")
+    swept = [clock for clock in reversed(sku.clocks_mhz) if clock >= CLOCK_SWEPT_MIN_MHZ]
+    made: list[Row] = []
+    for stage in range(stages):
+        for clock in swept:
+            for instruction in INSTRUCTIONS:
+                shape = curve(sku.name, stage, stages, instruction)
+                time_s = shape.time_s(clock) * scale * dice.gauss(1.0, noise * NOISE_TIME)
+                power_w = shape.power_w(clock) * dice.gauss(1.0, noise * NOISE_POWER)
+                made.append((stage, instruction, clock, time_s, time_s * power_w))
+    return made
+
+
+def write(made: list[Row], out: TextIO) -> None:
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(("stage", "instruction", "frequency", "time", "energy"))
+    table.writerows(made)
+
+
+def run(argv: list[str]) -> int:
+    parser = Parser("python -m joulecut_sim.profile", "Writes a simulated stage profile.")
+    parser.add_argument("--card", default="a100-sxm", help=", ".join(SKUS))
+    parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--out", type=Path, help="file to write; standard output without it")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
+    parser.add_argument("--noise", type=float, default=0.0, help="1: as rough as a real sweep")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    if not 1 <= args.stages <= STAGES_MAX:
+        raise BadInput("--stages", str(args.stages), f"1 to {STAGES_MAX}")
+    if not 0.0 < args.scale <= 1e6:
+        raise BadInput("--scale", str(args.scale), "above 0, up to 1e6")
+    if not 0.0 <= args.noise <= 20.0:
+        raise BadInput("--noise", str(args.noise), "0 to 20")
+    made = rows(
+        find(args.card, "--card"), args.stages, scale=args.scale, noise=args.noise, seed=args.seed
+    )
+    if args.out is None:
+        write(made, sys.stdout)
+        return FINE
+    try:
+        with args.out.open("w", newline="") as file:
+            write(made, file)
+    except OSError as error:
+        raise BadInput("--out", f"{args.out}: {error.strerror}", "a writable file") from None
+    return FINE
+
+
+if __name__ == "__main__":
+    sys.exit(guarded("joulecut_sim.profile", lambda: run(sys.argv[1:])))

@@ -1,0 +1,198 @@
+"""Keeps the demo's processes: starts them, notices their deaths, starts them again, ends them.
+
+Stands in for systemd or a kubelet. Children live in sessions of their own, so that Ctrl-C
+reaches only the demo and it can end them in order; should the demo itself be killed, the
+kernel sends them SIGTERM, and each restores what it holds.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from joulecut_wire.errors import Unavailable
+
+READY_S_MAX = 60.0  # importing a controller takes 3 s alone, 20 s where everything is busy
+LINES_KEPT = 50  # of what a child printed: enough to say why it died
+# Asks the kernel for a SIGTERM when the supervisor dies (PR_SET_PDEATHSIG is 1 in
+# linux/prctl.h), then becomes the command. A process of its own, since code between fork
+# and exec is not safe beside threads.
+_BOUND = (
+    "import ctypes, os, sys; "
+    f"ctypes.CDLL(None).prctl(1, {int(signal.SIGTERM)}); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to start a child. `ready` is matched against its lines; `back_s` None: not again."""
+
+    name: str
+    argv: Sequence[str]
+    ready: re.Pattern[str]
+    back_s: float | None = None
+
+
+@dataclass(slots=True)
+class Running:
+    """One life of a child: its process, and what it printed last."""
+
+    process: subprocess.Popen[bytes]
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    ready: re.Match[str] | None = None
+
+
+class Child:
+    """A process that is meant to run, through all its lives."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._life: Running | None = None
+        self._died_s: float | None = None
+        self._wanted = False
+
+    @property
+    def pid(self) -> int:
+        return self._life.process.pid if self._life else 0
+
+    @property
+    def ready(self) -> re.Match[str] | None:
+        return self._life.ready if self._life else None
+
+    @property
+    def alive(self) -> bool:
+        return self._life is not None and self._life.process.poll() is None
+
+    def start(self) -> None:
+        """Starts it; does not wait. Raises Unavailable where it cannot be run at all."""
+        command = shutil.which(self.recipe.argv[0])
+        if command is None:
+            raise Unavailable(
+                f"{self.recipe.name} cannot be started: no command {self.recipe.argv[0]}"
+            )
+        process = subprocess.Popen(  # noqa: S603 -- our own commands
+            [sys.executable, "-I", "-S", "-c", _BOUND, command, *self.recipe.argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._life = Running(process)
+        self._died_s = None
+        self._wanted = True
+        threading.Thread(target=self._listen, args=(self._life,), daemon=True).start()
+
+    def wait_ready(self, pause: Callable[[float], None]) -> re.Match[str]:
+        """Its ready line. Raises Unavailable where it dies first, or says nothing."""
+        limit_s = time.monotonic() + READY_S_MAX
+        while time.monotonic() < limit_s:
+            if self.ready is not None:
+                return self.ready
+            if not self.alive:
+                pause(0.2)  # its last words are on their way
+                raise Unavailable(f"{self.recipe.name} did not start: {self.last_words()}")
+            pause(0.05)
+        raise Unavailable(f"{self.recipe.name} is not ready after {READY_S_MAX:g} s")
+
+    def last_words(self) -> str:
+        lines = [line for line in self._life.lines if line.strip()] if self._life else []
+        return lines[-1].strip() if lines else "it said nothing"
+
+    def died(self) -> str:
+        """How it died, once per death; empty while it runs or where it should not."""
+        if not self._wanted or self._life is None or self._died_s is not None or self.alive:
+            return ""
+        self._died_s = time.monotonic()
+        code = self._life.process.returncode
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with status {code} ({self.last_words()})"
+
+    def due(self) -> bool:
+        """Whether it died long enough ago to be started again."""
+        back_s = self.recipe.back_s
+        if not self._wanted or self._died_s is None or back_s is None:
+            return False
+        return time.monotonic() >= self._died_s + back_s
+
+    def stop(self, patience_s: float) -> bool:
+        """SIGTERM, then patience, then SIGKILL; whether it went by itself."""
+        self._wanted = False
+        if self._life is None:
+            return True
+        process = self._life.process
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return False
+        return True
+
+    def _listen(self, life: Running) -> None:
+        """Reads until the end, so that a talkative child never blocks; keeps the last lines."""
+        stream = life.process.stdout
+        assert stream is not None
+        with stream:
+            for raw in stream:
+                line = raw.decode(errors="replace").rstrip()
+                life.lines.append(line)
+                if life.ready is None:
+                    life.ready = self.recipe.ready.search(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A process that is not our child (a keeper), told apart from a later one of its number."""
+
+    pid: int
+    born: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Witness":
+        return cls(pid, _born(pid))
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.born) and _born(self.pid) == self.born
+
+    def stop(self, patience_s: float) -> None:
+        """SIGTERM, then patience, then SIGKILL."""
+        limit_s = time.monotonic() + patience_s
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            if self.alive:
+                os.kill(self.pid, sign)
+            while self.alive and time.monotonic() < limit_s:
+                time.sleep(0.05)
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """The living children of a process, oldest number first."""
+    numbers = sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return tuple(number for number in numbers if pid and _stat(number)[1:2] == [str(pid)])
+
+
+def _born(pid: int) -> str:
+    """The start time of a process as the kernel counts it; empty where there is none."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process from its state on; nothing of one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] in {"Z", "X"} else fields

@@ -1,0 +1,219 @@
+"""A real agent with its keeper, as processes of their own, over simulated GPUs of this test.
+
+    from running_agent import RunningAgent, eventually
+
+The GPUs live in a file that outlives every process, so a test sees from outside what a
+SIGKILL leaves behind.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import grpc
+import yaml
+
+from joulecut_sim.card import StateFile
+from joulecut_wire import codec
+from joulecut_wire.messages import Command, NodeDescription, Result, Setting, WatchTick
+from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.v1 import agent_pb2_grpc
+
+PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
+COMMAND = str(Path(sys.executable).with_name("joulecut-agent"))
+T = TypeVar("T")
+
+
+def eventually(what: str, probe: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """The first true answer of `probe`; fails when there is none in time."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        if found := probe():
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {patience_s:g} s")
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class RunningAgent:
+    """One node. `start` returns when the agent is ready; leaving the context ends everything."""
+
+    def __init__(self, cards: int = 4, env: Mapping[str, str] | None = None, **config: Any) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="jc"))
+        self.state_dir = self.home / "state"
+        self.state_dir.mkdir()
+        self.gpus = StateFile.open(self.state_dir / "gpus.state", cards=cards, node="t")
+        self.env = dict(env) if env is not None else dict(os.environ)
+        self.config: dict[str, Any] = {
+            "device": "simulated",
+            "simulated": {"set_latency_s": 0.0},
+            "node": "n1",
+            "listen": {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock"},
+            "state_dir": "state",
+            "sample_interval_s": 0.2,
+            "bounds": {"min_dwell_s": 0.0, "writes_per_minute": 600},
+            **config,
+        }
+        self.ready: dict[str, str] = {}
+        self.process: subprocess.Popen[str] | None = None
+        self.keepers: list[subprocess.Popen[str]] = []
+        self.channel: grpc.Channel | None = None
+        self._log = (self.home / "log").open("a")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.disconnect()
+        children = [self.process, *self.keepers]
+        for child in filter(None, children):
+            if child.poll() is None:
+                child.terminate()
+            try:
+                child.wait(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            if child.stdout:
+                child.stdout.close()
+        self._log.close()
+        self.gpus.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    # -- processes -----------------------------------------------------------------------
+
+    def write_config(self) -> Path:
+        path = self.home / "agent.yaml"
+        path.write_text(yaml.safe_dump(self.config))
+        return path
+
+    def start(self) -> Self:
+        self.disconnect()
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = self._spawn("run")
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("joulecut-agent ready "), (line, self.log)
+        self.ready = dict(part.split("=", 1) for part in line.split()[2:])
+        self.connect()
+        return self
+
+    def start_keeper(self) -> subprocess.Popen[str]:
+        """A keeper of its own, as under its own systemd unit."""
+        keeper = self._spawn("keeper")
+        self.keepers.append(keeper)
+        eventually("the keeper's socket", (self.state_dir / "keeper.sock").exists)
+        return keeper
+
+    def _spawn(self, command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [COMMAND, command, "--config", str(self.write_config())],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=self.env,
+        )
+
+    def restore(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [COMMAND, "restore", "--config", str(self.write_config())],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env=self.env,
+        )
+
+    @property
+    def keeper_pid(self) -> int:
+        return int(self.ready["keeper_pid"])
+
+    def kill(self, which: signal.Signals = signal.SIGKILL) -> int:
+        """Signals the agent and waits for its end; its exit status."""
+        assert self.process is not None
+        self.process.send_signal(which)
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def kill_keeper(self) -> None:
+        os.kill(self.keeper_pid, signal.SIGKILL)
+
+    @property
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    # -- what is said to it --------------------------------------------------------------
+
+    def connect(self) -> None:
+        self.channel = grpc.insecure_channel(self.ready["grpc"])
+        self.stub = agent_pb2_grpc.AgentServiceStub(self.channel)
+
+    def disconnect(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+        self.channel = None
+
+    def describe(self) -> NodeDescription:
+        return codec.decode_node(self.stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S))
+
+    def apply(
+        self,
+        clocks_mhz: Mapping[int, int],
+        *,
+        epoch: int = 1,
+        generation: int = 1,
+        ttl_s: float = 60.0,
+        job: str = "demo",
+    ) -> tuple[Result, ...]:
+        """Maximum clocks by GPU index."""
+        settings = tuple(Setting(self.gpus.uuid(i), mhz) for i, mhz in clocks_mhz.items())
+        command = Command(epoch, job, generation, ttl_s, settings, "test")
+        return codec.decode_results(
+            self.stub.Apply(codec.encode_command(command), timeout=PATIENCE_S)
+        )
+
+    def renew(
+        self, *, epoch: int = 1, generation: int = 1, ttl_s: float = 60.0, job: str = "demo"
+    ) -> tuple[Result, ...]:
+        request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
+        return codec.decode_results(self.stub.Renew(request, timeout=PATIENCE_S))
+
+    def clear(self, *uuids: str, epoch: int = 1, job: str = "demo") -> tuple[Result, ...]:
+        request = pb.ClearRequest(epoch=epoch, job=job, uuids=uuids)
+        return codec.decode_results(self.stub.Clear(request, timeout=PATIENCE_S))
+
+    def watch(self) -> WatchTick:
+        call = self.stub.Watch(pb.WatchRequest(interval_s=0.1), timeout=PATIENCE_S)
+        try:
+            return codec.decode_tick(next(call))
+        finally:
+            call.cancel()
+
+    def metrics(self, path: str = "/metrics") -> str:
+        with urllib.request.urlopen(f"http://{self.ready['metrics']}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    # -- what became of the GPUs ---------------------------------------------------------
+
+    def locked(self) -> dict[int, int]:
+        """Maximum clock by index of every GPU under a lock."""
+        asked = {index: self.gpus.asked_mhz(index)[1] for index in range(self.gpus.cards)}
+        return {index: mhz for index, mhz in asked.items() if mhz}
+
+    def writes(self) -> int:
+        return sum(self.gpus.card(index).writes for index in range(self.gpus.cards))

@@ -1,0 +1,114 @@
+"""A real web server in this process, for tests of what a client sees.
+
+Server, publisher and application are the product's own; only the boards are made up. They
+run in an event loop of their own thread, as they run beside the controller's passes.
+"""
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from joulecut_controller.board import Board
+from joulecut_controller.web.app import build
+from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.server import Server
+
+WAIT_S = 30.0  # generous: two cores are shared by a whole test run
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Serving:
+    """`with Serving(board) as served:` serves it on a free loopback port; see `url`."""
+
+    def __init__(
+        self,
+        board: Board | None = None,
+        *,
+        port: int = 0,
+        metrics_text: Callable[[], bytes] | None = None,
+        hosts: tuple[str, ...] = (),
+    ) -> None:
+        self._first = board
+        self._port = port
+        self._metrics_text = metrics_text
+        self._hosts = hosts
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(WAIT_S)
+        if self.failure is not None:
+            raise self.failure
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        self.publisher = Publisher()
+        if self._first is not None:
+            self.publisher.publish(self._first)
+        app = build(self.publisher, metrics_text=self._metrics_text, hosts=self._hosts)
+        self.server = Server(app, "127.0.0.1", self._port)
+        try:
+            await self.server.start()
+        except BaseException as failure:  # handed to the test's thread
+            self.failure = failure
+            return
+        finally:
+            self._ready.set()
+        await self._end.wait()
+        self.publisher.close()
+        await self.server.stop()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def publish(self, board: Board) -> None:
+        self._loop.call_soon_threadsafe(self.publisher.publish, board)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive(), "the server does not stop"
+
+    def get(self, path: str, *, method: str = "GET", host: str | None = None) -> Answer:
+        headers = {} if host is None else {"Host": host}
+        request = urllib.request.Request(self.url + path, method=method, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+                return Answer(answer.status, _lower(answer.headers), answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, _lower(error.headers), error.read())
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

@@ -1,0 +1,358 @@
+"""The page in a real browser: what it says, that it lives, and that it talks to nobody else.
+
+Boards are made up (tests/boards). Screenshots land in artifacts/ to be looked at.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import boards
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from serving import Serving
+
+from joulecut_controller.board import Board
+
+pytestmark = pytest.mark.browser
+
+SHOTS = Path(__file__).resolve().parents[2] / "artifacts"
+PATIENCE_MS = 20_000  # two cores are shared by a whole test run
+NARROW = "\u202f"  # between number and unit
+MINUS = "\u2212"
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@contextmanager
+def opened(
+    browser: Browser,
+    served: Serving,
+    *,
+    scheme: Literal["light", "dark"] = "light",
+    width: int = 1280,
+    height: int = 800,
+    allowed: str = "",
+    path: str = "/",
+) -> Iterator[Page]:
+    """The page; at the end, no script error and no request to anybody else but the server.
+
+    `allowed`: console errors with this in them are expected (a lost connection).
+    """
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, timezone_id="UTC"
+    )
+    page = context.new_page()
+    errors: list[str] = []
+    foreign: list[str] = []
+    page.on("console", lambda m: errors.append(m.text) if m.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    own = served.url
+    page.on("request", lambda r: None if r.url.startswith(own) else foreign.append(r.url))
+    try:
+        page.goto(served.url + path)
+        yield page
+    finally:
+        context.close()
+    assert foreign == []
+    assert [text for text in errors if not allowed or allowed not in text] == []
+
+
+def shot(page: Page, name: str, *, whole: bool = True) -> None:
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SHOTS / f"page-{name}.png", full_page=whole, animations="disabled")
+
+
+def said(page: Page, selector: str) -> str:
+    """What a person reads there, with plain spaces."""
+    return " ".join(page.locator(selector).first.inner_text().replace(NARROW, " ").split())
+
+
+def drawn(page: Page, canvas: str = "canvas") -> int:
+    """How many different colours the canvas has; 1 is an empty one."""
+    script = """(node) => {
+      const data = node.getContext("2d").getImageData(0, 0, node.width, node.height).data;
+      const seen = new Set();
+      for (let i = 0; i < data.length; i += 4)
+        seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+      return seen.size;
+    }"""
+    return int(page.locator(canvas).evaluate(script))
+
+
+def test_an_enforced_job_is_told_whole(browser: Browser) -> None:
+    with (
+        Serving(boards.board(), metrics_text=lambda: b"x 1\n") as served,
+        opened(browser, served) as page,
+    ):
+        expect(page.locator("#live-text")).to_contain_text("live, pass 128")
+        expect(page).to_have_title(re.compile("gpt3-175b saves 14.7"))
+        assert said(page, "#mode") == "enforcing"
+        assert said(page, "#simulated") == "simulated GPUs"
+        assert "epoch 7" in said(page, "#facts")
+        assert "Applied under leases." in said(page, ".reason")
+        tiles = [said(page, f".tile >> nth={n}") for n in range(4)]
+        assert tiles[0].startswith("Iteration time now, measured 3.278 s +1.2 %")
+        assert "baseline measured 3.238 s" in tiles[0]
+        assert "plan predicted 3.271 s" in tiles[0]
+        assert f"7.120 kJ {MINUS}14.7 %" in tiles[1]
+        assert f"2.172 kW {MINUS}15.7 %" in tiles[2]
+        assert "gpu 14.9 %" in tiles[3]
+        assert "computation 17.1 %" in tiles[3]
+        key = said(page, ".key")
+        assert "baseline measured 3.238 s, 8.347 kJ" in key
+        assert "plan 42 predicted 3.271 s, 7.078 kJ" in key
+        assert "deadline max_slowdown 2 % 3.303 s" in key
+        shot(page, "enforcing")
+
+
+def test_clocks_recommended_asked_and_seen(browser: Browser) -> None:
+    with Serving(boards.board()) as served, opened(browser, served) as page:
+        rows = page.locator(".clocks li")
+        expect(rows).to_have_count(8)
+        assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 1200 1200"
+        assert "stage 7 is on the critical path" in said(page, ".clocks-card details")
+
+
+def test_the_frontier_is_a_picture_with_words(browser: Browser) -> None:
+    with Serving(boards.board()) as served, opened(browser, served) as page:
+        expect(page.locator(".frontier .curve")).to_have_count(1)
+        for mark in ("baseline", "now", "plan"):
+            expect(page.locator(f".frontier .mark.{mark}")).to_have_count(1)
+        words = page.locator(".frontier").get_attribute("aria-label") or ""
+        assert "now (measured): 3.278" in words
+        assert "deadline: 3.303" in words
+        assert page.locator("text=NaN").count() == 0
+        page.locator(".frontier").hover(position={"x": 300, "y": 150})
+        expect(page.locator(".frontier-card .tip")).to_contain_text("predicted, at least")
+
+
+def test_the_timeline_is_drawn_and_told(browser: Browser) -> None:
+    with Serving(boards.board()) as served, opened(browser, served) as page:
+        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42 takes")
+        assert drawn(page) > 8
+        assert "stages wait" in (page.locator("canvas").get_attribute("aria-label") or "")
+        page.locator(".timeline-card summary").click()
+        expect(page.locator(".timeline-card tbody tr")).to_have_count(8)
+        assert said(page, ".timeline-card tbody tr >> nth=0").startswith("0 1200 MHz 1200 MHz")
+        page.locator("canvas").hover(position={"x": 400, "y": 147})  # stage 7 never waits there
+        expect(page.locator(".timeline-card .tip")).to_contain_text("stage ")
+
+
+def test_fleet_leases_and_decisions(browser: Browser) -> None:
+    with Serving(boards.board()) as served, opened(browser, served) as page:
+        expect(page.locator(".fleet tbody tr")).to_have_count(8)
+        row = said(page, ".fleet tbody tr >> nth=0")
+        assert row.startswith("node1/0 gpt3-175b, 0 1200 MHz 1200 MHz 261 W 1")
+        assert "applications clocks setting" in row
+        first = page.locator(".fleet tbody tr >> nth=0 >> .meter.lease span")
+        before = first.evaluate("node => parseFloat(node.style.width)")
+        expect(page.locator(".decisions li")).to_have_count(len(boards.EVENTS))
+        assert said(page, ".decisions li >> nth=2").startswith("11:58:27 apply 7 GPUs lowered")
+        page.wait_for_function(
+            "before => parseFloat(document.querySelector('.meter.lease span').style.width)"
+            " < before",
+            arg=before,
+        )  # the lease runs on between two passes
+
+
+def test_the_page_follows_each_pass(browser: Browser) -> None:
+    with Serving(boards.board("recommend", passes=5)) as served, opened(browser, served) as page:
+        expect(page.locator("#live-text")).to_contain_text("pass 5")
+        assert said(page, "#mode") == "recommending, nothing is sent"
+        assert "Not applied: only recommended." in said(page, ".reason")
+        assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 default 1410"
+        page.evaluate("document.querySelector('.clocks li').dataset.mine = 'kept'")
+        shot(page, "recommending")
+        served.publish(boards.board("enforce", passes=6))
+        expect(page.locator("#live-text")).to_contain_text("pass 6")
+        expect(page.locator("#mode")).to_have_text("enforcing")
+        assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 1200 1200"
+        assert page.evaluate("document.querySelector('.clocks li').dataset.mine") == "kept"
+        expect(page.locator(".spark path")).to_have_count(3)
+
+
+def test_a_new_plan_brings_a_new_timeline(browser: Browser) -> None:
+    first = boards.board(passes=1, microbatches=12)
+    [job] = first.jobs
+    assert job.decision is not None
+    second = replace(
+        first, pass_number=2, jobs=(replace(job, decision=replace(job.decision, generation=43)),)
+    )
+    with Serving(first) as served, opened(browser, served) as page:
+        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
+        asked: list[str] = []
+        page.on("request", lambda r: asked.append(r.url))
+        for number in range(3, 8):  # the same plan: nothing to fetch
+            served.publish(replace(first, pass_number=number))
+            expect(page.locator("#live-text")).to_contain_text(f"pass {number},")
+        assert [url for url in asked if "timeline" in url] == []
+        served.publish(second)
+        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 43")
+
+
+def test_a_lost_controller_is_said_and_its_return_noticed(browser: Browser) -> None:
+    with (
+        Serving(boards.board(passes=128)) as served,
+        opened(browser, served, allowed="net::ERR") as page,
+    ):
+        expect(page.locator("#live-text")).to_contain_text("live")
+        banner = page.locator("#lost")
+        expect(banner).to_be_hidden()
+        served.stop()
+        expect(banner).to_contain_text(re.compile(r"Controller lost, last seen \d+\s*s ago"))
+        expect(banner).to_contain_text("returns to default clocks")
+        shot(page, "lost", whole=False)
+        with Serving(boards.board(passes=1), port=served.server.port):
+            expect(banner).to_be_hidden()
+            expect(page.locator("#live-text")).to_contain_text("pass 1,")
+
+
+def test_a_controller_that_hangs_is_lost_too(browser: Browser) -> None:
+    with (
+        Serving(replace(boards.board(), interval_s=0.5)) as served,
+        opened(browser, served) as page,
+    ):
+        expect(page.locator("#live-text")).to_contain_text("live")
+        expect(page.locator("#lost")).to_contain_text("no pass has ended since")
+        served.publish(replace(boards.board(passes=129), interval_s=0.5))
+        expect(page.locator("#lost")).to_be_hidden()
+
+
+EMPTY: list[tuple[str, Board | None, list[str]]] = [
+    ("waiting", None, ["Waiting for the controller\u2019s first pass.", "connected, no pass yet"]),
+    (
+        "empty",
+        boards.empty(),
+        ["No jobs in the policy.", "127.0.0.1:9431 connection refused", "No decision yet"],
+    ),
+    (
+        "measuring",
+        boards.measuring(),
+        [
+            "Measuring the baseline (12 of 30 iterations).",
+            "not measured yet",
+            "No frontier yet: it follows the baseline.",
+            "No timeline yet: it comes with the first plan.",
+            "2.966\u202fkW",  # the GPUs' own readings, before a window is complete
+            "Not known before the first plan.",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "board", "sentences"), EMPTY, ids=[e[0] for e in EMPTY])
+def test_what_is_empty_says_why(
+    browser: Browser, name: str, board: Board | None, sentences: list[str]
+) -> None:
+    with Serving(board) as served, opened(browser, served) as page:
+        for sentence in sentences:
+            expect(page.locator("body")).to_contain_text(sentence)
+        assert not re.search(r"NaN|undefined|Infinity|\bnull\b|[Pp]lan 0", said(page, "body"))
+        shot(page, name)
+
+
+def test_trouble_is_shown(browser: Browser) -> None:
+    with Serving(boards.straggling()) as served, opened(browser, served, scheme="dark") as page:
+        expect(page.locator("#policy-error")).to_contain_text("is not in force")
+        expect(page.locator("#policy-error")).to_contain_text("max_slowdown: -3%")
+        expect(page.locator("#agents-lost")).to_contain_text("node2 (no answer for 7 s)")
+        assert said(page, ".fleet tbody tr >> nth=6").endswith("silent")
+        assert "sibling pipeline reported 3.671 s" in said(page, ".key")
+        shot(page, "straggler-dark")
+
+
+def test_several_jobs_are_chosen_by_name(browser: Browser) -> None:
+    whole = boards.board(microbatches=12)
+    [first] = whole.jobs
+    name = "llama <b>&amp; 70%"
+    policy = replace(first.view.policy, name=name, mode="recommend")
+    second = replace(first, view=replace(first.view, policy=policy), mode="recommend", applied=None)
+    with (
+        Serving(replace(whole, jobs=(first, second))) as served,
+        opened(browser, served) as page,
+    ):
+        expect(page.locator("#jobs-nav a")).to_have_count(2)
+        assert said(page, "#mode") == "enforcing 1 of 2 jobs"
+        page.locator("#jobs-nav a", has_text="llama").click()
+        expect(page.locator(".job-name")).to_have_text(name)  # as text, not as markup
+        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
+        page.reload()
+        expect(page.locator(".job-name")).to_have_text(name)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(
+    browser: Browser, scheme: Literal["light", "dark"]
+) -> None:
+    """WCAG 2.1 AA: 4.5 to 1 for text; every element that has text of its own is measured."""
+    script = """() => {
+      const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+      const rgb = (text) => {
+        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+      };
+      const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+        .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+      const ground = (node) => {
+        for (let n = node; n; n = n.parentElement) {
+          const c = rgb(getComputedStyle(n).backgroundColor);
+          if (c[3] === 255) return c;
+        }
+        return [255, 255, 255, 255];
+      };
+      const poor = [];
+      for (const node of document.querySelectorAll("body *")) {
+        const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+        if (!own || !node.checkVisibility() || node.closest(".skip, noscript, title")) continue;
+        const style = getComputedStyle(node);
+        const svg = node instanceof SVGElement;
+        const [a, b] = [light(rgb(svg ? style.fill : style.color)), light(ground(node))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) poor.push(`${node.textContent.trim().slice(0, 40)}: ${ratio.toFixed(2)}`);
+      }
+      return poor;
+    }"""
+    for name, board in (("enforcing", boards.board()), ("straggling", boards.straggling())):
+        with Serving(board) as served, opened(browser, served, scheme=scheme) as page:
+            expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
+            assert page.evaluate(script) == []
+            if name == "enforcing":
+                shot(page, f"enforcing-{scheme}")
+
+
+def test_structure_for_those_who_do_not_see_it(browser: Browser) -> None:
+    with Serving(boards.board()) as served, opened(browser, served) as page:
+        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
+        assert page.locator("html").get_attribute("lang") == "en"
+        assert page.locator("h1").count() == 1
+        assert page.locator("main, header, footer").count() == 3
+        unnamed = page.evaluate(
+            "() => [...document.querySelectorAll('[role=img]')].filter((n) => "
+            "!n.getAttribute('aria-label')).length"
+        )
+        assert unnamed == 0
+        assert page.locator("th:not([scope])").count() == 0
+
+
+@pytest.mark.parametrize("width", [420, 1280, 1920])
+def test_nothing_hangs_over_the_edge(browser: Browser, width: int) -> None:
+    with Serving(boards.straggling()) as served, opened(browser, served, width=width) as page:
+        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
+        over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert over <= 0
+        shot(page, f"width-{width}")
+
+
+def test_the_page_asks_for_nothing_it_does_not_have(browser: Browser) -> None:
+    with Serving(boards.board()) as served:
+        missing: list[str] = []
+        with opened(browser, served) as page:
+            page.on("response", lambda r: missing.append(r.url) if r.status >= 400 else None)
+            page.reload()
+            expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
+        assert missing == []

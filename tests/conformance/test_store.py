@@ -1,0 +1,433 @@
+"""What every store must do. One suite, whatever holds the rows."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.plan.plan import Action, Forecast, Plan
+from joulecut_controller.plan.record import plan_json
+from joulecut_controller.ports import Event, Store
+from joulecut_controller.solve.problem import Solution
+from joulecut_controller.store import sqlite
+from joulecut_controller.store.database import DatabaseStore, Kept, open_store
+from joulecut_controller.store.schema import MIGRATIONS, migrate
+from joulecut_controller.view import Window
+from joulecut_wire.errors import BadInput, Unavailable
+
+Reopen = Callable[[], Store]
+
+
+@pytest.fixture(params=["sqlite"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
+    """Opens the same store again, as a restarted controller would."""
+    opened: list[Store] = []
+
+    def open_again() -> Store:
+        for store in opened:
+            store.close()
+        opened.append(open_store(f"sqlite:///{tmp_path / 'store.db'}"))
+        return opened[-1]
+
+    yield open_again
+    for store in opened:
+        store.close()
+
+
+def _plan(job: str = "job", generation: int = 1, reason: str = "because") -> Plan:
+    option = ClockOption(1200, 0.05, 14.0)
+    return Plan(
+        job=job,
+        generation=generation,
+        parent=generation - 1,
+        mode="recommend",
+        granularity="gpu",
+        actions=(Action("GPU-a", 0, "lower", 1200, "slack"),),
+        reason=reason,
+        made_at_unix_s=1.5e9,
+        deadline_s=6.25,
+        forecast=Forecast(6.2, 900.0, 6.0, 1000.0, 890.0, 0.01, (("gpu", 0.1),)),
+        solution=Solution(
+            "gpu", (option, option), (0.0, 0.05), 6.2, 900.0, 890.0, "computation", 0.3
+        ),
+    )
+
+
+def _event(number: int, job: str = "job") -> Event:
+    return Event(float(number), "apply", job, number, f"event {number}", '{"n": 1}')
+
+
+# -- counters --------------------------------------------------------------------------------
+
+
+def test_generations_count_up_and_go_on_after_a_restart(reopen: Reopen) -> None:
+    store = reopen()
+    before = [store.next_generation() for _ in range(5)]
+    after = [reopen().next_generation() for _ in range(3)]
+    assert before == [1, 2, 3, 4, 5]
+    assert after == [6, 7, 8]
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seen=st.lists(st.integers(0, 2**40), min_size=1, max_size=8))
+def test_an_epoch_is_larger_than_any_before_and_than_any_agent_has_seen(
+    reopen: Reopen, seen: list[int]
+) -> None:
+    last = 0
+    for at_least in seen:
+        epoch = reopen().next_epoch(at_least)
+        assert epoch > at_least
+        assert epoch > last
+        last = epoch
+
+
+def test_epochs_and_generations_do_not_share_numbers(reopen: Reopen) -> None:
+    store = reopen()
+    store.next_epoch(100)
+    assert store.next_generation() == 1
+
+
+def test_a_damaged_epoch_of_an_agent_is_refused_and_costs_nothing(reopen: Reopen) -> None:
+    store = reopen()
+    with pytest.raises(Unavailable, match="damaged number"):
+        store.next_epoch(2**64 - 1)
+    assert store.next_epoch(0) == 1
+
+
+def test_threads_never_get_the_same_number(reopen: Reopen) -> None:
+    store = reopen()
+    numbers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: numbers.extend(store.next_generation() for _ in range(25)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(numbers) == list(range(1, 101))
+
+
+# -- events ----------------------------------------------------------------------------------
+
+
+def test_events_come_back_whole_and_newest_first(reopen: Reopen) -> None:
+    store = reopen()
+    for number in range(5):
+        store.record(_event(number))
+    assert reopen().events(limit=3) == (_event(4), _event(3), _event(2))
+
+
+def test_events_of_one_job(reopen: Reopen) -> None:
+    store = reopen()
+    for number in range(6):
+        store.record(_event(number, job=f"job-{number % 2}"))
+    assert [event.generation for event in store.events(job="job-1")] == [5, 3, 1]
+    assert store.events(job="nobody") == ()
+    assert store.events(limit=0) == ()
+
+
+def test_words_that_no_database_takes_are_kept_as_well_as_can_be(reopen: Reopen) -> None:
+    store = reopen()
+    store.record(Event(0.0, "apply", "job", 1, 'half \ud800, "quoted"; DROP TABLE event; \x00'))
+    (kept,) = store.events()
+    assert kept.text.startswith('half ?, "quoted"; DROP TABLE event;')
+
+
+def test_a_huge_event_is_cut_but_stays_readable(reopen: Reopen) -> None:
+    store = reopen()
+    store.record(Event(0.0, "plan", "job", 1, "x" * 10_000, json.dumps(["y" * 1_000_000])))
+    (kept,) = store.events()
+    assert len(kept.text) == 2_000
+    assert json.loads(kept.detail)["cut_from_characters"] > 1_000_000
+    assert len(kept.detail) < 5_000
+
+
+# -- plans and baselines ---------------------------------------------------------------------
+
+
+def test_the_newest_plan_of_a_job_comes_back_as_it_was(reopen: Reopen) -> None:
+    store = reopen()
+    assert store.last_plan_json("job") == ""
+    for generation in (1, 2, 4):
+        store.keep_plan(_plan(generation=generation))
+    store.keep_plan(_plan(job="other", generation=3))
+    assert json.loads(reopen().last_plan_json("job")) == plan_json(_plan(generation=4))
+
+
+def test_keeping_a_plan_again_replaces_it(reopen: Reopen) -> None:
+    store = reopen()
+    store.keep_plan(_plan(reason="before the guard"))
+    store.keep_plan(_plan(reason="after the guard"))
+    assert json.loads(store.last_plan_json("job"))["reason"] == "after the guard"
+
+
+def test_baselines_belong_to_a_job_in_a_shape(reopen: Reopen) -> None:
+    store = reopen()
+    window = Window(40, 6.125, 0.0625, None, 1.0 / 3.0)
+    store.keep_baseline("job", "8 stages", Window(1, 1.0, 0.0, 2.0, 3.0))
+    store.keep_baseline("job", "8 stages", window)
+    store = reopen()
+    assert store.baseline("job", "8 stages") == window
+    assert store.baseline("job", "4 stages") is None
+    assert store.baseline("other", "8 stages") is None
+
+
+def test_a_baseline_that_is_no_number_is_not_kept(reopen: Reopen) -> None:
+    store = reopen()
+    with pytest.raises(ValueError, match="not finite"):
+        store.keep_baseline("job", "shape", Window(1, float("nan"), 0.0, None, None))
+    assert store.baseline("job", "shape") is None
+
+
+# -- crashes ---------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from joulecut_controller.ports import Event
+from joulecut_controller.store.database import open_store
+store = open_store(sys.argv[1])
+while True:
+    epoch, generation = store.next_epoch(0), store.next_generation()
+    store.record(Event(0.0, "apply", "job", generation, "written"))
+    print(epoch, generation, flush=True)
+"""
+
+
+def test_counters_never_go_back_whenever_the_writer_is_killed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    epoch_seen = generation_seen = 0
+    for lines in (1, 7, 20):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout
+            for _ in range(lines):
+                epoch, generation = map(int, writer.stdout.readline().split())
+                assert epoch > epoch_seen
+                assert generation > generation_seen
+                epoch_seen, generation_seen = epoch, generation
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.wait()
+            rest = writer.stdout.read().splitlines()
+        if rest and len(rest[-1].split()) == 2:
+            epoch_seen, generation_seen = map(int, rest[-1].split())
+    store = open_store(url)
+    try:
+        assert store.next_epoch(0) > epoch_seen
+        assert store.next_generation() > generation_seen
+        kept = {event.generation for event in store.events(limit=100_000)}
+        assert kept >= set(range(1, generation_seen + 1))
+    finally:
+        store.close()
+
+
+# -- bounds ----------------------------------------------------------------------------------
+
+
+def test_what_grows_is_pruned(tmp_path: Path) -> None:
+    kept = Kept(events=10, plans_per_job=3, plans=5, baselines=4)
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", kept)
+    for number in range(1, 31):
+        store.record(_event(number))
+        store.keep_plan(_plan(job=f"job-{number % 3}", generation=number))
+        store.keep_baseline(f"job-{number}", "shape", Window(1, 1.0, 0.0, None, None))
+    store.close()
+    with sqlite3.connect(tmp_path / "store.db") as raw:
+        events = [row[0] for row in raw.execute("select generation from event order by id")]
+        plans = [row[0] for row in raw.execute("select generation from plan order by generation")]
+        baselines = {row[0] for row in raw.execute("select job from baseline")}
+    raw.close()
+    assert events == list(range(21, 31))
+    assert plans == [26, 27, 28, 29, 30]
+    assert baselines == {"job-27", "job-28", "job-29", "job-30"}
+
+
+def test_one_busy_job_does_not_push_out_the_plan_of_another(tmp_path: Path) -> None:
+    kept = Kept(events=10, plans_per_job=3, plans=100, baselines=4)
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", kept)
+    store.keep_plan(_plan(job="quiet", generation=1))
+    for generation in range(2, 50):
+        store.keep_plan(_plan(job="busy", generation=generation))
+    assert store.last_plan_json("quiet")
+    store.close()
+
+
+# -- files that are not as they should be ----------------------------------------------------
+
+
+def _says(file: Path, match: str) -> str:
+    with pytest.raises(Unavailable, match=match) as caught:
+        open_store(f"sqlite:///{file}")
+    line = str(caught.value)
+    assert "\n" not in line
+    assert str(file) in line
+    return line
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    file.write_bytes(b"not a database, but dear to somebody\n" * 100)
+    before = file.read_bytes()
+    _says(file, "holds something else")
+    assert file.read_bytes() == before
+
+
+def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with sqlite3.connect(file) as raw:
+        raw.execute("create table letters (text)")
+    raw.close()
+    before = file.read_bytes()
+    _says(file, "another program")
+    assert file.read_bytes() == before
+
+
+def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    open_store(f"sqlite:///{file}").close()
+    with sqlite3.connect(file) as raw:
+        raw.execute("update joulecut_schema set version = version + 1")
+    raw.close()
+    before = file.read_bytes()
+    _says(file, "version 2, this program knows versions up to 1")
+    assert file.read_bytes() == before
+
+
+def test_a_damaged_database_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = open_store(f"sqlite:///{file}")
+    for number in range(200):
+        store.record(_event(number))
+    store.close()
+    damaged = bytearray(file.read_bytes())
+    damaged[100:4096] = os.urandom(3996)  # the page with the schema
+    file.write_bytes(damaged)
+    _says(file, "damaged|holds something else")
+
+
+def test_a_missing_folder_says_so(tmp_path: Path) -> None:
+    _says(tmp_path / "nowhere" / "store.db", "is the directory there")
+
+
+def _store_with_engine(file: Path) -> tuple[DatabaseStore, Callable[[str], None]]:
+    """A store, and a way to run a pragma on its own connection."""
+    engine = sqlite.engine(file)
+    store = DatabaseStore(engine, lambda: sqlite.explaining(file), f"store {file}")
+
+    def pragma(text: str) -> None:
+        connection = engine.raw_connection()
+        connection.cursor().execute(f"PRAGMA {text}")
+        connection.close()
+
+    return store, pragma
+
+
+def _fill(store: Store) -> None:
+    for number in range(2, 500):
+        store.record(_event(number))
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    """SQLite reports its page limit exactly as it does a full disk."""
+    store, pragma = _store_with_engine(tmp_path / "store.db")
+    store.record(_event(1))
+    generation = store.next_generation()
+    pragma("max_page_count=1")  # means: no page more than there are now
+    with pytest.raises(Unavailable, match="disk is full: make room"):
+        _fill(store)
+    written = store.events(limit=1000)
+    assert _event(1) in written
+    pragma("max_page_count=100000")
+    store.record(_event(1000))
+    assert store.events(limit=1000) == (_event(1000), *written)
+    assert store.next_generation() == generation + 1
+    store.close()
+
+
+def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path: Path) -> None:
+    store, pragma = _store_with_engine(tmp_path / "store.db")
+    store.record(_event(1))
+    pragma("query_only=1")
+    with pytest.raises(Unavailable, match="mend its permissions"):
+        store.next_generation()
+    assert store.events() == (_event(1),)
+    pragma("query_only=0")
+    assert store.next_generation() == 1
+    store.close()
+
+
+def test_a_lock_held_by_another_process_ends_in_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = open_store(f"sqlite:///{file}")
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Unavailable, match="another process holds it"):
+        store.next_generation()
+    other.execute("COMMIT")
+    other.close()
+    assert store.next_generation() == 1
+    store.close()
+
+
+@pytest.mark.parametrize("url", ["store.db", "sqlite://", "sqlite:///", "postgresql://h/db", ""])
+def test_other_urls_are_bad_input(url: str) -> None:
+    with pytest.raises(BadInput, match="sqlite:///FILE"):
+        open_store(url)
+
+
+# -- versions --------------------------------------------------------------------------------
+
+
+def _widen(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE baseline ADD COLUMN note TEXT")
+
+
+def _break(connection: Connection) -> None:
+    _widen(connection)
+    connection.exec_driver_sql("ALTER TABLE nothing ADD COLUMN note TEXT")
+
+
+def test_an_older_database_is_brought_forward_with_its_rows(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = open_store(f"sqlite:///{file}")
+    store.next_generation()
+    store.close()
+    engine = sqlite.engine(file)
+    with engine.begin() as connection:
+        assert migrate(connection, (*MIGRATIONS, _widen)) == len(MIGRATIONS) + 2
+    engine.dispose()
+    with sqlite3.connect(file) as raw:
+        assert raw.execute("select version from joulecut_schema").fetchall() == [(2,)]
+        assert raw.execute("select value from counter").fetchall() == [(1,)]
+        assert raw.execute("select note from baseline").fetchall() == []
+    raw.close()
+
+
+def test_a_migration_that_fails_leaves_the_old_version(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    open_store(f"sqlite:///{file}").close()
+    engine = sqlite.engine(file)
+    with pytest.raises(Unavailable), sqlite.explaining(file), engine.begin() as connection:
+        migrate(connection, (*MIGRATIONS, _break))
+    engine.dispose()
+    store = open_store(f"sqlite:///{file}")
+    assert store.next_generation() == 1
+    store.close()
+    with sqlite3.connect(file) as raw:
+        columns = [row[1] for row in raw.execute("pragma table_info(baseline)")]
+    raw.close()
+    assert "note" not in columns

@@ -1,0 +1,196 @@
+"""The job datagram: what the client sends, the wire decodes and the agent takes."""
+
+import math
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut import Reporter
+from joulecut_agent.feed import Feed, Subscription
+from joulecut_agent.jobs import Jobs
+from joulecut_agent.tally import Tally
+from joulecut_wire.messages import IterationReport, OperationReport
+from joulecut_wire.metrics import REPORTS
+from joulecut_wire.reports import DATAGRAM_BYTES_MAX, decode
+
+names = st.text(min_size=1, max_size=40)
+seconds = st.floats(1e-6, 80_000.0)
+kinds_of_operation = st.dictionaries(names, st.tuples(st.integers(0, 10**6), seconds), max_size=4)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="jc") as home:
+        yield Path(home)
+
+
+@pytest.fixture
+def listener(folder: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(folder / "jobs.sock"))
+        sock.settimeout(10.0)
+        yield sock
+
+
+class Desk:
+    """The agent's receiving end, without an agent around it."""
+
+    def __init__(self, path: Path) -> None:
+        self.tally = Tally()
+        self.ended: list[tuple[str, str]] = []
+        feed = Feed()
+        self.watcher: Subscription = feed.subscribe()
+        self.jobs = Jobs(
+            path, ["GPU-a", "GPU-b"], feed, self.tally, lambda j, u: self.ended.append((j, u))
+        )
+
+    def counts(self) -> dict[str, int]:
+        return {labels[0]: count for labels, count in self.tally.counts(REPORTS.name)}
+
+
+@pytest.fixture
+def desk(folder: Path) -> Iterator[Desk]:
+    desk = Desk(folder / "jobs.sock")
+    yield desk
+    desk.jobs.close()
+
+
+@given(
+    job=names, uuid=names, stage=st.integers(0, 65_535), number=st.integers(0, 2**53),
+    duration_s=seconds, kinds=kinds_of_operation,
+    peer_s=st.one_of(st.none(), seconds),
+)  # fmt: skip
+def test_what_the_client_sends_is_what_the_wire_reads(
+    job: str, uuid: str, stage: int, number: int, duration_s: float,
+    kinds: dict[str, tuple[int, float]], peer_s: float | None,
+) -> None:  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="jc") as home:
+        path = f"{home}/s"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.bind(path)
+            reporter = Reporter(job, uuid, stage, path)
+            assert reporter.iteration(number, duration_s, kinds, peer_iteration_time_s=peer_s)
+            reporter.close()
+            raw = sock.recv(2 * DATAGRAM_BYTES_MAX)
+    operations = tuple(OperationReport(kind, *numbers) for kind, numbers in kinds.items())
+    assert decode(raw) == IterationReport(job, uuid, stage, number, duration_s, operations, peer_s)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (1, math.nan, {}),
+        (1, math.inf, {}),
+        ("x" * 10_000, 1.0, {}),
+        (1, object(), {}),
+        (1, 1.0, {"forward": 3}),
+        (1, 1.0, [("forward", 1, 1.0)]),
+    ],
+)
+def test_nonsense_is_not_sent_and_never_raises(
+    folder: Path, listener: socket.socket, arguments: tuple[Any, ...]
+) -> None:
+    assert not Reporter("demo", "GPU-a", 0, str(folder / "jobs.sock")).iteration(*arguments)
+
+
+def test_without_an_agent_training_goes_on(folder: Path) -> None:
+    assert not Reporter("demo", "GPU-a", 0, str(folder / "nobody.sock")).iteration(1, 1.0, {})
+    assert not Reporter("demo", "GPU-a", 0, "x" * 300).iteration(1, 1.0, {})
+
+
+def test_an_agent_that_sleeps_does_not_block_and_one_that_restarts_is_found(folder: Path) -> None:
+    path = folder / "jobs.sock"
+    reporter = Reporter("demo", "GPU-a", 0, str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asleep:
+        asleep.bind(str(path))
+        sent = [reporter.iteration(number, 1.0, {}) for number in range(5000)]
+        assert sent[0]
+        assert not sent[-1]
+    path.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as fresh:
+        fresh.bind(str(path))
+        assert any(reporter.iteration(1, 1.0, {}) for _ in range(2))
+    reporter.close()
+
+
+def test_the_environment_names_the_socket(
+    folder: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOULECUT_SOCKET", str(folder / "jobs.sock"))
+    reporter = Reporter("demo", "GPU-a", 0)
+    assert reporter.iteration(7, 0.5)
+    reporter.close()
+    assert isinstance(decode(listener.recv(9999)), IterationReport)
+
+
+def test_the_agent_takes_reports_of_its_own_gpus(folder: Path, desk: Desk) -> None:
+    for uuid in ("GPU-a", "GPU-z"):
+        reporter = Reporter("demo", uuid, 0, str(folder / "jobs.sock"))
+        assert reporter.iteration(1, 0.5, {"forward": (4, 0.1)})
+        reporter.close()
+    desk.jobs.turn()
+    assert desk.counts() == {"accepted": 1, "refused": 1}
+    assert desk.watcher.drain()[0] == (
+        IterationReport("demo", "GPU-a", 0, 1, 0.5, (OperationReport("forward", 4, 0.1),)),
+    )
+    assert desk.jobs.working() == {"GPU-a": "demo"}
+
+
+MARK = (
+    b'{"v":1,"job":"demo","uuid":"GPU-a","mark":"begin","kind":"forward","stage":0,'
+    b'"microbatch":0,"iteration":1,"t_ns":5}'
+)
+
+
+def test_broken_datagrams_are_counted_and_said_once_in_a_while(
+    folder: Path, desk: Desk, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.connect(str(folder / "jobs.sock"))
+        for raw in (b"", b"{}", b"\xff" * 30, b"x" * (DATAGRAM_BYTES_MAX + 5), MARK):
+            stranger.send(raw)
+            desk.jobs.turn()
+    assert desk.counts() == {"dropped": 4, "refused": 1}
+    assert not desk.jobs.working()
+    assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_any_user_may_report(folder: Path, desk: Desk) -> None:
+    assert (folder / "jobs.sock").stat().st_mode & 0o777 == 0o666
+
+
+def test_the_end_of_the_last_process_ends_the_job(folder: Path, desk: Desk) -> None:
+    children = [
+        _reporting_child(folder / "jobs.sock", uuid) for uuid in ("GPU-a", "GPU-a", "GPU-b")
+    ]
+    while sum(desk.counts().values()) < 3:
+        desk.jobs.turn()
+    for end, (pid, pipe) in enumerate(children):
+        assert len(desk.ended) == max(0, end - 1)
+        os.write(pipe, b"go")
+        os.close(pipe)
+        os.waitpid(pid, 0)
+        while end and len(desk.ended) < end:
+            desk.jobs.turn()
+        desk.jobs.turn()
+    assert desk.ended == [("demo", "GPU-a"), ("demo", "GPU-b")]
+    assert not desk.jobs.working()
+
+
+def _reporting_child(path: Path, uuid: str) -> tuple[int, int]:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        Reporter("demo", uuid, 0, str(path)).iteration(1, 0.5, {})
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    return pid, write

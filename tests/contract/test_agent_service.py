@@ -1,0 +1,234 @@
+"""The agent's gRPC and HTTP face, as a stranger's controller or browser meets it."""
+
+import math
+import socket
+import urllib.error
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from running_agent import PATIENCE_S, RunningAgent, eventually
+
+from joulecut import Reporter
+from joulecut_agent import __version__
+from joulecut_wire import codec
+from joulecut_wire.v1 import agent_pb2 as pb
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RunningAgent]:
+    with RunningAgent(cards=2) as agent:
+        yield agent.start()
+
+
+@pytest.fixture
+def node(shared: RunningAgent) -> Iterator[RunningAgent]:
+    yield shared
+    shared.clear(job="", epoch=0)
+
+
+@pytest.fixture
+def generation(request: pytest.FixtureRequest) -> int:
+    """A number of this test's own, above that of every test before it."""
+    names = [item.name for item in request.session.items]
+    return 1 + names.index(request.node.name)
+
+
+def test_describe_tells_what_may_be_done(node: RunningAgent) -> None:
+    about = node.describe()
+    assert (about.node, about.agent_version, about.ttl_max_s) == ("n1", __version__, 60.0)
+    assert len(about.boot_id) == 36
+    assert [gpu.uuid for gpu in about.gpus] == list(node.gpus.uuids)
+    for gpu in about.gpus:
+        assert gpu.controllable
+        assert not gpu.reason
+        assert list(gpu.clocks_mhz) == sorted(gpu.clocks_mhz)
+        assert gpu.power_limit_default_w > 0
+
+
+def _code(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value.code().name, caught.value.details()
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (pb.ApplyRequest(epoch=1, generation=1, ttl_s=9), "job ''"),
+        (pb.ApplyRequest(job="a\nb", ttl_s=9), "printable"),
+        (pb.ApplyRequest(job="é" * 127, ttl_s=9), "253"),
+        (pb.ApplyRequest(job="demo", ttl_s=9), "0 settings; allowed: 1 to 16"),
+        (
+            pb.ApplyRequest(job="demo", settings=[pb.Setting(uuid=str(n)) for n in range(17)]),
+            "17 settings",
+        ),
+        (
+            pb.ApplyRequest(job="demo", settings=[pb.Setting(uuid="a"), pb.Setting(uuid="a")]),
+            "named twice",
+        ),
+    ],
+)  # fmt: skip
+def test_a_request_without_sense_is_invalid(
+    node: RunningAgent, request_: pb.ApplyRequest, sentence: str
+) -> None:
+    code, details = _code(lambda: node.stub.Apply(request_, timeout=PATIENCE_S))
+    assert code == "INVALID_ARGUMENT"
+    assert sentence in details
+    assert node.locked() == {}
+
+
+def test_a_refusal_is_a_value_with_its_reason(node: RunningAgent, generation: int) -> None:
+    for ttl_s in (math.nan, math.inf, 0.0, -1.0, 1e9):
+        results = node.apply({0: 1005}, ttl_s=ttl_s, generation=generation)
+        assert [result.accepted for result in results] == [False]
+        assert "ttl" in results[0].reason
+    huge = node.apply({0: 2**32 - 1}, generation=generation)
+    assert not huge[0].accepted
+    unknown = pb.ApplyRequest(
+        epoch=1, job="demo", generation=generation, ttl_s=9,
+        settings=[
+            pb.Setting(uuid=node.gpus.uuid(0), clock_max_mhz=1005),
+            pb.Setting(uuid="GPU-elsewhere", clock_max_mhz=1005),
+        ],
+    )  # fmt: skip
+    results = codec.decode_results(node.stub.Apply(unknown, timeout=PATIENCE_S))
+    assert [result.accepted for result in results] == [False, False]
+    assert "GPU-elsewhere" in results[0].reason
+    assert node.locked() == {}
+
+
+def test_numbers_are_compared_per_gpu_and_equal_ones_by_content(
+    node: RunningAgent, generation: int
+) -> None:
+    assert node.apply({0: 1005}, generation=generation)[0].accepted
+    writes = node.writes()
+    assert node.apply({0: 1005}, generation=generation)[0].accepted
+    assert node.writes() == writes, "idempotent"
+    assert not node.apply({0: 1200}, generation=generation)[0].accepted
+    assert not node.apply({0: 1200}, generation=generation - 1)[0].accepted
+    assert node.locked() == {0: 1005}
+    assert not node.renew(generation=generation + 1)[0].accepted
+    assert not node.renew(job="other", generation=generation)[0].accepted
+    assert node.renew(generation=generation)[0].accepted
+
+
+def test_clear_is_for_the_jobs_own_gpus(node: RunningAgent, generation: int) -> None:
+    assert node.apply({0: 1005, 1: 1005}, generation=generation)[0].accepted
+    held = node.clear(node.gpus.uuid(0), job="other")
+    assert (held[0].accepted, held[0].reason) == (False, "held by job demo")
+    assert not node.clear("GPU-elsewhere")[0].accepted
+    assert [result.accepted for result in node.clear(node.gpus.uuid(0))] == [True]
+    assert node.locked() == {1: 1005}
+    assert [result.uuid for result in node.clear()] == [node.gpus.uuid(1)]
+    assert node.clear() == ()
+
+
+def test_watch_shows_gpus_leases_and_reports(node: RunningAgent, generation: int) -> None:
+    assert node.apply({1: 1005}, generation=generation, ttl_s=30.0)[0].accepted
+    call = node.stub.Watch(pb.WatchRequest(interval_s=0.1), timeout=PATIENCE_S)
+    first = codec.decode_tick(next(call))
+    lease = first.gpus[1].lease
+    assert lease is not None
+    assert (lease.job, lease.generation, lease.clock_max_mhz) == ("demo", generation, 1005)
+    assert 0 < lease.expires_in_s <= 30.0
+    assert first.gpus[0].lease is None
+    assert 0 <= first.age_s < 1.0
+    reporter = Reporter("demo", node.gpus.uuid(1), 3, node.ready["socket"])
+    assert reporter.iteration(7, 0.5, {"forward": (4, 0.1)}, peer_iteration_time_s=0.6)
+    reporter.close()
+    for _ in range(200):
+        tick = codec.decode_tick(next(call))
+        assert tick.sequence >= first.sequence
+        if tick.reports:
+            break
+    call.cancel()
+    assert [(r.stage, r.iteration, r.peer_iteration_time_s) for r in tick.reports] == [(3, 7, 0.6)]
+    assert tick.reports_dropped == 0
+
+
+def test_watchers_are_bounded_and_their_places_come_free(node: RunningAgent) -> None:
+    code, details = _code(
+        lambda: next(node.stub.Watch(pb.WatchRequest(interval_s=math.nan), timeout=PATIENCE_S))
+    )
+    assert (code, "interval_s" in details) == ("INVALID_ARGUMENT", True)
+    calls = [node.stub.Watch(pb.WatchRequest(interval_s=60.0)) for _ in range(8)]
+    for call in calls:
+        next(call)
+    code, details = _code(lambda: next(node.stub.Watch(pb.WatchRequest(interval_s=1.0))))
+    assert (code, details) == ("RESOURCE_EXHAUSTED", "8 watchers already")
+    assert node.describe().gpus, "other calls still have room"
+    for call in calls:
+        call.cancel()
+
+    def free() -> bool:
+        call = node.stub.Watch(pb.WatchRequest(interval_s=1.0), timeout=PATIENCE_S)
+        try:
+            return bool(next(call).gpus)
+        except grpc.RpcError:
+            return False
+        finally:
+            call.cancel()
+
+    eventually("a free place", free)
+
+
+def test_what_is_not_built_says_so(node: RunningAgent) -> None:
+    for call in (
+        lambda: node.stub.Release(pb.ReleaseRequest(), timeout=PATIENCE_S),
+        lambda: node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S),
+        lambda: next(node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S)),
+    ):
+        code, details = _code(call)
+        assert code == "UNIMPLEMENTED"
+        assert "not available yet" in details
+
+
+def test_grpc_health_serves(node: RunningAgent) -> None:
+    assert node.channel is not None
+    health = health_pb2_grpc.HealthStub(node.channel)
+    for service in ("", "joulecut_wire.v1.AgentService"):
+        answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_http_serves_two_paths_and_openmetrics(node: RunningAgent) -> None:
+    assert node.metrics("/healthz") == "ok\n"
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+        node.metrics("/")
+    caught.value.close()
+    host, _, port = node.ready["metrics"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as line:
+        line.sendall(
+            b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n"
+        )
+        text = b""
+        while more := line.recv(65_536):
+            text += more
+    assert text.rstrip().endswith(b"# EOF")
+    assert b"_created" not in text
+
+
+def test_commands_are_counted_per_setting(node: RunningAgent, generation: int) -> None:
+    def count(op: str, result: str) -> float:
+        series = f'joulecut_control_commands_total{{op="{op}",result="{result}"}}'
+        [line] = [line for line in node.metrics().splitlines() if line.startswith(series)]
+        return float(line.split()[1])
+
+    accepted, refused = count("apply", "accepted"), count("apply", "refused")
+    node.apply({0: 1005, 1: 1005}, generation=generation)
+    node.apply({0: 1005, 1: 1001}, generation=generation + 1)
+    assert (count("apply", "accepted"), count("apply", "refused")) == (accepted + 2, refused + 2)
+
+
+def test_a_taken_address_is_one_line(node: RunningAgent) -> None:
+    for which in ("grpc", "metrics"):
+        listen = {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock"}
+        with RunningAgent(cards=2, listen={**listen, which: node.ready[which]}) as second:
+            second.process = second._spawn("run")
+            assert second.process.wait(timeout=PATIENCE_S) == 1
+            [line] = [line for line in second.log.splitlines() if "listen" in line]
+            assert node.ready[which] in line
+            assert "Traceback" not in second.log

@@ -1,0 +1,227 @@
+"""The controller's end of the wire, against a server that speaks it and misbehaves on order."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from joulecut_controller.fleet import REPORTS_KEPT, GrpcFleet
+from joulecut_controller.view import GpuView, NodeView
+from joulecut_wire import codec
+from joulecut_wire.messages import (
+    Command,
+    GpuDescription,
+    GpuSnapshot,
+    IterationReport,
+    Lease,
+    NodeDescription,
+    Result,
+    Setting,
+    WatchTick,
+)
+from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.v1.agent_pb2_grpc import (
+    AgentServiceServicer,
+    add_AgentServiceServicer_to_server,
+)
+
+LIMIT_S = 20.0
+
+
+class Servant(AgentServiceServicer):
+    """An agent of one GPU. `hang` names a call that never answers."""
+
+    def __init__(self) -> None:
+        self.epoch_seen = 3
+        self.described = 0
+        self.hang = ""
+        self.refusal = ""
+        self.age_s = 0.25
+        self.reports = 1
+        self.commands: list[Command] = []
+        self.watchers = 0
+
+    async def _perhaps_hang(self, name: str) -> None:
+        if self.hang == name:
+            await asyncio.sleep(60.0)
+
+    async def Describe(self, request: Any, context: Any) -> pb.DescribeResponse:
+        self.described += 1
+        gpu = GpuDescription("G0", 0, "sim", (900, 1410), controllable=True)
+        return codec.encode_node(
+            NodeDescription("n1", "0.1", "boot", self.epoch_seen, 60.0, (gpu,))
+        )
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[pb.WatchResponse]:
+        self.watchers += 1
+        sequence = 0
+        while self.hang != "Watch":
+            sequence += 1
+            snapshot = GpuSnapshot("G0", energy_j=1.0, lease=Lease("job", 1, 2, 0, 900, 5.0))
+            report = IterationReport("job", "G0", 0, sequence, 0.1)
+            tick = WatchTick(sequence, self.age_s, (snapshot,), (report,) * self.reports)
+            yield codec.encode_tick(tick)
+            await asyncio.sleep(request.interval_s)
+        await asyncio.sleep(60.0)
+
+    async def Apply(self, request: Any, context: Any) -> pb.ApplyResponse:
+        await self._perhaps_hang("Apply")
+        command = codec.decode_command(request)
+        self.commands.append(command)
+        results = tuple(Result(s.uuid, not self.refusal, self.refusal) for s in command.settings)
+        return pb.ApplyResponse(results=codec.encode_results(results))
+
+    async def Renew(self, request: Any, context: Any) -> pb.RenewResponse:
+        await self._perhaps_hang("Renew")
+        return pb.RenewResponse(results=codec.encode_results((Result("G0", accepted=True),)))
+
+    async def Clear(self, request: Any, context: Any) -> pb.ClearResponse:
+        results = tuple(Result(uuid, accepted=True) for uuid in request.uuids)
+        return pb.ClearResponse(results=codec.encode_results(results))
+
+
+async def serve(servant: Servant, port: int = 0) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server()
+    add_AgentServiceServicer_to_server(servant, server)
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    return server, bound
+
+
+def with_fleet(body: Callable[[Servant, GrpcFleet, str], Awaitable[None]]) -> None:
+    async def go() -> None:
+        servant = Servant()
+        server, port = await serve(servant)
+        address = f"127.0.0.1:{port}"
+        fleet = GrpcFleet([address], watch_s=0.05, deadline_s=1.0, silence_s=0.5)
+        await fleet.start()
+        try:
+            await body(servant, fleet, address)
+        finally:
+            await fleet.stop()
+            await server.stop(None)
+
+    asyncio.run(go())
+
+
+def node(fleet: GrpcFleet) -> NodeView:
+    return fleet.observe(time.monotonic()).nodes[0]
+
+
+def gpu(fleet: GrpcFleet) -> GpuView | None:
+    return next(iter(fleet.observe(time.monotonic()).gpus), None)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end_s, "waited in vain"
+        await asyncio.sleep(0.02)
+
+
+def connected(fleet: GrpcFleet) -> Callable[[], bool]:
+    return lambda: node(fleet).connected
+
+
+def test_an_agent_is_described_and_watched() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        assert await fleet.described(LIMIT_S)
+        await until(connected(fleet))
+        seen = node(fleet)
+        assert (seen.node, seen.epoch_seen, seen.ttl_max_s, seen.error) == ("n1", 3, 60.0, "")
+        shown = gpu(fleet)
+        assert shown is not None
+        assert shown.snapshot is not None
+        assert shown.snapshot.lease is not None
+        assert 0.25 <= shown.age_s < LIMIT_S
+        await until(lambda: any(r.report.uuid == "G0" for r in fleet.take_reports()))
+
+    with_fleet(body)
+
+
+def test_ages_grow_while_an_agent_is_silent_and_the_stream_is_taken_up_again() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        await until(connected(fleet))
+        servant.hang = "Watch"
+        await until(lambda: not node(fleet).connected)
+        assert node(fleet).error == "the stream is silent"
+        shown = gpu(fleet)
+        assert shown is not None
+        assert shown.age_s > 0.25
+        servant.hang = ""
+        await until(connected(fleet))
+        assert servant.watchers >= 2
+
+    with_fleet(body)
+
+
+def test_commands_reach_the_agent_whole() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        command = Command(7, "job", 11, 3.0, (Setting("G0", 900),), "because")
+        assert await fleet.apply(address, command) == (Result("G0", accepted=True),)
+        assert servant.commands == [command]
+        assert await fleet.renew(address, 7, "job", 11, 3.0) == (Result("G0", accepted=True),)
+        assert await fleet.clear(address, 7, "job", ["G0"], "why") == (Result("G0", accepted=True),)
+
+    with_fleet(body)
+
+
+def test_a_refusal_makes_the_agent_describe_itself_again() -> None:
+    """A larger epoch may be why, and only Describe tells it for sure."""
+
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        await until(connected(fleet))
+        servant.epoch_seen, servant.refusal = 9, "epoch 7 is older than 9"
+        command = Command(7, "job", 11, 3.0, (Setting("G0", 900),))
+        results = await fleet.apply(address, command)
+        assert not results[0].accepted
+        await until(lambda: node(fleet).epoch_seen == 9)
+
+    with_fleet(body)
+
+
+def test_an_agent_that_hangs_costs_a_deadline_and_no_exception() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        servant.hang = "Apply"
+        command = Command(7, "job", 11, 3.0, (Setting("G0", 900),))
+        (result,) = await fleet.apply(address, command)
+        assert not result.accepted
+        assert "DEADLINE_EXCEEDED" in result.reason
+
+    with_fleet(body)
+
+
+def test_an_agent_that_never_was_and_then_comes() -> None:
+    async def go() -> None:
+        server, port = await serve(Servant())
+        await server.stop(None)
+        address = f"127.0.0.1:{port}"
+        fleet = GrpcFleet([address], watch_s=0.05)
+        await fleet.start()
+        assert not await fleet.described(0.3)
+        await until(lambda: "UNAVAILABLE" in node(fleet).error)
+        (result,) = await fleet.clear(address, 1, "job", [], "why")
+        assert not result.accepted
+        assert "no answer" in result.reason
+        server, _ = await serve(Servant(), port)
+        await until(connected(fleet))
+        await fleet.stop()
+        await server.stop(None)
+
+    asyncio.run(go())
+
+
+def test_reports_nobody_takes_are_bounded() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        servant.reports = 20_000
+        await until(lambda: len(fleet._reports) >= REPORTS_KEPT)
+        await asyncio.sleep(0.2)
+        assert len(fleet._reports) == REPORTS_KEPT
+        newest = [arrived.report.iteration for arrived in fleet.take_reports()]
+        assert newest == sorted(newest), "the oldest are dropped"
+        assert newest[0] > 1
+
+    with_fleet(body)

@@ -1,0 +1,96 @@
+"""What `joulecut status`, `joulecut explain` and /api/v1/board show, as text to be read."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import boards
+import pytest
+from golden_text import same_as_golden
+
+from joulecut_cli import explain, status
+from joulecut_controller.board import Board
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.web.render import board_json, event_with_detail_json
+
+KEPT = Path(__file__).parent / "status"
+URL = "http://127.0.0.1:9440"
+SOON = boards.NOON_UNIX_S + 2.0
+
+
+def unprofiled() -> Board:
+    """A job that only tells its rate, and whose policy names no profile."""
+    whole = boards.board("recommend", microbatches=12)
+    [job] = whole.jobs
+    policy = replace(job.view.policy, profile=None, pipeline=None)
+    nothing = Plan(
+        job=policy.name,
+        generation=3,
+        parent=0,
+        mode="recommend",
+        granularity="gpu",
+        actions=(),
+        reason="no profile, hence no evidence about other clocks: no change",
+        made_at_unix_s=boards.NOON_UNIX_S - 300.0,
+    )
+    bare = replace(
+        job,
+        view=replace(job.view, policy=policy, loads=()),
+        sentence="no profile, hence no evidence about other clocks: no change",
+        decision=nothing,
+        frontier=(),
+        predict_error_time_ratio=None,
+        predict_error_power_ratio=None,
+    )
+    return replace(whole, jobs=(bare,), events=boards.EVENTS[-2:])
+
+
+CASES: dict[str, Callable[[], Board]] = {
+    "enforcing": boards.board,
+    "recommending": lambda: boards.board("recommend"),
+    "measuring": boards.measuring,
+    "straggling": boards.straggling,
+    "unprofiled": unprofiled,
+    "empty": boards.empty,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_status(case: str) -> None:
+    board = board_json(CASES[case]())
+    same_as_golden(KEPT / f"status-{case}.txt", status.page(board, URL, SOON))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "empty"])
+def test_explain(case: str) -> None:
+    board = CASES[case]()
+    [job] = board_json(board)["jobs"]
+    events = [event_with_detail_json(e) for e in board.events if e.job == job["name"]]
+    same_as_golden(KEPT / f"explain-{case}.txt", explain.page(job, events, URL, SOON))
+
+
+def test_status_of_a_controller_whose_passes_stopped() -> None:
+    text = status.page(board_json(boards.board()), URL, boards.NOON_UNIX_S + 600.0)
+    assert "! No pass has ended for 10 min: what follows is old." in text
+
+
+def test_board_json() -> None:
+    """The API's whole shape, with few frontier points so that it can be read."""
+    whole = boards.board(microbatches=12)
+    [job] = whole.jobs
+    shown = board_json(replace(whole, jobs=(replace(job, frontier=job.frontier[::25]),)))
+    shown["gpus"] = shown["gpus"][:1]
+    shown["jobs"][0]["gpus"] = shown["jobs"][0]["gpus"][:1]
+    shown["jobs"][0]["decision"]["actions"] = shown["jobs"][0]["decision"]["actions"][:1]
+    shown["jobs"][0]["applied"] = "the same object as decision"
+    same_as_golden(KEPT / "board.json", json.dumps(_rounded(shown), indent=2))
+
+
+def _rounded(value: object) -> object:
+    """Floats to nine digits: the last bits differ between machines."""
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value

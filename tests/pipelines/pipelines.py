@@ -1,0 +1,133 @@
+"""Small pipelines of every shape, and a slow sure way to solve them, for tests of the solver."""
+
+import csv
+import itertools
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.model import problem
+from joulecut_controller.solve.problem import Goal, Problem
+from joulecut_controller.workload import KINDS, SCHEDULES, Pipeline, Profile
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "perseus"
+PUBLIC = {
+    # Blocking powers as published with the profiles (SOSP'24 artifact).
+    "a100": (DATA / "stage_profile" / "gpt3-175b+a100_sxm_bf16.csv", 83.64),
+    "a40": (DATA / "stage_profile" / "gpt3-175b+a40_bf16.csv", 70.38),
+}
+
+
+def public_rows(name: str) -> list[dict[str, str]]:
+    """The CSV rows of a public profile; skips the test where the data is absent."""
+    path = PUBLIC[name][0]
+    if not path.is_file():
+        pytest.skip(f"no {path}: public profiles are read in place")
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def public_problem(name: str, microbatches: int, stages: int = 8) -> Problem:
+    """The public profile as a problem; fewer stages are taken from the end, head included."""
+    options = defaultdict(list)
+    for row in public_rows(name):
+        option = ClockOption(int(row["frequency"]), float(row["time"]), float(row["energy"]))
+        options[int(row["stage"]), row["instruction"]].append(option)
+    profile = Profile(
+        {
+            (stage, kind): tuple(options[8 - stages + stage, kind])
+            for stage in range(stages)
+            for kind in KINDS
+        }
+    )
+    return problem(Pipeline("1f1b", stages, microbatches), profile, PUBLIC[name][1])
+
+
+def options(count: int = 4, scale: float = 1.0) -> st.SearchStrategy[tuple[ClockOption, ...]]:
+    """Up to `count` options at differing clocks; dominated and equal ones occur."""
+    one = st.tuples(st.integers(1, 40), st.integers(1, 40))
+    return st.lists(one, min_size=1, max_size=count).map(
+        lambda pairs: tuple(
+            ClockOption(1000 + 15 * i, 0.01 * scale * time, 0.5 * scale * energy)
+            for i, (time, energy) in enumerate(pairs)
+        )
+    )
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    stages_max: int = 2,
+    microbatches_max: int = 2,
+    options_max: int = 3,
+    same_clocks: bool = False,
+) -> Problem:
+    """A small problem, with blocking power per stage and sometimes an overhead."""
+    stages = draw(st.integers(1, stages_max))
+    microbatches = draw(st.integers(1, microbatches_max))
+    menus = {(stage, kind): draw(options(options_max)) for stage in range(stages) for kind in KINDS}
+    if same_clocks:
+        least = min(map(len, menus.values()))
+        menus = {key: menu[:least] for key, menu in menus.items()}
+    return problem(
+        Pipeline(draw(st.sampled_from(SCHEDULES)), stages, microbatches),
+        Profile(menus),
+        [draw(st.sampled_from([0.0, 5.0, 30.0])) for _ in range(stages)],
+        draw(st.sampled_from([0.0, 0.0, 20.0])),
+    )
+
+
+def goals(fastest_s: float) -> st.SearchStrategy[Goal]:
+    factor = st.sampled_from([1.0, 1.0, 1.05, 1.2, 1.5, 2.0, 5.0])
+    return st.builds(lambda f, waits: Goal(fastest_s * f, waits), factor, st.booleans())
+
+
+def run_times(problem: Problem, clocks: tuple[ClockOption, ...]) -> float:
+    """The iteration time, written without looking at the product."""
+    ends: list[float] = []
+    for i, option in enumerate(clocks):
+        ready = [ends[a] for a, b in problem.graph.edges if b == i]
+        ends.append(max(ready, default=0.0) + option.time_s)
+    return max(ends)
+
+
+def priced(problem: Problem, goal: Goal, clocks: tuple[ClockOption, ...]) -> float | None:
+    """Energy of a choice, or None where it is late."""
+    time_s = run_times(problem, clocks)
+    if time_s > goal.deadline_s * (1 + 1e-9):
+        return None
+    charged_s = goal.deadline_s if goal.waits else time_s
+    energy_j = problem.overhead_power_w * charged_s
+    for operation, option in zip(problem.graph.operations, clocks, strict=True):
+        power_w = problem.blocking_power_w[operation.stage]
+        energy_j += option.energy_j - power_w * option.time_s
+    return energy_j + sum(problem.blocking_power_w) * charged_s
+
+
+def brute_force(problem: Problem, goal: Goal) -> float | None:
+    """Least energy with a clock per operation; every measured option is tried."""
+    menus = problem.measured or problem.options
+    found = (priced(problem, goal, clocks) for clocks in itertools.product(*menus))
+    return min((energy for energy in found if energy is not None), default=None)
+
+
+def brute_force_gpu(problem: Problem, goal: Goal) -> float | None:
+    """Least energy with one clock per stage; None where none is in time."""
+    menus = problem.measured or problem.options
+    shared = [
+        sorted(set.intersection(*({o.clock_mhz for o in menus[i]} for i in indices)))
+        for indices in problem.graph.order
+    ]
+    best: float | None = None
+    for choice in itertools.product(*shared):
+        clocks = tuple(
+            next(o for o in menus[i] if o.clock_mhz == choice[operation.stage])
+            for i, operation in enumerate(problem.graph.operations)
+        )
+        energy = priced(problem, goal, clocks)
+        if energy is not None and (best is None or energy < best):
+            best = energy
+    return best

@@ -1,0 +1,104 @@
+"""The same agent over the unmodified NVML binding and the fake driver below it."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_agent import PATIENCE_S, RunningAgent, eventually
+
+from fixture import CompilerMissing, FakeNvml
+from joulecut_wire import codec
+from joulecut_wire.messages import Command, Setting
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeNvml]:
+    with tempfile.TemporaryDirectory(prefix="jc") as folder:
+        try:
+            fake = FakeNvml(Path(folder) / "gpus", gpus=4)
+        except CompilerMissing as missing:
+            pytest.skip(str(missing))
+        fake.set_permission(True)
+        yield fake
+
+
+@pytest.fixture
+def node(driver: FakeNvml) -> Iterator[RunningAgent]:
+    options = {"permission": "driver"}
+    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+        yield agent
+
+
+def _apply(
+    node: RunningAgent, uuids: tuple[str, ...], clock_mhz: int, generation: int
+) -> set[bool]:
+    settings = tuple(Setting(uuid, clock_mhz) for uuid in uuids)
+    command = codec.encode_command(Command(1, "demo", generation, 60.0, settings, "test"))
+    results = codec.decode_results(node.stub.Apply(command, timeout=PATIENCE_S))
+    return {result.accepted for result in results}
+
+
+def test_measured_controlled_and_given_back(driver: FakeNvml, node: RunningAgent) -> None:
+    node.start()
+    about = node.describe()
+    assert [gpu.uuid for gpu in about.gpus] == list(driver.uuids)
+    assert all(gpu.controllable for gpu in about.gpus), about.gpus[0].reason
+    driver.set_load(0, 1.0)
+    clock_mhz = about.gpus[0].clocks_mhz[len(about.gpus[0].clocks_mhz) // 2]
+    assert _apply(node, driver.uuids, clock_mhz, 1) == {True}
+    assert [lock[1] for lock in driver.locks() if lock] == [clock_mhz] * 4
+
+    def seen() -> bool:
+        gpu = node.watch().gpus[0]
+        return gpu.clock_sm_mhz == clock_mhz and gpu.lease is not None
+
+    eventually("the clock seen at the lock", seen)
+    assert node.kill(signal.SIGTERM) == 0
+    assert driver.locks() == (None,) * 4
+    setters = {write.function for write in driver.writes()}
+    assert setters == {"nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"}
+
+
+def test_both_killed_then_restored_by_hand(driver: FakeNvml, node: RunningAgent) -> None:
+    node.start()
+    clock_mhz = node.describe().gpus[0].clocks_mhz[3]
+    assert _apply(node, driver.uuids[1:3], clock_mhz, 1) == {True}
+    os.kill(node.keeper_pid, signal.SIGSTOP)
+    node.kill()
+    node.kill_keeper()
+    assert [lock is not None for lock in driver.locks()] == [False, True, True, False]
+    done = node.restore()
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+    assert done.stdout.splitlines() == [f"{uuid} restored" for uuid in sorted(driver.uuids[1:3])]
+    assert driver.locks() == (None,) * 4
+    assert {write.gpu for write in driver.writes()} == {1, 2}, "only what the journal names"
+
+
+def test_a_right_that_is_missing_is_found_at_the_first_write(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    driver.set_permission(False)
+    node.start()
+    clock_mhz = node.describe().gpus[0].clocks_mhz[3]
+    assert _apply(node, driver.uuids, clock_mhz, 1) == {False}
+    assert _apply(node, driver.uuids, clock_mhz, 2) == {False}
+    eventually("said", lambda: not any(gpu.controllable for gpu in node.describe().gpus))
+    assert "no permission" in node.describe().gpus[0].reason
+    assert node.log.count("cannot set clocks") == 1
+    assert node.watch().gpus[0].energy_j is not None
+    assert driver.locks() == (None,) * 4
+
+
+def test_without_a_driver_it_does_not_start_and_says_why(tmp_path: Path) -> None:
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    with RunningAgent(env=env, device="nvml") as node:
+        node.process = node._spawn("run")
+        status = node.process.wait(timeout=PATIENCE_S)
+        if status == 0:
+            pytest.skip("this machine has an NVIDIA driver")
+        assert status == 1
+        assert len(node.log.splitlines()) == 1
+        assert "NVIDIA driver" in node.log

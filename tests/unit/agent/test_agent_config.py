@@ -1,0 +1,125 @@
+"""The agent's configuration: defaults, one-line refusals, and warnings that stop nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from joulecut_agent import config
+from joulecut_agent.limits import Bounds
+from joulecut_wire.errors import BadInput
+
+SMALLEST = "device: simulated\n"
+COMPLETE = """\
+device: simulated
+simulated: {cards: 2}
+node: n7
+listen: {metrics: "0.0.0.0:9430", grpc: "[::1]:0", socket: run/jobs.sock}
+state_dir: state
+sample_interval_s: 0.5
+lease: {ttl_s_max: 20}
+bounds:
+  clock_min_mhz: 600
+  clock_max_mhz: 1305
+  min_dwell_s: 5
+  writes_per_minute: 6
+  changed_share_per_minute: 0.25
+site_default: {clock_min_mhz: 210, clock_max_mhz: 1290}
+keeper: run/keeper.sock
+"""
+
+
+def _load(folder: Path, text: str) -> config.Settings:
+    (folder / "agent.yaml").write_text(text)
+    return config.load(folder / "agent.yaml")
+
+
+def test_what_is_not_said_has_a_reasoned_default(tmp_path: Path) -> None:
+    settings = _load(tmp_path, SMALLEST)
+    assert settings.metrics == ("127.0.0.1", 9430)
+    assert settings.grpc == ("127.0.0.1", 9431)
+    assert settings.socket == "/run/joulecut/jobs.sock"
+    assert settings.keeper_mode == "child"
+    assert settings.sample_interval_s == 1.0
+    assert settings.keeper.bounds == Bounds()
+    assert settings.keeper.site_default is None
+    assert settings.keeper.state_dir == "/var/lib/joulecut"
+
+
+def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    settings = _load(tmp_path, COMPLETE)
+    assert settings.options == {"cards": 2}
+    assert settings.node == "n7"
+    assert settings.metrics == ("0.0.0.0", 9430)
+    assert settings.grpc == ("::1", 0)
+    assert settings.socket == str(tmp_path / "run/jobs.sock")
+    assert settings.keeper.state_dir == str(tmp_path / "state")
+    assert settings.keeper_mode == str(tmp_path / "run/keeper.sock")
+    assert settings.keeper.bounds == Bounds(20.0, 600, 1305, 5.0, 6, 0.25)
+    assert settings.keeper.site_default == (210, 1290)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "agent.yaml:1: no mapping of keys"),
+        ("- a", "agent.yaml:1: no mapping of keys"),
+        ("node: n1", "agent.yaml:1: device: is missing; allowed: nvml, simulated"),
+        ("device: cuda", "agent.yaml:1: device: 'cuda'; allowed: nvml, simulated"),
+        ("device: simulated\nnode: 'a b'", "agent.yaml:2: node: 'a b'"),
+        ("device: simulated\nnode: 3", "agent.yaml:2: node: 3"),
+        ("device: simulated\nsimulated: 3", "agent.yaml:2: simulated: 3; allowed: a mapping"),
+        ("device: simulated\nlisten: 9430", "agent.yaml:2: listen: 9430; allowed: a mapping"),
+        ("device: simulated\nlisten:\n  grpc: 9431", "agent.yaml:3: listen.grpc: 9431"),
+        ("device: simulated\nlisten: {grpc: 'a:70000'}", "agent.yaml:2: listen.grpc: 'a:70000'"),
+        (
+            "device: simulated\nlisten: {grpc: '0.0.0.0:9431'}",
+            "listen.grpc: 0.0.0.0 without encryption; allowed: a loopback address",
+        ),
+        ("device: simulated\nlisten: {grpc: 'node7:9431'}", "node7 without encryption"),
+        ("device: simulated\nlisten: {socket: [1]}", "listen.socket: [1]; allowed: a path"),
+        ("device: simulated\nsample_interval_s: 0", "sample_interval_s: 0; allowed: a number"),
+        ("device: simulated\nsample_interval_s: .nan", "sample_interval_s: nan"),
+        ("device: simulated\nsample_interval_s: yes", "sample_interval_s: True"),
+        ("device: simulated\nlease: {ttl_s_max: -1}", "lease.ttl_s_max: -1"),
+        ("device: simulated\nlease: {ttl_s_max: .inf}", "lease.ttl_s_max: inf"),
+        ("device: simulated\nbounds: {writes_per_minute: 1.5}", "a whole number from 1 to 600"),
+        ("device: simulated\nbounds: {changed_share_per_minute: 2}", "a number from 0 to 1"),
+        (
+            "device: simulated\nbounds: {clock_min_mhz: 900, clock_max_mhz: 600}",
+            "bounds.clock_min_mhz: 900 MHz; allowed: at most 600 MHz",
+        ),
+        ("device: simulated\nsite_default: {clock_min_mhz: 600}", "site_default: no clock_max_mhz"),
+        ("device: simulated\nkeeper: maybe", "keeper: 'maybe'; allowed: child, none, or a path"),
+        ("device: simulated\nstate_dir: " + "x" * 120, "state_dir: "),
+        ("device: simulated\ndevice: nvml", "key given twice"),
+        ("device: [", "agent.yaml:1"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_its_place(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        _load(tmp_path, text)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "agent.yaml") in str(caught.value)
+
+
+def test_an_unknown_key_warns_and_stops_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = _load(
+        tmp_path,
+        "device: simulated\nlisten: {metric: 'x'}\nlaese: {}\nbounds: {ttl: 3}\nnvml: {}\n",
+    )
+    assert settings.metrics == ("127.0.0.1", 9430)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "agent.yaml:3: laese: unknown key is ignored; allowed: device, " in lines[0]
+    assert "agent.yaml:2: listen.metric: unknown key is ignored" in lines[1]
+    assert "agent.yaml:4: bounds.ttl: unknown key is ignored" in lines[2]
+
+
+def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file"):
+        config.load(tmp_path / "missing.yaml")

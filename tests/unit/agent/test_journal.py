@@ -1,0 +1,155 @@
+"""The journal under power cuts, full disks and damage."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_agent import journal as module
+from joulecut_agent.journal import Journal
+
+BOOT = "b001-0"
+A, B = "GPU-a", "GPU-b"
+
+
+def _written(path: Path) -> Journal:
+    journal = Journal(path, BOOT)
+    journal.intend(3, {A: (0, 900), B: (210, 600)})
+    journal.intend(4, {A: (0, 600)})
+    journal.restored([B])
+    journal.close()
+    return journal
+
+
+def test_what_was_intended_is_found_again(tmp_path: Path) -> None:
+    _written(tmp_path / "journal")
+    again = Journal(tmp_path / "journal", BOOT)
+    assert (again.held, again.epoch_seen, again.remarks) == ({A: (0, 600)}, 4, set())
+
+
+def test_an_intent_outlives_a_crash_before_its_write(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", BOOT)
+    journal.intend(1, {A: (0, 900)})  # and here the process dies
+    assert Journal(tmp_path / "journal", BOOT).held == {A: (0, 900)}
+    journal.close()
+
+
+def test_torn_at_every_byte_it_still_names_every_gpu_whose_line_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    _written(path)
+    raw = path.read_bytes()
+    for cut in range(len(raw) + 1):
+        torn = tmp_path / "torn"
+        torn.write_bytes(raw[:cut])
+        journal = Journal(torn, BOOT)
+        # A last line without its newline may be whole: then it counts.
+        whole = raw[:cut].count(b"\n") + (cut < len(raw) and raw[cut : cut + 1] == b"\n")
+        expected: dict[str, tuple[int, int]] = {}
+        for line in raw.splitlines()[:whole]:
+            _, kind, _, *values = line.decode().split(" ")
+            if kind == "set":
+                expected[values[0]] = (int(values[1]), int(values[2]))
+            elif kind == "restored":
+                expected.pop(values[0], None)
+        assert journal.held == expected, cut
+        journal.intend(9, {"GPU-new": (0, 900)})  # must not be glued to the torn line
+        journal.close()
+        again = Journal(torn, BOOT)
+        assert again.held == {**expected, "GPU-new": (0, 900)}, cut
+        assert again.epoch_seen == 9
+        torn.unlink()
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_flipped_byte_costs_its_own_line_only(data: st.DataObject) -> None:
+    import tempfile  # noqa: PLC0415 -- a fresh folder for every example
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        _written(path)
+        raw = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(raw) - 1))
+        flipped = data.draw(st.integers(1, 255))
+        raw[place] ^= flipped
+        path.write_bytes(raw)
+        journal = Journal(path, BOOT)
+        assert journal.remarks
+        assert set(journal.held) <= {A, B}
+        assert journal.epoch_seen in {0, 3, 4}
+
+
+def test_locks_of_another_boot_are_gone_by_themselves_but_its_epoch_counts(tmp_path: Path) -> None:
+    _written(tmp_path / "journal")
+    later = Journal(tmp_path / "journal", "b002-0")
+    assert (later.held, later.epoch_seen) == ({}, 4)
+    assert "nothing to write" in "".join(later.remarks)
+    later.intend(4, {B: (0, 900)})
+    later.close()
+    assert Journal(tmp_path / "journal", "b002-0").held == {B: (0, 900)}
+
+
+def test_it_stays_small_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    for turn in range(3000):
+        journal.intend(1, {A: (0, 600 + turn % 2)})
+        if turn % 3 == 0:
+            journal.restored([A])
+        assert path.stat().st_size < module.BYTES_MAX + 200
+    held, epoch_seen = dict(journal.held), journal.epoch_seen
+    journal.close()
+    again = Journal(path, BOOT)
+    assert (again.held, again.epoch_seen) == (held, epoch_seen)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["journal"]
+
+
+def test_a_compaction_that_dies_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    _written(path)
+    (tmp_path / "journal.new").write_bytes(b"half of a li")
+    journal = Journal(path, BOOT)
+    assert journal.held == {A: (0, 600)}
+    journal.intend(5, {})
+    journal.close()
+    assert Journal(path, BOOT).epoch_seen == 5
+
+
+def test_a_full_disk_refuses_the_intent_and_forgets_nothing(tmp_path: Path) -> None:
+    """In a child with a file size limit: the kernel refuses as a full disk does."""
+    path = tmp_path / "journal"
+    _written(path)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            import signal  # noqa: PLC0415
+
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+            journal = Journal(path, BOOT)
+            try:
+                journal.intend(5, {f"GPU-{n}": (0, 900) for n in range(8)})
+            except OSError:
+                if journal.held == {A: (0, 600)} and journal.epoch_seen == 4:
+                    journal.restored([A])  # must not raise: resets go ahead
+                    resource.setrlimit(
+                        resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+                    )
+                    journal.intend(6, {B: (0, 900)})  # and once there is room it works again
+                    status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    again = Journal(path, BOOT)
+    assert (again.held, again.epoch_seen) == ({B: (0, 900)}, 6)
+
+
+def test_a_directory_that_is_gone_refuses_too(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "nowhere" / "journal", BOOT)
+    with pytest.raises(OSError, match="No such file"):
+        journal.intend(1, {A: (0, 900)})
+    assert not journal.held

@@ -1,0 +1,228 @@
+"""The keeper over a device that fails on demand: what is written, journaled and reverted."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from joulecut_agent import state as leases
+from joulecut_agent.journal import Journal
+from joulecut_agent.keeper import Keeper, Settings
+from joulecut_agent.keeper_protocol import Reply
+from joulecut_agent.limits import Bounds
+from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
+from joulecut_agent.state import Command
+
+CLOCKS = (210, 600, 900, 1200, 1410)
+UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+FREE = Bounds(min_dwell_s=0.0, writes_per_minute=600)
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass
+class Board:
+    """A `ClockWriter` that remembers its calls, and fails where a test says so."""
+
+    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    fail: Callable[[str, str], DeviceError | None] = lambda call, uuid: None
+    denied: str = ""
+    mig: frozenset[str] = frozenset()
+    before_write: Callable[[str], None] = lambda uuid: None
+
+    def permission(self) -> str:
+        return self.denied
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        return CLOCKS if uuid in UUIDS else ()
+
+    def uncontrollable(self, uuid: str) -> str:
+        return "MIG is on" if uuid in self.mig else "" if uuid in UUIDS else f"no GPU {uuid}"
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        self.before_write(uuid)
+        self.calls.append(f"lock {uuid} {clock_min_mhz}-{clock_max_mhz}")
+        if error := self.fail("lock", uuid):
+            raise error
+        self.locked[uuid] = (clock_min_mhz, clock_max_mhz)
+
+    def reset(self, uuid: str) -> None:
+        self.calls.append(f"reset {uuid}")
+        if error := self.fail("reset", uuid):
+            raise error
+        self.locked.pop(uuid, None)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _keeper(folder: Path, board: Board, **settings: object) -> Keeper:
+    bounds = settings.pop("bounds", FREE)
+    keeper = Keeper(Settings(str(folder), bounds, **settings), board)  # type: ignore[arg-type]
+    question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0)))
+    keeper.handle(0, question)
+    return keeper
+
+
+def _apply(
+    keeper: Keeper, clocks: dict[str, tuple[int, int]], generation: int = 1, ttl_s: float = 30.0
+) -> Reply:
+    return keeper.handle(1, Command(leases.APPLY, 1, "blue", generation, ttl_s, clocks))
+
+
+def _verdicts(reply: Reply) -> set[bool]:
+    return {slot.accepted for slot in reply.slots}
+
+
+def _on_disk(folder: Path) -> dict[str, tuple[int, int]]:
+    return Journal(folder / "journal", BOOT.read_text().strip()).held
+
+
+def test_the_intent_is_on_disk_before_each_write(tmp_path: Path) -> None:
+    board = Board()
+    seen: list[dict[str, tuple[int, int]]] = []
+    board.before_write = lambda uuid: seen.append(_on_disk(tmp_path))
+    wanted = {"GPU-a": (0, 900), "GPU-b": (210, 600)}
+    assert _verdicts(_apply(_keeper(tmp_path, board), wanted)) == {True}
+    assert seen == [wanted, wanted]
+    assert board.locked == {"GPU-a": (0, 900), "GPU-b": (210, 600)}
+
+
+def test_without_a_journal_nothing_is_written_but_resets_go_ahead(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)}, ttl_s=0.2)) == {True}
+    (tmp_path / "journal").unlink()
+    (tmp_path / "journal").mkdir()  # renaming over it fails, as does opening it
+    keeper._journal.close()
+    reply = _apply(keeper, {"GPU-b": (0, 900)}, generation=2)
+    assert _verdicts(reply) == {False}
+    assert "the journal cannot be written" in reply.slots[0].reason
+    assert "GPU-b" not in board.locked
+    time.sleep(0.21)
+    keeper.tick()
+    assert not board.locked
+
+
+def test_a_failed_write_puts_the_group_back_to_what_it_held(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    first = {"GPU-a": (0, 1200), "GPU-b": (0, 900)}
+    assert _verdicts(_apply(keeper, first)) == {True}
+    before, leases_before = dict(board.locked), keeper.state.gpus["GPU-a"].lease
+    board.fail = lambda call, uuid: Transient("t", "busy") if uuid == "GPU-d" else None
+    board.calls.clear()
+    group = dict.fromkeys(UUIDS, (0, 600))
+    reply = _apply(keeper, group, generation=2)
+    assert _verdicts(reply) == {False}
+    assert all("GPU-d was not set" in slot.reason for slot in reply.slots)
+    assert board.locked == before
+    assert keeper.state.gpus["GPU-a"].lease == leases_before
+    assert "reset GPU-c" in board.calls, "it held nothing before"
+    board.fail = lambda call, uuid: None
+    keeper.handle(2, Command(leases.CLEAR))
+    assert not board.locked
+    assert "GPU-d" not in _on_disk(tmp_path) or keeper.state.gpus["GPU-d"].owed
+
+
+def test_where_even_the_way_back_fails_the_gpu_is_owed_a_restore(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 1200)})) == {True}
+    writes = 0
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        nonlocal writes
+        writes += 1
+        return Transient("t", "busy") if writes > 1 else None
+
+    board.fail = fail
+    reply = _apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)}, generation=2)
+    assert _verdicts(reply) == {False}
+    assert keeper.state.gpus["GPU-a"].lease is None
+    owed = keeper.state.gpus["GPU-a"].owed
+    assert owed is not None
+    assert owed.cause == "reverted"
+    assert "GPU-a" in _on_disk(tmp_path), "still to be restored, whoever starts next"
+    board.fail = lambda call, uuid: None
+    assert keeper.give_back("shutdown")
+    assert not board.locked
+    assert not _on_disk(tmp_path)
+
+
+def test_no_permission_on_the_first_write_is_the_end_of_control_not_of_the_keeper(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    board = Board(fail=lambda call, uuid: NotPermitted("no_permission", "no right to set clocks"))
+    keeper = _keeper(tmp_path, board)
+    for generation in (1, 2, 3):
+        reply = _apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)}, generation)
+        assert _verdicts(reply) == {False}
+        assert "no right to set clocks" in reply.slots[0].reason
+    assert board.calls == ["lock GPU-a 0-900"], "tried once, and nothing to undo"
+    assert not _on_disk(tmp_path)
+    assert keeper.state.due_s() == float("inf")
+    assert capfd.readouterr().err.count("no right") == 1
+    status = keeper.handle(9, Command(leases.STATUS, clocks_mhz={"GPU-c": (0, 0)}))
+    assert (status.slots[0].accepted, status.slots[0].reason) == (False, "no right to set clocks")
+
+
+def test_it_restores_at_start_whatever_permission_says(tmp_path: Path) -> None:
+    board = Board()
+    assert _verdicts(_apply(_keeper(tmp_path, board), {"GPU-a": (0, 900)})) == {True}
+    denied = Board(locked=dict(board.locked), denied="no CAP_SYS_ADMIN")
+    _keeper(tmp_path, denied)
+    assert denied.calls == ["reset GPU-a"]
+    assert not denied.locked
+    assert not _on_disk(tmp_path)
+
+
+def test_mig_and_strangers_are_refused_by_name(tmp_path: Path) -> None:
+    board = Board(mig=frozenset({"GPU-b"}))
+    keeper = _keeper(tmp_path, board)
+    reply = _apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900), "GPU-x": (0, 900)})
+    reasons = {slot.uuid: slot.reason for slot in reply.slots}
+    assert reasons["GPU-b"] == "MIG is on"
+    assert reasons["GPU-x"] == "no GPU GPU-x"
+    assert "nothing was changed" in reasons["GPU-a"]
+    assert not board.calls
+
+
+def test_a_site_lock_that_this_gpu_cannot_do_falls_back_to_the_drivers_default(
+    tmp_path: Path,
+) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board, site_default=(0, 1300))
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.calls[-1] == "reset GPU-a"
+
+
+def test_restores_are_counted_by_cause(tmp_path: Path) -> None:
+    keeper = _keeper(tmp_path, Board())
+    for generation, cause in enumerate(("cleared", "job_ended", "cleared"), start=1):
+        _apply(keeper, {"GPU-a": (0, 900)}, generation)
+        keeper.handle(2, Command(leases.CLEAR, cause=cause))
+    slot = keeper.handle(3, Command(leases.STATUS, clocks_mhz={"GPU-a": (0, 0)})).slots[0]
+    counts = dict(zip(leases.CAUSES, slot.restores, strict=True))
+    assert {cause: n for cause, n in counts.items() if n} == {"cleared": 2, "job_ended": 1}
+
+
+def test_an_epoch_is_kept_before_it_is_answered(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    keeper.handle(1, Command(leases.APPLY, 5, "blue", 1, 9.0, {"GPU-a": (0, 900)}))
+    keeper.handle(2, Command(leases.RENEW, 6, "blue", 1, 9.0))
+    keeper = _keeper(tmp_path, board)
+    assert keeper.state.epoch_seen == 6
+    keeper.handle(3, Command(leases.CLEAR, 8))
+    assert _keeper(tmp_path, board).state.epoch_seen == 8
+
+
+def test_failing_writes_are_paced_like_good_ones(tmp_path: Path) -> None:
+    board = Board(fail=lambda call, uuid: Transient("t", "busy") if call == "lock" else None)
+    keeper = _keeper(tmp_path, board, bounds=Bounds(min_dwell_s=60.0))
+    assert "busy" in _apply(keeper, {"GPU-a": (0, 900)}).slots[0].reason
+    assert "dwell" in _apply(keeper, {"GPU-a": (0, 900)}, 2).slots[0].reason

@@ -1,0 +1,263 @@
+"""The lease machine against everything that a controller, a network or a clock may do to it."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_agent import state as leases
+from joulecut_agent.state import Answer, Command, Lock, Restore, State, Written, step
+
+UUIDS = ("GPU-a", "GPU-b", "GPU-c")
+HIGH = (0, 1410)
+
+clocks = st.sampled_from([(0, 600), (0, 900), (210, 900), (0, 1410)])
+settings = st.dictionaries(st.sampled_from(UUIDS), clocks, min_size=1)
+numbers = st.integers(0, 3)
+ttls_s = st.floats(0.5, 20.0)
+jobs = st.sampled_from(["blue", "red"])
+applies = st.builds(
+    Command,
+    op=st.just(leases.APPLY),
+    epoch=numbers,
+    job=jobs,
+    generation=numbers,
+    ttl_s=ttls_s,
+    clocks_mhz=settings,
+)
+renews = st.builds(
+    Command, op=st.just(leases.RENEW), epoch=numbers, job=jobs, generation=numbers, ttl_s=ttls_s
+)
+clears = st.builds(
+    Command,
+    op=st.just(leases.CLEAR),
+    epoch=numbers,
+    job=st.sampled_from(["", "blue", "red"]),
+    clocks_mhz=st.one_of(st.just({}), settings),
+)
+gaps_s = st.floats(0.0, 8.0)
+histories = st.lists(st.tuples(gaps_s, st.one_of(applies, renews, clears, st.none())), max_size=30)
+
+
+@dataclass
+class World:
+    """Performs the effects on pretended GPUs, and remembers each lease's promise."""
+
+    state: State = field(default_factory=State)
+    now_s: float = 100.0
+    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    restored: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def tell(
+        self, event: Command | Written | None, refused: dict[str, str] | None = None
+    ) -> list[Answer]:
+        self.state, effects = step(self.state, event, self.now_s, refused or {})
+        answers = [effect for effect in effects if isinstance(effect, Answer)]
+        for effect in effects:
+            if isinstance(effect, Lock):
+                assert effect.before_mhz == self.locked.get(effect.uuid)
+                self.locked[effect.uuid] = effect.clocks_mhz
+            elif isinstance(effect, Restore):
+                done = effect.uuid not in self.broken
+                if done:
+                    self.locked.pop(effect.uuid, None)
+                    self.restored.append((self.now_s, effect.uuid, effect.cause))
+                self.state, _ = step(self.state, Written(effect.uuid, done), self.now_s, {})
+        return answers
+
+    def promised(self) -> dict[str, float]:
+        gpus = self.state.gpus.items()
+        return {uuid: gpu.lease.expires_s for uuid, gpu in gpus if gpu.lease}
+
+    def after(self, history: list[tuple[float, Command | None]]) -> "World":
+        for gap_s, event in history:
+            self.now_s += gap_s
+            self.tell(None)  # as the keeper does before each message
+            self.tell(event)
+        return self
+
+
+@given(histories)
+def test_silence_always_returns_the_gpu_to_default(
+    history: list[tuple[float, Command | None]],
+) -> None:
+    world = World().after(history)
+    assert set(world.locked) == set(world.promised()), "no lock without a lease"
+    while (due_s := world.state.due_s()) < float("inf"):
+        world.now_s = due_s
+        world.tell(None)
+    assert not world.locked
+    assert not world.promised()
+
+
+@given(histories)
+def test_a_lease_is_never_cut_short_by_time_alone(
+    history: list[tuple[float, Command | None]],
+) -> None:
+    world = World().after(history)
+    for uuid, expires_s in sorted(world.promised().items(), key=lambda pair: pair[1]):
+        if expires_s - 1e-6 <= world.now_s:
+            continue  # ends together with the one before
+        held = world.locked[uuid]
+        world.now_s = expires_s - 1e-6
+        world.tell(None)
+        assert world.locked[uuid] == held
+        world.now_s = expires_s
+        world.tell(None)
+        assert uuid not in world.locked
+        assert world.restored[-1][2] == "lease_expired"
+
+
+@given(histories, applies)
+def test_an_older_command_changes_nothing(
+    history: list[tuple[float, Command | None]], command: Command
+) -> None:
+    world = World().after(history)
+    before, locked = world.state, dict(world.locked)
+    newest = {uuid: gpu.last for uuid, gpu in before.gpus.items() if gpu.last}
+    older = command.epoch < before.epoch_seen or any(
+        (command.epoch, command.generation) < (newest[uuid].epoch, newest[uuid].generation)
+        for uuid in command.clocks_mhz
+        if uuid in newest
+    )
+    answers = world.tell(command)
+    if older:
+        assert not any(answer.accepted for answer in answers)
+        assert all(answer.reason for answer in answers)
+    if not all(answer.accepted for answer in answers):
+        assert (world.state, world.locked) == (before, locked)
+        assert not any(answer.accepted for answer in answers), "all or nothing"
+    assert {answer.uuid for answer in answers} == set(command.clocks_mhz)
+
+
+@given(histories, applies)
+def test_the_same_command_twice_is_one_command(
+    history: list[tuple[float, Command | None]], command: Command
+) -> None:
+    world = World().after(history)
+    if not all(answer.accepted for answer in world.tell(command)):
+        return
+    once = world.state
+    again, effects = step(once, command, world.now_s, {})
+    assert again == once
+    assert not [effect for effect in effects if isinstance(effect, Lock)], "nothing to write"
+    assert all(effect.accepted for effect in effects if isinstance(effect, Answer))
+
+
+@given(histories, applies, clocks)
+def test_an_equal_number_with_other_content_is_refused(
+    history: list[tuple[float, Command | None]], command: Command, other: tuple[int, int]
+) -> None:
+    world = World().after(history)
+    if not all(answer.accepted for answer in world.tell(command)):
+        return
+    changed = dict.fromkeys(command.clocks_mhz, other)
+    if changed == command.clocks_mhz:
+        return
+    twin = Command(
+        leases.APPLY, command.epoch, command.job, command.generation, command.ttl_s, changed
+    )
+    before = world.state
+    assert not any(answer.accepted for answer in world.tell(twin))
+    assert world.state == before
+
+
+@given(histories, renews)
+def test_a_heartbeat_moves_the_end_of_matching_leases_only(
+    history: list[tuple[float, Command | None]], renew: Command
+) -> None:
+    world = World().after(history)
+    before, locked = world.promised(), dict(world.locked)
+    seen = world.state.epoch_seen
+    matching = {
+        uuid
+        for uuid, gpu in world.state.gpus.items()
+        if gpu.lease and (gpu.lease.job, gpu.lease.generation) == (renew.job, renew.generation)
+    }
+    answers = {answer.uuid: answer.accepted for answer in world.tell(renew)}
+    if renew.epoch < seen:
+        matching = set()
+    assert {uuid for uuid, accepted in answers.items() if accepted} == matching
+    assert answers, "never silence"
+    after = world.promised()
+    for uuid, expires_s in before.items():
+        assert after[uuid] == (world.now_s + renew.ttl_s if uuid in matching else expires_s)
+    assert world.locked == locked
+
+
+@given(histories, clears)
+def test_clear_ends_what_it_names_and_nothing_else(
+    history: list[tuple[float, Command | None]], clear: Command
+) -> None:
+    world = World().after(history)
+    held = {uuid: gpu.lease.job for uuid, gpu in world.state.gpus.items() if gpu.lease}
+    stale = 0 < clear.epoch < world.state.epoch_seen
+    world.tell(clear)
+    named = {
+        uuid
+        for uuid, job in held.items()
+        if clear.job in {"", job} and (not clear.clocks_mhz or uuid in clear.clocks_mhz)
+    }
+    assert set(world.locked) == (set(held) if stale else set(held) - named)
+
+
+@given(histories, applies, st.sampled_from(UUIDS))
+def test_one_refusal_refuses_the_group(
+    history: list[tuple[float, Command | None]], command: Command, uuid: str
+) -> None:
+    world = World().after(history)
+    if uuid not in command.clocks_mhz:
+        return
+    before = world.state
+    answers = world.tell(command, {uuid: "out of bounds"})
+    assert not any(answer.accepted for answer in answers)
+    assert world.state == before
+
+
+@given(histories)
+def test_epoch_seen_never_falls(history: list[tuple[float, Command | None]]) -> None:
+    world, seen = World(), 0
+    for entry in history:
+        world.after([entry])
+        assert world.state.epoch_seen >= seen
+        seen = world.state.epoch_seen
+
+
+def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
+    world = World()
+    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    world.broken = {"GPU-a"}
+    world.now_s += 5.0
+    world.tell(None)
+    waits_s = []
+    for _ in range(12):
+        waits_s.append(world.state.due_s() - world.now_s)
+        world.now_s = world.state.due_s()
+        world.tell(None)
+    assert waits_s == sorted(waits_s)
+    assert (waits_s[0], waits_s[-1]) == (leases.RETRY_S, leases.RETRY_S_MAX)
+    refused = world.tell(Command(leases.APPLY, 1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
+    assert refused[0].reason == "its restore (lease_expired) is still owed"
+    world.broken = set()
+    world.now_s = world.state.due_s()
+    world.tell(None)
+    assert not world.locked
+    assert world.state.due_s() == float("inf")
+
+
+def test_critical_stages_go_up_before_others_come_down() -> None:
+    world = World()
+    first = {"GPU-a": (0, 900), "GPU-b": (0, 900), "GPU-c": (0, 900)}
+    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, first))
+    then = {"GPU-a": (0, 600), "GPU-b": (0, 1410), "GPU-c": (0, 600)}
+    _, effects = step(world.state, Command(leases.APPLY, 1, "blue", 2, 5.0, then), 100.0, {})
+    assert [e.uuid for e in effects if isinstance(e, Lock)] == ["GPU-b", "GPU-a", "GPU-c"]
+
+
+def test_a_newer_job_takes_over_and_the_old_one_cannot_renew() -> None:
+    world = World()
+    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    assert world.tell(Command(leases.APPLY, 1, "red", 2, 5.0, {"GPU-a": (0, 600)}))[0].accepted
+    assert not world.tell(Command(leases.RENEW, 1, "blue", 1, 5.0))[0].accepted
+    assert world.tell(Command(leases.RENEW, 1, "red", 2, 5.0))[0].accepted

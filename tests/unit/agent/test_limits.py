@@ -1,0 +1,102 @@
+"""The site's bounds: what they refuse, and what they must never hold up."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_agent import limits
+from joulecut_agent.limits import Asked, Bounds, Writes
+
+CLOCKS = (210, 600, 900, 1200, 1410)
+TOP = (0, 1410)
+clock_ranges = st.tuples(st.sampled_from((0, *CLOCKS)), st.sampled_from(CLOCKS))
+TIGHT = Bounds(min_dwell_s=10.0, writes_per_minute=2, changed_share_per_minute=0.5)
+
+
+def _one(bounds: Bounds, wanted: tuple[int, int], before: tuple[int, int] = TOP) -> str:
+    return limits.judge(bounds, {"a": Asked(wanted, before, CLOCKS)}, {}, 8, 0.0)["a"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ((0, 1201), "1201 MHz is not a supported clock"),
+        ((211, 900), "211 MHz is not a supported clock"),
+        ((0, 600), "600 MHz is below the site's 900 MHz"),
+        ((0, 1410), "1410 MHz is above the site's 1200 MHz"),
+        ((600, 1200), "600 MHz is below the site's 900 MHz"),
+        ((1200, 900), "1200 MHz to 900 MHz is no range"),
+        ((0, 900), ""),
+        ((900, 1200), ""),
+    ],
+)
+def test_out_of_range_is_refused_and_never_clamped(wanted: tuple[int, int], reason: str) -> None:
+    assert _one(Bounds(clock_min_mhz=900, clock_max_mhz=1200), wanted) == reason
+
+
+@pytest.mark.parametrize("ttl_s", [0.0, -1.0, 60.0001, math.inf, -math.inf, math.nan])
+def test_a_ttl_that_is_none_is_refused(ttl_s: float) -> None:
+    assert limits.refuse_ttl(Bounds(), ttl_s)
+
+
+@given(st.floats(0.0, 60.0, exclude_min=True))
+def test_a_ttl_within_the_bound_passes(ttl_s: float) -> None:
+    assert not limits.refuse_ttl(Bounds(), ttl_s)
+
+
+@given(clock_ranges, clock_ranges, st.floats(0.0, 60.0), st.lists(st.floats(0.0, 60.0), max_size=9))
+def test_the_way_up_never_waits(
+    before: tuple[int, int], wanted: tuple[int, int], changed_s: float, lowered_s: list[float]
+) -> None:
+    asked = Asked(wanted, before, CLOCKS)
+    if wanted[0] > wanted[1] or asked.lowers:
+        return
+    writes = {
+        "a": Writes(changed_s, tuple(sorted(lowered_s))),
+        **{str(n): Writes(60.0, (60.0,)) for n in range(8)},
+    }
+    assert limits.judge(TIGHT, {"a": asked}, writes, 8, 60.0)["a"] == ""
+
+
+def test_dwell_and_rate_hold_lowering_back() -> None:
+    down = {"a": Asked((0, 900), TOP, CLOCKS)}
+    past = Writes()
+    assert limits.judge(TIGHT, down, {"a": past}, 8, 0.0)["a"] == ""
+    past = limits.record(past, True, 0.0)
+    assert "dwell: 10 s" in limits.judge(TIGHT, down, {"a": past}, 8, 9.99)["a"]
+    past = limits.record(past, True, 10.0)
+    assert "2 times" in limits.judge(TIGHT, down, {"a": past}, 8, 25.0)["a"]
+    assert limits.judge(TIGHT, down, {"a": past}, 8, 60.0)["a"] == "", "the first is a minute old"
+
+
+def test_the_share_counts_gpus_and_not_writes() -> None:
+    quick = Bounds(min_dwell_s=0.0, changed_share_per_minute=0.5)
+    writes = {name: Writes(0.0, (0.0, 1.0, 2.0)) for name in ("a", "b", "c")}
+    down = {"d": Asked((0, 900), TOP, CLOCKS)}
+    assert limits.judge(quick, down, writes, 8, 5.0)["d"] == ""
+    more = {**down, "e": Asked((0, 900), TOP, CLOCKS)}
+    assert "5 of 8" in limits.judge(quick, more, writes, 8, 5.0)["d"]
+    again = {"a": Asked((0, 600), (0, 900), CLOCKS)}
+    assert limits.judge(quick, again, writes, 8, 5.0)["a"] == ""
+
+
+def test_the_defaults_let_a_small_node_change_as_one_and_soon_again() -> None:
+    node = [f"g{n}" for n in range(4)]
+    writes: dict[str, Writes] = {}
+    for turn in range(40):
+        now_s = 2.0 * turn
+        wanted, before = ((0, 900), TOP) if turn % 2 else ((0, 600), (0, 900))
+        group = {name: Asked(wanted, before, CLOCKS) for name in node}
+        assert not any(limits.judge(Bounds(), group, writes, 4, now_s).values()), now_s
+        writes = {name: limits.record(writes.get(name, Writes()), True, now_s) for name in node}
+
+
+@given(st.lists(st.floats(0.0, 30.0), max_size=200))
+def test_a_history_stays_short(gaps_s: list[float]) -> None:
+    past, now_s = Writes(), 0.0
+    for gap_s in gaps_s:
+        now_s += gap_s
+        past = limits.record(past, True, now_s)
+        assert all(now_s - moment_s < limits.WINDOW_S for moment_s in past.lowered_s)

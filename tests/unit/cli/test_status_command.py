@@ -1,0 +1,180 @@
+"""`joulecut status` and `joulecut explain` as a person types them, against a real server."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import boards
+import pytest
+from serving import WAIT_S, Serving
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Serving]:
+    with Serving(boards.board()) as server:
+        yield server
+
+
+def joulecut(*words: str) -> subprocess.CompletedProcess[str]:
+    # A proxy in the environment must not be asked for a controller on this machine.
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:1"}
+    return subprocess.run(
+        [sys.executable, "-m", "joulecut_cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S * 2,
+        check=False,
+        env=environment,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_status_shows_fleet_and_jobs(served: Serving) -> None:
+    done = joulecut("status", "--controller", served.url)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "gpt3-175b  enforce    42" in done.stdout
+    assert all(f"node{n}/{i}" in done.stdout for n in (1, 2) for i in range(4))
+
+
+def test_status_json_is_the_board(served: Serving) -> None:
+    done = joulecut("status", "--json", "--controller", served.url + "/")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == served.get("/api/v1/board").json
+
+
+def test_explain_says_why(served: Serving) -> None:
+    done = joulecut("explain", "gpt3-175b", "--controller", served.url)
+    assert done.returncode == 0
+    assert "Saves 14.9 % at +1.1 % time" in done.stdout
+    assert "stage 7 is on the critical path" in done.stdout
+    assert "Last decisions" in done.stdout
+
+
+def test_explain_json_has_job_and_events(served: Serving) -> None:
+    done = joulecut("explain", "gpt3-175b", "--json", "--controller", served.url)
+    shown = json.loads(done.stdout)
+    assert shown["job"] == served.get("/api/v1/jobs/gpt3-175b").json
+    assert [event["kind"] for event in shown["events"]] == ["renew", "verify", "apply", "plan"]
+
+
+def test_an_unknown_job_lists_those_there_are(served: Serving) -> None:
+    done = joulecut("explain", "gpt4", "--controller", served.url)
+    assert done.returncode == 2
+    assert "no job 'gpt4'; allowed: gpt3-175b" in one_line(done)
+
+
+def test_an_unknown_job_without_any_job_says_so() -> None:
+    with Serving(boards.empty()) as served:
+        done = joulecut("explain", "gpt4", "--controller", served.url)
+    assert done.returncode == 2
+    assert "the policy has no jobs" in one_line(done)
+
+
+def test_before_the_first_pass_the_controllers_own_words_are_shown() -> None:
+    with Serving(None) as served:
+        done = joulecut("status", "--controller", served.url)
+    assert done.returncode == 1
+    assert "the first pass has not ended yet" in one_line(done)
+
+
+@pytest.mark.parametrize("words", [("status",), ("explain", "gpt3-175b")])
+def test_no_controller_is_one_line_that_says_what_to_try(words: tuple[str, ...]) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody answers there
+        taken.bind(("127.0.0.1", 0))
+        done = joulecut(*words, "--controller", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert done.returncode == 1
+    line = one_line(done)
+    assert "Connection refused" in line
+    assert "is joulecut-controller running?" in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "x", "127.0.0.1:9440", "ftp://127.0.0.1", "http://", "http://:80", "http://h:x",
+        "http://h:99999", "http://h/api", "http://h?a=b", "http://u@h", "http://[::1", "http://h h",
+        "file:///etc/passwd", "http://h\n", "http://ü.example", "http://" + "h" * 70_000,
+        "http://" + "h" * 64 + ".example", "http://a..b",
+    ],
+)  # fmt: skip
+def test_a_bad_url_is_bad_input(url: str) -> None:
+    done = joulecut("status", "--controller", url)
+    assert done.returncode == 2
+    assert "--controller" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    "words", [("explain",), ("explain", "a", "b"), ("status", "x"), ("status", "--nope")]
+)
+def test_bad_flags_are_bad_input(words: tuple[str, ...]) -> None:
+    done = joulecut(*words)
+    assert done.returncode == 2
+    assert f"joulecut {words[0]}" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b"<html>", "its answer is not JSON"),
+        (200, b"[]", "its answer is not JSON"),
+        (200, b'{"hello": 1}', "its answer has no"),
+        (200, b"\xff\xfe\x00", "its answer is not JSON"),
+        (500, b"oops", "500"),
+        (404, b'{"error": ["x"]}', "x"),
+    ],
+)
+def test_something_else_on_the_port_is_named(status: int, body: bytes, said: str) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        done = joulecut("status", "--controller", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join(WAIT_S)
+    assert done.returncode == 1
+    assert said in one_line(done)
+
+
+def test_something_that_is_not_http_is_named() -> None:
+    def greet(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(b"220 mail.example ESMTP\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=greet, args=(listener,))
+        thread.start()
+        done = joulecut("status", "--controller", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join(WAIT_S)
+    assert done.returncode == 1
+    assert "does not speak HTTP" in one_line(done)
+
+
+def test_help_names_every_flag() -> None:
+    for words in (("status", "--help"), ("explain", "--help")):
+        done = joulecut(*words)
+        assert done.returncode == 0
+        assert "--controller URL" in done.stdout
+        assert "--json" in done.stdout

@@ -1,0 +1,262 @@
+"""The guard: one good plan passes, and every single way to spoil it is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import World
+
+from joulecut_controller.plan.actions import actions_for
+from joulecut_controller.plan.answers import Answers
+from joulecut_controller.plan.guard import Authority, refusal
+from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.plan.planner import Case, Standing, decide
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.solve.opinion import check
+from joulecut_controller.solve.solver import Solver
+from joulecut_controller.view import GpuView, JobView, NodeView, View, Window
+from joulecut_wire.messages import Lease
+
+Spoil = Callable[[Plan, View, Authority], tuple[Plan, View, Authority]]
+
+
+@cache
+def good() -> tuple[Plan, View, Authority]:
+    """A plan as the planner makes it, the view it came from, and the right to apply it."""
+    world = World(stages=3, microbatches=12)
+    policy = world.policy(slo=Slo(max_slowdown=0.05))
+    state = world.observe(world.now_s)
+    uncut = Window(50, 1.0, 0.0, None, None)
+    job = JobView(
+        policy=policy.jobs[0],
+        stages=tuple((uuid,) for uuid in world.uuids),
+        loads=(),
+        baseline=uncut,
+        current=uncut,
+        generation_running=0,
+        peer_iteration_time_s=None,
+        report_age_s=0.1,
+    )
+    clocks = [world.sku.clock_max_mhz] * 3
+    seconds = world.plant.iterate(clocks).own_s
+    job = replace(job, baseline=replace(uncut, time_mean_s=seconds))
+    view = View(
+        now_s=world.now_s,
+        nodes=state.nodes,
+        gpus={gpu.uuid: gpu for gpu in state.gpus},
+        jobs=(job,),
+    )
+    estimator = ProfileEstimator({world.job: world.profile()})
+    case = Case(
+        view=view,
+        job=job,
+        mode="enforce",
+        silent=False,
+        baseline_progress=(50, 30),
+        running=dict.fromkeys(world.uuids, 0),
+        measured_applied=False,
+        stale_s=3.0,
+    )
+    decision = decide(case, Standing(), estimator, Answers(Solver))
+    assert decision.choice is not None, decision.reason
+    choice = decision.choice
+    plan = Plan(
+        job=world.job,
+        generation=7,
+        parent=0,
+        mode="enforce",
+        granularity="gpu",
+        actions=actions_for(job, choice, case.running),
+        reason=decision.reason,
+        made_at_unix_s=0.0,
+        deadline_s=choice.deadline_s,
+        forecast=choice.forecast,
+        solution=choice.solution,
+    )
+    authority = Authority(
+        generation_last=6,
+        ttl_s=3.0,
+        snapshot_age_max_s=3.0,
+        report_age_max_s=5.0,
+        problem=choice.costs.problem,
+        goal=choice.goal,
+    )
+    return plan, view, authority
+
+
+def test_a_good_plan_passes() -> None:
+    plan, view, authority = good()
+    assert refusal(plan, view, authority, check) == ""
+    assert any(action.verb == "lower" for action in plan.actions)
+
+
+def _gpu(view: View, uuid: str, change: Callable[[GpuView], GpuView]) -> View:
+    return replace(view, gpus={**view.gpus, uuid: change(view.gpus[uuid])})
+
+
+def _node(view: View, change: Callable[[NodeView], NodeView]) -> View:
+    return replace(view, nodes=tuple(change(node) for node in view.nodes))
+
+
+def _job(view: View, **changes: object) -> View:
+    return replace(view, jobs=(replace(view.jobs[0], **changes),))  # type: ignore[arg-type]
+
+
+def _action(plan: Plan, change: Callable[[Action], Action]) -> Plan:
+    first, *rest = plan.actions
+    return replace(plan, actions=(change(first), *rest))
+
+
+def _clock(plan: Plan, clock_mhz: int) -> Plan:
+    return _action(plan, lambda action: replace(action, clock_mhz=clock_mhz, verb="lower"))
+
+
+SPOILS: dict[str, Spoil] = {
+    "not newer": lambda p, v, a: (replace(p, generation=6), v, a),
+    "is not newer": lambda p, v, a: (replace(p, generation=2**63), v, a),
+    "another leads": lambda p, v, a: (p, v, replace(a, lost="another leads")),
+    "not in the policy": lambda p, v, a: (replace(p, job="else"), v, a),
+    "no profile": lambda p, v, a: (
+        p,
+        _job(v, policy=replace(v.jobs[0].policy, profile=None)),
+        a,
+    ),
+    "no baseline": lambda p, v, a: (p, _job(v, baseline=None), a),
+    "last report is": lambda p, v, a: (p, _job(v, report_age_s=99.0), a),
+    "report is nan": lambda p, v, a: (p, _job(v, report_age_s=float("nan")), a),
+    "no room": lambda p, v, a: (p, _job(v, complaint="no room"), a),
+    "not applied yet": lambda p, v, a: (replace(p, granularity="computation"), v, a),
+    "stage of the pipeline": lambda p, v, a: (p, _job(v, stages=v.jobs[0].stages[:2]), a),
+    "one by one": lambda p, v, a: (replace(p, actions=p.actions[1:]), v, a),
+    "cover": lambda p, v, a: (replace(p, actions=(*p.actions, p.actions[0])), v, a),
+    "shared with job": lambda p, v, a: (
+        p,
+        replace(
+            v,
+            jobs=(
+                *v.jobs,
+                replace(v.jobs[0], policy=replace(v.jobs[0].policy, name="other")),
+            ),
+        ),
+        a,
+    ),
+    "cannot be reached": lambda p, v, a: (p, _node(v, lambda n: replace(n, connected=False)), a),
+    "longer than agent": lambda p, v, a: (p, _node(v, lambda n: replace(n, ttl_max_s=2.0)), a),
+    "a lease of nan": lambda p, v, a: (p, v, replace(a, ttl_s=float("nan"))),
+    "is not known": lambda p, v, a: (p, replace(v, nodes=()), a),
+    "nothing fresh": lambda p, v, a: (
+        p,
+        _gpu(v, p.actions[0].uuid, lambda g: replace(g, snapshot=None)),
+        a,
+    ),
+    "fresh is known": lambda p, v, a: (
+        p,
+        _gpu(v, p.actions[0].uuid, lambda g: replace(g, age_s=3.5)),
+        a,
+    ),
+    "not controllable: MIG": lambda p, v, a: (
+        p,
+        _gpu(
+            v,
+            p.actions[0].uuid,
+            lambda g: replace(
+                g, description=replace(g.description, controllable=False, reason="MIG")
+            ),
+        ),
+        a,
+    ),
+    "belongs to job other": lambda p, v, a: (
+        p,
+        _gpu(
+            v,
+            p.actions[0].uuid,
+            lambda g: replace(
+                g,
+                snapshot=g.snapshot and replace(g.snapshot, lease=Lease("other", 1, 1, 0, 1, 1.0)),
+            ),
+        ),
+        a,
+    ),
+    "not a supported clock": lambda p, v, a: (_clock(p, 1001), v, a),
+    "below what policy": lambda p, v, a: (_clock(p, 210), v, a),
+    "above what the site": lambda p, v, a: (
+        p,
+        _gpu(
+            v,
+            p.actions[0].uuid,
+            lambda g: replace(g, description=replace(g.description, clock_max_mhz=300)),
+        ),
+        a,
+    ),
+    "no forecast": lambda p, v, a: (replace(p, forecast=None), v, a),
+    "answers no question": lambda p, v, a: (p, v, replace(a, goal=None)),
+    "absurd": lambda p, v, a: (
+        replace(p, forecast=p.forecast and replace(p.forecast, gap_ratio=0.9)),
+        v,
+        a,
+    ),
+    "made of numbers": lambda p, v, a: (
+        replace(p, forecast=p.forecast and replace(p.forecast, energy_j=float("nan"))),
+        v,
+        a,
+    ),
+    "later than the deadline": lambda p, v, a: (
+        replace(p, deadline_s=(p.deadline_s or 0.0) * 0.99),
+        v,
+        a,
+    ),
+    "adds up to": lambda p, v, a: (
+        replace(p, solution=p.solution and replace(p.solution, energy_j=1.0)),
+        v,
+        a,
+    ),
+}
+
+
+@pytest.mark.parametrize("expected", SPOILS)
+def test_every_spoiled_plan_is_refused(expected: str) -> None:
+    why = refusal(*SPOILS[expected](*good()), check)
+    assert expected in why, why
+
+
+def test_a_clock_below_the_lowest_one_measured_is_refused() -> None:
+    plan, view, authority = good()
+    policy = view.jobs[0].policy
+    assert policy.profile is not None
+    lowest = plan.actions[0].clock_mhz
+    assert lowest is not None
+    raised = {
+        key: tuple(option for option in options if option.clock_mhz > lowest)
+        for key, options in policy.profile.options.items()
+    }
+    shorter = replace(policy, profile=replace(policy.profile, options=raised))
+    why = refusal(plan, _job(view, policy=shorter), authority, check)
+    assert "below the lowest clock measured" in why
+
+
+def test_giving_back_is_always_right_unless_another_leads() -> None:
+    plan, view, authority = good()
+    cleared = replace(
+        plan,
+        actions=tuple(replace(a, verb="clear", clock_mhz=None) for a in plan.actions),
+        forecast=None,
+    )
+    nothing_known = View(now_s=view.now_s)
+    assert refusal(cleared, nothing_known, authority, check) == ""
+    assert refusal(cleared, nothing_known, replace(authority, lost="gone"), check) == "gone"
+
+
+@settings(max_examples=60)
+@given(names=st.lists(st.sampled_from(sorted(SPOILS)), min_size=1, max_size=4, unique=True))
+def test_no_combination_of_faults_makes_a_plan_pass(names: list[str]) -> None:
+    spoiled = good()
+    try:
+        for name in names:
+            spoiled = SPOILS[name](*spoiled)
+    except (IndexError, KeyError):
+        return  # one fault took away what the next would spoil
+    assert refusal(*spoiled, check)

@@ -1,0 +1,280 @@
+"""What the ledger counts, and what it must not."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.ledger import (
+    BASELINE_ITERATIONS_MIN,
+    ENERGY_SPAN_S_MIN,
+    ITERATIONS_KEPT,
+    OUTLIERS_IN_ROW,
+    PENDING_MAX,
+    RECENT,
+    Ledger,
+    Measured,
+    mature,
+)
+from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.view import GpuView, Window
+from joulecut_wire.messages import (
+    GpuDescription,
+    GpuSnapshot,
+    IterationReport,
+    Lease,
+    OperationReport,
+)
+
+UUIDS = ("a", "b")
+STAGES = (("a",), ("b",))
+LAG_S = 0.2
+
+
+class Job:
+    """A job of two GPUs that is looked at every `interval_s`."""
+
+    def __init__(self, *, interval_s: float = 1.0, duration_s: float = 0.1) -> None:
+        self.ledger = Ledger(lag_s=LAG_S)
+        self.interval_s, self.duration_s = interval_s, duration_s
+        self.now_s, self.iteration, self.ended_s = 100.0, 0, 100.0
+        self.locks = dict.fromkeys(UUIDS, 0)
+        self.energy_j = dict.fromkeys(UUIDS, 0.0)
+        self.power_w = 200.0
+        self.peer_s: float | None = None
+        self.silent: set[str] = set()
+
+    def reports(self) -> list[ArrivedReport]:
+        made = []
+        while self.ended_s + self.duration_s <= self.now_s:
+            self.ended_s += self.duration_s
+            made += [
+                ArrivedReport(
+                    IterationReport(
+                        "job",
+                        uuid,
+                        stage,
+                        self.iteration,
+                        self.duration_s,
+                        (OperationReport("forward", 4, 0.4 * self.duration_s),),
+                        self.peer_s,
+                    ),
+                    self.ended_s,
+                )
+                for stage, uuid in enumerate(UUIDS)
+                if uuid not in self.silent
+            ]
+            self.iteration += 1
+        return made
+
+    def gpus(self) -> dict[str, GpuView]:
+        made = {}
+        for index, uuid in enumerate(UUIDS):
+            lock = self.locks[uuid]
+            lease = Lease("job", 1, 1, 0, lock, 9.0) if lock else None
+            snapshot = GpuSnapshot(
+                uuid, energy_j=self.energy_j[uuid], clock_sm_mhz=lock or 1410, lease=lease
+            )
+            description = GpuDescription(uuid, index, "sim", (900, 1200, 1410))
+            made[uuid] = GpuView(description, "n:1", "n", snapshot, 0.0)
+        return made
+
+    def looks(self, count: int) -> Measured:
+        for _ in range(count):
+            self.now_s += self.interval_s
+            for uuid in UUIDS:
+                self.energy_j[uuid] += self.power_w * self.interval_s
+            measured = self.ledger.fold("job", STAGES, self.reports(), self.gpus(), self.now_s)
+        return measured
+
+
+def test_a_baseline_needs_iterations_and_several_looks() -> None:
+    job = Job()
+    assert job.looks(2).baseline is None
+    measured = job.looks(6)
+    assert measured.baseline is not None
+    assert measured.baseline.iterations >= BASELINE_ITERATIONS_MIN
+    assert measured.baseline.time_mean_s == job.duration_s or mature(measured.baseline)
+
+
+def test_energy_comes_from_the_counters_of_all_gpus() -> None:
+    measured = Job().looks(12)
+    assert measured.current is not None
+    assert measured.current.power_w is not None
+    assert abs(measured.current.power_w - 400.0) < 1e-6
+    assert abs(measured.current.energy_j - 40.0) < 1e-6
+
+
+def test_energy_is_unknown_until_the_counters_spanned_enough() -> None:
+    job = Job(interval_s=1.0, duration_s=0.05)
+    measured = job.looks(int(ENERGY_SPAN_S_MIN) - 1)
+    assert measured.current is not None
+    assert measured.current.energy_j is None
+
+
+def test_one_missing_counter_means_no_sum() -> None:
+    job = Job()
+    original = job.gpus
+
+    def without_b() -> dict[str, GpuView]:
+        made = original()
+        seen = made["b"]
+        made["b"] = GpuView(seen.description, "n:1", "n", GpuSnapshot("b"), 0.0)
+        return made
+
+    job.gpus = without_b  # type: ignore[method-assign]
+    measured = job.looks(15)
+    assert measured.current is not None
+    assert measured.current.energy_j is None
+
+
+def test_a_counter_that_falls_back_starts_a_new_window() -> None:
+    job = Job()
+    assert job.looks(12).current is not None
+    job.energy_j = dict.fromkeys(UUIDS, 0.0)  # the driver was reloaded
+    measured = job.looks(1)
+    assert measured.current_iterations == 0
+    later = job.looks(12)
+    assert later.current is not None
+    assert abs((later.current.power_w or 0.0) - 400.0) < 1e-6
+
+
+def test_a_lease_that_runs_out_unseen_by_us_separates_windows() -> None:
+    job = Job()
+    job.locks = dict.fromkeys(UUIDS, 1200)
+    slow = job.looks(10)
+    assert not slow.at_default
+    assert slow.baseline is None
+    job.locks = dict.fromkeys(UUIDS, 0)
+    job.duration_s = 0.08
+    measured = job.looks(10)
+    assert measured.at_default
+    assert measured.baseline is not None
+    assert abs(measured.baseline.time_mean_s - 0.08) < 1e-9
+
+
+@given(
+    change_after=st.integers(1, 12),
+    before_s=st.floats(0.05, 0.4),
+    after_s=st.floats(0.05, 0.4),
+    own_hand=st.booleans(),
+)
+def test_no_window_mixes_two_sets_of_clocks(
+    change_after: int, before_s: float, after_s: float, own_hand: bool
+) -> None:
+    """Whatever the phase of looks and iterations, each window holds one pace only."""
+    job = Job(duration_s=before_s)
+    job.looks(change_after)
+    job.locks = dict.fromkeys(UUIDS, 1200)
+    job.duration_s = after_s
+    if own_hand:
+        job.ledger.changed("job", job.locks, job.now_s, job.now_s)
+    measured = job.looks(8)
+    for window, pace_s in ((measured.baseline, before_s), (measured.current, after_s)):
+        if window is not None:
+            assert abs(window.time_mean_s - pace_s) < 1e-9
+            assert window.time_sd_s < 1e-9
+
+
+def test_straggler_iterations_are_kept_apart() -> None:
+    job = Job()
+    before = job.looks(8)
+    job.peer_s, job.duration_s = 0.15, 0.15
+    during = job.looks(4)
+    assert during.straggling
+    assert during.peer_iteration_time_s is not None
+    assert abs(during.peer_iteration_time_s - 0.15) < 1e-9
+    assert during.baseline is not None
+    assert before.baseline is not None
+    assert abs(during.baseline.time_mean_s - before.baseline.time_mean_s) < 1e-12
+    job.peer_s, job.duration_s = None, 0.1
+    after = job.looks(1)
+    assert not after.straggling
+    assert after.peer_iteration_time_s is None
+
+
+def test_a_straggler_that_changes_is_not_averaged_with_what_it_was() -> None:
+    job = Job()
+    job.looks(5)
+    job.peer_s = job.duration_s = 0.2
+    job.looks(3)
+    job.peer_s = job.duration_s = 0.15
+    measured = job.looks(1)
+    assert abs((measured.peer_iteration_time_s or 0.0) - 0.15) < 1e-9
+
+
+def test_a_checkpoint_is_no_clock() -> None:
+    job = Job()
+    job.looks(6)
+    job.duration_s = 0.7
+    job.looks(1)
+    job.duration_s = 0.1
+    measured = job.looks(2)
+    assert measured.current is not None
+    assert measured.current.time_sd_s < 1e-9
+
+
+def test_a_new_pace_is_believed_after_a_few_iterations() -> None:
+    job = Job()
+    job.looks(6)
+    job.duration_s = 0.3
+    measured = job.looks(OUTLIERS_IN_ROW)
+    assert measured.current is not None
+    assert abs(measured.current.time_mean_s - 0.3) < 1e-9
+
+
+def test_lost_datagrams_cost_their_reports_and_nothing_else() -> None:
+    job = Job()
+    job.silent = {"b"}
+    measured = job.looks(20)
+    assert measured.current is not None
+    assert abs(measured.current.time_mean_s - 0.1) < 1e-9
+
+
+def test_fresh_loads_say_what_this_pass_added_and_at_which_clock() -> None:
+    job = Job()
+    job.locks = dict.fromkeys(UUIDS, 1200)
+    job.looks(3)
+    measured = job.looks(1)
+    assert measured.fresh_iterations > 0
+    assert {load.clock_mhz for load in measured.fresh} == {1200}
+    for load in measured.fresh:
+        assert abs(load.busy_s["forward"] - 0.01) < 1e-9
+        assert load.samples == 4 * measured.fresh_iterations
+
+
+def test_a_stale_gpu_holds_everything_back() -> None:
+    """Without a snapshot nobody knows under which clocks an iteration ran."""
+    job = Job()
+    original = job.gpus
+
+    def unseen() -> dict[str, GpuView]:
+        made = original()
+        made["b"] = GpuView(made["b"].description, "n:1", "n", None, float("inf"))
+        return made
+
+    job.gpus = unseen  # type: ignore[method-assign]
+    measured = job.looks(10)
+    assert measured.current is None
+    assert measured.baseline is None
+
+
+def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
+    remembered = Window(100, 0.5, 0.001, 1.0, 2.0)
+    job = Job()
+    job.now_s += 1.0
+    measured = job.ledger.fold(
+        "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda: remembered
+    )
+    assert measured.baseline == remembered
+
+
+def test_memory_is_bounded() -> None:
+    job = Job(interval_s=60.0, duration_s=0.01)
+    measured = job.looks(10)
+    track = job.ledger._tracks["job"]
+    assert len(track.span.durations_s) <= ITERATIONS_KEPT
+    assert len(track.pending) <= PENDING_MAX
+    assert len(track.open) <= 16
+    assert measured.current is not None
+    assert measured.current.iterations <= RECENT
+    job.ledger.keep_only([])
+    assert not job.ledger._tracks

@@ -1,0 +1,238 @@
+"""The rule for deadlines and stragglers, against a plain reading of it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import World
+
+from joulecut_controller.plan.answers import Answers
+from joulecut_controller.plan.appraisal import appraise, default_clocks
+from joulecut_controller.plan.costs import Costs, price
+from joulecut_controller.plan.planner import PEER_MARGIN_RATIO, Case, Decision, Standing, decide
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.estimator import Sample, Subject
+from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
+from joulecut_controller.solve.solver import Solver
+from joulecut_controller.view import JobView, View, Window
+from joulecut_controller.workload import Granularity
+
+WORLD = World(stages=3, microbatches=9)
+ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})
+ANSWERS = Answers(Solver)
+
+
+def case(
+    slowdown: float = 0.03, peer_s: float | None = None, model_ratio: float = 1.0, **job: object
+) -> Case:
+    """A job at default clocks; its baseline is what the model says times `model_ratio`."""
+    state = WORLD.observe(WORLD.now_s)
+    view = View(WORLD.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus})
+    seen = JobView(
+        policy=WORLD.policy(slo=Slo(max_slowdown=slowdown)).jobs[0],
+        stages=tuple((uuid,) for uuid in WORLD.uuids),
+        loads=(),
+        baseline=Window(64, 1.0, 0.0, None, None),
+        current=None,
+        generation_running=0,
+        peer_iteration_time_s=peer_s,
+        report_age_s=0.0,
+    )
+    costs = price(seen, view.gpus, ESTIMATOR, 0.0)
+    assert isinstance(costs, Costs)
+    baseline = Window(64, model_ratio * fastest_s(costs), 0.0, None, None)
+    seen = replace(seen, baseline=baseline, **job)  # type: ignore[arg-type]
+    return Case(
+        view=replace(view, jobs=(seen,)),
+        job=seen,
+        mode="enforce",
+        silent=False,
+        baseline_progress=(64, 30),
+        running=dict.fromkeys(WORLD.uuids, 0),
+        measured_applied=False,
+        stale_s=3.0,
+    )
+
+
+def fastest_s(costs: Costs) -> float:
+    default = appraise(costs, default_clocks(costs))
+    assert default is not None
+    return default.iteration_time_s
+
+
+def planned(asked: Case, standing: Standing | None = None) -> Decision:
+    return decide(asked, standing or Standing(), ESTIMATOR, ANSWERS)
+
+
+def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
+    """The model is 2 % too fast: the promise is made in measured time all the same."""
+    asked = case(slowdown=0.03, model_ratio=1.02)
+    decision = planned(asked)
+    assert decision.choice is not None
+    assert asked.job.baseline is not None
+    deadline_s = asked.job.baseline.time_mean_s * 1.03
+    assert decision.choice.deadline_s == pytest.approx(deadline_s)
+    assert decision.choice.forecast.iteration_time_s <= deadline_s * (1 + 1e-9)
+    assert decision.choice.solution.iteration_time_s <= deadline_s / 1.02 * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("ratio", [0.96, 1.04])
+def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> None:
+    decision = planned(case(model_ratio=ratio))
+    assert decision.verdict == "default"
+    assert decision.topic == "explained"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    slowdown=st.floats(0.0, 0.4),
+    peer_ratio=st.floats(0.9, 1.8),
+)
+def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
+    """T = max(T', min(D, T_E)): waiting is free, anything beyond the own deadline is not."""
+    asked = case(slowdown=slowdown)
+    assert asked.job.baseline is not None
+    base_s = asked.job.baseline.time_mean_s
+    peer_s = base_s * peer_ratio
+    decision = planned(case(slowdown=slowdown, peer_s=peer_s))
+    costs = decision.standing.costs
+    assert costs is not None
+    # T_E, the iteration time of least total energy, is where the deadline stops to matter.
+    cheapest = ANSWERS.ask(costs, Goal(100.0 * base_s), "gpu")
+    assert isinstance(cheapest, Solution)
+    lone_s = min(base_s * (1 + slowdown), cheapest.iteration_time_s)
+    limit_s = max(peer_s, lone_s)
+    if decision.choice is None:
+        return
+    taken_s = decision.choice.solution.iteration_time_s
+    assert taken_s <= limit_s * (1 + 1e-8)
+    if decision.choice.goal.waits:
+        assert decision.choice.deadline_s == pytest.approx(peer_s)
+        assert taken_s <= peer_s * (1 - PEER_MARGIN_RATIO) * (1 + 1e-8)
+    else:
+        assert decision.choice.deadline_s == pytest.approx(base_s * (1 + slowdown))
+
+
+def test_waiting_saves_at_least_as_much() -> None:
+    alone = planned(case(slowdown=0.02)).choice
+    asked = case(slowdown=0.02)
+    assert asked.job.baseline is not None
+    waiting = planned(case(slowdown=0.02, peer_s=asked.job.baseline.time_mean_s * 1.2)).choice
+    assert alone is not None
+    assert waiting is not None
+    assert waiting.forecast.saved_ratio > alone.forecast.saved_ratio
+
+
+def test_the_second_look_keeps_the_plan() -> None:
+    first = planned(case())
+    second = planned(case(), first.standing)
+    assert first.verdict == "change"
+    assert second.verdict == "keep"
+    assert second.standing.clocks == first.standing.clocks
+
+
+def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
+    held = planned(case(slowdown=0.01)).standing
+    held = replace(held, changed_s=WORLD.now_s - 1.0)
+    lower = planned(case(slowdown=0.2), held)
+    assert (lower.verdict, lower.topic) == ("keep", "dwell")
+    later = planned(case(slowdown=0.2), replace(held, changed_s=WORLD.now_s - 60.0))
+    assert later.verdict == "change"
+    higher = planned(case(slowdown=0.0), held)
+    assert higher.verdict == "change"
+    assert higher.choice is not None
+    assert held.clocks is not None
+    assert all(a >= b for a, b in zip(higher.choice.clocks, held.clocks, strict=True))
+
+
+def test_only_recommended_clocks_do_not_count_as_running() -> None:
+    recommended = decide(replace(case(), mode="recommend"), Standing(), ESTIMATOR, ANSWERS)
+    enforced = planned(case(), recommended.standing)
+    assert enforced.verdict == "change"
+
+
+def test_a_question_is_asked_once() -> None:
+    asked: list[Goal] = []
+
+    class Counting:
+        def __init__(self, problem: Problem, granularity: Granularity) -> None:
+            self._solver = Solver(problem, granularity)
+
+        def solve(self, goal: Goal, hints: tuple[Solution, ...] = ()) -> Solution:
+            asked.append(goal)
+            return self._solver.solve(goal, hints)
+
+    answers = Answers(Counting)
+    standing = Standing()
+    for _ in range(5):
+        standing = decide(case(), standing, ESTIMATOR, answers).standing
+    assert len(asked) == 1
+
+
+def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
+    costs = planned(case()).standing.costs
+    assert costs is not None
+    answers = Answers(Solver, kept=3)
+    for percent in range(6):
+        answers.ask(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu")
+    assert len(answers._answers) == 3
+    assert isinstance(answers.ask(costs, Goal(1e-6), "gpu"), Infeasible)
+
+
+def test_costs_hold_still_against_noise_and_move_with_news() -> None:
+    estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
+    asked = case()
+    first = price(asked.job, asked.view.gpus, estimator, 0.0)
+    assert isinstance(first, Costs)
+    subject = Subject(WORLD.job, WORLD.uuids[0], 0, "forward")
+    clock = WORLD.sku.clock_max_mhz
+    time_s = first.table[0, "forward"][clock].time_s
+    estimator.learn((Sample(subject, clock, time_s * 1.0005, None, 20.0),))
+    assert price(asked.job, asked.view.gpus, estimator, 0.0, held=first) is first
+    estimator.learn((Sample(subject, clock, time_s * 1.05, None, 50.0),))
+    moved = price(asked.job, asked.view.gpus, estimator, 0.0, held=first)
+    assert isinstance(moved, Costs)
+    assert moved is not first
+    assert moved.digest != first.digest
+
+
+def test_clocks_outside_the_bounds_are_not_even_considered() -> None:
+    asked = case()
+    policy = replace(asked.job.policy, clocks=replace(asked.job.policy.clocks, min_mhz=1200))
+    costs = price(replace(asked.job, policy=policy), asked.view.gpus, ESTIMATOR, 0.0)
+    assert isinstance(costs, Costs)
+    assert {min(clocks) for clocks in costs.allowed_mhz} == {1200}
+    assert all(o.clock_mhz >= 1200 for options in costs.problem.options for o in options)
+
+
+def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> None:
+    estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
+    alone = case()
+    subject = Subject(WORLD.job, WORLD.uuids[2], 0, "forward")
+    clock = WORLD.sku.clock_max_mhz
+    slow_s = WORLD.plant.time_s(0, "forward", clock) * 1.1
+    for _ in range(20):
+        estimator.learn((Sample(subject, clock, slow_s, None, 100.0),))
+    pipeline = replace(WORLD.pipeline, stages=2)
+    profile = {k: v for k, v in WORLD.profile().options.items() if k[0] < 2}
+    policy = replace(
+        alone.job.policy,
+        pipeline=pipeline,
+        profile=replace(WORLD.profile(), options=profile),
+    )
+    pair = replace(
+        alone.job, policy=policy, stages=((WORLD.uuids[0], WORLD.uuids[2]), (WORLD.uuids[1],))
+    )
+    costs = price(pair, alone.view.gpus, estimator, 0.0)
+    assert isinstance(costs, Costs)
+    assert costs.width == 2
+    healthy = estimator.predict(Subject(WORLD.job, WORLD.uuids[0], 0, "forward"), (clock,))
+    slow = estimator.predict(subject, (clock,))
+    assert healthy is not None
+    assert slow is not None
+    option = costs.table[0, "forward"][clock]
+    assert option.time_s == pytest.approx(float(slow.time_s[0]))
+    energies = [float(p.time_s[0] * p.power_w[0]) for p in (healthy, slow)]
+    assert option.energy_j == pytest.approx(sum(energies) / 2)

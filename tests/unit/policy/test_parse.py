@@ -1,0 +1,260 @@
+"""A policy file becomes exactly the policy it says, or one line."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.policy.parse import effective_mode, parse
+from joulecut_controller.policy.policy import Cost, GpuRef, Mode, Policy, Slo
+from joulecut_controller.workload import KINDS, Pipeline, Profile
+from joulecut_wire import document
+from joulecut_wire.errors import LINE_LENGTH_MAX, BadInput
+
+FULL = """\
+apiVersion: joulecut/v1
+kind: Policy
+mode: recommend
+cluster:
+  cost: {gpu_hour: 2.5, kwh: 0.08, host_power_w: 150, pue: 1.2}
+jobs:
+  - name: gpt3-175b
+    match:
+      gpus: [node1/0-3, node2/0-3]
+    slo:
+      max_slowdown: 0.5%
+      rate: hook
+    clocks: {min_mhz: 900, granularity: gpu, min_dwell: 10s}
+    pipeline:
+      schedule: 1f1b
+      stages: 8
+      microbatches: 96
+      tensor_parallel: 1
+      data_parallel: 1
+      sync: iteration
+      profile: gpt3.csv
+      blocking_power_w: 83.64
+    ranks: {order: tp-cp-ep-dp-pp, source: list}
+    mode: enforce
+    verify: {holdout: 0%}
+  - name: second
+    slo:
+      min_rate: {value: 3.2, unit: iterations/s}
+"""
+
+
+def profile(stages: int = 8) -> Profile:
+    options = tuple(ClockOption(c, 50.0 / c, 0.01 * c) for c in range(855, 1411, 15))
+    return Profile(
+        {(stage, kind): options for stage in range(stages) for kind in KINDS}, "gpt3.csv"
+    )
+
+
+def read(text: str | bytes, profiles: Callable[[str], Profile] = lambda _: profile()) -> Policy:
+    raw = text.encode() if isinstance(text, str) else text
+    return parse(document.parse(raw, "policy.yaml"), profiles)
+
+
+def refusal(text: str | bytes) -> str:
+    with pytest.raises(BadInput) as caught:
+        read(text)
+    return str(caught.value)
+
+
+def test_the_whole_file_becomes_a_policy() -> None:
+    asked: list[str] = []
+
+    def profiles(path: str) -> Profile:
+        asked.append(path)
+        return profile()
+
+    policy = read(FULL, profiles)
+    first, second = policy.jobs
+    assert asked == ["gpt3.csv"]
+    assert policy.mode == "recommend"
+    assert policy.cost == Cost(gpu_hour=2.5, kwh=0.08, host_power_w=150.0, pue=1.2)
+    assert policy.source == "policy.yaml"
+    assert first.name == "gpt3-175b"
+    assert first.mode == "enforce"
+    assert first.slo == Slo(max_slowdown=0.005)
+    assert first.gpus == tuple(GpuRef(node, i) for node in ("node1", "node2") for i in range(4))
+    assert first.clocks.min_mhz == 900
+    assert first.clocks.min_dwell_s == 10.0
+    assert first.pipeline == Pipeline("1f1b", 8, 96)
+    assert first.profile == profile()
+    assert first.blocking_power_w == 83.64
+    assert first.ranks == "list"
+    assert second.mode == "recommend"
+    assert second.slo == Slo(max_iteration_time_s=1 / 3.2, given_as="min_rate")
+    assert second.gpus == ()
+    assert second.pipeline is None
+    assert second.ranks == "hook"
+
+
+def test_a_policy_without_jobs_is_fine() -> None:
+    policy = read("apiVersion: joulecut/v1\nkind: Policy\n")
+    assert policy.jobs == ()
+    assert policy.mode == "recommend"
+
+
+@pytest.mark.parametrize(
+    ("slo", "deadline_s"),
+    [
+        ("{max_slowdown: 2%}", 5.1),
+        ("{max_slowdown: 0}", 5.0),
+        ("{max_iteration_time: 6100ms}", 6.1),
+        ("{min_rate: {value: 12, unit: iterations/min}}", 5.0),
+        ("{min_rate: {value: 600, unit: iterations/h}}", 6.0),
+    ],
+)
+def test_every_target_gives_a_deadline(slo: str, deadline_s: float) -> None:
+    policy = read(f"apiVersion: joulecut/v1\nkind: Policy\njobs: [{{name: a, slo: {slo}}}]")
+    assert policy.jobs[0].slo.deadline_s(5.0) == pytest.approx(deadline_s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "job", "effective"),
+    [
+        ("recommend", None, "recommend"),
+        ("recommend", "enforce", "enforce"),
+        ("recommend", "off", "off"),
+        ("enforce", None, "enforce"),
+        ("enforce", "recommend", "recommend"),
+        ("off", None, "off"),
+        ("off", "enforce", "off"),
+    ],
+)
+def test_a_jobs_own_mode_wins_except_over_off(
+    policy: Mode, job: Mode | None, effective: Mode
+) -> None:
+    assert effective_mode(policy, job) == effective
+    own = f", mode: {job}" if job else ""
+    text = (
+        f"apiVersion: joulecut/v1\nkind: Policy\nmode: {policy}\n"
+        f"jobs: [{{name: a, slo: {{max_slowdown: 1%}}{own}}}]"
+    )
+    assert read(text).jobs[0].mode == effective
+
+
+def test_a_profile_that_does_not_fit_is_refused_where_it_is_named() -> None:
+    with pytest.raises(BadInput) as caught:
+        read(FULL, lambda _: profile(stages=7))
+    assert str(caught.value) == (
+        "policy.yaml:21: jobs[0].pipeline.profile: profile has 7 stages, pipeline has 8; "
+        "allowed: stages 0 to 7"
+    )
+
+
+def test_a_fault_inside_the_profile_names_both_places() -> None:
+    def broken(path: str) -> Profile:
+        raise BadInput(f"{path}:7", "time is nan", "seconds above 0")
+
+    with pytest.raises(BadInput) as caught:
+        read(FULL, broken)
+    assert str(caught.value) == (
+        "policy.yaml:21: jobs[0].pipeline.profile: gpt3.csv:7: time is nan; "
+        "allowed: seconds above 0"
+    )
+
+
+def test_profiles_are_asked_for_only_once_the_file_is_right() -> None:
+    def never(path: str) -> Profile:
+        raise AssertionError(path)
+
+    with pytest.raises(BadInput, match="granularity"):
+        read(FULL.replace("granularity: gpu", "granularity: edge"), never)
+
+
+def test_the_first_fault_in_the_file_is_told() -> None:
+    text = FULL.replace("stages: 8", "stages: 0").replace("min_dwell: 10s", "min_dwell: 10")
+    assert refusal(text).startswith("policy.yaml:13: jobs[0].clocks.min_dwell: 10 has no unit")
+
+
+# -- nothing that can be written makes a traceback -------------------------------------------
+
+_WORDS = [
+    "null", "true", "off", "1e3", ".nan", ".inf", "-1", "99999999999999999999", "[]", "{}", "'x'",
+    "0.5%", "10s", "2024-01-01", "!!binary aGk=", "!!bool x", "!!set {a}", "node1/0-7", "&a b",
+    "*a",
+    "{promql: 'x'}", "1:30", "\U0001f50c", "~", "- a", "? b", "%", "@", "'", '"', "|", ">",
+]  # fmt: skip
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """The full policy with a few values, keys or lines replaced, dropped or doubled."""
+    lines = FULL.splitlines()
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(lines) - 1))
+        how = draw(st.sampled_from(["value", "key", "drop", "double", "swap", "characters"]))
+        line = lines[at]
+        if how == "value" and ":" in line:
+            lines[at] = line.split(":", 1)[0] + ": " + draw(st.sampled_from(_WORDS))
+        elif how == "key" and ":" in line:
+            lines[at] = re.sub(r"[a-z_A-Z]+:", draw(st.sampled_from(_WORDS)) + ":", line, count=1)
+        elif how == "drop":
+            lines[at] = ""
+        elif how == "double":
+            lines.insert(at, line)
+        elif how == "swap":
+            other = draw(st.integers(0, len(lines) - 1))
+            lines[at], lines[other] = lines[other], line
+        else:
+            cut = draw(st.integers(0, len(line)))
+            lines[at] = line[:cut] + draw(st.text(max_size=4)) + line[cut + 1 :]
+    return "\n".join(lines)
+
+
+def _one_line_or_a_policy(text: str | bytes) -> None:
+    try:
+        policy = read(text)
+    except BadInput as error:
+        line = str(error)
+        assert "\n" not in line
+        assert line.startswith("policy.yaml")
+        assert len(line) < 4 * LINE_LENGTH_MAX
+    else:
+        assert isinstance(policy, Policy)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=mutated())
+@example(text="a: !!bool x")
+@example(text="a: !!int ''")
+@example(text="a: !!timestamp x")
+@example(text="apiVersion: [1]\nkind: Policy")
+def test_a_damaged_policy_is_a_policy_or_one_line(text: str) -> None:
+    _one_line_or_a_policy(text.encode("utf-8", "surrogatepass"))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(raw=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_random_bytes_are_one_line(raw: bytes) -> None:
+    _one_line_or_a_policy(raw)
+
+
+_TREES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    key=st.sampled_from(
+        ["mode", "cluster", "jobs", "match", "slo", "clocks", "pipeline", "ranks", "verify", "name"]
+    ),
+    value=_TREES,
+)
+def test_anything_in_place_of_a_key_is_a_policy_or_one_line(key: str, value: object) -> None:
+    data = yaml.safe_load(FULL)
+    (data if key in data else data["jobs"][0])[key] = value
+    _one_line_or_a_policy(yaml.safe_dump(data, allow_unicode=True).encode("utf-8", "replace"))

@@ -1,0 +1,154 @@
+"""The policy on disk: what counts as a change, and that a broken file changes nothing."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from joulecut_controller.sources.policy_file import SETTLED_NS, PolicyFile, load
+from joulecut_wire.errors import BadInput
+
+POLICY = """\
+apiVersion: joulecut/v1
+kind: Policy
+jobs:
+  - name: a
+    slo: {max_slowdown: 2%}
+    pipeline: {schedule: 1f1b, stages: 1, microbatches: 4, profile: sub/p.csv, blocking_power_w: 80}
+"""
+PROFILE = """\
+stage,instruction,frequency,time,energy
+0,forward,1410,0.05,24
+0,backward,1410,0.09,44
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/p.csv").write_text(PROFILE)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    return tmp_path / "policy.yaml"
+
+
+def _settle(file: Path) -> None:
+    """Waits until the file is old enough for its times to be trusted."""
+    while time.time_ns() - file.stat().st_ctime_ns < SETTLED_NS:
+        time.sleep(0.05)
+
+
+def test_profiles_are_found_beside_the_policy(file: Path, tmp_path: Path) -> None:
+    profile = load(file).jobs[0].profile
+    assert profile is not None
+    assert profile.source == str(tmp_path / "sub/p.csv")
+
+
+def test_nothing_changed_after_a_load(file: Path) -> None:
+    source = PolicyFile(file)
+    assert source.changed()
+    source.load()
+    assert not source.changed()
+    assert not source.changed()
+
+
+def test_a_change_of_the_policy_is_seen_and_loaded(file: Path) -> None:
+    source = PolicyFile(file)
+    before = source.load()
+    file.write_text(POLICY.replace("2%", "3%"))  # same size, perhaps within one clock tick
+    assert source.changed()
+    after = source.load()
+    assert after.jobs[0].slo.max_slowdown == pytest.approx(0.03)
+    assert after.digest != before.digest
+    assert not source.changed()
+
+
+def test_a_change_of_a_profile_is_a_change_of_the_policy(file: Path) -> None:
+    source = PolicyFile(file)
+    before = source.load()
+    (file.parent / "sub/p.csv").write_text(PROFILE.replace("0.05", "0.06"))
+    assert source.changed()
+    assert source.load().digest != before.digest
+
+
+def test_a_touched_file_is_no_change(file: Path) -> None:
+    source = PolicyFile(file)
+    before = source.load()
+    file.touch()
+    assert not source.changed()
+    assert source.load().digest == before.digest
+
+
+def test_a_change_of_a_settled_file_is_seen_too(file: Path) -> None:
+    _settle(file)
+    source = PolicyFile(file)
+    source.load()
+    assert not source.changed()
+    before = file.stat()
+    file.write_text(POLICY.replace("2%", "3%"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as `cp -p` would
+    assert source.changed()
+
+
+def test_a_file_replaced_as_a_config_map_is_seen(file: Path, tmp_path: Path) -> None:
+    """Kubernetes mounts a link to a folder and turns the link over."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one/policy.yaml").write_text("apiVersion: joulecut/v1\nkind: Policy\n")
+    (tmp_path / "two/policy.yaml").write_text("apiVersion: joulecut/v1\nkind: Policy\nmode: off\n")
+    link = tmp_path / "current"
+    link.symlink_to("one")
+    source = PolicyFile(link / "policy.yaml")
+    assert source.load().mode == "recommend"
+    (tmp_path / "next").symlink_to("two")
+    (tmp_path / "next").rename(link)
+    assert source.changed()
+    assert source.load().mode == "off"
+
+
+def test_a_broken_file_is_news_once(file: Path) -> None:
+    source = PolicyFile(file)
+    source.load()
+    file.write_text(POLICY.replace("2%", "2"))
+    assert source.changed()
+    with pytest.raises(BadInput, match="max_slowdown"):
+        source.load()
+    assert not source.changed()
+    file.write_text(POLICY)
+    assert source.changed()
+    assert source.load().jobs[0].slo.max_slowdown == pytest.approx(0.02)
+
+
+def test_a_missing_file_is_news_once_and_its_return_too(file: Path) -> None:
+    source = PolicyFile(file)
+    source.load()
+    file.unlink()
+    assert source.changed()
+    with pytest.raises(BadInput, match="No such file"):
+        source.load()
+    assert not source.changed()
+    file.write_text(POLICY)
+    assert source.changed()
+
+
+def test_a_profile_that_appears_is_a_change(file: Path) -> None:
+    (file.parent / "sub/p.csv").unlink()
+    source = PolicyFile(file)
+    with pytest.raises(BadInput, match=r"policy.yaml:6: jobs\[0\].pipeline.profile: .*p.csv"):
+        source.load()
+    assert not source.changed()
+    (file.parent / "sub/p.csv").write_text(PROFILE)
+    assert source.changed()
+    source.load()
+
+
+def test_a_profile_named_twice_is_read_once(file: Path) -> None:
+    job = POLICY.split("jobs:\n")[1]
+    file.write_text(POLICY + job.replace("name: a", "name: b"))
+    first, second = load(file).jobs
+    assert first.profile is second.profile
+
+
+def test_too_much_is_refused_without_reading_it_all() -> None:
+    with pytest.raises(BadInput, match="at most 1048576"):
+        load(Path("/dev/zero"))

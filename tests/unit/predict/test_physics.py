@@ -1,0 +1,173 @@
+"""The fitted form: it finds what is there, needs few clocks, and never says nonsense."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_controller.predict.physics import Physics, Sweep, fit
+
+CLOCKS = np.arange(855.0, 1411.0, 15.0)
+
+
+@st.composite
+def physics(draw: st.DrawFn) -> Physics:
+    """Parameters of the ranges seen on V100 to H200 (Physics of one GPU, one kind of work)."""
+    return Physics(
+        clock_max_mhz=1410.0,
+        time_fmax_s=draw(st.floats(1e-4, 10.0)),
+        clock_share=draw(st.floats(0.0, 1.0)),
+        power_static_w=draw(st.floats(20.0, 120.0)),
+        power_w_per_ghz=draw(st.floats(40.0, 300.0)),
+        voltage_slope_per_ghz=draw(st.floats(0.3, 1.5)),
+        clock_knee_mhz=draw(st.floats(900.0, 1300.0)),
+        clock_cap_mhz=draw(st.one_of(st.just(float("inf")), st.floats(1200.0, 1380.0))),
+    )
+
+
+def _sweep(truth: Physics, clocks: np.ndarray = CLOCKS) -> Sweep:
+    return Sweep(clocks, truth.time_s(clocks), truth.power_w(clocks))
+
+
+def _worst(fitted: Physics, truth: Physics) -> tuple[float, float]:
+    return (
+        float(np.abs(fitted.time_s(CLOCKS) / truth.time_s(CLOCKS) - 1.0).max()),
+        float(np.abs(fitted.power_w(CLOCKS) / truth.power_w(CLOCKS) - 1.0).max()),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(truth=physics())
+def test_a_curve_of_this_form_is_found_again(truth: Physics) -> None:
+    """Its numbers trade off against each other, so the curve is compared and not they."""
+    (fitted,) = fit([_sweep(truth)])
+    time_error, power_error = _worst(fitted, truth)
+    assert time_error < 0.01
+    assert power_error < 0.02
+
+
+@settings(max_examples=40, deadline=None)
+@given(truth=physics(), points=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
+def test_any_number_of_clocks_gives_a_sensible_curve(
+    truth: Physics, points: int, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    clocks = np.sort(generator.choice(CLOCKS, points, replace=False))
+    exact = _sweep(truth, clocks)
+    noisy = Sweep(clocks, exact.time_s * generator.lognormal(0.0, 0.01, points), exact.power_w)
+    (fitted,) = fit([noisy])
+    time_s, power_w = fitted.time_s(CLOCKS), fitted.power_w(CLOCKS)
+    assert np.isfinite(time_s).all()
+    assert np.isfinite(power_w).all()
+    assert (time_s > 0.0).all()
+    assert (power_w > 0.0).all()
+    assert (np.diff(time_s) <= 1e-12 * time_s[:-1]).all()  # a higher clock is never slower
+    assert (np.diff(power_w) >= -1e-12 * power_w[:-1]).all()  # nor does it draw less
+
+
+def test_one_clock_is_taken_to_bind_all_the_time() -> None:
+    (fitted,) = fit([Sweep(np.array([1400.0]), np.array([0.1]), np.array([300.0]))])
+    assert fitted.time_s(np.array([700.0])) == pytest.approx([0.2])
+    assert fitted.power_w(np.array([1400.0])) == pytest.approx([300.0])
+
+
+def test_two_clocks_are_met_exactly() -> None:
+    clocks, time_s = np.array([855.0, 1410.0]), np.array([0.08, 0.055])
+    power_w = np.array([230.0, 450.0])
+    (fitted,) = fit([Sweep(clocks, time_s, power_w)])
+    assert fitted.time_s(clocks) == pytest.approx(time_s)
+    assert fitted.power_w(clocks) == pytest.approx(power_w)
+
+
+def test_a_power_cap_is_recognised_by_flat_time_and_power() -> None:
+    truth = Physics(1740.0, 0.11, 0.6, 94.0, 98.0, 0.5, 1120.0, 1450.0)
+    clocks = np.arange(855.0, 1741.0, 15.0)
+    (capped,) = fit([_sweep(truth, clocks)])
+    assert capped.clock_cap_mhz == pytest.approx(1450.0, abs=10.0)
+    free = Physics(1740.0, 0.11, 0.6, 94.0, 98.0, 0.5, 1120.0)
+    (uncapped,) = fit([_sweep(free, clocks)])
+    assert uncapped.clock_cap_mhz == float("inf")
+
+
+def test_one_wild_measurement_does_not_bend_the_curve() -> None:
+    truth = Physics(1410.0, 0.05, 0.8, 52.0, 200.0, 0.76, 1107.0)
+    exact = _sweep(truth)
+    time_s, power_w = exact.time_s.copy(), exact.power_w.copy()
+    time_s[5] *= 0.8
+    power_w[20] *= 1.3
+    (fitted,) = fit([Sweep(CLOCKS, time_s, power_w)])
+    time_error, power_error = _worst(fitted, truth)
+    assert time_error < 0.005
+    assert power_error < 0.01
+
+
+def test_curves_of_one_gpu_help_each_other() -> None:
+    """Their voltage curve is shared: with few noisy clocks, many curves find it better."""
+    clocks = CLOCKS[[0, 9, 18, 28, 37]]
+    errors: dict[str, list[float]] = {"alone": [], "together": []}
+    for seed in range(12):
+        generator = np.random.default_rng(seed)
+        truths = [
+            Physics(1410.0, t, k, p0, c, 0.76, 1107.0)
+            for t, k, p0, c in zip(
+                (0.05, 0.09, 0.06, 0.1),
+                (0.9, 0.8, 0.85, 0.7),
+                (52.0, 60.0, 48.0, 55.0),
+                (210.0, 200.0, 220.0, 205.0),
+                strict=True,
+            )
+        ]
+        sweeps = [
+            Sweep(
+                clocks,
+                truth.time_s(clocks),
+                truth.power_w(clocks) * generator.lognormal(0, 0.01, 5),
+            )
+            for truth in truths
+        ]
+        for name, fitted in (
+            ("together", fit(sweeps)),
+            ("alone", tuple(fit([sweep])[0] for sweep in sweeps)),
+        ):
+            for curve, truth in zip(fitted, truths, strict=True):
+                relative = curve.power_w(CLOCKS) / truth.power_w(CLOCKS) - 1.0
+                errors[name].append(float(np.abs(relative).mean()))
+    assert np.mean(errors["together"]) < np.mean(errors["alone"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(truth=physics(), seed=st.integers(0, 2**32 - 1))
+def test_the_order_of_the_measurements_does_not_matter(truth: Physics, seed: int) -> None:
+    sweep = _sweep(truth)
+    shuffled = np.random.default_rng(seed).permutation(CLOCKS.size)
+    other = Sweep(CLOCKS[shuffled], sweep.time_s[shuffled], sweep.power_w[shuffled])
+    assert fit([other])[0].time_s(CLOCKS) == pytest.approx(fit([sweep])[0].time_s(CLOCKS), rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e-8, 1e8])
+def test_the_unit_of_time_does_not_matter(factor: float) -> None:
+    sweep = _sweep(Physics(1410.0, 0.05, 0.8, 52.0, 200.0, 0.76, 1107.0))
+    (scaled,) = fit([Sweep(CLOCKS, sweep.time_s * factor, sweep.power_w)])
+    assert scaled.time_s(CLOCKS) == pytest.approx(sweep.time_s * factor, rel=0.005)
+
+
+def test_no_sweep_no_curve() -> None:
+    assert fit([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("clocks", "time_s", "power_w"),
+    [
+        ([], [], []),
+        ([1000.0], [0.1, 0.2], [100.0]),
+        ([1000.0], [float("nan")], [100.0]),
+        ([1000.0], [0.1], [float("inf")]),
+        ([0.0], [0.1], [100.0]),
+        ([1000.0], [-0.1], [100.0]),
+    ],
+)
+def test_a_sweep_of_nonsense_is_refused(
+    clocks: list[float], time_s: list[float], power_w: list[float]
+) -> None:
+    with pytest.raises(ValueError, match=r"one length|finite"):
+        Sweep(np.array(clocks), np.array(time_s), np.array(power_w))

@@ -1,0 +1,167 @@
+"""The demo's parts that need no process: target, files, counting, verdict."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from joulecut_sim.demo import layout
+from joulecut_sim.demo.layout import Folder
+from joulecut_sim.demo.lookout import Commands, Follower, get_json
+from joulecut_sim.demo.settings import ITERATION_S, STAGES, Phases, Settings
+from joulecut_sim.demo.summary import Tally, possible_saved_ratio, summary
+from joulecut_sim.demo.target import target
+from joulecut_sim.jobfile import read as read_job
+from joulecut_sim.results import Record
+from joulecut_sim.skus import A40, A100_SXM, SKUS, Sku
+from joulecut_wire.errors import BadInput
+
+
+def _record(number: int, joules: float = 100.0) -> Record:
+    counters = tuple(number * joules / STAGES for _ in range(STAGES))
+    return Record(number, 0.3 * number, 0.3, 0.3, joules, (1410,) * STAGES, counters)
+
+
+@contextmanager
+def _served(body: dict[str, bytes]) -> Iterator[str]:
+    """A web server whose pages can be changed while it runs; its address."""
+
+    class Pages(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in body else 404)
+            self.end_headers()
+            self.wfile.write(body.get(self.path, b"{}"))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def _metrics(accepted: float, refused: float = 0.0) -> bytes:
+    return (
+        "# TYPE joulecut_control_commands_total counter\n"
+        f'joulecut_control_commands_total{{op="apply",result="accepted"}} {accepted}\n'
+        f'joulecut_control_commands_total{{op="apply",result="refused"}} {refused}\n'
+        'joulecut_control_commands_total{op="renew",result="accepted"} 1234.0\n'
+    ).encode()
+
+
+def test_commands_are_settings_applied_and_survive_a_restarted_agent() -> None:
+    body = {"/metrics": _metrics(8.0, 2.0)}
+    commands = Commands()
+    with _served(body) as address:
+        assert commands.look("a", address)
+        assert commands.total == 10
+        body["/metrics"] = _metrics(3.0)  # counts from 0 again
+        assert commands.look("a", address)
+        assert commands.total == 13
+        body["/metrics"] = _metrics(1e06)
+        commands.look("a", address)
+        assert commands.total == 1_000_010
+    assert not commands.look("a", address)  # nobody there: what was counted stands
+    assert commands.total == 1_000_010
+
+
+def test_an_answer_that_is_none_is_empty() -> None:
+    with _served({"/list": b"[1]", "/broken": b"{", "/fine": b'{"a": 1}'}) as address:
+        assert get_json(address, "/list") == {}
+        assert get_json(address, "/broken") == {}
+        assert get_json(address, "/missing") == {}
+        assert get_json(address, "/fine") == {"a": 1}
+    assert get_json(address, "/fine") == {}
+
+
+def test_the_follower_sees_each_record_once_even_in_halves(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    follower = Follower(path)
+    assert follower.look() == ()
+    lines = [json.dumps(asdict(_record(number))) + "\n" for number in range(4)]
+    path.write_text(lines[0] + lines[1][:20])
+    assert [record.iteration for record in follower.look()] == [0]
+    path.write_text(lines[0] + lines[1])
+    assert [record.iteration for record in follower.look()] == [1]
+    path.write_text(lines[2])  # the job began a new file
+    assert [record.iteration for record in follower.look()] == [2]
+    with path.open("a") as file:
+        file.write("garbage\n" + lines[3])
+    assert [record.iteration for record in follower.look()] == [3]
+
+
+@pytest.mark.parametrize("sku", SKUS.values(), ids=lambda sku: sku.name)
+def test_the_demo_runs_at_its_own_pace_on_every_card(sku: Sku, tmp_path: Path) -> None:
+    settings = Settings(sku=sku)
+    folder = Folder(tmp_path)
+    layout.write_job(folder, settings)
+    job = read_job(folder.job)
+    assert len(job.gpus) == STAGES
+    done = settings.plant().iterate([sku.clock_max_mhz] * STAGES)
+    assert done.duration_s == pytest.approx(ITERATION_S, rel=0.02)
+    assert folder.profile.read_text().startswith("stage,instruction,frequency,time,energy\n")
+    assert "simulated" in folder.profile.name
+
+
+def test_targets_are_read_as_a_policy_would() -> None:
+    def deadline_s(slo: str) -> float:
+        return target(Settings(sku=A100_SXM, slo=slo)).deadline_s(0.3)
+
+    assert deadline_s("max_slowdown: 2%") == pytest.approx(0.306)
+    assert deadline_s("max_iteration_time: 305ms") == pytest.approx(0.305)
+    assert deadline_s("min_rate: {value: 200, unit: iterations/min}") == pytest.approx(0.3)
+    for wrong in ("max_slowdown: 2", "max_slowdown: 2%, x", "mode: enforce", "# nothing", ""):
+        with pytest.raises(BadInput, match="--slo"):
+            deadline_s(wrong)
+
+
+def test_the_policy_changes_its_mode_and_nothing_else(tmp_path: Path) -> None:
+    folder, settings = Folder(tmp_path), Settings(sku=A40)
+    layout.write_policy(folder, settings, "recommend")
+    before = yaml.safe_load(folder.policy.read_text())
+    layout.write_policy(folder, settings, "enforce")
+    after = yaml.safe_load(folder.policy.read_text())
+    assert (before.pop("mode"), after.pop("mode")) == ("recommend", "enforce")
+    assert before == after
+    assert after["jobs"][0]["pipeline"]["blocking_power_w"] == 70.38
+
+
+@pytest.mark.parametrize("duration_s", [30.0, 60.0, 600.0])
+def test_phases_fill_the_time_given(duration_s: float) -> None:
+    phases = Phases.within(duration_s)
+    total = phases.recommend_s + phases.enforce_s + phases.straggle_s + phases.recover_s
+    assert total == pytest.approx(duration_s - 4.0)
+    assert phases.settle_s <= phases.recover_s < phases.enforce_s
+
+
+def test_the_verdict_is_measured_and_unknown_is_null() -> None:
+    tally = Tally(gpus_total=STAGES)
+    empty = summary(tally, None)["jobs"][0]
+    assert empty["baseline"] == {"iteration_time_s": None, "energy_j": None}
+    assert empty["saved_ratio"] is empty["slowdown_ratio"] is empty["possible_saved_ratio"] is None
+    for number in range(5):
+        tally.baseline.add(_record(number, 100.0))
+        tally.controlled.add(_record(number, 90.0))
+    told = summary(tally, 0.12)["jobs"][0]
+    assert told["saved_ratio"] == pytest.approx(0.1)
+    assert told["slowdown_ratio"] == pytest.approx(0.0)
+    assert told["possible_saved_ratio"] == 0.12
+    json.dumps(summary(tally, 0.12), allow_nan=False)
+
+
+def test_possible_takes_the_strictest_reading() -> None:
+    settings = Settings(sku=A100_SXM)
+    assert possible_saved_ratio(settings, None, 0.02) is None
+    agreed = possible_saved_ratio(settings, 0.01, 0.02)
+    overrun = possible_saved_ratio(settings, 0.05, 0.02)
+    assert agreed is not None
+    assert overrun is not None
+    assert 0.08 < agreed < overrun
+    assert possible_saved_ratio(settings, -0.001, -0.3) == pytest.approx(0.0, abs=1e-3)

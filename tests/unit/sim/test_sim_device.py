@@ -1,0 +1,91 @@
+"""What of the simulated back end the conformance suite cannot ask of every device."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joulecut_agent.ports.failure import Gone, NotPermitted, Unsupported
+from joulecut_sim.card import StateFile
+from joulecut_sim.device import backend
+from joulecut_wire.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"colour": "red"}, "simulated.colour: unknown key"),
+        ({"sku": "h100"}, "a100-sxm, a40"),
+        ({"sku": 3}, "simulated.sku: 3"),
+        ({"cards": "many"}, "simulated.cards: 'many'"),
+        ({"cards": True}, "simulated.cards: True"),
+        ({"cards": 1000}, "1 to 64"),
+        ({"set_latency_s": -1}, "0 to 10 s"),
+        ({"set_latency_s": "soon"}, "simulated.set_latency_s: 'soon'"),
+        ({"set_latency_s": float("nan")}, "0 to 10 s"),
+        ({"permission": "maybe"}, "full, none"),
+        ({"state": 1}, "simulated.state: 1"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput) as told:
+        backend.open_reader(options, str(tmp_path))
+    assert words in str(told.value)
+    with pytest.raises(BadInput):
+        backend.open_writer(options, str(tmp_path))
+
+
+def test_an_agent_that_loads_it_stays_light() -> None:
+    heavy = "import sys, joulecut_sim.device; print({'numpy', 'scipy', 'grpc'} & set(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"
+
+
+def test_refusals_have_their_class(tmp_path: Path) -> None:
+    writer = backend.open_writer({"cards": 2, "node": "n"}, str(tmp_path))
+    with StateFile.open(tmp_path / "gpus.state") as state:
+        for low, high in ((0, 1006), (217, 1005), (1005, 900), (0, 0), (0, 99_999)):
+            with pytest.raises(Unsupported):
+                writer.lock(state.uuid(0), low, high)
+        with pytest.raises(Unsupported):
+            writer.lock("GPU-of-somebody-else", 0, 1005)
+        assert writer.clocks_mhz("GPU-of-somebody-else") == ()
+        assert writer.uncontrollable("GPU-of-somebody-else")
+        state.set_lost(1)
+        with pytest.raises(Gone):
+            writer.lock(state.uuid(1), 0, 1005)
+        with pytest.raises(Gone):
+            writer.reset(state.uuid(1))
+        state.set_mig(0)
+        assert writer.uncontrollable(state.uuid(0)) == "MIG is on"
+        assert all(state.asked_mhz(index) == (0, 0) for index in range(2))
+    writer.close()
+
+
+def test_without_permission_nothing_is_written_and_reading_works(tmp_path: Path) -> None:
+    options = {"permission": "none", "cards": 1, "node": "n"}
+    writer = backend.open_writer(options, str(tmp_path))
+    reader = backend.open_reader(options, str(tmp_path))
+    assert writer.permission()
+    with pytest.raises(NotPermitted):
+        writer.lock("GPU-sim-n-0", 0, 1005)
+    with pytest.raises(NotPermitted):
+        writer.reset("GPU-sim-n-0")
+    assert reader.read()[0].snapshot is not None
+    with StateFile.open(tmp_path / "gpus.state") as state:
+        assert state.card(0).writes == 0
+    writer.close()
+    reader.close()
+
+
+def test_a_lost_gpu_costs_itself_alone(tmp_path: Path) -> None:
+    reader = backend.open_reader({"cards": 3}, str(tmp_path))
+    with StateFile.open(tmp_path / "gpus.state") as state:
+        state.set_lost(1)
+        readings = reader.read()
+        assert [reading.snapshot is None for reading in readings] == [False, True, False]
+        assert isinstance(readings[1].error, Gone)
+        assert len(reader.describe()) == 3
+    reader.close()

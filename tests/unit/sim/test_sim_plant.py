@@ -1,0 +1,83 @@
+"""What a simulated job costs: reproducible, monotone, and adding up."""
+
+import pytest
+
+from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS, curve
+from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.skus import A40, A100_SXM, SKUS, Sku
+
+STILL = Noise(0.0, 0.0, 0.0)
+
+
+def _plant(sku: Sku = A100_SXM, *, noise: Noise = STILL, seed: int = 1) -> Plant:
+    return Plant([sku] * 4, 6, time_scale=0.1, noise=noise, seed=seed)
+
+
+def test_the_seed_decides_everything() -> None:
+    def runs(seed: int) -> list[tuple[float, float]]:
+        plant = _plant(noise=Noise(), seed=seed)
+        done = [plant.iterate([1410] * 4) for _ in range(5)]
+        return [(iteration.duration_s, iteration.energy_j) for iteration in done]
+
+    assert runs(7) == runs(7)
+    assert runs(7) != runs(8)
+
+
+def test_energy_is_work_plus_waiting() -> None:
+    plant = _plant()
+    clocks = [1410, 1200, 1005, 855]
+    done = plant.iterate(clocks)
+    for stage, run in enumerate(done.stages):
+        busy_s = sum(run.busy_s.values())
+        worked = sum(
+            plant.power_w(stage, kind, clocks[stage]) * run.busy_s[kind] for kind in INSTRUCTIONS
+        )
+        assert run.energy_j == pytest.approx(worked + 83.64 * (done.duration_s - busy_s))
+        assert run.busy_s["forward"] == pytest.approx(
+            6 * plant.time_s(stage, "forward", clocks[stage])
+        )
+
+
+def test_a_straggler_costs_waiting_alone() -> None:
+    plant = _plant()
+    alone, waiting = plant.iterate([1200] * 4), plant.iterate([1200] * 4, peer_s=1.0)
+    assert waiting.own_s == alone.own_s
+    assert waiting.duration_s == 1.0
+    assert waiting.energy_j - alone.energy_j == pytest.approx(4 * 83.64 * (1.0 - alone.duration_s))
+    assert plant.iterate([1200] * 4, peer_s=0.001).duration_s == alone.duration_s
+
+
+@pytest.mark.parametrize("sku", SKUS.values(), ids=lambda sku: sku.name)
+def test_a_lower_clock_is_slower_and_draws_less(sku: Sku) -> None:
+    swept = [clock for clock in sku.clocks_mhz if clock >= CLOCK_SWEPT_MIN_MHZ]
+    plant = _plant(sku)
+    for kind in INSTRUCTIONS:
+        times = [plant.time_s(0, kind, clock) for clock in swept]
+        powers = [plant.power_w(0, kind, clock) for clock in swept]
+        assert times == sorted(times, reverse=True)
+        assert powers == sorted(powers)
+        assert min(powers) > sku.blocking_power_w > sku.idle_power_w
+        assert max(powers) <= sku.power_limit_w
+
+
+def test_the_cap_is_shown_where_full_speed_begins() -> None:
+    for sku in (A100_SXM, A40):
+        plant = _plant(sku)
+        cap = plant.cap_mhz(0)
+        assert cap in sku.clocks_mhz
+        for kind in INSTRUCTIONS:
+            assert plant.time_s(0, kind, cap) == plant.time_s(0, kind, sku.clock_max_mhz)
+
+
+def test_gpus_differ_a_little_and_only_where_noise_is_asked_for() -> None:
+    plant = _plant(noise=Noise(), seed=3)
+    assert len(set(plant.time_ratio)) == len(set(plant.power_ratio)) == 4
+    assert all(abs(ratio - 1.0) < 0.08 for ratio in plant.time_ratio + plant.power_ratio)
+    assert _plant().time_ratio == [1.0] * 4
+
+
+def test_the_last_stage_is_the_heavy_one() -> None:
+    for card in SKUS:
+        for kind in INSTRUCTIONS:
+            last, inner = (curve(card, stage, 8, kind).time_s(1200) for stage in (7, 0))
+            assert last > 1.02 * inner

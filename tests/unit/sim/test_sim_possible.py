@@ -1,0 +1,59 @@
+"""The yardstick: the search against trying everything."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
+from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.possible import search
+from joulecut_sim.skus import A40, A100_SXM, Sku
+
+MEAN = Noise(operation=0.0)
+
+
+@pytest.mark.parametrize("sku", [A100_SXM, A40], ids=lambda sku: sku.name)
+@pytest.mark.parametrize("slowdown", [0.0, 0.02, 0.10])
+def test_no_choice_of_clocks_is_better(sku: Sku, slowdown: float) -> None:
+    plant = Plant([sku] * 2, 7, noise=MEAN, seed=5)
+    found = search(plant, slowdown)
+    swept = [clock for clock in sku.clocks_mhz if clock >= CLOCK_SWEPT_MIN_MHZ]
+    base = plant.iterate([sku.clock_max_mhz] * 2)
+    limit_s = base.duration_s * (1.0 + slowdown) * (1.0 + 1e-12)
+    energies = [
+        done.energy_j
+        for clocks in itertools.product(swept, repeat=2)
+        if (done := plant.iterate(clocks)).duration_s <= limit_s
+    ]
+    assert found.energy_j == pytest.approx(min(energies), rel=1e-12)
+    assert found.baseline_energy_j == pytest.approx(base.energy_j)
+
+
+def test_what_it_finds_is_a_real_plan() -> None:
+    plant = Plant([A100_SXM] * 8, 48, noise=MEAN, seed=2)
+    found = search(plant, 0.02)
+    done = plant.iterate(found.clocks_mhz)
+    assert done.duration_s == pytest.approx(found.iteration_time_s)
+    assert done.energy_j == pytest.approx(found.energy_j)
+    assert found.slowdown_ratio <= 0.02 + 1e-9
+    assert found.saved_ratio == pytest.approx(1.0 - found.energy_j / found.baseline_energy_j)
+
+
+def test_random_plans_of_a_deep_pipeline_do_not_beat_it() -> None:
+    plant = Plant([A100_SXM] * 8, 48, noise=MEAN, seed=2)
+    found = search(plant, 0.02)
+    dice = np.random.default_rng(0)
+    best = np.array(found.clocks_mhz)
+    for _ in range(300):
+        clocks = np.clip(best + 15 * dice.integers(-2, 3, 8), CLOCK_SWEPT_MIN_MHZ, 1410)
+        done = plant.iterate([int(clock) for clock in clocks])
+        if done.duration_s <= found.baseline_time_s * 1.02:
+            assert done.energy_j >= found.energy_j * (1.0 - 1e-12)
+
+
+def test_more_room_never_saves_less() -> None:
+    plant = Plant([A100_SXM] * 4, 12, noise=MEAN, seed=1)
+    saved = [search(plant, slowdown).saved_ratio for slowdown in (0.0, 0.01, 0.02, 0.05, 0.1)]
+    assert saved == sorted(saved)
+    assert saved[-1] > 0.1

@@ -1,0 +1,64 @@
+"""The frontier: from T_min to T_E, nothing dominated, every bound for its own time."""
+
+import pipelines
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_controller.solve.opinion import check
+from joulecut_controller.solve.problem import Goal, Problem
+from joulecut_controller.solve.schedule import baseline
+from joulecut_controller.solve.solver import frontier, solve
+from joulecut_controller.workload import Granularity
+
+GRANULARITIES: tuple[Granularity, ...] = ("computation", "gpu")
+
+
+@settings(max_examples=25, deadline=None)
+@given(pipelines.problems(3, 3, 4, same_clocks=True), st.sampled_from(GRANULARITIES))
+def test_it_descends_from_fastest_to_cheapest(problem: Problem, granularity: Granularity) -> None:
+    points = frontier(problem, 7, granularity)
+    times = [point.iteration_time_s for point in points]
+    energies = [point.energy_j for point in points]
+    assert 1 <= len(points) <= 7
+    assert times == sorted(set(times))
+    assert energies == sorted(set(energies), reverse=True)
+    for point in points:
+        assert check(problem, Goal(point.iteration_time_s), point) == ()
+
+
+@settings(max_examples=15, deadline=None)
+@given(pipelines.problems(2, 2, 3))
+def test_each_bound_holds_at_its_own_time(problem: Problem) -> None:
+    for point in frontier(problem, 5, "computation"):
+        best = pipelines.brute_force(problem, Goal(point.iteration_time_s))
+        assert best is not None
+        assert point.lower_bound_j <= best * (1 + 1e-9)
+        assert point.energy_j == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_it_spans_the_useful_times_of_a_public_profile(granularity: Granularity) -> None:
+    problem = pipelines.public_problem("a40", microbatches=4)
+    points = frontier(problem, 12, granularity)
+    assert points[0].iteration_time_s == pytest.approx(baseline(problem).iteration_time_s)
+    endless = solve(problem, Goal(float("inf")), granularity)
+    assert points[-1].energy_j <= endless.energy_j
+    if granularity == "computation":
+        assert all(point.gap <= 0.01 for point in points)
+    middle = points[len(points) // 2]
+    own = solve(problem, Goal(middle.iteration_time_s), "computation")
+    assert middle.lower_bound_j == pytest.approx(own.lower_bound_j, rel=2e-4)
+
+
+def test_it_says_how_far_it_has_come() -> None:
+    heard: list[tuple[int, int]] = []
+    problem = pipelines.public_problem("a100", microbatches=4)
+    frontier(problem, 3, "computation", progress=lambda done, of: heard.append((done, of)))
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_one_point_is_no_frontier() -> None:
+    problem = pipelines.public_problem("a100", microbatches=4)
+    with pytest.raises(ValueError, match="at least 2"):
+        frontier(problem, 1, "computation")

@@ -1,0 +1,258 @@
+"""The JSON API through a real server on a real socket."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from urllib.parse import quote
+
+import boards
+import pytest
+from serving import WAIT_S, Serving
+
+from joulecut_controller.web.app import build
+from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.server import Server
+from joulecut_controller.web.stream import WATCHERS_MAX
+from joulecut_wire.errors import Unavailable
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Serving]:
+    with Serving(boards.board(), metrics_text=lambda: b"joulecut_controller_leader 1\n") as server:
+        yield server
+
+
+def test_board_jobs_and_job_agree(served: Serving) -> None:
+    board = served.get("/api/v1/board").json
+    jobs = served.get("/api/v1/jobs").json["jobs"]
+    job = served.get("/api/v1/jobs/gpt3-175b").json
+    assert board["jobs"] == jobs == [job]
+    assert job["decision"]["generation"] == 42
+
+
+def test_timeline_of_a_job(served: Serving) -> None:
+    timeline = served.get("/api/v1/jobs/gpt3-175b/timeline").json
+    assert timeline["generation"] == 42
+    assert set(timeline["operations"][0]) == {
+        "stage", "microbatch", "kind", "clock_mhz", "start_s", "duration_s", "energy_j",
+    }  # fmt: skip
+
+
+def test_names_with_odd_letters_are_found() -> None:
+    name = "a/b c%d?e/timeline"
+    shown = boards.job("recommend", microbatches=12)
+    policy = replace(shown.view.policy, name=name)
+    odd = replace(shown, view=replace(shown.view, policy=policy))
+    with Serving(replace(boards.board("recommend"), jobs=(odd,))) as served:
+        quoted = "a%2Fb%20c%25d%3Fe%2Ftimeline"
+        assert served.get(f"/api/v1/jobs/{quoted}/timeline").json["generation"] == 42
+
+
+def test_events_by_job_and_limit(served: Serving) -> None:
+    events = served.get("/api/v1/events?job=gpt3-175b&limit=2").json["events"]
+    assert [event["kind"] for event in events] == ["renew", "verify"]
+    everything = served.get("/api/v1/events").json["events"]
+    assert len(everything) == len(boards.EVENTS)
+    assert everything[3]["detail"] == {"generation": 42}
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "1e3", "", "99999999999999999999", "²"])
+def test_a_bad_limit_is_one_sentence(served: Serving, limit: str) -> None:
+    answer = served.get(f"/api/v1/events?limit={quote(limit)}")
+    assert answer.status == 400
+    assert answer.json == {"error": "limit must be a whole number from 1 to 1000"}
+
+
+def test_an_unknown_job_is_named_with_those_there_are(served: Serving) -> None:
+    for path in ("/api/v1/jobs/x", "/api/v1/jobs/x/timeline"):
+        answer = served.get(path)
+        assert answer.status == 404
+        assert answer.json == {"error": "no job 'x' in the policy; there are: gpt3-175b"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/api/v2/board",
+        "/static/nothing.js",
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+    ],
+)
+def test_unknown_addresses_are_json_errors(served: Serving, path: str) -> None:
+    answer = served.get(path)
+    assert answer.status == 404
+    assert list(answer.json) == ["error"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_written(served: Serving, method: str) -> None:
+    answer = served.get("/api/v1/board", method=method)
+    assert answer.status == 405
+    assert "read only" in answer.json["error"]
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:9440", "localhost.evil.example", "10.0.0.1", "127.0.0.1.evil"],
+)
+def test_a_foreign_host_name_is_refused(served: Serving, host: str) -> None:
+    for path in ("/", "/api/v1/board", "/metrics", "/api/v1/stream", "/static/page.css"):
+        answer = served.get(path, host=host)
+        assert answer.status == 403
+        assert list(answer.json) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:9440", "127.8.8.8", "[::1]:9440"]
+)
+def test_loopback_names_are_served(served: Serving, host: str) -> None:
+    assert served.get("/healthz", host=host).status == 200
+
+
+def test_a_missing_host_is_refused(served: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", served.server.port), WAIT_S) as raw:
+        raw.sendall(b"GET /api/v1/board HTTP/1.0\r\n\r\n")
+        assert b" 403 " in raw.makefile("rb").readline()
+
+
+def test_the_operator_can_allow_more_hosts() -> None:
+    with Serving(boards.empty(), hosts=("energy.cluster", "10.1.2.3")) as served:
+        assert served.get("/healthz", host="energy.cluster:9440").status == 200
+        assert served.get("/healthz", host="10.1.2.3:9440").status == 200
+        assert served.get("/healthz", host="10.1.2.4").status == 403
+
+
+def test_answers_cannot_be_read_or_framed_by_other_sites(served: Serving) -> None:
+    for path in ("/", "/api/v1/board", "/static/main.js", "/nothing"):
+        headers = served.get(path).headers
+        assert "access-control-allow-origin" not in headers
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+
+
+def test_metrics_are_the_bytes_given(served: Serving) -> None:
+    answer = served.get("/metrics")
+    assert answer.body == b"joulecut_controller_leader 1\n"
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_before_the_first_pass_every_answer_says_so() -> None:
+    with Serving(None) as served:
+        for path in ("/api/v1/board", "/api/v1/jobs", "/api/v1/events", "/healthz"):
+            answer = served.get(path)
+            assert answer.status == 503
+            assert "first pass" in answer.json["error"]
+        assert served.get("/").status == 200
+        assert served.get("/metrics").status == 404
+
+
+def test_health_says_when_passes_stopped() -> None:
+    with Serving(replace(boards.board(), interval_s=5.0)) as served:
+        assert served.get("/healthz").json["ok"] is True
+        served.publisher._published_s -= 31.0  # as if 31 s had gone by
+        answer = served.get("/healthz")
+        assert answer.status == 503
+        assert "31 s ago" in answer.json["error"]
+
+
+def _events(served: Serving, count: int) -> Generator[dict[str, object]]:
+    connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=WAIT_S)
+    try:
+        connection.request("GET", "/api/v1/stream")
+        answer = connection.getresponse()
+        assert answer.status == 200, "no room"
+        assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
+        while count:
+            line = answer.readline()
+            assert line, "the stream ended"
+            if line.startswith(b"data: "):
+                count -= 1
+                yield json.loads(line[6:])
+    finally:
+        answer.close()
+        connection.close()
+
+
+def test_the_stream_brings_each_new_board() -> None:
+    with Serving(boards.board(passes=7)) as served:
+        events = _events(served, 3)
+        assert next(events)["pass_number"] == 7
+        for number in (8, 9):
+            served.publish(boards.board(passes=number))
+            assert next(events)["pass_number"] == number
+
+
+def test_a_stopping_controller_ends_its_streams() -> None:
+    with Serving(boards.board()) as served:
+        events = _events(served, 2)
+        next(events)
+        stopper = threading.Thread(target=served.stop)
+        stopper.start()
+        with pytest.raises(AssertionError, match="the stream ended"):
+            next(events)
+        stopper.join(WAIT_S)
+        assert not stopper.is_alive()
+
+
+def test_a_watcher_that_reads_nothing_costs_no_memory_and_misses_only_old_boards() -> None:
+    with Serving(boards.board(passes=1)) as served:
+        slow = _events(served, 10**6)
+        next(slow)
+        for number in range(2, 1500):  # 30 MB of boards, were they queued
+            served.publish(boards.board(passes=number, microbatches=1))
+        seen = [event["pass_number"] for event in slow_until(slow, 1499)]
+        assert seen[-1] == 1499
+        assert len(seen) < 1498
+
+
+def slow_until(events: Iterator[dict[str, object]], last: int) -> Iterator[dict[str, object]]:
+    for event in events:
+        yield event
+        if event["pass_number"] == last:
+            return
+
+
+def test_watchers_are_limited() -> None:
+    with Serving(boards.empty()) as served:
+        watching = [_events(served, 2) for _ in range(WATCHERS_MAX)]
+        for events in watching:
+            next(events)
+        answer = served.get("/api/v1/stream")
+        assert answer.status == 503
+        assert "close one" in answer.json["error"]
+        watching.pop().close()  # a closed page makes room again
+        wait_until(lambda: served.get("/api/v1/stream", method="HEAD").status == 200)
+        for events in watching:
+            events.close()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_taken_port_is_one_line() -> None:
+    with (
+        Serving(boards.empty()) as served,
+        pytest.raises(Unavailable, match="cannot listen on"),
+        Serving(boards.empty(), port=served.server.port),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("127.0.0.1", "http://127.0.0.1:9"), ("::1", "http://[::1]:9")]
+)
+def test_the_url_is_one_that_can_be_opened(host: str, url: str) -> None:
+    assert Server(build(Publisher()), host, 9).url == url

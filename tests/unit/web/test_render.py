@@ -1,0 +1,182 @@
+"""A board as JSON: units, nulls, and no number that JSON does not know."""
+
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import boards
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.board import FrontierPoint
+from joulecut_controller.ports import Event
+from joulecut_controller.view import Window
+from joulecut_controller.web.answer import encode, number
+from joulecut_controller.web.job import evidence, job_json, strongest_mode
+from joulecut_controller.web.render import EVENTS_ON_BOARD, board_json, event_with_detail_json
+from joulecut_controller.web.timeline import timeline_json
+
+
+def _floats(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [f for inner in value.values() for f in _floats(inner)]
+    if isinstance(value, list):
+        return [f for inner in value for f in _floats(inner)]
+    return [value] if isinstance(value, float) else []
+
+
+def test_every_board_is_json_without_nan() -> None:
+    for board in (boards.board(), boards.measuring(), boards.empty(), boards.straggling()):
+        whole = board_json(board)
+        assert all(map(math.isfinite, _floats(whole)))
+        assert json.loads(encode(whole)) == whole
+
+
+@given(st.floats() | st.none())
+def test_what_is_not_finite_becomes_null(value: float | None) -> None:
+    shown = number(value)
+    assert shown is None or (math.isfinite(shown) and shown == value)
+    encode({"value": shown})
+
+
+@given(st.floats(), st.floats(), st.one_of(st.none(), st.floats()))
+def test_windows_of_any_numbers_can_be_shown(
+    time_s: float, sd_s: float, joule: float | None
+) -> None:
+    [job] = boards.measuring().jobs
+    odd = Window(1, time_s, sd_s, joule, joule)
+    odd_job = replace(job, view=replace(job.view, baseline=odd, current=odd))
+    encode(job_json(odd_job, boards.measuring().view))
+
+
+def test_a_gpu_that_is_silent_has_nulls_and_not_zeros() -> None:
+    silent = board_json(boards.straggling())["gpus"][6]
+    assert silent["age_s"] is None
+    assert silent["power_average_w"] is None
+    assert silent["clock_seen_mhz"] is None
+    assert silent["lease"] is None
+
+
+def test_a_lease_is_shown_with_what_is_left_of_it_now() -> None:
+    gpu = board_json(boards.board())["gpus"][0]
+    source = boards.board().view.gpus[gpu["uuid"]]
+    assert source.snapshot is not None
+    assert source.snapshot.lease is not None
+    assert gpu["lease"]["remaining_s"] == source.snapshot.lease.expires_in_s - source.age_s
+
+
+def test_gpus_come_in_order_of_node_and_index() -> None:
+    names = [(gpu["node"], gpu["index"]) for gpu in board_json(boards.board())["gpus"]]
+    assert names == sorted(names)
+    assert len(names) == 8
+
+
+def test_now_and_baseline_are_compared_only_where_both_are_measured() -> None:
+    measured = board_json(boards.board())["jobs"][0]["measured"]
+    assert 0.0 < measured["slowdown_ratio"] < 0.02
+    assert 0.1 < measured["saved_ratio"] < 0.2
+    young = board_json(boards.measuring())["jobs"][0]["measured"]
+    assert young["slowdown_ratio"] is None
+    assert young["saved_ratio"] is None
+
+
+def test_energy_unknown_leaves_the_time_known() -> None:
+    [job] = boards.board().jobs
+    assert job.view.current is not None
+    blind = replace(job, view=replace(job.view, current=replace(job.view.current, energy_j=None)))
+    measured = job_json(blind, boards.board().view)["measured"]
+    assert measured["slowdown_ratio"] is not None
+    assert measured["saved_ratio"] is None
+
+
+def test_the_deadline_follows_from_the_measured_baseline() -> None:
+    job = board_json(boards.board())["jobs"][0]
+    assert job["slo"]["deadline_s"] == job["baseline"]["iteration_time_s"] * 1.02
+    assert board_json(boards.measuring())["jobs"][0]["slo"]["deadline_s"] is None
+
+
+def test_recommended_and_applied_stand_side_by_side() -> None:
+    recommending = board_json(boards.board("recommend"))["jobs"][0]["gpus"]
+    assert [row["clock_recommended_mhz"] for row in recommending] == list(boards.PLANNED_MHZ)
+    assert {row["clock_asked_mhz"] for row in recommending} == {None}
+    enforcing = board_json(boards.board("enforce"))["jobs"][0]["gpus"]
+    assert [row["clock_asked_mhz"] for row in enforcing] == list(boards.PLANNED_MHZ)
+
+
+def test_the_board_carries_no_operations() -> None:
+    text = encode(board_json(boards.board()))
+    assert b'"operations":[' not in text
+    assert len(text) < 40_000  # 8 GPUs and a plan of 768 operations
+
+
+def test_a_long_history_is_cut_on_the_board() -> None:
+    many = tuple(Event(float(n), "renew", "a", n, "renewed") for n in range(500, 0, -1))
+    shown = board_json(replace(boards.board(), events=many))["events"]
+    assert len(shown) == EVENTS_ON_BOARD
+    assert shown[0]["generation"] == 500
+
+
+def test_detail_of_an_event_is_an_object_where_it_was_one() -> None:
+    event = Event(1.0, "plan", "a", 1, "t", '{"saved_ratio": 0.1, "odd": NaN}')
+    assert event_with_detail_json(event)["detail"] == {"saved_ratio": 0.1, "odd": None}
+    assert event_with_detail_json(replace(event, detail="{broken"))["detail"] == "{broken"
+    assert event_with_detail_json(replace(event, detail=""))["detail"] is None
+
+
+def test_the_strongest_mode_is_what_the_head_says() -> None:
+    enforced, recommended = boards.job("enforce"), boards.job("recommend", microbatches=12)
+    assert strongest_mode((recommended, enforced)) == "enforce"
+    assert strongest_mode((recommended,)) == "recommend"
+    assert strongest_mode(()) == "off"
+
+
+def test_evidence_grows_with_what_the_job_tells() -> None:
+    told = boards.job().view
+    assert evidence(told)["level"] == "L1"
+    assert "operations" in evidence(told)["text"]
+    assert evidence(replace(told, loads=()))["text"] == "tells its rate"
+    assert evidence(replace(told, loads=(), report_age_s=math.inf))["level"] == "L0"
+
+
+def test_the_timeline_has_every_operation_in_the_jobs_own_seconds() -> None:
+    shown = timeline_json(boards.job())
+    assert shown is not None
+    operations = shown["operations"]
+    assert len(operations) == 2 * 8 * 48
+    ends = [o["start_s"] + o["duration_s"] for o in operations]
+    assert math.isclose(max(ends), shown["iteration_time_s"])
+    fastest = shown["fastest"]
+    assert {o["clock_mhz"] for o in fastest["operations"]} == {1410}
+    baseline = boards.job().view.baseline
+    assert baseline is not None
+    assert math.isclose(fastest["iteration_time_s"], baseline.time_mean_s)
+    late = max(o["start_s"] + o["duration_s"] for o in fastest["operations"])
+    assert math.isclose(late, baseline.time_mean_s)
+
+
+def test_operations_of_a_stage_never_overlap_in_the_timeline() -> None:
+    shown = timeline_json(boards.job(microbatches=12))
+    assert shown is not None
+    for operations in (shown["operations"], shown["fastest"]["operations"]):
+        for stage in range(boards.STAGES):
+            mine = sorted(
+                (o for o in operations if o["stage"] == stage), key=lambda o: o["start_s"]
+            )
+            for before, after in pairwise(mine):
+                assert before["start_s"] + before["duration_s"] <= after["start_s"] + 1e-9
+
+
+def test_no_timeline_without_a_plan_or_after_the_pipeline_changed() -> None:
+    [young] = boards.measuring().jobs
+    assert timeline_json(young) is None
+    job = boards.job()
+    other = boards.policy("enforce", microbatches=24)
+    assert timeline_json(replace(job, view=replace(job.view, policy=other))) is None
+
+
+def test_a_frontier_of_odd_numbers_can_be_shown() -> None:
+    job = replace(boards.job(), frontier=(FrontierPoint(1.0, math.inf, math.nan),))
+    [point] = job_json(job, boards.board().view)["frontier"]
+    assert point == {"iteration_time_s": 1.0, "energy_j": None, "lower_bound_j": None}

@@ -1,0 +1,382 @@
+"""A cluster in one process and on a virtual clock, behind the controller's `Fleet` port.
+
+The plant is the simulator's (it shares nothing with the controller's model); the agents are
+a few lines of lease book-keeping that records every command. Nothing here sleeps.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.frontiers import Frontier
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
+from joulecut_controller.ports import ArrivedReport, FleetState, Store
+from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.reconcile import Pacing, Reconciler, Solving
+from joulecut_controller.solve.opinion import check
+from joulecut_controller.solve.solver import Solver
+from joulecut_controller.view import GpuView, NodeView
+from joulecut_controller.workload import Kind, Pipeline, Profile
+from joulecut_sim.plant import Iteration, Noise, Plant
+from joulecut_sim.profile import rows
+from joulecut_sim.skus import Sku, find
+from joulecut_wire.errors import BadInput
+from joulecut_wire.messages import (
+    Command,
+    GpuDescription,
+    GpuSnapshot,
+    IterationReport,
+    Lease,
+    OperationReport,
+    Result,
+)
+
+TTL_MAX_S = 60.0
+
+
+@dataclass
+class Agent:
+    """One node's agent: leases by GPU, and what may be switched on to go wrong."""
+
+    address: str
+    node: str
+    uuids: tuple[str, ...]
+    epoch_seen: int = 0
+    connected: bool = True
+    refuse: str = ""  # every Apply is refused with this reason
+    controllable: bool = True
+    leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)  # with its end
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command that reached an agent."""
+
+    op: str
+    address: str
+    job: str
+    generation: int = 0
+    clocks_mhz: tuple[tuple[str, int], ...] = ()
+    epoch: int = 0
+
+
+class World:
+    """One job on `stages` GPUs over two nodes. Implements `ports.Fleet`."""
+
+    def __init__(
+        self,
+        *,
+        job: str = "demo",
+        stages: int = 4,
+        microbatches: int = 24,
+        card: str = "a100-sxm",
+        noise: Noise | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.job, self.stages = job, stages
+        self.sku: Sku = find(card, "card")
+        self.pipeline = Pipeline("1f1b", stages, microbatches)
+        self.scale = 0.045
+        self.plant = Plant(
+            [self.sku] * stages, microbatches, time_scale=self.scale, noise=noise, seed=seed
+        )
+        half = (stages + 1) // 2
+        names = [f"GPU-{stage}" for stage in range(stages)]
+        self.agents = {
+            "n1:1": Agent("n1:1", "n1", tuple(names[:half])),
+            "n2:1": Agent("n2:1", "n2", tuple(names[half:])),
+        }
+        self.uuids = tuple(names)
+        self.now_s = 1000.0
+        self.running = True
+        self.peer_s = 0.0
+        self.slow_ratio = 1.0  # what the job really takes over what the plant says
+        self.hidden_ratio = 1.0  # the same, but only below default clocks and told by no report
+        self.calls: list[Call] = []
+        self.history: list[tuple[float, float, dict[str, int]]] = []  # ended, duration, clocks
+        self._energy = dict.fromkeys(names, 0.0)
+        self._reports: list[ArrivedReport] = []
+        self._iteration = 0
+        self._current: Iteration | None = None
+        self._duration_s = 0.0
+        self._began_s = self._ends_s = self.now_s
+        self._clocks: dict[str, int] = {}
+
+    # -- the operator's side ---------------------------------------------------------------
+
+    def profile(self, lowest_mhz: int = 0) -> Profile:
+        options: dict[tuple[int, Kind], list[ClockOption]] = {}
+        for stage, kind, clock, time_s, energy_j in rows(
+            self.sku, self.stages, scale=self.scale, noise=0.0, seed=1
+        ):
+            if clock >= lowest_mhz:
+                options.setdefault((stage, kind), []).append(ClockOption(clock, time_s, energy_j))
+        return Profile({key: tuple(made) for key, made in options.items()}, "simulated")
+
+    def policy(
+        self, mode: Mode = "enforce", slo: Slo | None = None, digest: str = "1", **changes: object
+    ) -> Policy:
+        job = JobPolicy(
+            name=self.job,
+            mode=mode,
+            slo=slo or Slo(max_slowdown=0.02),
+            clocks=ClockPolicy(min_mhz=900, min_dwell_s=5.0),
+            pipeline=self.pipeline,
+            profile=self.profile(),
+            blocking_power_w=self.sku.blocking_power_w,
+        )
+        job = replace(job, **changes)  # type: ignore[arg-type]
+        return Policy(mode="recommend", jobs=(job,), source="world", digest=digest)
+
+    # -- time ------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass: iterations end, leases run out."""
+        until_s = self.now_s + seconds
+        while self.running and self._ends_s <= until_s:
+            self._to(self._ends_s)
+            self._finish()
+            self._begin()
+        self._to(until_s)
+
+    def clocks_mhz(self) -> dict[str, int]:
+        """What the GPUs run at: their lease's clock, or the default."""
+        held = {
+            u: lease.clock_max_mhz
+            for a in self.agents.values()
+            for u, (lease, _) in a.leases.items()
+        }
+        return {uuid: held.get(uuid, self.sku.clock_max_mhz) for uuid in self.uuids}
+
+    def at_default(self) -> bool:
+        return set(self.clocks_mhz().values()) == {self.sku.clock_max_mhz}
+
+    def recent_s(self, count: int = 30) -> float:
+        """Mean duration of the newest iterations."""
+        newest = [duration_s for _, duration_s, _ in self.history[-count:]]
+        return sum(newest) / len(newest)
+
+    def sent(self, *ops: str) -> list[Call]:
+        return [call for call in self.calls if not ops or call.op in ops]
+
+    def _to(self, when_s: float) -> None:
+        if self._current is not None and self.running:
+            share = (when_s - self.now_s) / self._duration_s
+            for uuid, stage in zip(self.uuids, self._current.stages, strict=True):
+                self._energy[uuid] += stage.energy_j * share
+        else:
+            for uuid in self.uuids:
+                self._energy[uuid] += self.sku.idle_power_w * (when_s - self.now_s)
+        self.now_s = when_s
+        for agent in self.agents.values():
+            agent.leases = {u: held for u, held in agent.leases.items() if held[1] > when_s}
+
+    def _begin(self) -> None:
+        clocks = self.clocks_mhz()
+        self._clocks = clocks
+        self._current = self.plant.iterate([clocks[u] for u in self.uuids])
+        own_s = self._current.own_s * self.slow_ratio
+        if not self.at_default():
+            own_s *= self.hidden_ratio
+        self._duration_s = max(own_s, self.peer_s)
+        self._began_s, self._ends_s = self.now_s, self.now_s + self._duration_s
+
+    def _finish(self) -> None:
+        if self._current is None:
+            return
+        self.history.append((self.now_s, self._duration_s, self._clocks))
+        for stage, (uuid, run) in enumerate(zip(self.uuids, self._current.stages, strict=True)):
+            operations = tuple(
+                OperationReport(
+                    kind, self.pipeline.microbatches, run.busy_s[kind] * self.slow_ratio
+                )
+                for kind in ("forward", "backward")
+            )
+            report = IterationReport(
+                self.job,
+                uuid,
+                stage,
+                self._iteration,
+                self._duration_s,
+                operations,
+                self.peer_s or None,
+            )
+            self._reports.append(ArrivedReport(report, self.now_s))
+        self._iteration += 1
+
+    # -- the fleet port --------------------------------------------------------------------
+
+    def observe(self, now_s: float) -> FleetState:
+        nodes, gpus = [], []
+        for agent in self.agents.values():
+            nodes.append(
+                NodeView(
+                    agent.address, agent.node, agent.connected, agent.epoch_seen, TTL_MAX_S, "1"
+                )
+            )
+            for index, uuid in enumerate(agent.uuids):
+                description = GpuDescription(
+                    uuid,
+                    index,
+                    self.sku.model,
+                    self.sku.clocks_mhz,
+                    controllable=agent.controllable,
+                    reason="" if agent.controllable else "MIG is on",
+                    min_dwell_s=1.0,
+                )
+                snapshot = self._snapshot(agent, uuid) if agent.connected else None
+                age_s = 0.0 if agent.connected else float("inf")
+                gpus.append(GpuView(description, agent.address, agent.node, snapshot, age_s))
+        return FleetState(tuple(nodes), tuple(gpus))
+
+    def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
+        held = agent.leases.get(uuid)
+        lease = replace(held[0], expires_in_s=held[1] - self.now_s) if held else None
+        return GpuSnapshot(
+            uuid, energy_j=self._energy[uuid], clock_sm_mhz=self.clocks_mhz()[uuid], lease=lease
+        )
+
+    def take_reports(self) -> tuple[ArrivedReport, ...]:
+        taken, self._reports = tuple(self._reports), []
+        return taken
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        agent = self.agents[address]
+        clocks = tuple((s.uuid, s.clock_max_mhz) for s in command.settings)
+        self.calls.append(
+            Call("apply", address, command.job, command.generation, clocks, command.epoch)
+        )
+        reason = self._refused(agent, command.epoch) or agent.refuse
+        if reason:
+            return tuple(Result(s.uuid, accepted=False, reason=reason) for s in command.settings)
+        for setting in command.settings:
+            lease = Lease(
+                command.job, command.epoch, command.generation, 0, setting.clock_max_mhz, 0.0
+            )
+            agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)
+        return tuple(Result(s.uuid, accepted=True) for s in command.settings)
+
+    async def renew(
+        self, address: str, epoch: int, job: str, generation: int, ttl_s: float
+    ) -> tuple[Result, ...]:
+        agent = self.agents[address]
+        self.calls.append(Call("renew", address, job, generation, epoch=epoch))
+        reason = self._refused(agent, epoch)
+        mine = [u for u, (lease, _) in agent.leases.items() if lease.job == job]
+        if reason or not mine:
+            return (Result("", accepted=False, reason=reason or "no lease"),)
+        for uuid in mine:
+            agent.leases[uuid] = (agent.leases[uuid][0], self.now_s + ttl_s)
+        return tuple(Result(uuid, accepted=True) for uuid in mine)
+
+    async def clear(
+        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
+    ) -> tuple[Result, ...]:
+        agent = self.agents[address]
+        self.calls.append(
+            Call("clear", address, job, clocks_mhz=tuple((u, 0) for u in uuids), epoch=epoch)
+        )
+        refused = self._refused(agent, epoch)
+        if refused:
+            return (Result("", accepted=False, reason=refused),)
+        for uuid in uuids or agent.uuids:
+            agent.leases.pop(uuid, None)
+        return tuple(Result(uuid, accepted=True) for uuid in uuids)
+
+    def _refused(self, agent: Agent, epoch: int) -> str:
+        if not agent.connected:
+            return "no answer (UNAVAILABLE)"
+        if epoch < agent.epoch_seen:
+            return f"epoch {epoch} is older than {agent.epoch_seen}"
+        agent.epoch_seen = epoch
+        return ""
+
+
+class HeldSource:
+    """A policy source in memory; `broken` makes the next load fail."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.broken = ""
+        self._changed = False
+
+    def put(self, policy: Policy) -> None:
+        self.policy, self._changed = policy, True
+
+    def damage(self, what: str) -> None:
+        self.broken, self._changed = what, True
+
+    def changed(self) -> bool:
+        return self._changed
+
+    def load(self) -> Policy:
+        self._changed = False
+        if self.broken:
+            raise BadInput("policy.yaml:3: jobs[0]", self.broken, "something else")
+        return self.policy
+
+
+class Controller:
+    """A controller on a world's clock."""
+
+    def __init__(
+        self,
+        world: World,
+        store: Store,
+        policy: Policy,
+        *,
+        interval_s: float = 1.0,
+        frontier: Frontier = lambda problem, points, granularity: (),
+    ) -> None:
+        self.world, self.store, self.interval_s = world, store, interval_s
+        self.source = HeldSource(policy)
+        seen = max(agent.epoch_seen for agent in world.agents.values())
+        self.reconciler = Reconciler(
+            fleet=world,
+            store=store,
+            source=self.source,
+            policy=policy,
+            learner=ProfileEstimator({}),
+            solving=Solving(prepare=Solver, check=check, frontier=frontier),
+            epoch=store.next_epoch(seen),
+            pacing=Pacing(interval_s=interval_s, watch_s=0.1),
+            now_s=lambda: world.now_s,
+            unix_s=lambda: 1.8e9 + world.now_s,
+        )
+        self.boards: list[Board] = []
+
+    @property
+    def job(self) -> JobBoard:
+        return self.boards[-1].jobs[0]
+
+    def run(self, passes: int, until: object = None) -> int:
+        """So many passes; fewer where `until()` holds earlier. Answers how many it took."""
+
+        async def go() -> int:
+            for done in range(passes):
+                self.world.advance(self.interval_s)
+                await self.reconciler.beat()
+                self.boards.append(await self.reconciler.run_pass())
+                if callable(until) and until():
+                    return done + 1
+            return passes
+
+        return asyncio.run(go())
+
+    def stop(self) -> None:
+        asyncio.run(self.reconciler.stop("the controller stops"))
+
+    def events(self, kind: str) -> list[str]:
+        """Texts of one kind of event, oldest first."""
+        return [e.text for e in reversed(self.store.events(limit=1000)) if e.kind == kind]
+
+    def plans(self) -> list[int]:
+        """Generations decided so far, each once, in order."""
+        seen: list[int] = []
+        for board in self.boards:
+            for job in board.jobs:
+                if job.decision and job.decision.actions and job.decision.generation not in seen:
+                    seen.append(job.decision.generation)
+        return seen
