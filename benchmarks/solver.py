@@ -20,6 +20,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,7 +97,9 @@ def lowtime_dag(asked: Problem) -> nx.DiGraph:
         )
         for option in candidates.options:
             option.cost -= power_w * option.quant_time * UNIT_S
-        model = ExponentialModel(candidates, search_strategy="best")
+        with warnings.catch_warnings():  # its grid search tries starts that overflow
+            warnings.simplefilter("ignore")
+            model = ExponentialModel(candidates, search_strategy="best")
         specs[id(options)] = OperationSpec(candidates, model)
     dag = nx.DiGraph()
     for i, options in enumerate(asked.measured):
@@ -180,9 +183,9 @@ def machine() -> str:
                 model = line.partition(":")[2].strip()
                 break
     cores = len(os.sched_getaffinity(0))
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
+    asked = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    commit = commit.strip()
     load = Path("/proc/loadavg").read_text().split()[0] if Path("/proc/loadavg").is_file() else "?"
     return (
         f"{model}, {cores} cores (load {load} at the start), Python {platform.python_version()}, "

@@ -5,6 +5,7 @@ clock. The kernel names the sender, so that the agent sees it exit, whatever it 
 """
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -61,6 +62,8 @@ class Jobs:
         self._silent = 0
         self._said_s = -inf
         path.parent.mkdir(parents=True, exist_ok=True)
+        if _somebody_listens(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -164,3 +167,13 @@ class Jobs:
         more = f" ({self._silent} more since the last such line)" if self._silent else ""
         say("agent", f"job report of process {pid} {result}: {reason}{more}")
         self._said_s, self._silent = now_s, 0
+
+
+def _somebody_listens(path: Path) -> bool:
+    """Whether the socket is a living agent's, and not what a dead one left behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        return True

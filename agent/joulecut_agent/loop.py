@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from joulecut_agent import devices
+from joulecut_agent import devices, memory
 from joulecut_agent import state as leases
 from joulecut_agent.exporter import Collector, Exporter
 from joulecut_agent.feed import Feed
@@ -104,6 +104,7 @@ class Agent:
         self._say_uncontrollable()
         self._server.start()
         self._exporter.start()
+        memory.give_back()
         metrics_host, grpc_host = self._settings.metrics[0], self._settings.grpc[0]
         pid = self._child.pid if self._child else None
         sys.stdout.write(

@@ -6,6 +6,8 @@ Each subcommand imports what it needs and no more: a keeper carries no gRPC.
 import json
 import os
 import sys
+from argparse import SUPPRESS
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
+    from joulecut_agent import keeper
+    from joulecut_agent.ports.writer import ClockWriter
     from joulecut_agent.settings import Settings
 
 USAGE = "run | keeper | restore, each with --config FILE"
@@ -24,11 +28,12 @@ def main() -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises JoulecutError."""
+    _need_role()
     parser = Parser("joulecut-agent", "measures GPUs, and holds their clocks under leases")
     parser.add_argument("command", choices=("run", "keeper", "restore"), help=USAGE)
     parser.add_argument("--config", metavar="FILE", type=Path, help="the agent's configuration")
-    parser.add_argument("--agent-fd", type=int, default=-1, help="set by the agent for its child")
-    parser.add_argument("--settings", default="", help="set by the agent for its child")
+    parser.add_argument("--agent-fd", type=int, default=-1, help=SUPPRESS)
+    parser.add_argument("--settings", default="", help=SUPPRESS)
     args = parser.parse_args(argv)
     try:
         if args.command == "keeper" and args.settings:
@@ -41,11 +46,16 @@ def dispatch(argv: list[str]) -> int:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
 
 
+def _need_role() -> None:
+    """Says what is missing before anything else fails on it. Raises Unavailable."""
+    for module in ("google", "grpc", "msgspec", "prometheus_client", "yaml"):
+        if find_spec(module) is None:
+            raise Unavailable(f"{module} is not installed: pip install 'joulecut[agent]'")
+
+
 def _settings(path: Path) -> "Settings":
-    try:
-        from joulecut_agent import config  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise Unavailable(f"{error.name} is not installed: pip install 'joulecut[agent]'") from None
+    from joulecut_agent import config  # noqa: PLC0415
+
     settings = config.load(path)
     Path(settings.keeper.state_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
     return settings
@@ -58,11 +68,20 @@ def _run(settings: "Settings") -> int:
 
 
 def _keeper(settings: "Settings") -> int:
-    from joulecut_agent import devices, keeper  # noqa: PLC0415
+    return _keep(settings.keeper, settings.device, settings.options, -1)
 
-    backend = devices.load(settings.device)
-    state_dir = settings.keeper.state_dir
-    return keeper.run(settings.keeper, lambda: backend.open_writer(settings.options, state_dir))
+
+def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
+    from joulecut_agent import devices, keeper, memory  # noqa: PLC0415
+
+    backend = devices.load(device)
+
+    def open_writer() -> "ClockWriter":
+        writer = backend.open_writer(options, settings.state_dir)
+        memory.give_back()
+        return writer
+
+    return keeper.run(settings, open_writer, agent_fd)
 
 
 def _restore(settings: "Settings") -> int:
@@ -82,7 +101,7 @@ def _child(agent_fd: int, words: str) -> int:
     """A keeper for the agent at `agent_fd`: that one has read the configuration already, so
     that a file broken since then cannot keep a keeper from restoring.
     """
-    from joulecut_agent import devices, keeper  # noqa: PLC0415
+    from joulecut_agent import keeper  # noqa: PLC0415
     from joulecut_agent.limits import Bounds  # noqa: PLC0415
 
     os.set_inheritable(agent_fd, False)
@@ -93,10 +112,7 @@ def _child(agent_fd: int, words: str) -> int:
         Bounds(**given["keeper"]["bounds"]),
         None if default is None else (default[0], default[1]),
     )
-    backend = devices.load(given["device"])
-    return keeper.run(
-        settings, lambda: backend.open_writer(given["options"], settings.state_dir), agent_fd
-    )
+    return _keep(settings, given["device"], given["options"], agent_fd)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ joulecut demo [--duration S] [--summary FILE] [--port P] [--no-browser]
 """
 
 import os
+import signal
 import sys
 import webbrowser
 from pathlib import Path
@@ -47,7 +48,12 @@ def run(argv: list[str]) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    """Tells a line; where nobody reads any more, asks the demo to end in good order."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _open(url: str) -> None:

@@ -17,8 +17,11 @@ class Progress:
     lets nobody else speak.
     """
 
-    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, what: str, stream: TextIO | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
         self._what = what
+        self._patience_s = patience_s
         self._stream = sys.stderr if stream is None else stream
         self._done: tuple[int, int] | None = None
         self._over = threading.Event()
@@ -45,7 +48,7 @@ class Progress:
 
     def _speak(self) -> None:
         began_s = time.monotonic()
-        if self._over.wait(PATIENCE_S):
+        if self._over.wait(self._patience_s):
             return
         while True:
             done = f", {self._done[0]} of {self._done[1]}" if self._done else ""

@@ -12,10 +12,15 @@ from joulecut_controller.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Joules since this controller began; a plan that costs energy makes them fall."""
+    """Joules since this controller began; a plan that costs energy makes them fall.
+
+    `unmeasured` iterations wait until the counters have spanned enough to say what they
+    took; where the clocks change before that, they are never credited.
+    """
 
     predicted_j: float = 0.0
     measured_j: float = 0.0
+    unmeasured: int = 0
 
     def after(self, measured: Measured, applied: Plan) -> "Account":
         """The account after the iterations this pass added under `applied`."""
@@ -23,10 +28,13 @@ class Account:
         predicted_j = measured_j = 0.0
         if forecast is not None:
             predicted_j = count * (forecast.baseline_energy_j - forecast.energy_j)
-        baseline, current = measured.baseline, measured.current
+        began_anew = measured.current_iterations <= count
+        waiting = count if began_anew else self.unmeasured + count
         # While a straggler is waited for, no baseline was measured to compare with.
-        before_j = baseline.energy_j if baseline and not measured.straggling else None
-        now_j = current.energy_j if current else None
+        baseline = None if measured.straggling else measured.baseline
+        before_j = baseline.energy_j if baseline else None
+        now_j = measured.current.energy_j if measured.current else None
         if before_j is not None and now_j is not None:
-            measured_j = count * (before_j - now_j)
-        return Account(self.predicted_j + predicted_j, self.measured_j + measured_j)
+            measured_j = waiting * (before_j - now_j)
+            waiting = 0
+        return Account(self.predicted_j + predicted_j, self.measured_j + measured_j, waiting)

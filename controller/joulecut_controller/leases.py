@@ -107,10 +107,13 @@ class Leases:
         finally:
             self._moving.discard(plan.job)
 
-    async def give_back(self, job: str, reason: str, also: Iterable[Place] = ()) -> Outcome:
-        """Default clocks for all that is held for a job, and for the places in `also`."""
+    async def give_back(self, job: str, reason: str) -> Outcome:
+        """Default clocks for all that is held for a job."""
         holding = self._holdings.pop(job, None)
-        places = {*also, *(holding.clocks_mhz if holding else ())}
+        return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)
+
+    async def clear(self, job: str, places: Sequence[Place], reason: str) -> Outcome:
+        """Default clocks for GPUs that a job holds, though not by this controller."""
         return Outcome(len(places), await self._clear(job, places, reason))
 
     async def renew(self, ttl_s: float) -> dict[str, Outcome]:

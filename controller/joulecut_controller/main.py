@@ -19,9 +19,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from joulecut_controller import config as configuration
 from joulecut_controller.config import Config
 from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.pacing import Pacing, renewal_s
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.reconcile import RENEWALS_PER_TTL, Pacing, Reconciler, Solving
+from joulecut_controller.reconcile import Reconciler, Solving
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver, frontier
 from joulecut_controller.sources.policy_file import PolicyFile
@@ -159,7 +160,7 @@ async def _passes(config: Config, reconciler: Reconciler, publisher: Publisher) 
 
 async def _beats(reconciler: Reconciler) -> None:
     while True:
-        await asyncio.sleep(reconciler.ttl_s() / RENEWALS_PER_TTL)
+        await asyncio.sleep(renewal_s(reconciler.ttl_s()))
         await reconciler.beat()
 
 

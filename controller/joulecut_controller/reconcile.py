@@ -19,11 +19,13 @@ from joulecut_controller.leases import Leases
 from joulecut_controller.lessons import teach
 from joulecut_controller.meters import Meters
 from joulecut_controller.observe import Observer, Sighting
+from joulecut_controller.pacing import Pacing
 from joulecut_controller.plan.answers import Answers, Prepare
 from joulecut_controller.plan.appraisal import appraise, default_clocks
+from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.forecast import completed
 from joulecut_controller.plan.guard import Check
-from joulecut_controller.plan.planner import Case, Decision, decide
+from joulecut_controller.plan.planner import Decision, decide, given_up
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.predict.estimator import Estimator
@@ -32,15 +34,6 @@ from joulecut_controller.studies import Studies
 from joulecut_controller.view import View
 from joulecut_controller.workload import Profile
 from joulecut_wire.errors import BadInput, JoulecutError
-
-TTL_INTERVALS = 3.0  # a lease outlives two lost passes, and no more
-RENEWALS_PER_TTL = 3.0  # one heartbeat in three may be lost on the way, and a second late
-# A dead pass must not be kept alive by its heartbeat; a long solve is not a death.
-DEAD_INTERVALS = 3.0
-DEAD_S_MIN = 5.0
-STALE_INTERVALS = 3.0
-STALE_S_MIN = 3.0  # agents sample once a second; below three samples nothing is lost yet
-NODE_CHATTER_S = 0.3  # an agent's datagram queue and two event loops between job and ledger
 
 
 class PolicySource(Protocol):
@@ -64,31 +57,6 @@ class Solving:
     prepare: Prepare
     check: Check
     frontier: Frontier
-
-
-@dataclass(frozen=True, slots=True)
-class Pacing:
-    """Intervals of one controller, in seconds. `ttl_s` None: three intervals, within what
-    the agents allow.
-    """
-
-    interval_s: float
-    watch_s: float
-    ttl_s: float | None = None
-
-    @property
-    def stale_s(self) -> float:
-        return max(STALE_INTERVALS * self.interval_s, STALE_S_MIN)
-
-    @property
-    def dead_s(self) -> float:
-        return max(DEAD_INTERVALS * self.interval_s, DEAD_S_MIN)
-
-    def ttl_within_s(self, ttl_max_s: float) -> float:
-        if self.ttl_s is not None:
-            return self.ttl_s  # an operator's own word is refused where too long, not bent
-        wanted_s = TTL_INTERVALS * self.interval_s
-        return min(wanted_s, ttl_max_s) if ttl_max_s > 0 else wanted_s
 
 
 class Reconciler:
@@ -125,7 +93,7 @@ class Reconciler:
             store=store,
             audit=Audit(store, unix_s),
             leases=self._leases,
-            observer=Observer(lag_s=pacing.watch_s + NODE_CHATTER_S, stale_s=pacing.stale_s),
+            observer=Observer(lag_s=pacing.lag_s, stale_s=pacing.stale_s),
             check=solving.check,
             epoch=epoch,
             interval_s=pacing.interval_s,
@@ -239,7 +207,10 @@ class Reconciler:
         for name, case in cases.items():
             begun_s = self._now_s()
             standing = self._stewards[name].standing
-            decisions[name] = decide(case, standing, self._learner, self._answers)
+            try:
+                decisions[name] = decide(case, standing, self._learner, self._answers)
+            except (ValueError, ArithmeticError) as error:  # one job's numbers are no one else's
+                decisions[name] = given_up(standing, f"cannot be planned: {error}: no change")
             if decisions[name].verdict == "change":
                 self.meters.plans.add(self._now_s() - begun_s)
         return decisions

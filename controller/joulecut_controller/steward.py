@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from joulecut_controller.account import Account
 from joulecut_controller.audit import Audit
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.leases import Holding, Leases, Place
+from joulecut_controller.drift import as_asked, drift_of
+from joulecut_controller.leases import Leases, Place
 from joulecut_controller.ledger import BASELINE_ITERATIONS_MIN
 from joulecut_controller.lessons import Errors
 from joulecut_controller.observe import Observer, Sighting
 from joulecut_controller.plan.actions import actions_for, give_back
+from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.guard import Authority, Check, refusal
 from joulecut_controller.plan.plan import Action, Forecast, Plan
-from joulecut_controller.plan.planner import Case, Choice, Decision, Standing
+from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.view import View, Window
@@ -26,7 +28,6 @@ from joulecut_wire.errors import JoulecutError
 # Agents sample once a second; until a sample was taken after a command, the lease shown may
 # be the one before. Drift is not judged sooner.
 LEASE_SHOWN_S = 1.0
-CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
 RETRY_S_MAX = 300.0  # a refusal that lasts needs a person, who should not wait longer
 FORGIVE_S = 60.0  # a plan held so long is a success, and earlier failures are forgotten
 BASELINE_NEWS_RATIO = 0.002  # a baseline that moved less is not written again
@@ -89,13 +90,15 @@ class Steward:
             return ""
         if holding:
             self._account_for(sighting)
-            drift = _drift(holding, sighting, view)
+            drift = drift_of(holding, sighting, view)
             if drift:
                 self._fail(drift)
                 await self._release(drift)
                 self._desk.audit.note("drift", name, drift, generation=holding.plan.generation)
             elif now_s - self._acted_s > FORGIVE_S:
                 self._failures = 0
+        if self._desk.leases.of(name) is None:  # whatever was decided: default clocks run
+            self.standing = replace(self.standing, clocks=None)
         strays = self._strays(sighting, view, now_s)
         if strays:
             await self._clear_strays(strays)
@@ -116,7 +119,7 @@ class Steward:
             job=sighting.view,
             mode=self.policy.mode,
             silent=sighting.layout.silent,
-            baseline_progress=(counted, max(BASELINE_ITERATIONS_MIN, counted)),
+            baseline_progress=(counted, BASELINE_ITERATIONS_MIN),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
             stale_s=self._desk.stale_s,
@@ -225,6 +228,7 @@ class Steward:
     ) -> None:
         desk, enforced = self._desk, case.mode == "enforce"
         authority = Authority(
+            epoch=desk.epoch,
             generation_last=self._generation_last,
             ttl_s=ttl_s,
             snapshot_age_max_s=desk.stale_s,
@@ -336,7 +340,7 @@ class Steward:
     async def _clear_strays(self, strays: Mapping[str, list[Place]]) -> None:
         for job, places in strays.items():
             reason = f"left by job {job} of an earlier term or attempt"
-            outcome = await self._desk.leases.give_back(job, reason, also=places)
+            outcome = await self._desk.leases.clear(job, places, reason)
             self._desk.audit.note(
                 "clear",
                 self.policy.name,
@@ -348,7 +352,7 @@ class Steward:
 
     def _account_for(self, sighting: Sighting) -> None:
         holding = self._desk.leases.of(self.policy.name)
-        if self._applied and holding and _as_asked(holding, sighting):
+        if self._applied and holding and as_asked(holding, sighting):
             self._account = self._account.after(sighting.measured, self._applied)
 
     def _keep_baseline(self, sighting: Sighting) -> None:
@@ -387,35 +391,6 @@ class Steward:
             reason=reason,
             made_at_unix_s=self._desk.unix_s(),
         )
-
-
-def _as_asked(holding: Holding, sighting: Sighting) -> bool:
-    locks = sighting.measured.locks
-    return {uuid: holding.locks.get(uuid, 0) for uuid in locks} == dict(locks)
-
-
-def _drift(holding: Holding, sighting: Sighting, view: View) -> str:
-    """What the devices show other than what was asked; empty where all is as it should be."""
-    measured = sighting.measured
-    for uuid, asked_mhz in holding.locks.items():
-        gpu = view.gpus.get(uuid)
-        where = f"GPU {gpu.node}/{gpu.description.index}" if gpu else f"GPU {uuid}"
-        if uuid not in measured.locks:
-            return f"{where} no longer works for the job"
-        shown_mhz = measured.locks[uuid]
-        if shown_mhz != asked_mhz:
-            return (
-                f"{where} lost its lease"
-                if not shown_mhz
-                else (f"{where} is held at {shown_mhz} MHz, not at {asked_mhz} MHz")
-            )
-    if not measured.settled:
-        return ""
-    for load in measured.loads:
-        asked_mhz = holding.locks.get(load.uuid, 0)
-        if asked_mhz and load.clock_mhz > asked_mhz * (1.0 + CLOCK_TOLERANCE_RATIO):
-            return f"GPU {load.uuid} runs at {load.clock_mhz} MHz, above the {asked_mhz} MHz asked"
-    return ""
 
 
 def _counted(actions: tuple[Action, ...]) -> str:

@@ -30,12 +30,10 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     """Runs a command and turns its errors into a line and an exit status."""
     try:
         return run()
-    except BadInput as error:
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201
-        return BAD_INPUT
     except JoulecutError as error:
-        print(f"{name}: {error}", file=sys.stderr)  # noqa: T201
-        return FAILED
+        line = str(error)  # a complaint about arguments already begins with the command
+        print(line if line.startswith(name) else f"{name}: {line}", file=sys.stderr)  # noqa: T201
+        return BAD_INPUT if isinstance(error, BadInput) else FAILED
     except BrokenPipeError:  # `joulecut plan --json | head` is no error
         sys.stderr.close()
         return FINE

@@ -162,6 +162,22 @@ def test_broken_datagrams_are_counted_and_said_once_in_a_while(
     assert len(capfd.readouterr().err.splitlines()) == 1
 
 
+def test_a_second_agent_does_not_take_the_socket_away(folder: Path, desk: Desk) -> None:
+    with pytest.raises(OSError, match="in use"):
+        Desk(folder / "jobs.sock")
+    reporter = Reporter("demo", "GPU-a", 0, str(folder / "jobs.sock"))
+    assert reporter.iteration(1, 0.5)
+    reporter.close()
+    desk.jobs.turn()
+    assert desk.counts() == {"accepted": 1}
+
+
+def test_a_socket_left_by_a_dead_agent_is_replaced(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(str(folder / "jobs.sock"))
+    Desk(folder / "jobs.sock").jobs.close()
+
+
 def test_any_user_may_report(folder: Path, desk: Desk) -> None:
     assert (folder / "jobs.sock").stat().st_mode & 0o777 == 0o666
 

@@ -101,6 +101,11 @@ def test_prometheus_scrapes_an_agent(agent: dict[str, str], prometheus: str) -> 
     _wait("a scrape", lambda: _query(prometheus, 'up{job="joulecut-agent"} == 1'))
     gpus = _wait("eight GPUs", lambda: _query(prometheus, metrics.GPU_INFO.full_name))
     assert len(gpus) == 8
+    # A rate over fewer scrapes than its window holds is extrapolated, and means nothing yet.
+    _wait(
+        "a full window",
+        lambda: _query(prometheus, f"count_over_time({metrics.GPU_ENERGY.full_name}[10s]) >= 9"),
+    )
     joined = _wait(
         "energy that grows, joined with a name",
         lambda: _query(

@@ -1,7 +1,9 @@
 """What becomes of the GPUs when something dies: real processes, real signals."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -348,6 +350,36 @@ def test_bounds_of_the_site_hold() -> None:
         assert _accepted(node.apply({0: 1305}, generation=3, ttl_s=10.0)), "up never waits"
         assert _accepted(node.clear())
         assert not node.locked()
+
+
+def test_a_keeper_that_hangs_costs_control_only(node: RunningAgent) -> None:
+    node.start()
+    os.kill(node.keeper_pid, signal.SIGSTOP)
+    eventually("seen", lambda: "joulecut_keeper_up 0.0" in node.metrics())
+    assert "joulecut_collect_success 1.0" in node.metrics()
+    assert len(node.watch().gpus) == 4
+    assert not any(result.accepted for result in node.apply(LOWER))
+    os.kill(node.keeper_pid, signal.SIGCONT)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _accepted(node.apply(LOWER, generation=2))
+
+
+def test_strangers_at_the_keepers_socket_change_nothing(node: RunningAgent) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER))
+    strangers = []
+    for number in range(20):
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        strangers.append(stranger)
+        with contextlib.suppress(OSError):  # more than eight are sent away
+            stranger.settimeout(5.0)
+            stranger.connect(str(node.state_dir / "keeper.sock"))
+            stranger.send(bytes([number]) * (1 + 400 * number))
+    for stranger in strangers:
+        stranger.close()
+    assert _accepted(node.renew())
+    assert node.locked() == LOWER
+    assert node.restore().returncode == 0, "and there is room again"
 
 
 REPORT_AND_SLEEP = """

@@ -205,7 +205,7 @@ def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None
 def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     with demo("--duration", "60", "--summary", str(path)) as running:
-        running.wait_for(" 8 commands")
+        running.wait_for("clocks are set")
         folder = _folder_of(running.pids()[0])
         running.signal(signal.SIGTERM)
         running.signal(signal.SIGINT)  # an impatient person
@@ -235,3 +235,18 @@ def test_a_killed_demo_takes_its_processes_with_it() -> None:
         running.signal(signal.SIGKILL)
         assert _until(lambda: not any(map(_alive, pids)))
         subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_ends_the_demo_in_good_order() -> None:
+    """`joulecut demo | head` must not leave a cluster running that nobody sees."""
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        seen = [process.stdout.readline().decode() for _ in range(5)]
+        process.stdout.close()
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr.read() == b""
+    pids = [int(pid) for line in seen for pid in PID.findall(line)]
+    assert len(pids) == 4
+    assert not any(map(_alive, pids))

@@ -29,22 +29,23 @@ class Authority:
     """What this controller may do now, and on how old a picture.
 
     `generation_last` is the newest generation given to the job before; `problem` and `goal`
-    are what the plan answers. `lost` says why this controller may not command at all.
+    are what the plan answers.
     """
 
+    epoch: int
     generation_last: int
     ttl_s: float
     snapshot_age_max_s: float
     report_age_max_s: float
     problem: Problem | None
     goal: Goal | None
-    lost: str = ""
 
 
 def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
     """Why this plan must not be applied; empty where it may be. Never raises on content."""
-    if authority.lost:
-        return authority.lost
+    newer = next((node for node in view.nodes if node.epoch_seen > authority.epoch), None)
+    if newer is not None:
+        return f"agent {newer.address} has seen term {newer.epoch_seen}: another leads"
     if plan.generation <= authority.generation_last or plan.generation > GENERATION_MAX:
         return f"generation {plan.generation} is not newer than {authority.generation_last}"
     locks = [action for action in plan.actions if action.clock_mhz is not None]

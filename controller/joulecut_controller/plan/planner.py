@@ -5,66 +5,26 @@ and everything that touches a GPU come later. Every way to say "no change" has i
 because an operator who sees nothing happen must see why.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import Appraisal, Clocks, appraise, default_clocks
+from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.forecast import Prospect, forecast
-from joulecut_controller.plan.pace import EXPLAINED_RATIO, Pace, learn, surely_above
+from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
+from joulecut_controller.plan.pace import EXPLAINED_RATIO, surely_above
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.policy.policy import Mode
 from joulecut_controller.predict.estimator import Estimator
 from joulecut_controller.solve.problem import Goal, Infeasible, Solution
-from joulecut_controller.view import JobView, View
 
 # A new plan must promise this much more of the baseline's energy than the running one: half
 # of what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.005
-# A goal this much tighter than it need be stands; it is never held when it became too loose.
-GOAL_SLACK_RATIO = 0.002
-GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterations only
-# A straggler's time is a mean: aiming at it exactly would be late every second time.
-PEER_MARGIN_RATIO = 0.005
-PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
-ROUNDING = 1e-9  # deadlines are held to this, relative
+FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 
 Verdict = Literal["default", "keep", "change"]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One job in one pass. `running` maps its GPUs to the clock their lease allows (0: none).
-
-    `measured_applied` says that `job.current` ran under the clocks of the standing decision.
-    """
-
-    view: View
-    job: JobView
-    mode: Mode
-    silent: bool
-    baseline_progress: tuple[int, int]  # iterations counted, and needed at least
-    running: Mapping[str, int]
-    measured_applied: bool
-    stale_s: float
-    host_power_w: float = 0.0
-    paused: str = ""  # why this controller may not act for the job now
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the planner carries from pass to pass. `clocks` are those of the last decision,
-    None for default clocks; in mode recommend nothing runs under them.
-    """
-
-    mode: Mode = "off"
-    clocks: Clocks | None = None
-    costs: Costs | None = None
-    goal: Goal | None = None
-    pace: Pace = field(default_factory=Pace)
-    changed_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +68,13 @@ def decide(case: Case, standing: Standing, estimator: Estimator, answers: Answer
     if isinstance(priced, str):
         return _give_back(standing, "evidence", priced)
     if priced is not standing.costs:
-        standing = replace(standing, costs=priced, pace=_rescaled(standing, priced))
+        standing = replace(standing, costs=priced, pace=rescaled(standing, priced))
     return _within_reach(case, standing, priced, answers)
 
 
-def _rescaled(standing: Standing, costs: Costs) -> Pace:
-    """The pace by the new costs' seconds, so that the clocks held keep their real time."""
-    old, pace = standing.costs, standing.pace
-    if old is None or pace.learned is None:
-        return pace
-    before = appraise(old, standing.clocks or default_clocks(old))
-    after = appraise(costs, standing.clocks or default_clocks(costs))
-    if before is None or after is None:
-        return replace(pace, learned=None)
-    return replace(pace, learned=pace.learned * before.iteration_time_s / after.iteration_time_s)
+def given_up(standing: Standing, reason: str) -> Decision:
+    """Default clocks for a job that could not even be judged."""
+    return _give_back(standing, "fault", reason)
 
 
 def _give_back(standing: Standing, topic: str, reason: str) -> Decision:
@@ -132,6 +85,7 @@ def _obstacle(case: Case) -> tuple[str, str] | None:
     """What forbids any plan, before anything is computed; the first reason counts."""
     job, policy = case.job, case.job.policy
     counted, needed = case.baseline_progress
+    progress = f"{counted} of {needed} iterations" if counted < needed else "not steady yet"
     stale = _stale(case)
     reasons: tuple[tuple[bool, str, str], ...] = (
         (case.mode == "off", "off", "mode is off"),
@@ -156,7 +110,7 @@ def _obstacle(case: Case) -> tuple[str, str] | None:
         (
             job.baseline is None,
             "baseline",
-            f"measuring the baseline ({counted} of {needed} iterations)",
+            f"measuring the baseline ({progress})",
         ),
     )
     return next(((topic, reason) for found, topic, reason in reasons if found), None)
@@ -194,9 +148,9 @@ def _within_reach(case: Case, standing: Standing, costs: Costs, answers: Answers
             f"target unreachable: {job.policy.slo.given_as} asks for {deadline_s:.4g} s an "
             f"iteration, default clocks give {baseline.time_mean_s:.4g} s: no change",
         )
-    standing, late = _learn_pace(case, standing, costs, deadline_s, at_default)
+    standing, late = learn_pace(case, standing, costs, deadline_s, at_default)
     ratio = standing.pace.ratio(at_default)
-    goal, promised_s = _goal(case, standing, answers, deadline_s, ratio)
+    goal, promised_s = goal_of(case, standing, answers, deadline_s, ratio)
     answer = answers.ask(costs, goal, job.policy.clocks.granularity)
     if isinstance(answer, Infeasible):
         return _give_back(
@@ -207,81 +161,6 @@ def _within_reach(case: Case, standing: Standing, costs: Costs, answers: Answers
     prospect = Prospect(costs, goal, default, baseline.time_mean_s, ratio, promised_s)
     standing = replace(standing, goal=goal)
     return _compare(case, standing, prospect, answer, late=late)
-
-
-def _learn_pace(
-    case: Case, standing: Standing, costs: Costs, deadline_s: float, at_default: float
-) -> tuple[Standing, bool]:
-    measured = case.job.current
-    if not case.measured_applied or standing.clocks is None or measured is None:
-        return standing, False
-    running = appraise(costs, standing.clocks)
-    if running is None:
-        return standing, False
-    limit_s, peer_s = deadline_s, case.job.peer_iteration_time_s
-    if peer_s is not None:
-        limit_s = max(deadline_s, peer_s * (1.0 + PEER_LATE_RATIO))
-        if measured.time_mean_s <= limit_s:
-            return standing, False  # the time measured is the straggler's, not ours
-    pace, late = learn(
-        standing.pace,
-        measured=measured,
-        modelled_s=running.iteration_time_s,
-        limit_s=limit_s,
-        at_default=at_default,
-        now_s=case.view.now_s,
-        dwell_s=_dwell_s(case),
-    )
-    return replace(standing, pace=pace), late
-
-
-def _peer_s(case: Case) -> float | None:
-    """The straggler's iteration time, where waiting for it is once an iteration."""
-    pipeline = case.job.policy.pipeline
-    if pipeline is None or pipeline.sync != "iteration":
-        return None
-    return case.job.peer_iteration_time_s
-
-
-def _goal(
-    case: Case, standing: Standing, answers: Answers, deadline_s: float, ratio: float
-) -> tuple[Goal, float]:
-    """The solver's goal in model seconds, and what it promises in real ones.
-
-    With an own deadline D and a straggler that takes T', T = max(T', min(D, T_E)): the plan
-    of a lone pipeline within D ends at min(D, T_E), so a straggler slower than that plan is
-    waited for anyway, and one faster than it changes nothing.
-    """
-    assert standing.costs is not None
-    own = Goal(_hold(standing.goal, deadline_s / ratio * (1.0 + ROUNDING), waits=False))
-    peer_s = _peer_s(case)
-    if peer_s is None:
-        return own, deadline_s
-    lone = answers.ask(standing.costs, own, case.job.policy.clocks.granularity)
-    lone_s = lone.fastest_s if isinstance(lone, Infeasible) else lone.iteration_time_s
-    wanted_s = peer_s * (1.0 - PEER_MARGIN_RATIO) / ratio
-    if wanted_s <= lone_s:
-        return own, deadline_s
-    return Goal(_hold(standing.goal, wanted_s, waits=True), waits=True), peer_s
-
-
-def _hold(held: Goal | None, wanted_s: float, *, waits: bool) -> float:
-    """The held deadline while it is a little tighter than wanted; else the wanted one."""
-    slack = GOAL_SLACK_RATIO_PEER if waits else GOAL_SLACK_RATIO
-    if held is None or held.waits != waits:
-        return wanted_s
-    tight_enough = held.deadline_s <= wanted_s * (1.0 + ROUNDING)
-    return (
-        held.deadline_s if tight_enough and held.deadline_s >= wanted_s * (1 - slack) else wanted_s
-    )
-
-
-def _dwell_s(case: Case) -> float:
-    """Between two lowerings: the operator's word, or a site's if that is longer."""
-    sites = (
-        case.view.gpus[uuid].description.min_dwell_s for stage in case.job.stages for uuid in stage
-    )
-    return max(case.job.policy.clocks.min_dwell_s, *sites)
 
 
 def _compare(
@@ -299,7 +178,7 @@ def _compare(
     before = appraise(costs, held)
     if before is None:  # the held clocks left the bounds, or the graph changed: start anew
         return _give_back(standing, "bounds", "the clocks held are no longer among those allowed")
-    limit_s = prospect.goal.deadline_s * (1.0 + GOAL_SLACK_RATIO)
+    limit_s = prospect.goal.deadline_s * (1.0 + FIT_RATIO)
     fits = not late and before.iteration_time_s <= limit_s
     after = appraise(costs, new)
     assert after is not None
@@ -307,7 +186,7 @@ def _compare(
     if new == held or (fits and gain < IMPROVEMENT_RATIO_MIN):
         return _keep(standing, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True))
-    waits_s = standing.changed_s + _dwell_s(case) - case.view.now_s
+    waits_s = standing.changed_s + dwell_s(case) - case.view.now_s
     if lowers and waits_s > 0:
         if fits:
             return Decision(

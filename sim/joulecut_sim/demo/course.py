@@ -169,6 +169,8 @@ class Course:
             PATIENCE_S, until=lambda: watch.commands.total > 0
         ):
             raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
+        if watch.commands.total:
+            self._say(f"  clocks are set under leases; {watch.commands.total} commands")
         watch.judge(tally.controlled, now_s() + phases.settle_s)
         watch.run(phases.enforce_s)
         watch.judge(None)

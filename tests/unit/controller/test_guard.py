@@ -11,9 +11,10 @@ from worlds import World
 
 from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.answers import Answers
+from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Action, Plan
-from joulecut_controller.plan.planner import Case, Standing, decide
+from joulecut_controller.plan.planner import decide
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.solve.opinion import check
@@ -78,6 +79,7 @@ def good() -> tuple[Plan, View, Authority]:
         solution=choice.solution,
     )
     authority = Authority(
+        epoch=5,
         generation_last=6,
         ttl_s=3.0,
         snapshot_age_max_s=3.0,
@@ -118,7 +120,7 @@ def _clock(plan: Plan, clock_mhz: int) -> Plan:
 SPOILS: dict[str, Spoil] = {
     "not newer": lambda p, v, a: (replace(p, generation=6), v, a),
     "is not newer": lambda p, v, a: (replace(p, generation=2**63), v, a),
-    "another leads": lambda p, v, a: (p, v, replace(a, lost="another leads")),
+    "another leads": lambda p, v, a: (p, _node(v, lambda n: replace(n, epoch_seen=9)), a),
     "not in the policy": lambda p, v, a: (replace(p, job="else"), v, a),
     "no profile": lambda p, v, a: (
         p,
@@ -247,7 +249,8 @@ def test_giving_back_is_always_right_unless_another_leads() -> None:
     )
     nothing_known = View(now_s=view.now_s)
     assert refusal(cleared, nothing_known, authority, check) == ""
-    assert refusal(cleared, nothing_known, replace(authority, lost="gone"), check) == "gone"
+    newer = _node(view, lambda node: replace(node, epoch_seen=9))
+    assert "another leads" in refusal(cleared, newer, authority, check)
 
 
 @settings(max_examples=60)

@@ -5,16 +5,18 @@ from hypothesis import strategies as st
 
 from joulecut_controller.ledger import (
     BASELINE_ITERATIONS_MIN,
-    ENERGY_SPAN_S_MIN,
-    ITERATIONS_KEPT,
-    OUTLIERS_IN_ROW,
     PENDING_MAX,
-    RECENT,
     Ledger,
     Measured,
     mature,
 )
 from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.span import (
+    ENERGY_SPAN_S_MIN,
+    ITERATIONS_KEPT,
+    OUTLIERS_IN_ROW,
+    RECENT,
+)
 from joulecut_controller.view import GpuView, Window
 from joulecut_wire.messages import (
     GpuDescription,
@@ -271,7 +273,7 @@ def test_memory_is_bounded() -> None:
     job = Job(interval_s=60.0, duration_s=0.01)
     measured = job.looks(10)
     track = job.ledger._tracks["job"]
-    assert len(track.span.durations_s) <= ITERATIONS_KEPT
+    assert track.span.iterations <= ITERATIONS_KEPT
     assert len(track.pending) <= PENDING_MAX
     assert len(track.open) <= 16
     assert measured.current is not None

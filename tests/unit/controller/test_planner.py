@@ -9,8 +9,10 @@ from worlds import World
 
 from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import appraise, default_clocks
+from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
-from joulecut_controller.plan.planner import PEER_MARGIN_RATIO, Case, Decision, Standing, decide
+from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
+from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.estimator import Sample, Subject
 from joulecut_controller.predict.profile_estimator import ProfileEstimator

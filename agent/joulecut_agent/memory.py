@@ -1,0 +1,17 @@
+"""Gives back what starting up has left behind: an agent's memory is taken from jobs.
+
+Where bytecode is not cached, compiling the NVML binding alone leaves 10 MiB of freed
+memory with the allocator; nothing after the start ever needs as much again.
+"""
+
+import contextlib
+import ctypes
+import gc
+
+
+def give_back() -> None:
+    """Once, when everything is imported. Does nothing where the C library cannot."""
+    gc.collect()
+    gc.freeze()  # what lives now lives as long as the process: not worth looking at again
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,332 @@
+"""`joulecut plan` and `joulecut frontier` as a person types them, right and wrong."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joulecut_cli import main as cli
+from joulecut_cli.progress import Progress
+from joulecut_wire.command import guarded
+
+HEADER = "stage,instruction,frequency,time,energy\n"
+# Two equal stages with three clocks; the fastest iteration takes 9 s.
+ROWS = [
+    (kind, clock, factor * time_s, energy_j * factor)
+    for kind, factor in (("forward", 1.0), ("backward", 2.0))
+    for clock, time_s, energy_j in ((1400, 1.0, 300.0), (1200, 1.1, 260.0), (900, 1.5, 240.0))
+]
+FASTEST_S = 9.0
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    lines = [f"{s},{k},{f},{t},{e}\n" for s in (0, 1) for k, f, t, e in ROWS]
+    (tmp_path / "profile.csv").write_text(HEADER + "".join(lines))
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "pipeline: {schedule: 1f1b, stages: 2, microbatches: 2}\n"
+        "profile: profile.csv\n"
+        "blocking_power_w: 50\n"
+    )
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = guarded("joulecut", lambda: cli.dispatch(list(words)))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    status, out, err = said(capsys, *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith(("joulecut: ", "joulecut plan: ", "joulecut frontier: "))
+    return err
+
+
+def test_json_has_the_contract_and_adds_up(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, "plan", str(job), "--max-slowdown", "10%", "--json")
+    assert (status, err) == (0, "")
+    plan = json.loads(out)
+    assert set(plan) == {
+        "iteration_time_s", "energy_j", "lower_bound_j", "bound_granularity", "gap",
+        "gap_of_saving", "granularity", "deadline_s", "baseline", "solve_seconds", "operations",
+    }  # fmt: skip
+    assert plan["granularity"] == plan["bound_granularity"] == "computation"
+    assert plan["baseline"]["iteration_time_s"] == FASTEST_S
+    assert plan["deadline_s"] == FASTEST_S * 1.1
+    assert plan["iteration_time_s"] <= FASTEST_S * 1.1 * (1 + 1e-9)
+    operations = plan["operations"]
+    assert len(operations) == 8
+    assert set(operations[0]) == {
+        "stage", "microbatch", "kind", "clock_mhz", "start_s", "duration_s", "energy_j",
+    }  # fmt: skip
+    rows = {(k, f): (t, e) for k, f, t, e in ROWS}
+    for operation in operations:
+        assert rows[operation["kind"], operation["clock_mhz"]] == (
+            operation["duration_s"],
+            operation["energy_j"],
+        )
+    ends = [operation["start_s"] + operation["duration_s"] for operation in operations]
+    assert max(ends) == plan["iteration_time_s"]
+    busy_s = sum(operation["duration_s"] for operation in operations)
+    work_j = sum(operation["energy_j"] for operation in operations)
+    expected_j = work_j + 50.0 * (2 * plan["iteration_time_s"] - busy_s)
+    assert plan["energy_j"] == pytest.approx(expected_j, rel=1e-12)
+    bound_j, baseline_j = plan["lower_bound_j"], plan["baseline"]["energy_j"]
+    assert plan["gap"] == pytest.approx(plan["energy_j"] / bound_j - 1)
+    assert plan["gap_of_saving"] == pytest.approx(
+        (plan["energy_j"] - bound_j) / (baseline_j - bound_j)
+    )
+
+
+def test_no_flag_means_no_slowdown(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = json.loads(said(capsys, "plan", str(job), "--json")[1])
+    assert plan["iteration_time_s"] == plan["deadline_s"] == FASTEST_S
+    assert plan["energy_j"] < plan["baseline"]["energy_j"]
+
+
+@pytest.mark.parametrize("flags", [("--max-slowdown", "2"), ("--max-slowdown=2%",)])
+def test_a_percentage_with_or_without_its_sign(
+    job: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    plan = json.loads(said(capsys, "plan", str(job), *flags, "--json")[1])
+    assert plan["deadline_s"] == FASTEST_S * 1.02
+
+
+def test_a_deadline_in_seconds(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = json.loads(said(capsys, "plan", str(job), "--deadline", "12.5", "--json")[1])
+    assert plan["deadline_s"] == 12.5
+
+
+def test_one_clock_per_gpu(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", str(job), "--granularity", "gpu", "--max-slowdown", "20", "--json")
+    plan = json.loads(said(capsys, *words)[1])
+    clocks = {(o["stage"], o["clock_mhz"]) for o in plan["operations"]}
+    assert len(clocks) == 2
+    assert (plan["granularity"], plan["bound_granularity"]) == ("gpu", "computation")
+
+
+def test_where_nothing_can_be_saved_the_gap_of_saving_is_0(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.with_name("profile.csv").write_text(
+        HEADER + "".join(f"{s},{k},900,1,1\n" for s in (0, 1) for k in ("forward", "backward"))
+    )
+    plan = json.loads(said(capsys, "plan", str(job), "--json")[1])
+    assert plan["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert plan["gap_of_saving"] <= 1.0
+
+
+def test_a_frontier_ascends(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, "frontier", str(job), "--json", "--points", "9")
+    assert (status, err) == (0, "")
+    drawn = json.loads(out)
+    assert set(drawn) == {"granularity", "points", "solve_seconds"}
+    assert set(drawn["points"][0]) == {"iteration_time_s", "energy_j", "lower_bound_j"}
+    times = [point["iteration_time_s"] for point in drawn["points"]]
+    assert times == sorted(set(times))
+    assert times[0] == FASTEST_S
+
+
+BAD_FLAGS = {
+    "both targets": (
+        ("--max-slowdown", "2", "--deadline", "9"),
+        "--max-slowdown and --deadline: both given",
+    ),
+    "a deadline too short": (
+        ("--deadline", "8.99"),
+        "8.99 s is below the fastest possible iteration time, 9 s; allowed: at least 9 s",
+    ),
+    "a negative slowdown": (("--max-slowdown", "-1"), "--max-slowdown:"),
+    "a negative slowdown, joined": (("--max-slowdown=-1%",), "--max-slowdown:"),
+    "a slowdown that is no number": (("--max-slowdown", "slow"), '"slow" is not a number'),
+    "an endless slowdown": (("--max-slowdown", "inf"), '"inf" is not a number'),
+    "no slowdown at all": (("--max-slowdown", "nan%"), "is not a number"),
+    "two signs": (("--max-slowdown", "2%%"), "is not a number"),
+    "a huge slowdown": (("--max-slowdown", "1e99"), "out of range"),
+    "an empty slowdown": (("--max-slowdown", ""), "is not a number"),
+    "a deadline of 0": (("--deadline", "0"), "--deadline:"),
+    "a deadline that is no number": (("--deadline", "9s"), '"9s" is not a number'),
+    "an endless deadline": (("--deadline", "1e999"), "out of range"),
+    "a value is missing": (("--deadline",), "expected one argument"),
+    "a later granularity": (("--granularity", "edge"), "edge is not available yet"),
+    "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, comp'),
+    "a plot": (("--plot", "x.png"), "--plot: not available yet"),
+    "a timeline": (("--timeline", "x.json"), "--timeline: not available yet"),
+    "an unknown flag": (("--fast",), "unrecognized arguments: --fast"),
+    "an abbreviated flag": (("--max", "2"), "unrecognized arguments"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_a_bad_flag_is_one_line(job: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    flags, expected = BAD_FLAGS[case]
+    assert expected in refusal(capsys, "plan", str(job), *flags)
+
+
+BAD_FRONTIER_FLAGS = {
+    "one point": (("--points", "1"), '--points: "1" is out of range; allowed: from 2'),
+    "half a point": (("--points", "2.5"), "is not a whole number"),
+    "too many points": (("--points", "1000000"), "whole number"),
+    "every granularity": (("--granularity", "all"), "all is not available yet"),
+    "a later granularity": (("--granularity", "edge"), "edge is not available yet"),
+    "a plot": (("--plot", "x.png"), "--plot: not available yet"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FRONTIER_FLAGS)
+def test_a_bad_frontier_flag_is_one_line(
+    job: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    flags, expected = BAD_FRONTIER_FLAGS[case]
+    assert expected in refusal(capsys, "frontier", str(job), *flags)
+
+
+REST = "profile: profile.csv\nblocking_power_w: 50\n"
+BAD_JOBS = {
+    "empty": ("", "job.yaml:1: not a mapping"),
+    "a list": ("- 1\n", "job.yaml:1: not a mapping"),
+    "not YAML": ("pipeline: {\n", "job.yaml:2"),
+    "an alias": ("pipeline: &a {}\nprofile: *a\n", "aliases"),
+    "an unknown key": (
+        "profil: x.csv\n",
+        "job.yaml:1: profil: unknown key (did you mean profile?)",
+    ),
+    "a missing key": ("profile: x.csv\nblocking_power_w: 1\n", "pipeline is missing"),
+    "a key twice": ("profile: a\nprofile: b\n", "key given twice"),
+    "an unknown pipeline key": (
+        "pipeline: {schedule: 1f1b, stages: 2, microbatches: 2, interleave: 2}\n" + REST,
+        "job.yaml:1: pipeline.interleave: unknown key",
+    ),
+    "no stages": (
+        "pipeline: {schedule: 1f1b, microbatches: 2}\n" + REST,
+        "pipeline: stages is missing",
+    ),
+}
+
+BAD_VALUES = {
+    "pipeline": [
+        ("[]", "pipeline: not a mapping"),
+        ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not one of them'),
+        ("{schedule: zb-h1, stages: 2, microbatches: 2}", "zb-h1 is not available yet"),
+        ("{schedule: dualpipev, stages: 2, microbatches: 2}", "dualpipev is not available yet"),
+        (
+            "{schedule: interleaved-1f1b, stages: 2, microbatches: 2}",
+            "interleaved-1f1b is not available yet",
+        ),
+        ("{schedule: 1f1b, stages: 3, microbatches: 2}", "profile has 2 stages, pipeline has 3"),
+        ("{schedule: 1f1b, stages: 1, microbatches: 2}", "profile has 2 stages, pipeline has 1"),
+        ("{schedule: 1f1b, stages: 0, microbatches: 2}", "pipeline.stages: 0 is out of range"),
+        ("{schedule: 1f1b, stages: two, microbatches: 2}", '"two" is not a whole number'),
+        ("{schedule: 1f1b, stages: 2.0, microbatches: 2}", "2 is not a whole number"),
+        ("{schedule: 1f1b, stages: true, microbatches: 2}", "true is not a whole number"),
+        ("{schedule: 1f1b, stages: 2, microbatches: -1}", "pipeline.microbatches: -1"),
+        ("{schedule: 1f1b, stages: 2, microbatches: 99999999999999999}", "out of range"),
+        ("{schedule: 1f1b, stages: 256, microbatches: 4096}", "at most 65536 operations"),
+    ],
+    "profile": [
+        ("none.csv", "No such file"),
+        (".", "Is a directory"),
+        ("3", "3 is not text"),
+        ("", "profile: no value is not text"),
+        ("[a]", "a list is not text"),
+    ],
+    "blocking_power_w": [
+        ("-1", "blocking_power_w: -1 is out of range"),
+        (".nan", "blocking_power_w: nan is out of range"),
+        (".inf", "blocking_power_w: inf is out of range"),
+        ("83 W", '"83 W" is not a number'),
+        ("1000000", "is out of range"),
+    ],
+}
+
+
+@pytest.mark.parametrize("command", ["plan", "frontier"])
+@pytest.mark.parametrize("case", BAD_JOBS)
+def test_a_bad_job_file_names_the_line(
+    job: Path, capsys: pytest.CaptureFixture[str], case: str, command: str
+) -> None:
+    text, expected = BAD_JOBS[case]
+    job.write_text(text)
+    assert expected in refusal(capsys, command, str(job))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [(key, value, line) for key, cases in BAD_VALUES.items() for value, line in cases],
+)
+def test_a_bad_value_names_its_key(
+    job: Path, capsys: pytest.CaptureFixture[str], key: str, value: str, expected: str
+) -> None:
+    lines = job.read_text().splitlines()
+    changed = [f"{key}: {value}" if line.startswith(f"{key}:") else line for line in lines]
+    job.write_text("\n".join(changed))
+    assert expected in refusal(capsys, "plan", str(job))
+
+
+def test_a_fault_of_the_profile_names_line_and_column(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = job.with_name("profile.csv")
+    profile.write_text(profile.read_text().replace("1.5,", "-1.5,", 1))
+    assert f'{profile}:4: time: "-1.5" is out of range' in refusal(capsys, "plan", str(job))
+
+
+def test_kinds_without_a_common_clock_are_bad_input_for_one_clock_per_gpu(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{s},forward,900,1,1\n{s},backward,800,1,1\n" for s in (0, 1))
+    job.with_name("profile.csv").write_text(HEADER + rows)
+    for command in ("plan", "frontier"):
+        line = refusal(capsys, command, str(job), "--granularity", "gpu")
+        assert "profile.csv: frequency: stage 0 has no clock" in line
+
+
+def test_a_missing_job_file_and_no_job_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No such file" in refusal(capsys, "plan", "/nowhere/job.yaml")
+    assert "JOB.yaml" in refusal(capsys, "plan")
+    assert "JOB.yaml" in refusal(capsys, "frontier")
+
+
+def test_as_a_process(job: Path) -> None:
+    """The installed way in: exit status, one line, and a closed pipe that is no error."""
+    command = [sys.executable, "-m", "joulecut_cli.main", "plan", str(job)]
+    good = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.startswith(f"{job}: 1f1b, 2 stages x 2 microbatches")
+    bad = subprocess.run([*command, "--deadline", "1"], capture_output=True, text=True, check=False)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.count("\n") == 1
+
+
+def test_progress_shows_on_a_terminal_and_wipes_itself_out() -> None:
+    above, below = pty.openpty()
+    try:
+        with os.fdopen(below, "w") as terminal:
+            with Progress("planning job", terminal, patience_s=0.0) as progress:
+                progress.advance(3, 50)
+                seen = b""
+                limit_s = time.monotonic() + 30.0
+                while b"3 of 50" not in seen and time.monotonic() < limit_s:
+                    seen += os.read(above, 1024)
+            assert b"planning job" in seen
+            assert b"3 of 50" in seen
+            assert os.read(above, 1024).endswith(b"\x1b[K")
+    finally:
+        os.close(above)
+
+
+def test_progress_is_silent_elsewhere_and_for_the_quick() -> None:
+    with Progress("planning", io.StringIO(), patience_s=0.0) as progress:
+        progress.advance(1, 2)
+        stream = progress._stream
+    assert stream.getvalue() == ""  # type: ignore[attr-defined]

@@ -1,0 +1,103 @@
+"""What /metrics shows of a board: only names of the contract, and only what is there."""
+
+from dataclasses import replace
+
+import boards
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from joulecut_controller.board import Board
+from joulecut_controller.meters import Meters
+from joulecut_controller.telemetry import BoardCollector
+from joulecut_wire import metrics
+
+
+class Shown:
+    """A collector over a board that may be exchanged."""
+
+    def __init__(self, board: Board | None) -> None:
+        self.board = board
+        self.meters = Meters()
+        self.registry = CollectorRegistry()
+        collector = BoardCollector(lambda: self.board, self.meters, epoch=7, leads=lambda: True)
+        self.registry.register(collector)
+
+    def families(self) -> dict[str, Metric]:
+        text = generate_latest(self.registry).decode()
+        return {family.name: family for family in text_string_to_metric_families(text)}
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+def test_every_name_and_label_is_in_the_contract() -> None:
+    known = {metric.full_name: metric for metric in metrics.CONTROLLER}
+    for shown in (Shown(boards.board()), Shown(boards.measuring()), Shown(boards.empty())):
+        for family in shown.families().values():
+            for sample in family.samples:
+                base = sample.name
+                for suffix in ("_bucket", "_sum", "_count"):
+                    base = base.removesuffix(suffix)
+                metric = known[base]
+                assert set(sample.labels) - {"le"} == set(metric.labels), sample
+                assert family.documentation == metric.help
+                assert not base.endswith("_created")
+
+
+def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
+    shown = Shown(boards.board())
+    shown.meters.last_success_unix_s = 1.0
+    names = {sample.name for family in shown.families().values() for sample in family.samples}
+    for metric in metrics.CONTROLLER:
+        wanted = metric.full_name + ("_count" if metric.kind == "histogram" else "")
+        assert wanted in names, wanted
+
+
+def test_figures_are_those_of_the_board() -> None:
+    board = boards.board()
+    (job,) = board.jobs
+    name = job.view.policy.name
+    shown = Shown(board)
+    assert job.view.current is not None
+    assert job.view.baseline is not None
+    assert job.decision is not None
+    seconds = shown.value("joulecut_job_iteration_time_seconds", job=name, kind="measured")
+    assert seconds == job.view.current.time_mean_s
+    slowdown = shown.value("joulecut_job_slowdown_ratio", job=name)
+    assert slowdown == job.view.current.time_mean_s / job.view.baseline.time_mean_s - 1.0
+    assert shown.value("joulecut_plan_generation", job=name) == job.decision.generation
+    assert shown.value("joulecut_controller_mode", job=name, mode="enforce") == 1.0
+    assert shown.value("joulecut_controller_mode", job=name, mode="recommend") == 0.0
+    for action in job.decision.actions:
+        hertz = shown.value("joulecut_plan_clock_hertz", job=name, uuid=action.uuid)
+        assert hertz == (None if action.clock_mhz is None else action.clock_mhz * 1e6)
+
+
+def test_a_job_that_left_leaves_no_series() -> None:
+    shown = Shown(boards.board())
+    assert any(f.samples for n, f in shown.families().items() if n.startswith("joulecut_job"))
+    shown.board = boards.empty()
+    left = [f.samples for n, f in shown.families().items() if n.startswith("joulecut_job")]
+    assert not any(left)
+
+
+def test_savings_never_fall_though_the_board_may() -> None:
+    board = boards.board()
+    (job,) = board.jobs
+    shown = Shown(board)
+    labels = {"job": job.view.policy.name, "basis": "measured"}
+    before = shown.value("joulecut_job_energy_saved_joules_total", **labels)
+    assert before == job.saved_measured_j
+    shown.board = replace(board, jobs=(replace(job, saved_measured_j=-5.0),))
+    assert shown.value("joulecut_job_energy_saved_joules_total", **labels) == before
+
+
+def test_histograms_are_cumulative() -> None:
+    shown = Shown(None)
+    for seconds in (0.0005, 0.3, 100.0):
+        shown.meters.passes.add(seconds)
+    assert shown.value("joulecut_reconcile_seconds_bucket", le="0.001") == 1.0
+    assert shown.value("joulecut_reconcile_seconds_bucket", le="0.5") == 2.0
+    assert shown.value("joulecut_reconcile_seconds_bucket", le="+Inf") == 3.0
+    assert shown.value("joulecut_reconcile_seconds_count") == 3.0
+    assert shown.value("joulecut_reconcile_seconds_sum") == 100.3005

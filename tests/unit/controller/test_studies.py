@@ -1,0 +1,133 @@
+"""Long computations: beside the passes, one at a time, newest question only."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+from worlds import World
+
+from joulecut_controller.frontiers import RENEW_S, Frontiers
+from joulecut_controller.plan.answers import Answers
+from joulecut_controller.plan.case import Case, Standing
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.planner import decide
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.solve.problem import Problem, Solution
+from joulecut_controller.solve.solver import Solver, frontier
+from joulecut_controller.studies import Studies
+from joulecut_controller.view import JobView, View, Window
+from joulecut_controller.workload import Granularity
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def run(body: Callable[[Studies], Awaitable[None]]) -> None:
+    async def go() -> None:
+        studies = Studies()
+        await body(studies)
+        await studies.stop()
+
+    asyncio.run(go())
+
+
+def test_the_newest_question_of_a_key_is_the_one_answered() -> None:
+    got: list[str] = []
+    gate = threading.Event()
+
+    def slow() -> str:
+        gate.wait(10)
+        return "old"
+
+    async def body(studies: Studies) -> None:
+        studies.want(("topic", "job"), slow, got.append)
+        await asyncio.sleep(0.05)
+        studies.want(("topic", "job"), lambda: "new", got.append)
+        gate.set()
+        await settled(lambda: got == ["new"])
+        assert not studies.pending(("topic", "job"))
+
+    run(body)
+
+
+def test_one_at_a_time_and_a_job_that_left_is_dropped() -> None:
+    running: list[int] = []
+    most: list[int] = []
+    got: list[str] = []
+
+    def work(name: str) -> Callable[[], str]:
+        def counted() -> str:
+            running.append(1)
+            most.append(len(running))
+            running.pop()
+            return name
+
+        return counted
+
+    async def body(studies: Studies) -> None:
+        for name in ("a", "b", "c"):
+            studies.want(("topic", name), work(name), got.append)
+        studies.keep_only({"a", "c"})
+        await settled(lambda: len(got) == 2)
+        assert sorted(got) == ["a", "c"]
+        assert max(most) == 1
+
+    run(body)
+
+
+def costs() -> Costs:
+    world = World(stages=2, microbatches=4)
+    state = world.observe(world.now_s)
+    job = JobView(
+        policy=world.policy(slo=Slo(max_slowdown=0.02)).jobs[0],
+        stages=tuple((uuid,) for uuid in world.uuids),
+        loads=(),
+        baseline=Window(64, world.plant.iterate([1410, 1410]).own_s, 0.0, None, None),
+        current=None,
+        generation_running=0,
+        peer_iteration_time_s=None,
+        report_age_s=0.0,
+    )
+    view = View(world.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus}, (job,))
+    case = Case(view, job, "recommend", False, (64, 30), {}, False, 3.0)
+    estimator = ProfileEstimator({world.job: world.profile()})
+    found = decide(case, Standing(), estimator, Answers(Solver)).standing.costs
+    assert found is not None
+    return found
+
+
+def test_a_frontier_is_computed_once_and_shown_in_real_seconds() -> None:
+    asked: list[Granularity] = []
+    priced = costs()
+
+    def counting(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
+        asked.append(granularity)
+        return frontier(problem, points, granularity)
+
+    async def body(studies: Studies) -> None:
+        frontiers = Frontiers(counting, studies)
+        assert frontiers.points("demo", priced, 1.0) == ()
+        frontiers.ask("demo", priced, "gpu", 0.0)
+        frontiers.ask("demo", priced, "gpu", 0.1)
+        await settled(lambda: bool(frontiers.points("demo", priced, 1.0)))
+        frontiers.ask("demo", priced, "gpu", 2 * RENEW_S)
+        assert asked == ["gpu"]
+        plain = frontiers.points("demo", priced, 1.0)
+        times = [point.iteration_time_s for point in plain]
+        assert times == sorted(times)
+        assert all(point.lower_bound_j <= point.energy_j for point in plain)
+        waiting_w = priced.problem.time_price_w
+        for point, real in zip(plain, frontiers.points("demo", priced, 1.1), strict=True):
+            longer_s = real.iteration_time_s - point.iteration_time_s
+            assert abs(longer_s - 0.1 * point.iteration_time_s) < 1e-9
+            assert abs(real.energy_j - point.energy_j - waiting_w * longer_s) < 1e-9
+        frontiers.keep_only([])
+        assert frontiers.points("demo", priced, 1.0) == ()
+
+    run(body)
