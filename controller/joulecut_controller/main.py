@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from joulecut_controller import config as configuration
 from joulecut_controller.config import Config
 from joulecut_controller.fleet import GrpcFleet
-from joulecut_controller.pacing import Pacing, renewal_s
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.reconcile import Reconciler, Solving
+from joulecut_controller.reconcile.pacing import Pacing, renewal_s
+from joulecut_controller.reconcile.reconciler import Reconciler, Solving
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver, frontier
 from joulecut_controller.sources.policy_file import PolicyFile

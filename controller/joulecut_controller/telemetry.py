@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.meters import BUCKETS_S, Histogram, Meters
+from joulecut_controller.reconcile.meters import BUCKETS_S, Histogram, Meters
 from joulecut_wire import metrics as m
 
 HERTZ_PER_MHZ = 1e6

@@ -89,5 +89,7 @@ def test_the_controller_role_starts(wheel: Path, tmp_path: Path, constraints: st
     assert said.returncode == 2
     assert "missing.yaml" in said.stderr
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    loaded = env.runs("import joulecut_controller.reconcile, joulecut_controller.web.app")
+    loaded = env.runs(
+        "import joulecut_controller.reconcile.reconciler, joulecut_controller.web.app"
+    )
     assert loaded.returncode == 0, loaded.stderr

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.frontiers import Frontier
 from joulecut_controller.hardware import ClockOption
-from joulecut_controller.pacing import Pacing
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Store
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.reconcile import Reconciler, Solving
+from joulecut_controller.reconcile.frontiers import Frontier
+from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.reconciler import Reconciler, Solving
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver
 from joulecut_controller.view import GpuView, NodeView

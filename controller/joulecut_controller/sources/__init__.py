@@ -1,1 +1,4 @@
-"""Where evidence comes from: files today, rate sources later. Each reads one thing and says what is wrong with it."""
+"""Where evidence comes from: files today, rate sources later.
+
+Each module reads one thing, and says in one line what is wrong with it.
+"""

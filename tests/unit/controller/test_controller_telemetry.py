@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board
-from joulecut_controller.meters import Meters
+from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.telemetry import BoardCollector
 from joulecut_wire import metrics
 

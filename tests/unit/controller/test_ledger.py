@@ -3,20 +3,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.ledger import (
+from joulecut_controller.observe.ledger import (
     BASELINE_ITERATIONS_MIN,
     PENDING_MAX,
     Ledger,
     Measured,
     mature,
 )
-from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.span import (
+from joulecut_controller.observe.span import (
     ENERGY_SPAN_S_MIN,
     ITERATIONS_KEPT,
     OUTLIERS_IN_ROW,
     RECENT,
 )
+from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView, Window
 from joulecut_wire.messages import (
     GpuDescription,

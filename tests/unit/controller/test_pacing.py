@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.config import INTERVAL_S_MAX, INTERVAL_S_MIN
-from joulecut_controller.pacing import Pacing, renewal_s
+from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 
 INTERVALS = st.floats(INTERVAL_S_MIN, INTERVAL_S_MAX)
 

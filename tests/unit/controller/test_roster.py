@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from joulecut_controller.observe.roster import SILENCE_S_MIN, Roster
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Slo
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.roster import SILENCE_S_MIN, Roster
 from joulecut_controller.view import GpuView
 from joulecut_controller.workload import Pipeline
 from joulecut_wire.messages import GpuDescription, IterationReport

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 
 from worlds import World
 
-from joulecut_controller.frontiers import RENEW_S, Frontiers
 from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.reconcile.frontiers import RENEW_S, Frontiers
+from joulecut_controller.reconcile.studies import Studies
 from joulecut_controller.solve.problem import Problem, Solution
 from joulecut_controller.solve.solver import Solver, frontier
-from joulecut_controller.studies import Studies
 from joulecut_controller.view import JobView, View, Window
 from joulecut_controller.workload import Granularity
 

@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from joulecut_controller.audit import Audit
 from joulecut_controller.board import Board
-from joulecut_controller.frontiers import Frontier, Frontiers
-from joulecut_controller.leases import Leases
-from joulecut_controller.lessons import teach
-from joulecut_controller.meters import Meters
-from joulecut_controller.observe import Observer, Sighting
-from joulecut_controller.pacing import Pacing
+from joulecut_controller.observe.observer import Observer, Sighting
 from joulecut_controller.plan.answers import Answers, Prepare
 from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.case import Case
@@ -29,8 +23,14 @@ from joulecut_controller.plan.planner import Decision, decide, given_up
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.predict.estimator import Estimator
-from joulecut_controller.steward import Desk, Steward
-from joulecut_controller.studies import Studies
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.frontiers import Frontier, Frontiers
+from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.lessons import teach
+from joulecut_controller.reconcile.meters import Meters
+from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.steward import Desk, Steward
+from joulecut_controller.reconcile.studies import Studies
 from joulecut_controller.view import View
 from joulecut_controller.workload import Profile
 from joulecut_wire.errors import BadInput, JoulecutError

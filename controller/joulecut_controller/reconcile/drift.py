@@ -5,8 +5,8 @@ else had a hand in it, or the agent was started again. Pure; whoever asks decide
 follows, and never fights.
 """
 
-from joulecut_controller.leases import Holding
-from joulecut_controller.observe import Sighting
+from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.reconcile.leases import Holding
 from joulecut_controller.view import View
 
 CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift

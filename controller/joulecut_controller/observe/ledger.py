@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from joulecut_controller.observe.span import ITERATIONS_KEPT, RECENT, Iteration, Span, stderr_s
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.span import ITERATIONS_KEPT, RECENT, Iteration, Span, stderr_s
 from joulecut_controller.view import GpuView, StageLoad, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess

@@ -7,14 +7,9 @@ in order for its job, writes the trail, and stands back for a while after a fail
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.account import Account
-from joulecut_controller.audit import Audit
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.drift import as_asked, drift_of
-from joulecut_controller.leases import Leases, Place
-from joulecut_controller.ledger import BASELINE_ITERATIONS_MIN
-from joulecut_controller.lessons import Errors
-from joulecut_controller.observe import Observer, Sighting
+from joulecut_controller.observe.ledger import BASELINE_ITERATIONS_MIN
+from joulecut_controller.observe.observer import Observer, Sighting
 from joulecut_controller.plan.actions import actions_for, give_back
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.guard import Authority, Check, refusal
@@ -22,6 +17,11 @@ from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
+from joulecut_controller.reconcile.account import Account
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.drift import as_asked, drift_of
+from joulecut_controller.reconcile.leases import Leases, Place
+from joulecut_controller.reconcile.lessons import Errors
 from joulecut_controller.view import View, Window
 from joulecut_wire.errors import JoulecutError
 

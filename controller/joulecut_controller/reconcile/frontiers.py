@@ -9,8 +9,8 @@ from functools import partial
 
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.reconcile.studies import Studies
 from joulecut_controller.solve.problem import Problem, Solution
-from joulecut_controller.studies import Studies
 from joulecut_controller.workload import Granularity
 
 Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]

@@ -7,7 +7,7 @@ nothing measures the power of single operations within an iteration.
 
 from dataclasses import dataclass
 
-from joulecut_controller.ledger import Measured
+from joulecut_controller.observe.ledger import Measured
 from joulecut_controller.predict.estimator import Estimator, Sample, Subject
 from joulecut_controller.view import JobView, StageLoad
 from joulecut_controller.workload import KINDS, Kind

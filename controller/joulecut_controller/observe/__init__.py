@@ -1,0 +1,1 @@
+"""From what agents and jobs said to one `View`: who works what, and what it took and drew."""
