@@ -99,7 +99,7 @@ def test_the_same_for_programs(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((), "joulecut: joulecut policy: no action; allowed: joulecut policy check FILE [--json]"),
+        ((), "joulecut policy: no action; allowed: joulecut policy check FILE [--json]"),
         (("show",), "'show' is no action"),
         (("check",), "FILE"),
         (("check", "nowhere.yaml"), "nowhere.yaml: No such file or directory"),

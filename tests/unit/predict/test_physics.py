@@ -39,11 +39,15 @@ def _worst(fitted: Physics, truth: Physics) -> tuple[float, float]:
 @settings(max_examples=40, deadline=None)
 @given(truth=physics())
 def test_a_curve_of_this_form_is_found_again(truth: Physics) -> None:
-    """Its numbers trade off against each other, so the curve is compared and not they."""
+    """Its numbers trade off against each other, so the curve is compared and not they.
+
+    Bounds: knee and cap are searched on a grid, so a true one between two clocks is missed by
+    up to half a step; at the steepest slope drawn here that is 2 % of power at one clock.
+    """
     (fitted,) = fit([_sweep(truth)])
     time_error, power_error = _worst(fitted, truth)
     assert time_error < 0.01
-    assert power_error < 0.02
+    assert power_error < 0.03
 
 
 @settings(max_examples=40, deadline=None)
