@@ -6,54 +6,81 @@ Computed from the job's profile alone, with no cluster: predicted, never measure
 import json
 import time
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from joulecut_cli import figures
-from joulecut_cli.granularity import not_yet, read_granularity
+from joulecut_cli import figures, plot
+from joulecut_cli.granularity import ALL, SHOWN, read_granularities
 from joulecut_cli.jobfile import JobFile, read
-from joulecut_cli.progress import Progress
-from joulecut_controller.solve.problem import NoCommonClock, Solution
+from joulecut_cli.progress import Progress, solving
+from joulecut_controller.solve.frontier import Frontier
+from joulecut_controller.solve.problem import Goal, NoCommonClock, Solution
 from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import frontier
+from joulecut_controller.solve.solver import prepared
+from joulecut_controller.workload import Granularity
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut frontier"
 POINTS = 50
+COMPARED = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # slowdowns people ask for
 POINTS_MAX = 10_000  # at 20 ms each some minutes; more than any plot can show
 
 
 def run(argv: list[str]) -> int:
     """Prints the frontier of one job. Raises BadInput."""
     options = _parse(argv)
-    granularity = read_granularity(options.granularity, later=("edge", "all"))
+    granularities = read_granularities(options.granularity)
     points = _points(options.points)
+    picture = plot.target(options.plot)
     job = read(options.job)
     problem = job.problem()
+    drawn: dict[Granularity, tuple[Solution, ...]] = {}
+    frontiers: dict[Granularity, Frontier] = {}
     began_s = time.perf_counter()
     try:
-        with Progress(f"frontier of {options.job.name}") as progress:
-            found = frontier(problem, points, granularity, progress=progress.advance)
+        with Progress(solving(f"frontier of {options.job.name}")) as progress:
+            for granularity in granularities:
+                frontiers[granularity] = prepared(problem, granularity)
+                drawn[granularity] = frontiers[granularity].points(points, progress.advance)
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     seconds = time.perf_counter() - began_s
+    if picture is not None:
+        title = f"{options.job.stem}: energy against iteration time"
+        chart, rows = plot.of_frontier(title, baseline(problem), tuple(drawn.values()))
+        plot.write(
+            picture, chart, ("", "iteration", "energy"), rows, job.title(options.granularity)
+        )
     if options.json:
-        shown = {
-            "granularity": granularity,
+        print(json.dumps(_json(drawn, seconds), allow_nan=False, indent=1))
+    elif len(drawn) > 1:
+        print("\n".join(_comparison(job, baseline(problem), frontiers, drawn, seconds)))
+    else:
+        print("\n".join(_text(job, baseline(problem), drawn[granularities[0]], seconds)))
+    return FINE
+
+
+def _json(found: Mapping[Granularity, Sequence[Solution]], seconds: float) -> dict[str, Any]:
+    """One granularity as such; of several one object each, by name."""
+    each: dict[str, Any] = {
+        granularity: {
             "points": [
                 {
                     "iteration_time_s": point.iteration_time_s,
                     "energy_j": point.energy_j,
                     "lower_bound_j": point.lower_bound_j,
                 }
-                for point in found
-            ],
-            "solve_seconds": seconds,
+                for point in points
+            ]
         }
-        print(json.dumps(shown, allow_nan=False, indent=1))
-    else:
-        print("\n".join(_text(job, baseline(problem), found, seconds)))
-    return FINE
+        for granularity, points in found.items()
+    }
+    if len(each) > 1:
+        return {**each, "solve_seconds": seconds}
+    ((granularity, drawn),) = each.items()
+    return {"granularity": granularity, **drawn, "solve_seconds": seconds}
 
 
 def _parse(argv: list[str]) -> Namespace:
@@ -61,13 +88,13 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument("--points", metavar="N", help=f"at most so many (default {POINTS})")
     parser.add_argument(
-        "--granularity", default="computation", help="gpu or computation (default computation)"
+        "--granularity",
+        default="computation",
+        help=f"{SHOWN}, or {ALL} beside each other (default computation)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--plot", metavar="FILE", help="not available yet")
-    options = parser.parse_args(argv)
-    not_yet(options, "plot")
-    return options
+    parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
+    return parser.parse_args(argv)
 
 
 def _points(word: str | None) -> int:
@@ -105,3 +132,45 @@ def _text(
         "",
         f"{len(found)} points in {seconds:.2f} s; {against}",
     ]
+
+
+def _comparison(
+    job: JobFile,
+    fastest: Solution,
+    frontiers: Mapping[Granularity, Frontier],
+    drawn: Mapping[Granularity, Sequence[Solution]],
+    seconds: float,
+) -> list[str]:
+    """What each granularity saves within the same slowdowns, and what none can exceed."""
+    head = ["at most slower", *frontiers, "no plan saves more than"]
+    rows = []
+    for slowdown in COMPARED:
+        goal = Goal(fastest.iteration_time_s * (1 + slowdown))
+        found = [_within(frontier, goal) for frontier in frontiers.values()]
+        bound_j = max(s.lower_bound_j for s in found if s and s.bound_granularity == "computation")
+        cells = [_saved(fastest, None if s is None else s.energy_j) for s in found]
+        rows.append([figures.percent(slowdown), *cells, _saved(fastest, bound_j)])
+    ends = [
+        f"{granularity}: {len(points)} points from {figures.seconds(points[0].iteration_time_s)} "
+        f"to {figures.seconds(points[-1].iteration_time_s)}, "
+        f"gap at most {max(point.gap for point in points) * 100:.2f} %"
+        for granularity, points in drawn.items()
+    ]
+    return [
+        *job.title(ALL),
+        f"baseline {figures.seconds(fastest.iteration_time_s)}, {figures.joules(fastest.energy_j)}",
+        "",
+        "saved by clocks that change",
+        *figures.table(head, rows, frozenset(head)),
+        "",
+        *ends,
+        f"solved in {seconds:.2f} s",
+    ]
+
+
+def _within(frontier: Frontier, goal: Goal) -> Solution | None:
+    return frontier.at(goal) if goal.deadline_s >= frontier.fastest_s else None
+
+
+def _saved(fastest: Solution, energy_j: float | None) -> str:
+    return figures.percent(None if energy_j is None else 1 - energy_j / fastest.energy_j)

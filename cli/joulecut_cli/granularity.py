@@ -1,25 +1,25 @@
-"""Which granularities a command takes, and what has to wait for a later version."""
-
-from argparse import Namespace
+"""Which granularities a command takes."""
 
 from joulecut_controller.workload import GRANULARITIES, Granularity
 from joulecut_wire.errors import BadInput
 
-BUILT: tuple[Granularity, ...] = ("gpu", "computation")
+BUILT: tuple[Granularity, ...] = GRANULARITIES
+ALL = "all"
+SHOWN = ", ".join(BUILT)
 
 
-def read_granularity(word: str, later: tuple[str, ...] = ("edge",)) -> Granularity:
-    """Raises BadInput for what is unknown or, by name, for what is `later`."""
+def read_granularity(word: str) -> Granularity:
+    """Raises BadInput for what is none."""
+    return _one(word, SHOWN)
+
+
+def read_granularities(word: str) -> tuple[Granularity, ...]:
+    """One of them, or all. Raises BadInput."""
+    return BUILT if word == ALL else (_one(word, f"{SHOWN}, {ALL}"),)
+
+
+def _one(word: str, allowed: str) -> Granularity:
     for granularity in BUILT:
         if word == granularity:
             return granularity
-    known = word in GRANULARITIES or word in later
-    what = f"{word} is not available yet" if known else f'"{word}" is none'
-    raise BadInput("--granularity", what, ", ".join(BUILT))
-
-
-def not_yet(options: Namespace, *flags: str) -> None:
-    """Refuses flags that are part of the command but not built."""
-    for flag in flags:
-        if getattr(options, flag) is not None:
-            raise BadInput(f"--{flag}", "not available yet", "--json")
+    raise BadInput("--granularity", f'"{word}" is none', allowed)

@@ -5,112 +5,201 @@ pipeline: {schedule: 1f1b, stages: 8, microbatches: 12}
 profile: stage_profile.csv     # relative to this file
 blocking_power_w: 83.64        # what a GPU draws while it waits for its neighbours
 ```
-Read strictly: a key that is not known may be one that matters.
+Read strictly: a key that is not known may be one that matters. docs/jobfile.md has them all.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-from joulecut_controller.model import mismatch, problem
-from joulecut_controller.policy.quantity import Fault, choice, nearest, number, text, whole
-from joulecut_controller.policy.schema import (
-    MICROBATCHES_MAX,
-    POWER_W_MAX,
-    SCHEDULES_LATER,
-    STAGES_MAX,
+from joulecut_cli.jitterkeys import Jitter, read_jitter
+from joulecut_cli.jobkeys import (
+    GRAPH_KEYS,
+    KEYS,
+    LATER_KEYS,
+    Costs,
+    mapping,
+    must_be_bounded,
+    read_costs,
+    read_pipeline,
+    value,
 )
+from joulecut_controller.graph import Circular, build
+from joulecut_controller.graph.build import deadlock
+from joulecut_controller.graph.shape import kinds_of
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.model import completed, lockstep, mismatch, priced, problem
+from joulecut_controller.policy.quantity import number, text
+from joulecut_controller.policy.schema import POWER_W_MAX
 from joulecut_controller.solve.problem import Problem
+from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
-from joulecut_controller.workload import SCHEDULES, Granularity, Pipeline, Profile, Schedule
-from joulecut_wire.document import Document, KeyPath, load
+from joulecut_controller.sources.graph_file import GraphFile
+from joulecut_controller.workload import KINDS, SENDS, Kind, Pipeline, Profile
+from joulecut_wire.document import Document, load
+from joulecut_wire.errors import BadInput
 
-OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; beyond that nobody waits
+MEMBERS_MAX = 64  # GPUs of one tensor-parallel group; published ones have 8
+# Below a hundredth neither half would be worth an operation of its own.
+SHARE_MIN, SHARE_MAX = 0.01, 0.99
 
-_KEYS = ("pipeline", "profile", "blocking_power_w")
-_PIPELINE_KEYS = ("schedule", "stages", "microbatches")
-
-_Value = TypeVar("_Value")
+_PATH = text(4096, "a path")
 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One job as its file describes it."""
+    """One job as its file describes it. With `graph` the shape of the pipeline only counts."""
 
     path: Path
     pipeline: Pipeline
     profile: Profile
     blocking_power_w: float
+    graph: GraphFile | None = None
+    jitter: Jitter | None = None
 
-    def title(self, granularity: Granularity) -> list[str]:
+    def title(self, granularity: str) -> list[str]:
         """What is computed, and what the numbers mean."""
-        shape = f"{self.pipeline.stages} stages x {self.pipeline.microbatches} microbatches"
+        p = self.pipeline
+        if self.graph is None:
+            shape = f"{p.schedule}, {p.stages} stages x {p.microbatches} microbatches"
+            shape += f" x {p.chunks} chunks" if p.chunks > 1 else ""
+        else:
+            count = len(self.graph.graph.operations)
+            shape = f"explicit graph, {p.stages} stages, {count} operations"
         return [
-            f"{self.path}: {self.pipeline.schedule}, {shape}, granularity {granularity}",
+            f"{self.path}: {shape}, granularity {granularity}",
             "one iteration, one GPU per stage; predicted from the profile, not measured",
         ]
 
     def problem(self) -> Problem:
-        return problem(self.pipeline, self.profile, self.blocking_power_w)
+        if self.graph is None:
+            return problem(self.pipeline, self.profile, self.blocking_power_w)
+        fixed: dict[ClockOption, tuple[ClockOption, ...]] = {}  # equal costs share one menu
+        menus = [
+            fixed.setdefault(cost.fixed, (cost.fixed,))
+            if cost.fixed is not None
+            else self.profile.options[cost.row, cost.kind]
+            for cost in self.graph.costs
+        ]
+        return priced(self.graph.graph, menus, self.blocking_power_w)
 
 
 def read(path: Path) -> JobFile:
-    """Reads a job file and its profile. Raises BadInput with file, line and key."""
+    """Reads a job file and what it names. Raises BadInput with file, line and key."""
     document = load(path)
-    data = _mapping(document, (), document.data, _KEYS)
-    shape = _mapping(document, ("pipeline",), data["pipeline"], _PIPELINE_KEYS)
-    pipeline = _pipeline(document, shape)
-    power_w = _value(
-        document, ("blocking_power_w",), data["blocking_power_w"], number(0.0, POWER_W_MAX)
+    if isinstance(document.data, dict) and "graph" in document.data:
+        return _explicit(document, path)
+    data = mapping(document, (), document.data, KEYS, LATER_KEYS)
+    pipeline = read_pipeline(document, data["pipeline"])
+    costs = read_costs(document, data)
+    pipeline = replace(
+        pipeline,
+        transfers=costs.transfers,
+        tensor_collective="tensor-forward" in costs.kinds,
+        data_collective="collective" in costs.kinds,
+        optimizer="optimizer" in costs.kinds,
     )
-    name = _value(document, ("profile",), data["profile"], text(4096, "a path"))
-    profile = profile_file.read(path.parent / name)
+    must_be_bounded(document, pipeline)
+    power_w = _power_w(document, data)
+    profile, name = _profile(document, path, data["profile"], power_w)
+    profile = _split(document, pipeline, profile, data.get("weight_share"))
+    profile = _with_fixed(pipeline, profile, costs)
     complaint = mismatch(pipeline, profile)
     if complaint:
-        allowed = f"the {profile.stages} of {name}, no more and no fewer"
-        raise document.bad(("pipeline", "stages"), complaint, allowed)
-    return JobFile(path, pipeline, profile, power_w)
+        raise _mismatch(document, pipeline, profile, complaint, name)
+    if pipeline.transfers == "synchronous":
+        try:
+            build(pipeline)
+        except Circular as error:
+            place = ("communication", "synchronous")
+            raise document.bad(place, deadlock(error), "synchronous: false") from None
+    return JobFile(path, pipeline, profile, power_w, jitter=read_jitter(document, data))
 
 
-def _pipeline(document: Document, shape: dict[str, object]) -> Pipeline:
-    where = ("pipeline",)
-    schedule: Schedule = _value(
-        document, (*where, "schedule"), shape["schedule"], choice(*SCHEDULES, *SCHEDULES_LATER)
+def _explicit(document: Document, path: Path) -> JobFile:
+    """A job whose graph is a file; it needs a profile only where costs refer to one."""
+    data = mapping(document, (), document.data, GRAPH_KEYS, ("profile", "jitter"))
+    name = value(document, ("graph",), data["graph"], _PATH)
+    graph = graph_file.read(path.parent / name)
+    power_w = _power_w(document, data)
+    profile = Profile({})
+    if "profile" in data:
+        profile, _ = _profile(document, path, data["profile"], power_w)
+    for operation, cost in zip(graph.graph.operations, graph.costs, strict=True):
+        if cost.fixed is None and (cost.row, cost.kind) not in profile.options:
+            what = f"{operation} has no cost: no {cost.kind} of stage {cost.row} in the profile"
+            allowed = "such rows in profile, or time_s and energy_j"
+            raise BadInput(str(path.parent / name), what, allowed)
+    operations = graph.graph.operations
+    pipeline = Pipeline(
+        "explicit", len(graph.graph.order), 1 + max(o.microbatch for o in operations)
     )
-    if schedule not in SCHEDULES:
-        what = f"schedule {schedule} is not available yet"
-        raise document.bad((*where, "schedule"), what, " | ".join(SCHEDULES))
-    stages = _value(document, (*where, "stages"), shape["stages"], whole(1, STAGES_MAX))
-    microbatches = _value(
-        document, (*where, "microbatches"), shape["microbatches"], whole(1, MICROBATCHES_MAX)
-    )
-    if 2 * stages * microbatches > OPERATIONS_MAX:
-        what = f"{stages} stages x {microbatches} microbatches x 2 operations"
-        raise document.bad((*where, "microbatches"), what, f"at most {OPERATIONS_MAX} operations")
-    return Pipeline(schedule, stages, microbatches)
+    return JobFile(path, pipeline, profile, power_w, graph, read_jitter(document, data))
 
 
-def _mapping(
-    document: Document, path: KeyPath, value: object, keys: tuple[str, ...]
-) -> dict[str, object]:
-    """A mapping with exactly these keys."""
-    if not isinstance(value, dict):
-        raise document.bad(path, "not a mapping", f"the keys {', '.join(keys)}")
-    for key in value:
-        if key not in keys:
-            what = f"unknown key{nearest(key, keys)}"
-            raise document.bad((*path, key), what, ", ".join(keys))
-    for key in keys:
-        if key not in value:
-            raise document.bad(path, f"{key} is missing", f"the keys {', '.join(keys)}")
-    return value
+def _power_w(document: Document, data: dict[str, object]) -> float:
+    key = ("blocking_power_w",)
+    return value(document, key, data["blocking_power_w"], number(0.0, POWER_W_MAX))
 
 
-def _value(
-    document: Document, path: KeyPath, value: object, reader: Callable[[object], _Value]
-) -> _Value:
+def _profile(document: Document, path: Path, given: object, power_w: float) -> tuple[Profile, str]:
+    """One profile, or one per GPU of a tensor-parallel group put together; and its name."""
+    if not isinstance(given, list):
+        name = value(document, ("profile",), given, _PATH)
+        return profile_file.read(path.parent / name), name
+    if not 1 <= len(given) <= MEMBERS_MAX:
+        what = f"a list of {len(given)}"
+        raise document.bad(("profile",), what, f"1 to {MEMBERS_MAX} paths, one per GPU")
+    names = [value(document, ("profile", i), item, _PATH) for i, item in enumerate(given)]
     try:
-        return reader(value)
-    except Fault as fault:
-        raise document.bad(path, fault.what, fault.allowed) from None
+        together = lockstep([profile_file.read(path.parent / n) for n in names], power_w)
+    except BadInput:
+        raise
+    except ValueError as error:
+        allowed = "profiles of the same stages, instructions and clocks"
+        raise document.bad(("profile",), str(error), allowed) from None
+    return together, ", ".join(names)
+
+
+def _split(document: Document, pipeline: Pipeline, profile: Profile, share: object) -> Profile:
+    """The profile with the halves of backwards that the schedule needs, or a refusal."""
+    kinds = kinds_of(pipeline)
+    told = all((stage, "weight") in profile.options for stage in range(profile.stages))
+    if share is None:
+        if "weight" in kinds and not told:
+            what = f"{pipeline.schedule} needs input and weight apart, the profile has backward"
+            allowed = "rows of input and weight in the profile, or weight_share beside it"
+            raise document.bad(("pipeline", "schedule"), what, allowed)
+        return completed(profile, kinds, None)
+    if "weight" not in kinds or told:
+        why = "the profile tells them" if told else f"{pipeline.schedule} never splits a backward"
+        raise document.bad(("weight_share",), why, "no weight_share")
+    taken = value(document, ("weight_share",), share, number(SHARE_MIN, SHARE_MAX))
+    return completed(profile, kinds, taken)
+
+
+def _with_fixed(pipeline: Pipeline, profile: Profile, costs: Costs) -> Profile:
+    """Costs that the job file gives, for every stage (tensor collectives: every part)."""
+    options = dict(profile.options)
+    for kind, option in costs.fixed.items():
+        once = kind in (*SENDS, "collective", "optimizer")
+        for stage in range(pipeline.stages if once else profile.stages):
+            options[stage, kind] = (option,)
+    return Profile(options, profile.source)
+
+
+def _mismatch(
+    document: Document, pipeline: Pipeline, profile: Profile, complaint: str, name: str
+) -> BadInput:
+    """Either the stages differ, or rows of a kind are missing."""
+    parts = pipeline.stages * pipeline.chunks
+    if profile.stages in (pipeline.stages, parts):
+        told: tuple[Kind, ...] = KINDS if pipeline.chunks == 1 else kinds_of(pipeline)
+        return document.bad(
+            ("profile",),
+            complaint,
+            f"rows of {', '.join(told)} and what the job file takes from the profile",
+        )
+    allowed = f"the {profile.stages} of {name}, no more and no fewer"
+    if pipeline.chunks > 1:
+        allowed = f"a profile of {pipeline.stages} (each chunk alike) or {parts} (by chunk)"
+    return document.bad(("pipeline", "stages"), complaint, allowed)

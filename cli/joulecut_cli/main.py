@@ -13,13 +13,14 @@ from joulecut_wire.errors import BadInput, Unavailable
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("joulecut_cli.plan", "the clocks that use least energy within a deadline"),
     "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
+    "compare": ("joulecut_cli.compare", "what other rules for clocks would save"),
     "policy": ("joulecut_cli.policy", "check a policy file"),
     "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
     "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
     "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
 }
 
-NOT_YET = ("fit", "pause", "resume", "restore", "compare", "report", "audit", "study")
+NOT_YET = ("fit", "pause", "resume", "restore", "report", "audit", "study")
 
 
 def main() -> int:

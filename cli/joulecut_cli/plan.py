@@ -10,14 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulecut_cli import figures
-from joulecut_cli.granularity import not_yet, read_granularity
+from joulecut_cli import figures, lateness, plot, timeline
+from joulecut_cli.granularity import SHOWN, read_granularity
 from joulecut_cli.jobfile import JobFile, read
-from joulecut_cli.progress import Progress
-from joulecut_cli.target import deadline_s, too_fast
+from joulecut_cli.progress import Progress, solving
+from joulecut_cli.target import critical, deadline_s, too_fast
+from joulecut_controller.solve.jitter import Trials
+from joulecut_controller.solve.margin import Assured, assured
 from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import solve
+from joulecut_controller.solve.solver import Solver, prepared, solve
+from joulecut_controller.workload import KINDS_ALL, SENDS, Operation
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -28,24 +31,52 @@ def run(argv: list[str]) -> int:
     """Prints one plan. Raises BadInput."""
     options = _parse(argv)
     granularity = read_granularity(options.granularity)
+    picture, track = plot.target(options.plot), timeline.target(options.timeline)
     job = read(options.job)
     problem = job.problem()
     fastest = baseline(problem)
     goal = Goal(deadline_s(options, fastest.iteration_time_s))
     began_s = time.perf_counter()
     try:
-        with Progress(f"planning {options.job.name}"):
-            found = solve(problem, goal, granularity)
+        with Progress(solving(f"planning {options.job.name}")):
+            kept = None if job.jitter is None else _assured(options, job, problem, goal)
+            found = kept.plan if kept else solve(problem, goal, granularity, effort="thorough")
     except Infeasible as none:
-        raise too_fast(options, none, granularity) from None
+        raise too_fast(options, none, granularity, critical(problem, granularity)) from None
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     plan = replace(found, solve_seconds=time.perf_counter() - began_s)
+    if picture is not None:
+        behind = prepared(problem, granularity).points(plot.POINTS)
+        title = f"{options.job.stem}: energy against iteration time"
+        chart, rows = plot.of_frontier(title, fastest, (behind,), plan, goal.deadline_s)
+        plot.write(picture, chart, ("", "iteration", "energy"), rows, job.title(granularity))
+    if track is not None:
+        timeline.write(track, problem, plan, job.title(granularity)[0])
     if options.json:
-        print(json.dumps(as_json(problem, goal, fastest, plan), allow_nan=False, indent=1))
+        shown = as_json(problem, goal, fastest, plan)
+        jittering = {} if kept is None else lateness.as_json(kept)
+        print(json.dumps({**jittering, **shown}, allow_nan=False, indent=1))
     else:
-        print("\n".join(as_text(job, problem, fastest, plan)))
+        jittering_lines = [] if kept is None else ["", *lateness.as_text(kept, fastest)]
+        print("\n".join([*as_text(job, problem, fastest, plan), *jittering_lines]))
     return FINE
+
+
+def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> Assured:
+    """The plan that keeps its deadline although times vary. Raises BadInput, Infeasible."""
+    assert job.jitter is not None
+    found = assured(
+        problem,
+        Solver(problem, read_granularity(options.granularity)),
+        goal,
+        Trials(problem, job.jitter.noise),
+        statistic=job.jitter.hold,
+        target_s=None if options.deadline is None else goal.deadline_s,
+    )
+    if options.deadline is not None and not found.met:
+        raise lateness.too_late(found)
+    return found
 
 
 def _parse(argv: list[str]) -> Namespace:
@@ -56,14 +87,12 @@ def _parse(argv: list[str]) -> Namespace:
     )
     parser.add_argument("--deadline", metavar="SECONDS", help="for one iteration")
     parser.add_argument(
-        "--granularity", default="computation", help="gpu or computation (default computation)"
+        "--granularity", default="computation", help=f"{SHOWN} (default computation)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--plot", metavar="FILE", help="not available yet")
-    parser.add_argument("--timeline", metavar="FILE", help="not available yet")
-    options = parser.parse_args(argv)
-    not_yet(options, "plot", "timeline")
-    return options
+    parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
+    parser.add_argument("--timeline", metavar="FILE", help="write a trace for Perfetto: .json")
+    return parser.parse_args(argv)
 
 
 def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> dict[str, Any]:
@@ -84,10 +113,11 @@ def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> 
         "solve_seconds": plan.solve_seconds,
         "operations": [
             {
+                **_named(operation),
                 "stage": operation.stage,
                 "microbatch": operation.microbatch,
                 "kind": operation.kind,
-                "clock_mhz": option.clock_mhz,
+                "clock_mhz": option.clock_mhz or None,  # none asked: it costs the same at all
                 "start_s": start_s,
                 "duration_s": option.time_s,
                 "energy_j": option.energy_j,
@@ -97,6 +127,12 @@ def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> 
             )
         ],
     }
+
+
+def _named(operation: Operation) -> dict[str, str | int]:
+    """What only some graphs have: an id, or parts of the model beside the first."""
+    named: dict[str, str | int] = {"id": operation.name} if operation.name else {}
+    return named | ({"chunk": operation.chunk} if operation.chunk else {})
 
 
 def gap_of_saving(fastest: Solution, plan: Solution) -> float:
@@ -141,24 +177,28 @@ def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -
 
 
 def _stage_table(problem: Problem, plan: Solution) -> list[str]:
-    """Clocks and share of waiting by stage."""
-    head = ["stage", "forward MHz", "backward MHz", "waiting"]
+    """Clocks by stage and kind, and the share of time that a stage computes nothing."""
+    operations = problem.graph.operations
+    chosen = {
+        o.kind for o, menu in zip(operations, problem.options, strict=True) if menu[0].clock_mhz
+    }
+    kinds = [kind for kind in KINDS_ALL if kind in chosen]
+    head = ["stage", *(f"{kind} MHz" for kind in kinds), "waiting"]
     rows = []
     for stage, indices in enumerate(problem.graph.order):
-        cells = [str(stage)]
-        for kind in ("forward", "backward"):
-            clocks = [
-                plan.clocks[i].clock_mhz
-                for i in indices
-                if problem.graph.operations[i].kind == kind
-            ]
-            cells.append(_span(clocks))
-        busy_s = sum(plan.clocks[i].time_s for i in indices)
-        rows.append([*cells, figures.percent(1 - busy_s / plan.iteration_time_s)])
+        clocks = [
+            [plan.clocks[i].clock_mhz for i in indices if operations[i].kind == kind]
+            for kind in kinds
+        ]
+        busy_s = sum(plan.clocks[i].time_s for i in indices if operations[i].kind not in SENDS)
+        waiting = figures.percent(1 - busy_s / plan.iteration_time_s)
+        rows.append([str(stage), *map(_span, clocks), waiting])
     return figures.table(head, rows, frozenset(head))
 
 
 def _span(clocks: list[int]) -> str:
+    if not clocks:
+        return figures.NONE
     low, high = min(clocks), max(clocks)
     if low == high:
         return str(low)

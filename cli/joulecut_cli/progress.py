@@ -6,15 +6,22 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from joulecut_controller.solve.compiled import kept
+
 PATIENCE_S = 2.0  # what is quicker needs no sign
 TICK_S = 0.5
+
+
+def solving(what: str) -> str:
+    """What the solver does; where its inner loops are still to be compiled, that it does that."""
+    return what if kept() else f"compiling the solver, once; then {what}"
 
 
 class Progress:
     """Says what is going on, for how long, and how far it has come; then wipes itself out.
 
-    Silent where the stream is not a terminal. A thread of its own, because a solver in C++
-    lets nobody else speak.
+    Silent where the stream is not a terminal. A thread of its own, because a solver lets
+    nobody else speak.
     """
 
     def __init__(

@@ -3,13 +3,18 @@
 import math
 import re
 from argparse import Namespace
+from collections import Counter
 
-from joulecut_controller.solve.problem import Infeasible
+from joulecut_controller.graph import longest_path
+from joulecut_controller.solve.problem import Goal, Infeasible, Problem
+from joulecut_controller.solve.schedule import baseline
+from joulecut_controller.solve.solver import Solver
 from joulecut_controller.workload import Granularity
 from joulecut_wire.errors import BadInput
 
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 PERCENT_MAX = 1e6  # ten thousand times slower: nobody means that
+STAGES_NAMED = 3  # on a critical path, in a complaint of one line
 SECONDS_MAX = 1e9  # thirty years
 
 
@@ -31,14 +36,33 @@ def deadline_s(options: Namespace, baseline_s: float) -> float:
     return baseline_s * (1.0 + _number("--max-slowdown", bare, PERCENT_MAX, allowed) / 100.0)
 
 
-def too_fast(options: Namespace, none: Infeasible, granularity: Granularity) -> BadInput:
-    """A deadline below the fastest time; names that time, rounded up so that it can be kept."""
+def too_fast(
+    options: Namespace, none: Infeasible, granularity: Granularity, critical_path: str
+) -> BadInput:
+    """A deadline below the fastest time; names that time, rounded up so that it can be kept,
+    and the path that takes it."""
     at_least = f"{_rounded_up(none.fastest_s)} s"
     what = f"{none.deadline_s:.9g} s is below the fastest possible iteration time, {at_least}"
     if granularity == "gpu":
         what += " with one clock per GPU"
+    what += f" ({critical_path})"
     flag = "--deadline" if options.deadline is not None else "--max-slowdown"
     return BadInput(flag, what, f"at least {at_least}")
+
+
+def critical(problem: Problem, granularity: Granularity) -> str:
+    """Who decides the fastest time: the stages of a critical path, most operations first."""
+    fastest = baseline(problem)
+    if granularity != "computation":  # a clock for many is the fastest of few
+        solver = Solver(problem, granularity, "quick")
+        fastest = solver.solve(Goal(solver.fastest_s))
+    path = longest_path(problem.graph, [option.time_s for option in fastest.clocks])
+    counts = Counter(problem.graph.operations[i].stage for i in path)
+    shown = [f"{count} on stage {stage}" for stage, count in counts.most_common(STAGES_NAMED)]
+    if len(counts) > STAGES_NAMED:
+        rest = sum(counts.values()) - sum(n for _, n in counts.most_common(STAGES_NAMED))
+        shown.append(f"{rest} on {len(counts) - STAGES_NAMED} more")
+    return f"critical path of {len(path)} operations: {', '.join(shown)}"
 
 
 def _number(flag: str, word: str, high: float, allowed: str) -> float:

@@ -5,6 +5,8 @@ Pure values; floats in SI units, clocks in integer MHz as drivers list them.
 
 from dataclasses import dataclass
 
+ANY_CLOCK_MHZ = 0  # of an operation that costs the same at every clock, and so asks for none
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClockOption:

@@ -12,13 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from joulecut_controller.policy import quantity
 from joulecut_controller.policy.gpus import references
 from joulecut_controller.policy.policy import GpuRef, Mode
-from joulecut_controller.workload import SCHEDULES
+from joulecut_controller.workload import SCHEDULES, SCHEDULES_ALL
 
 API_VERSION = "joulecut/v1"
 KIND = "Policy"
 
 MODES = ("recommend", "enforce", "off")
-SCHEDULES_LATER = ("interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev")
+SCHEDULES_NOWHERE = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
+# Reports tell one time for all forwards of a GPU and one for all backwards: neither chunks of
+# different cost nor halves of a backward can be told apart, so `joulecut plan` takes these
+# and a running job does not.
+SCHEDULES_LATER = (*(s for s in SCHEDULES_ALL if s not in SCHEDULES), *SCHEDULES_NOWHERE)
 RANK_SOURCES = ("hook", "list")
 RANK_SOURCES_LATER = ("slurm_procid", "completion-index")
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)

@@ -1,43 +1,88 @@
-"""A clock for every operation: the finest granularity, and the bound for all others."""
+"""A clock for every operation: the finest granularity, and a bound for all others.
+
+Two methods find the relaxed optimum: an interior-point method from nothing (a cold deadline)
+and a walk along the frontier (a deadline near the last). They share the network and the
+search for real options, and check each other in the tests.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from joulecut_controller.hardware import ClockOption
-from joulecut_controller.solve.circulation import Relaxation, relax
-from joulecut_controller.solve.curves import curves_of
+from joulecut_controller.solve.network import network_of
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
-from joulecut_controller.solve.rounding import Rounding
+from joulecut_controller.solve.relaxation import ROUND_OFF, Interior, Relaxation
+from joulecut_controller.solve.rounding import COMBINATIONS_ALL, Rounder
 from joulecut_controller.solve.schedule import floor_j, solution
-from joulecut_controller.solve.waves import Ints, waves_of
+from joulecut_controller.solve.sweep import Sweep
+from joulecut_controller.solve.waves import Floats, Ints
 
 # A deadline may be below the fastest time by what float sums in another order differ by.
 DEADLINE_SLACK = 1e-9
+# Multiplications per operation and step of the interior point above which the walk is used
+# for cold deadlines too. Pipelines need 100-500; random graphs in which everything may wait for
+# everything 500,000, and there the walk takes 0.1 s where the interior point takes 5.
+WORK_WIDE = 20_000.0
+KNOWN_MAX = 128  # former answers recognised without looking their options up again
 
 
 class Computation:
-    """One problem, prepared once; answers one goal after another."""
+    """One problem, prepared once; answers one goal after another. Not for two threads at once.
 
-    def __init__(self, problem: Problem) -> None:
+    Where there are no more than `combinations_all` plans, all are tried. Raises ValueError
+    where an option takes no time.
+    """
+
+    def __init__(self, problem: Problem, combinations_all: int = COMBINATIONS_ALL) -> None:
+        _refuse(problem)
         self.problem = problem
-        self.waves = waves_of(problem.graph)
-        self.curves = curves_of(problem)
-        operations = problem.graph.operations
-        microbatch = np.array([operations[i].microbatch for i in self.waves.operation])
-        self._rounding = Rounding(self.waves, self.curves, microbatch)
-        curve = self.curves.curve[self.waves.operation]
-        fastest = np.array([c.time_s[0] for c in self.curves.distinct])[curve]
-        cheapest = np.array([c.time_s[c.hull[-1]] for c in self.curves.distinct])[curve]
-        self.fastest_s = float(self.waves.iteration_times(fastest))
+        self.network = network_of(problem)
+        self.fastest_s = self.network.fastest_s
+        self.cheapest_s = self.network.cheapest_s
+        microbatch = [operation.microbatch for operation in problem.graph.operations]
+        groups = np.array(microbatch, dtype=np.int64)
+        self._rounder = Rounder(self.network, groups, combinations_all)
         self._floor_j = floor_j(problem, self.fastest_s)
-        self.cheapest_s = float(self.waves.iteration_times(cheapest))
+        self._known: OrderedDict[int, tuple[tuple[ClockOption, ...], Ints | None]] = OrderedDict()
 
-    def relax(self, goal: Goal) -> Relaxation:
+    @cached_property
+    def _interior(self) -> Interior:
+        return Interior(self.network)
+
+    @cached_property
+    def _sweep(self) -> Sweep:
+        return Sweep(self.network)
+
+    def relax(self, goal: Goal, *, near: bool = False) -> Relaxation:
         """The relaxed optimum. Raises Infeasible.
 
-        A deadline beyond the cheapest schedule's time changes nothing and is cut to it.
+        `near` says that other deadlines of this problem are asked for as well. A deadline
+        beyond the cheapest schedule's time changes nothing and is cut to it.
         """
         deadline_s = self.useful_deadline_s(goal.deadline_s)
-        return relax(self.waves, self.curves, deadline_s, self._time_price_w(goal))
+        price_w = self.time_price_w(goal)
+        if price_w == 0.0 and deadline_s >= self.cheapest_s:
+            return self._unhurried(deadline_s)
+        if near or self.network.envelope.work > WORK_WIDE * self.network.size:
+            return self._sweep.relax(deadline_s, price_w)
+        return self._interior.relax(deadline_s, price_w)
+
+    def _unhurried(self, deadline_s: float) -> Relaxation:
+        """Where time costs nothing and there is enough of it, everything is at its cheapest."""
+        network = self.network
+        ends_s = network.ends(network.cheapest) / network.second
+        return Relaxation(
+            bound_j=network.cheapest_j - ROUND_OFF * abs(network.cheapest_j),
+            deadline_s=deadline_s,
+            deadline_price_w=0.0,
+            price_w=np.zeros(network.size),
+            limits_s=(ends_s,),
+            iteration_s=self.cheapest_s,
+            steps=0,
+        )
 
     def useful_deadline_s(self, deadline_s: float) -> float:
         must_meet(deadline_s, self.fastest_s)
@@ -50,34 +95,78 @@ class Computation:
             bound_j += self.problem.time_price_w * goal.deadline_s
         return max(bound_j, self._floor_j)
 
-    def solve(self, goal: Goal, relaxed: Relaxation, hints: tuple[Solution, ...] = ()) -> Solution:
-        """Raises Infeasible. With hints, which compete, less is searched around them."""
+    def solve(
+        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution] = (), rolls: int = 0
+    ) -> Solution:
+        """Raises Infeasible. Hints compete; `rolls` says how long to search."""
         seeds = [seed for seed in map(self._seed, hints) if seed is not None]
         deadline_s = self.useful_deadline_s(goal.deadline_s)
-        best = self._rounding.best(relaxed, deadline_s, self._time_price_w(goal), seeds)
-        clocks: list[ClockOption] = [options[0] for options in self.problem.options]
-        for row, choice in enumerate(best):
-            operation = int(self.waves.operation[row])
-            clocks[operation] = self.problem.options[operation][int(choice)]
+        price_w = self.time_price_w(goal)
+        best = self._rounder.best(relaxed, deadline_s, price_w, rolls, seeds)
+        by_operation = best[self.network.row].tolist()
+        options = self.problem.options
+        clocks = tuple([menu[k] for menu, k in zip(options, by_operation, strict=True)])
+        self._remember(clocks, best)
         bound_j = self.bound_j(goal, relaxed)
-        return solution(self.problem, goal, "computation", tuple(clocks), bound_j)
+        timed = self._timed(best)
+        return solution(self.problem, goal, "computation", clocks, bound_j, timed=timed)
 
-    def _time_price_w(self, goal: Goal) -> float:
+    def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:
+        """As `schedule.makespan`, to the last bit: same sums in the same order."""
+        network = self.network
+        duration_s = self._seconds[network.curve, choice]
+        ends_s = network.ends(duration_s)
+        starts_s = network.starts(ends_s)[network.row]
+        return float(ends_s.max()), tuple(starts_s.tolist())
+
+    @cached_property
+    def _seconds(self) -> Floats:
+        """(curves, options), padded with 0."""
+        curves = self.network.curves.distinct
+        table = np.zeros((len(curves), max(len(c.time_s) for c in curves)))
+        for row, curve in zip(table, curves, strict=True):
+            row[: len(curve.time_s)] = curve.time_s
+        return table
+
+    def _remember(self, clocks: tuple[ClockOption, ...], choice: Ints) -> None:
+        self._known[id(clocks)] = clocks, choice
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    def time_price_w(self, goal: Goal) -> float:
         return 0.0 if goal.waits else self.problem.time_price_w
+
+    def prices_w(self, relaxed: Relaxation) -> Floats:
+        """What a second more for each operation would save, by graph index."""
+        return relaxed.price_w[self.network.row]
 
     def _seed(self, hint: Solution) -> Ints | None:
         """A former solution as choices by row; None where its options are not ours."""
+        clocks, choice = self._known.get(id(hint.clocks), ((), None))
+        if clocks is hint.clocks:
+            return choice
         options = self.problem.options
         if len(hint.clocks) != len(options):
             return None
         try:
-            choice = [options[i].index(hint.clocks[i]) for i in self.waves.operation]
+            found = [options[i].index(hint.clocks[i]) for i in self.network.operation]
         except ValueError:
             return None
-        return np.array(choice, dtype=np.int64)
+        return np.array(found, dtype=np.int64)
 
 
 def must_meet(deadline_s: float, fastest_s: float) -> None:
     """Raises Infeasible where a deadline cannot be kept at all (or is not a number)."""
     if not deadline_s >= fastest_s * (1 - DEADLINE_SLACK):
         raise Infeasible(deadline_s, fastest_s)
+
+
+def _refuse(problem: Problem) -> None:
+    """Raises ValueError for an empty graph and for an option that takes no time."""
+    if not problem.graph.operations:
+        raise ValueError("a graph without operations")
+    for options in {id(options): options for options in problem.options}.values():
+        for option in options:
+            if not 0.0 < option.time_s < float("inf"):
+                operation = problem.graph.operations[problem.options.index(options)]
+                raise ValueError(f"{operation} takes {option.time_s!r} s at {option.clock_mhz} MHz")

@@ -39,14 +39,30 @@ def _options(problem: Problem, solution: Solution) -> list[str]:
 def _granularity(problem: Problem, solution: Solution) -> list[str]:
     if solution.granularity == "computation":
         return []
-    if solution.granularity != "gpu":
+    if solution.granularity not in {"gpu", "edge"}:
         return [f"nobody here can judge granularity {solution.granularity}"]
     complaints = []
     for stage, indices in enumerate(problem.graph.order):
-        clocks = sorted({solution.clocks[i].clock_mhz for i in indices})
-        if len(clocks) > 1:
-            complaints.append(f"stage {stage} runs at {clocks} MHz, granularity gpu means one")
+        within = _between(problem, indices) if solution.granularity == "edge" else []
+        outside = [i for i in indices if i not in set(within)]
+        for place, members in (("", outside), (" between its edges", within)):
+            clocks = sorted({solution.clocks[i].clock_mhz for i in members})
+            if len(clocks) > 1:
+                complaints.append(
+                    f"stage {stage} runs at {clocks} MHz{place}, "
+                    f"granularity {solution.granularity} means one"
+                )
     return complaints
+
+
+def _between(problem: Problem, indices: tuple[int, ...]) -> list[int]:
+    """Operations after a stage's first forward and before its last backward."""
+    kinds = [problem.graph.operations[i].kind for i in indices]
+    forwards = [k for k, kind in enumerate(kinds) if kind == "forward"]
+    backwards = [k for k, kind in enumerate(kinds) if kind in ("backward", "input")]
+    after = forwards[0] if forwards else -1
+    before = backwards[-1] if backwards else len(indices)
+    return [i for k, i in enumerate(indices) if after < k < before]
 
 
 def _times(problem: Problem, goal: Goal, solution: Solution) -> list[str]:

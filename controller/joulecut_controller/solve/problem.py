@@ -6,10 +6,15 @@ times and energy are recomputed from those options, never taken from a relaxatio
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from joulecut_controller.graph import Graph
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.workload import Granularity
+
+# How long to search for better clocks and sharper bounds: for many answers, for one that is
+# applied, for one that somebody looks at.
+Effort = Literal["quick", "usual", "thorough"]
 
 
 @dataclass(frozen=True, slots=True)

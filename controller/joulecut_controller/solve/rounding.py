@@ -1,246 +1,209 @@
 """From a relaxed schedule to real clock options, without ever missing the deadline.
 
-A sweep walks the graph in time order; each operation takes the best real option that ends
-by its limit, and what it leaves over reaches the next ones (error diffusion), because they
-start when it really ends. Limits come first from the relaxed schedule, then from the last
-sweep in the other direction, so the deadline holds by construction. How much of the slack
-an operation may take is its thrift: it minimises cost + thrift * price * time, with the price
-the relaxation found; thrift falls to 0 over a few sweeps until all slack that pays is used.
+A sweep walks the operations in time order; each takes the best real option that ends by its
+limit, and what it leaves over reaches the next ones (error diffusion), because they start
+when it really ends. Limits come first from an optimal relaxed schedule, then from the last
+sweep in the other direction, so the deadline holds by construction. Thrift says how much of
+the slack an operation leaves to others: it minimises cost + thrift * price * time, and thrift
+falls to 0 over a few sweeps.
 
-Hundreds of such schedules, with differing thrift, cost little more than one (`waves`). The
-best is then varied again: a perturbed thrift, a few sweeps, keep what is better.
+Then windows of a few microbatches are varied, one after another: new thrift, sweeps inside
+the window alone, keep what is cheaper. Outside a window nothing moves: heads before it and
+tails after it stay what they are, so a trial costs the window and not the iteration.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecut_controller.solve.circulation import Relaxation
-from joulecut_controller.solve.curves import Curves
-from joulecut_controller.solve.waves import Floats, Ints, Waves
+from joulecut_controller.solve.diffusion import Choice, Menu, begin, every, makespan, roll
+from joulecut_controller.solve.network import Network
+from joulecut_controller.solve.relaxation import Relaxation
+from joulecut_controller.solve.waves import Floats, Ints
 
-# Around 1 the two ends of a hull segment cost the same and all between cost more; above it
-# slack is passed on, at 0 everything that fits is taken.
-THRIFT = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99, 1.01, 1.2)
-THRIFT_STEPS = np.arange(len(THRIFT))
-RAMP = 3  # thrift steps given up per sweep; 2 to 4 did equally well, 1 no better but slower
-
-SEED = 20_240_901  # any fixed number: same problem, same plan
 COMBINATIONS_ALL = 20_000  # up to here every combination is tried: a few milliseconds
-ENTRIES = 100_000  # rows x schedules at once: about 10 ms a sweep, and within a cache
-SCHEDULES_MIN, SCHEDULES_MAX = 8, 96
-GENERATIONS_MAX, GENERATIONS_MIN = 24, 2
-GENERATIONS_SEEDED = 6  # a neighbouring deadline's plan has most of the work in it
-ROW_GENERATIONS = 12_000  # 8 generations of 8 x 96, 0.4 s: twice as many gain 0.02 %
-GENERATIONS_STALLED = 8  # without an improvement: stop
+# Around 1 the two ends of a hull segment cost the same; nothing between 0.8 and 1 was best
+# everywhere, and one start costs less than asking which.
+THRIFTS = (0.8, 0.9, 0.95, 0.99)
+THRIFTS_FEW = (0.0, 0.2, 0.5, *THRIFTS, 1.05, 1.3)  # where options are coarse, and trying is cheap
+ROWS_FEW = 64
+# Where no deadline presses, real options may still fit a little later best: by so much.
+LATER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
+WINDOW = 64  # rows: about four microbatches of eight stages; half and twice as much did worse
+WINDOW_WIDE = 256  # now and then, microbatches varied as a whole: frees what 64 rows cannot
+HEAT = 0.004  # of what options cost apart: at first a trial may cost so much more (times a log)
+ROLLS_STARTS = 24  # with so many passes, half of them go to other starts than the best
+STARTS = 4
 GAP_SMALL = 5e-4  # of the bound; what is left to gain then is below any measurement
-FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
+SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
+FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
+SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
 
-class Rounding:
+class Rounder:
     """One problem's options as arrays; `best` answers one deadline after another.
 
-    `microbatch[k]` is the microbatch of row k: neighbours in time that are varied together.
-    Where there are no more than `combinations_all` plans, all are tried.
+    `microbatch` is by operation. Where there are no more than `combinations_all` plans, all
+    are tried.
     """
 
     def __init__(
-        self,
-        waves: Waves,
-        curves: Curves,
-        microbatch: Ints,
-        combinations_all: int = COMBINATIONS_ALL,
+        self, network: Network, microbatch: Ints, combinations_all: int = COMBINATIONS_ALL
     ) -> None:
-        self._waves, self._mirror = waves, waves.mirrored()
-        self._combinations_all = combinations_all
-        curve = curves.curve[waves.operation]
-        self._time_s: Floats = _table([c.time_s for c in curves.distinct])[curve]
-        self._cost_j: Floats = _table([c.cost_j for c in curves.distinct])[curve]
-        self._option_s = np.ascontiguousarray(self._time_s.T)[:, :, None]  # adds fastest this way
-        self._rows: Ints = np.arange(waves.size)[:, None]
-        self._group = microbatch
-        fastest_s = self._time_s[:, :1]
-        self._fastest_tail_s = self._mirror.ends(fastest_s) - fastest_s
-        self._fastest_head_s = waves.ends(fastest_s) - fastest_s
-
-    def cost_j(self, choice: Ints) -> Floats:
-        """Sum of effective costs of each schedule (rows, K)."""
-        costs: Floats = np.take_along_axis(self._cost_j, choice, axis=1).sum(axis=0)
-        return costs
-
-    def durations_s(self, choice: Ints) -> Floats:
-        return np.take_along_axis(self._time_s, choice, axis=1)
+        curves, curve = network.curves.distinct, network.curve
+        kept = [_cheapening(c.cost_j) for c in curves]
+        size = np.array([len(k) for k in kept])
+        first = np.cumsum(size) - size
+        self._first = first[curve]
+        self._number = np.concatenate(kept)  # of the problem's option, by entry of the menu
+        self._kept, self._curve = kept, curve
+        self.menu = Menu(
+            network.tails,
+            network.heads,
+            network.leaves,
+            network.enters,
+            network.entering,
+            first[curve],
+            (first + size)[curve],
+            np.concatenate([c.time_s[k] for c, k in zip(curves, kept, strict=True)]),
+            np.concatenate([c.cost_j[k] for c, k in zip(curves, kept, strict=True)]),
+            microbatch[network.operation],
+        )
+        self._heat_j = HEAT * float(
+            (self.menu.cost[self.menu.first] - self.menu.cost[self.menu.last - 1]).mean()
+        )
+        self._small = math.prod(size[curve].tolist()) <= combinations_all
 
     def best(
         self,
         relaxed: Relaxation,
         deadline_s: float,
         time_price_w: float,
+        rolls: int,
         seeds: Sequence[Ints] = (),
     ) -> Ints:
         """The best options found, by row: least cost + time_price * T with T <= deadline.
 
-        `seeds` are choices by row that compete and are improved on.
+        `seeds` are options by row that compete. The windows are passed over `rolls` times, or
+        until what is left to gain is small.
         """
-        search = _Search(self, relaxed, deadline_s, time_price_w)
-        sizes = np.isfinite(self._time_s).sum(axis=1).tolist()
-        if math.prod(sizes) <= self._combinations_all:
-            every = np.unravel_index(np.arange(math.prod(sizes)), sizes)
-            return search.keep([np.stack(every).astype(np.int64)])[:, 0]
-        fastest = np.zeros((self._waves.size, 1), dtype=np.int64)
-        best = search.keep([fastest, *(seed[:, None] for seed in seeds)])
-        best = search.keep([best, *search.first()])
-        stalled = 0
-        most = GENERATIONS_SEEDED if seeds else GENERATIONS_MAX
-        generations = int(np.clip(ROW_GENERATIONS // self._waves.size, GENERATIONS_MIN, most))
-        for generation in range(generations):
-            if stalled >= GENERATIONS_STALLED or search.good_enough(best):
-                break
-            value = search.value_j(best)
-            best = search.keep([best, search.vary(best, generation)])
-            stalled = 0 if search.value_j(best) < value else stalled + 1
-        return best[:, 0]
+        search = _Search(self.menu, relaxed, deadline_s, time_price_w)
+        if self._small:
+            option = search.all()
+        else:
+            options = search.first([self._entries(seed) for seed in seeds])
+            option = search.improved(options, rolls, self._heat_j)
+        best: Ints = self._number[option]
+        return best
+
+    def _entries(self, seed: Ints) -> Ints:
+        """Options as entries of the menu: for one that is not in it, the faster and cheaper."""
+        entries = np.empty_like(seed)
+        for c, kept in enumerate(self._kept):
+            rows = self._curve == c
+            entries[rows] = np.searchsorted(kept, seed[rows], side="right") - 1
+        entries += self._first
+        return entries
 
 
 class _Search:
-    """The search for one deadline: candidate schedules are columns of (rows, K) choices."""
+    """One deadline; candidates are entries of the menu by row."""
 
     def __init__(
-        self, menu: Rounding, relaxed: Relaxation, deadline_s: float, time_price_w: float
+        self, menu: Menu, relaxed: Relaxation, deadline_s: float, time_price_w: float
     ) -> None:
         self._menu, self._relaxed = menu, relaxed
-        self._deadline_s, self._time_price_w = deadline_s, time_price_w
-        self._pick = _picks(menu._time_s, menu._cost_j, relaxed.price_w)
-        self._random = np.random.default_rng(SEED)
-        size = menu._waves.size
-        self._width = int(np.clip(ENTRIES // size, SCHEDULES_MIN, SCHEDULES_MAX))
+        self._deadline_s, self._price_w = deadline_s, time_price_w
+        self._least_s = min(deadline_s, relaxed.iteration_s * (1 + SLACK))
+        self._enough_j = relaxed.bound_j + GAP_SMALL * abs(relaxed.bound_j)
 
-    def value_j(self, choice: Ints) -> Floats:
-        """What each candidate costs; infinite where it misses the deadline."""
-        times_s = self._menu._waves.iteration_times(self._menu.durations_s(choice))
-        values = self._menu.cost_j(choice) + self._time_price_w * times_s
-        on_time = times_s <= self._deadline_s * (1 + DEADLINE_TOLERANCE)
-        return np.where(on_time, values, np.inf)
+    def all(self) -> Ints:
+        option = self._menu.first.copy()
+        every(self._menu, option, self._deadline_s * (1 + DEADLINE_TOLERANCE), self._price_w)
+        return option
 
-    def keep(self, candidates: list[Ints]) -> Ints:
-        """The best column; of equals the first, so that nothing changes without a reason."""
-        pool = np.concatenate(candidates, axis=1)
-        winner = int(np.argmin(self.value_j(pool)))
-        return pool[:, winner : winner + 1]
+    def first(self, seeds: Sequence[Ints]) -> list[Ints]:
+        """Everything at its fastest, the seeds, a sweep for each thrift, limit and horizon:
+        those on time, best first. Of equals the earlier, so that nothing changes without a
+        reason."""
+        relaxed, found = self._relaxed, [self._menu.first.copy(), *seeds]
+        least_s = self._least_s
+        few = len(self._menu.first) <= ROWS_FEW
+        thrifts: tuple[float, ...] = THRIFTS_FEW if few else THRIFTS
+        horizons_s = [least_s]
+        if self._deadline_s > least_s * (1 + DEADLINE_TOLERANCE):
+            later_s = [min(self._deadline_s, least_s * (1 + share)) for share in LATER]
+            horizons_s += sorted(set(later_s))
+        for horizon_s in horizons_s:
+            until_s, limits_s = horizon_s * (1 + FITS), relaxed.limits_s
+            if horizon_s > least_s and not few:  # rarely better where operations are many
+                thrifts, limits_s = THRIFTS[:1], limits_s[:1]
+            for limit_s in limits_s:
+                shifted_s = limit_s * (horizon_s / least_s)
+                for thrift in thrifts:
+                    choice = self._blank()
+                    begin(self._menu, choice, until_s, relaxed.price_w, shifted_s, thrift)
+                    found.append(choice.option)
+        values = [self._value_j(option) for option in found]
+        order = np.argsort(values, kind="stable")
+        return [found[k] for k in order if math.isfinite(values[k])]
 
-    def good_enough(self, best: Ints) -> bool:
-        bound_j = self._relaxed.bound_j
-        return float(self.value_j(best)[0]) - bound_j <= GAP_SMALL * abs(bound_j)
+    def improved(self, options: list[Ints], rolls: int, heat_j: float) -> Ints:
+        """The best that windows lead to, from the best start or several; never a worse one."""
+        if rolls >= ROLLS_STARTS:
+            starts, share = _distinct(options, STARTS), rolls // 2 // STARTS
+            ends = [self._polished(option, share, heat_j) for option in starts]
+            options = sorted(ends, key=self._value_j)
+            rolls -= share * STARTS
+        return self._polished(options[0], rolls, heat_j)
 
-    def first(self) -> Iterator[Ints]:
-        """Sweeps from the relaxed schedules: earliest, latest and mixtures, both directions."""
-        menu, relaxed, width = self._menu, self._relaxed, self._width
-        mixture = np.linspace(0.0, 1.0, width)
-        step = self._random.integers(4, len(THRIFT), size=width)
-        horizon_s = self._horizons(relaxed.end_s + relaxed.grain_s)
-        start_s, end_s = (
-            early[:, None] * (1 - mixture) + late[:, None] * mixture
-            for early, late in zip(relaxed.early_s, relaxed.late_s, strict=True)
-        )
-        stretch_s = relaxed.grain_s + np.maximum(horizon_s - relaxed.end_s, 0.0)
-        for forwards in (True, False):
-            limit_s, slowest_s = (
-                (end_s + stretch_s, horizon_s - menu._fastest_tail_s)
-                if forwards
-                else (relaxed.grain_s + horizon_s - start_s, horizon_s - menu._fastest_head_s)
-            )
-            choice = self._sweep(np.minimum(limit_s, slowest_s), step, forwards)
-            yield self._spend(choice, horizon_s, step, not forwards)
+    def _polished(self, option: Ints, rolls: int, heat_j: float) -> Ints:
+        """Windows varied; never worse than what it began with."""
+        menu, choice, keep = self._menu, self._blank(), option.copy()
+        horizon_s = max(self._ends_s(option), self._least_s)
+        choice.option[:] = option
+        state = np.array([SEED], dtype=np.uint64)
+        enough_j = self._enough_j - self._price_w * horizon_s
+        until_s, prices_w = horizon_s * (1 + FITS), self._relaxed.price_w
+        for k in range(rolls):
+            if menu.cost[keep].sum() <= enough_j:
+                break
+            heat = heat_j * max(0.0, 1.0 - 1.2 * k / rolls)
+            forwards, alike = k % 2 == 0, k % 4 < 2
+            window = WINDOW_WIDE if k % 8 >= 6 else WINDOW
+            alike = alike or window == WINDOW_WIDE
+            roll(menu, choice, until_s, prices_w, state, forwards, alike, heat, window)
+            if menu.cost[choice.option].sum() < menu.cost[keep].sum():
+                keep[:] = choice.option
+        return keep if self._value_j(keep) < self._value_j(option) else option
 
-    def vary(self, best: Ints, generation: int) -> Ints:
-        """Many copies of the best, each with other thrift here and there, swept to the end."""
-        menu, random, width = self._menu, self._random, self._width
-        size = menu._waves.size
-        choice = np.repeat(best, width, axis=1)
-        if generation % 3 == 2:
-            step = random.integers(3, len(THRIFT), size=(size, width))
-        else:
-            groups = int(menu._group.max()) + 1
-            step = random.integers(3, len(THRIFT), size=(groups, width))[menu._group]
-        if generation % 3 == 1:
-            step = np.where(self._somewhen(best), step, 0)
-        best_s = float(menu._waves.iteration_times(menu.durations_s(best))[0])
-        return self._spend(choice, self._horizons(best_s), step, bool(random.integers(2)))
+    def _value_j(self, option: Ints) -> float:
+        """Infinite where late."""
+        end_s = self._ends_s(option)
+        if end_s > self._deadline_s * (1 + DEADLINE_TOLERANCE):
+            return math.inf
+        return float(self._menu.cost[option].sum()) + self._price_w * end_s
 
-    def _somewhen(self, best: Ints) -> NDArray[np.bool_]:
-        """A random stretch of time per candidate: what runs in it, by row."""
-        duration_s = self._menu.durations_s(best)
-        middle_s = self._menu._waves.ends(duration_s) - duration_s / 2
-        span_s = float(middle_s.max())
-        centre_s = self._random.uniform(0.0, span_s, size=self._width)
-        width_s = self._random.uniform(0.05, 0.4, size=self._width) * span_s
-        inside: NDArray[np.bool_] = np.abs(middle_s - centre_s) < width_s / 2
-        return inside
+    def _ends_s(self, option: Ints) -> float:
+        return float(makespan(self._menu, option))
 
-    def _horizons(self, end_s: float) -> Floats:
-        """When each candidate must end: as given, or later where the deadline leaves room."""
-        room_s = self._deadline_s - end_s
-        if room_s <= 0:
-            return np.full(self._width, self._deadline_s)
-        share = np.where(
-            np.arange(self._width) % 2 == 0, 0.0, self._random.random(self._width) ** 4
-        )
-        return end_s + room_s * share
-
-    def _spend(self, choice: Ints, horizon_s: Floats, step: Ints, forwards: bool) -> Ints:
-        """Sweeps to and fro while thrift falls to 0, then once more each way."""
-        while True:
-            choice = self._resweep(choice, horizon_s, step, forwards)
-            forwards = not forwards
-            if not step.any():
-                return self._resweep(choice, horizon_s, step, forwards)
-            step = np.maximum(step - RAMP, 0)
-
-    def _resweep(self, choice: Ints, horizon_s: Floats, step: Ints, forwards: bool) -> Ints:
-        """Limits from what follows as it is now; the current option always fits."""
-        behind = self._menu._mirror if forwards else self._menu._waves
-        duration_s = self._menu.durations_s(choice)
-        return self._sweep(horizon_s - (behind.ends(duration_s) - duration_s), step, forwards)
-
-    def _sweep(self, limit_s: Floats, step: Ints, forwards: bool) -> Ints:
-        """One walk; `limit_s` (rows, K) is when each row ends at the latest, counted from the
-        side the walk starts on. The fastest option is taken where none fits."""
-        menu = self._menu
-        ahead = menu._waves if forwards else menu._mirror
-        step = np.broadcast_to(step, limit_s.shape)
-        limit_s = limit_s + FITS * self._deadline_s
-        choice = np.empty(limit_s.shape, dtype=np.int64)
-        end_s = np.zeros((ahead.size + 1, limit_s.shape[1]))
-        for wave in ahead.waves:
-            rows, number = wave.rows, menu._rows[wave.rows]
-            start_s = end_s[wave.before].max(axis=1)
-            left_s = limit_s[rows] - start_s
-            fits = (menu._option_s[:, rows] <= left_s).view(np.int8)
-            slowest = np.maximum(np.add.reduce(fits, axis=0, dtype=np.int64) - 1, 0)
-            picked = self._pick[number, step[rows], slowest]
-            choice[rows] = picked
-            end_s[rows] = start_s + menu._time_s[number, picked]
-        return choice
+    def _blank(self) -> Choice:
+        rows = len(self._menu.first)
+        return Choice(self._menu.first.copy(), np.zeros(rows), np.zeros(rows))
 
 
-def _picks(time_s: Floats, cost_j: Floats, price_w: Floats) -> NDArray[np.int16]:
-    """(rows, thrift steps, options): the best option among the first j + 1, which are fastest."""
-    seconds = np.where(np.isfinite(time_s), time_s, 0.0)
-    picks = np.empty((time_s.shape[0], len(THRIFT), time_s.shape[1]), dtype=np.int16)
-    for step, thrift in enumerate(THRIFT):
-        value = cost_j + (thrift * price_w)[:, None] * seconds
-        best = value <= np.minimum.accumulate(value, axis=1)
-        best &= np.isfinite(value)
-        picks[:, step] = np.maximum.accumulate(np.where(best, np.arange(value.shape[1]), 0), axis=1)
-    return picks
+def _cheapening(cost_j: Floats) -> Ints:
+    """Options, fastest first, that are cheaper than all before."""
+    before = np.append(np.inf, np.minimum.accumulate(cost_j)[:-1])
+    return np.flatnonzero(cost_j < before)
 
 
-def _table(rows: list[Floats]) -> Floats:
-    """Rows of differing length, padded with infinity: an option that never fits."""
-    table = np.full((len(rows), max(map(len, rows))), np.inf)
-    for k, row in enumerate(rows):
-        table[k, : len(row)] = row
-    return table
+def _distinct(options: list[Ints], count: int) -> list[Ints]:
+    """The first few that differ."""
+    kept: list[Ints] = []
+    for option in options:
+        if len(kept) < count and not any(np.array_equal(option, other) for other in kept):
+            kept.append(option)
+    return kept

@@ -5,6 +5,7 @@ longest paths, whatever search found them.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,9 +55,12 @@ def solution(
     granularity: Granularity,
     clocks: tuple[ClockOption, ...],
     lower_bound_j: float,
+    bound_granularity: Granularity = "computation",
+    timed: tuple[float, tuple[float, ...]] | None = None,
 ) -> Solution:
-    """Prices a choice of clocks. The bound is that of `computation`, valid for all."""
-    time_s, start_s = makespan(problem, clocks)
+    """Prices a choice of clocks; `timed` is its `makespan` where that is known already. A bound
+    for `computation` is valid for all."""
+    time_s, start_s = timed or makespan(problem, clocks)
     energy_j = energy(problem, clocks, max(time_s, goal.deadline_s) if goal.waits else time_s)
     return Solution(
         granularity=granularity,
@@ -65,7 +69,7 @@ def solution(
         iteration_time_s=time_s,
         energy_j=energy_j,
         lower_bound_j=min(lower_bound_j, energy_j),
-        bound_granularity="computation",
+        bound_granularity=bound_granularity,
     )
 
 
@@ -84,9 +88,14 @@ def baseline(problem: Problem) -> Solution:
 
 def floor_j(problem: Problem, fastest_s: float) -> float:
     """A bound on any plan that needs no solver; positive, so that gaps are defined."""
-    work_j = math.fsum(min(o.energy_j for o in options) for options in problem.options)
-    effective_j = math.fsum(
-        min(o.effective_cost_j(problem.blocking_power_w[operation.stage]) for o in options)
+    counts = Counter(
+        (id(options), operation.stage)
         for operation, options in zip(problem.graph.operations, problem.options, strict=True)
+    )
+    menus = {id(options): options for options in problem.options}
+    work_j = math.fsum(n * min(o.energy_j for o in menus[key]) for (key, _), n in counts.items())
+    effective_j = math.fsum(
+        n * min(o.effective_cost_j(problem.blocking_power_w[stage]) for o in menus[key])
+        for (key, stage), n in counts.items()
     )
     return float(np.nextafter(max(work_j, effective_j + problem.time_price_w * fastest_s), 0.0))

@@ -5,7 +5,8 @@ through here would end as a plan nobody can explain, so the first fault stops th
 names its line and column.
 
 The columns are those of the public Perseus artifact: stage, instruction, frequency (MHz),
-time (s) and energy (J) of one forward or backward.
+time (s) and energy (J) of one forward or backward. Other instructions are those of
+`workload.Kind`; a backward may be given as `input` and `weight` instead.
 """
 
 import csv
@@ -13,10 +14,9 @@ import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from joulecut_controller.hardware import ClockOption
-from joulecut_controller.workload import KINDS, Kind, Profile
+from joulecut_controller.workload import KINDS, KINDS_ALL, SENDS, Kind, Profile
 from joulecut_wire.errors import BadInput
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")
@@ -45,6 +45,8 @@ _SPANS = {
     "time": _Span(1e-9, 1e6, "seconds"),
     "energy": _Span(1e-9, 1e12, "joules"),
 }
+# What a profile may tell; sends have no clock, so their cost stands in the job file.
+INSTRUCTIONS = tuple(kind for kind in KINDS_ALL if kind not in SENDS)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _SHOWN_MAX = 40  # characters of a field repeated in a complaint
 
@@ -121,8 +123,11 @@ class _Reader:
             raise BadInput(self._name, "no rows", f"rows of {wanted}")
         stages = 1 + max(stage for stage, _ in self._options)
         for stage in range(stages):
-            missing = [kind for kind in KINDS if (stage, kind) not in self._options]
-            if missing:
+            given = {kind for row, kind in self._options if row == stage}
+            split = {"input", "weight"} & given
+            wanted_kinds = ("forward", "input", "weight") if split else KINDS
+            missing = [kind for kind in wanted_kinds if kind not in given]
+            if missing and not given.issuperset(KINDS):
                 what = f"no {' and no '.join(missing)} of stage {stage}"
                 allowed = f"rows of every kind for every stage from 0 to {stages - 1}"
                 raise BadInput(f"{self._name}: stage", what, allowed)
@@ -148,11 +153,11 @@ class _Reader:
 
     def _kind(self, line: int, row: dict[str, str]) -> Kind:
         word = row["instruction"]
-        for kind in get_args(Kind):
+        for kind in INSTRUCTIONS:
             if word == kind:
-                found: Kind = kind
-                return found
-        raise BadInput(self._at(line, "instruction"), _shown(word), " or ".join(KINDS))
+                return kind
+        allowed = ", ".join(INSTRUCTIONS)
+        raise BadInput(self._at(line, "instruction"), _shown(word), allowed)
 
     def _number(self, line: int, column: str, row: dict[str, str]) -> float:
         field, span = row[column], _SPANS[column]

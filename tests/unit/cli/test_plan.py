@@ -112,7 +112,20 @@ def test_one_clock_per_gpu(job: Path, capsys: pytest.CaptureFixture[str]) -> Non
     plan = json.loads(said(capsys, *words)[1])
     clocks = {(o["stage"], o["clock_mhz"]) for o in plan["operations"]}
     assert len(clocks) == 2
-    assert (plan["granularity"], plan["bound_granularity"]) == ("gpu", "computation")
+    assert (plan["granularity"], plan["bound_granularity"]) == ("gpu", "gpu")
+
+
+def test_a_second_clock_for_the_edges(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", str(job), "--max-slowdown", "20", "--json", "--granularity")
+    plans = {g: json.loads(said(capsys, *words, g)[1]) for g in ("gpu", "edge", "computation")}
+    for stage in (0, 1):
+        operations = [o for o in plans["edge"]["operations"] if o["stage"] == stage]
+        operations.sort(key=lambda o: o["start_s"])
+        clocks = [o["clock_mhz"] for o in operations]
+        assert clocks[0] == clocks[-1]
+        assert len(set(clocks[1:-1])) == 1
+    energies = [plans[g]["energy_j"] for g in ("gpu", "edge", "computation")]
+    assert energies == sorted(energies, reverse=True)
 
 
 def test_where_nothing_can_be_saved_the_gap_of_saving_is_0(
@@ -137,6 +150,23 @@ def test_a_frontier_ascends(job: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert times[0] == FASTEST_S
 
 
+def test_every_granularity_beside_each_other(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("frontier", str(job), "--points", "5", "--granularity", "all")
+    drawn = json.loads(said(capsys, *words, "--json")[1])
+    assert set(drawn) == {"gpu", "edge", "computation", "solve_seconds"}
+    for name in ("gpu", "edge", "computation"):
+        points = drawn[name]["points"]
+        assert set(points[0]) == {"iteration_time_s", "energy_j", "lower_bound_j"}
+        assert all(p["lower_bound_j"] <= p["energy_j"] for p in points)
+    status, out, _ = said(capsys, *words)
+    assert status == 0
+    rows = [line.split() for line in out.splitlines() if line.strip().endswith("%")]
+    saved = [[float(cell) for cell in row if cell != "%"] for row in rows if len(row) == 10]
+    assert len(saved) == 7
+    for _, gpu, edge, computation, most in saved:
+        assert gpu <= edge <= computation <= most
+
+
 BAD_FLAGS = {
     "both targets": (
         ("--max-slowdown", "2", "--deadline", "9"),
@@ -144,7 +174,7 @@ BAD_FLAGS = {
     ),
     "a deadline too short": (
         ("--deadline", "8.99"),
-        "8.99 s is below the fastest possible iteration time, 9 s; allowed: at least 9 s",
+        "9 s (critical path of 6 operations: 4 on stage 1, 2 on stage 0); allowed: at least 9 s",
     ),
     "a negative slowdown": (("--max-slowdown", "-1"), "--max-slowdown:"),
     "a negative slowdown, joined": (("--max-slowdown=-1%",), "--max-slowdown:"),
@@ -158,10 +188,10 @@ BAD_FLAGS = {
     "a deadline that is no number": (("--deadline", "9s"), '"9s" is not a number'),
     "an endless deadline": (("--deadline", "1e999"), "out of range"),
     "a value is missing": (("--deadline",), "expected one argument"),
-    "a later granularity": (("--granularity", "edge"), "edge is not available yet"),
-    "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, comp'),
-    "a plot": (("--plot", "x.png"), "--plot: not available yet"),
-    "a timeline": (("--timeline", "x.json"), "--timeline: not available yet"),
+    "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, edge, comp'),
+    "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
+    "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
+    "a timeline": (("--timeline", "x.txt"), '--timeline: "x.txt" is no .json file'),
     "an unknown flag": (("--fast",), "unrecognized arguments: --fast"),
     "an abbreviated flag": (("--max", "2"), "unrecognized arguments"),
 }
@@ -177,9 +207,8 @@ BAD_FRONTIER_FLAGS = {
     "one point": (("--points", "1"), '--points: "1" is out of range; allowed: from 2'),
     "half a point": (("--points", "2.5"), "is not a whole number"),
     "too many points": (("--points", "1000000"), "whole number"),
-    "every granularity": (("--granularity", "all"), "all is not available yet"),
-    "a later granularity": (("--granularity", "edge"), "edge is not available yet"),
-    "a plot": (("--plot", "x.png"), "--plot: not available yet"),
+    "no granularity": (("--granularity", "each"), '"each" is none; allowed: gpu, edge, comp'),
+    "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
 }
 
 
@@ -217,12 +246,8 @@ BAD_VALUES = {
     "pipeline": [
         ("[]", "pipeline: not a mapping"),
         ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not one of them'),
-        ("{schedule: zb-h1, stages: 2, microbatches: 2}", "zb-h1 is not available yet"),
-        ("{schedule: dualpipev, stages: 2, microbatches: 2}", "dualpipev is not available yet"),
-        (
-            "{schedule: interleaved-1f1b, stages: 2, microbatches: 2}",
-            "interleaved-1f1b is not available yet",
-        ),
+        ("{schedule: dualpipev, stages: 2, microbatches: 2}", "did you mean dualpipe-v?"),
+        ("{schedule: dualpipe, stages: 2, microbatches: 2}", "dualpipe is not available yet"),
         ("{schedule: 1f1b, stages: 3, microbatches: 2}", "profile has 2 stages, pipeline has 3"),
         ("{schedule: 1f1b, stages: 1, microbatches: 2}", "profile has 2 stages, pipeline has 1"),
         ("{schedule: 1f1b, stages: 0, microbatches: 2}", "pipeline.stages: 0 is out of range"),
@@ -238,7 +263,8 @@ BAD_VALUES = {
         (".", "Is a directory"),
         ("3", "3 is not text"),
         ("", "profile: no value is not text"),
-        ("[a]", "a list is not text"),
+        ("[[a]]", "profile[0]: a list is not text"),
+        ("[]", "profile: a list of 0"),
     ],
     "blocking_power_w": [
         ("-1", "blocking_power_w: -1 is out of range"),

@@ -85,8 +85,8 @@ FAULTS: dict[str, tuple[Callable[[Solution], Solution], str]] = {
         "lower bound",
     ),
     "a granularity it cannot judge": (
-        lambda p: replace(p, granularity="edge"),
-        "nobody here can judge granularity edge",
+        lambda p: replace(p, granularity="kernel"),  # type: ignore[arg-type]
+        "nobody here can judge granularity kernel",
     ),
 }
 

@@ -88,7 +88,10 @@ def test_the_order_of_rows_does_not_matter() -> None:
         (GOOD.replace("0,forward", "-1,forward"), 'p.csv:2: stage: "-1" is out of range'),
         (GOOD.replace("0,forward", "999,forward"), 'p.csv:2: stage: "999" is out of range'),
         (GOOD.replace("0,forward", "first,forward"), 'p.csv:2: stage: "first" is not a number'),
-        (GOOD.replace("forward", "fwd"), 'p.csv:2: instruction: "fwd"; allowed: forward or'),
+        (
+            GOOD.replace("forward", "fwd"),
+            'p.csv:2: instruction: "fwd"; allowed: forward, backward,',
+        ),
         (GOOD.replace("1410,0.05", "0,0.05"), 'p.csv:2: frequency: "0" is out of range'),
         (GOOD.replace("1410,0.05", "1410.5,0.05"), 'p.csv:2: frequency: "1410.5" is not a whole'),
         (GOOD + "0,backward,1410,0.1,1\n", "p.csv:4: frequency: stage 0 backward at 1410 MHz"),

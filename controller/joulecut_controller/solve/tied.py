@@ -1,21 +1,27 @@
-"""One clock per GPU: no hook in the training script, no change within an iteration.
+"""One clock for many operations: per GPU (`gpu`), or two of them an iteration (`edge`).
 
-Only a few numbers are chosen, so this is a search, with exact longest paths as judge.
-Searching is cheap because a critical path found once bounds every other choice from below:
-its length is a sum over stages. Moves are tried against the paths known so far; where the
-judge disagrees, the path that was missing is added (cutting planes on the makespan).
+With `gpu` no hook in the training script is needed and no clock changes within an iteration;
+with `edge` the first forward and the last backward, which only fill and drain the pipeline,
+have a clock of their own. Only a few numbers are chosen, so this is a search, with exact
+longest paths as judge. Searching is cheap because a critical path found once bounds every
+other choice from below: its length is a sum over groups. Moves are tried against the paths
+known so far; where the judge disagrees, the path that was missing is added (cutting planes
+on the makespan).
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from joulecut_controller.solve.circulation import Relaxation
+from joulecut_controller.solve.bounds import Bounds, Task
 from joulecut_controller.solve.computation import Computation, must_meet
+from joulecut_controller.solve.groups import Groups
 from joulecut_controller.solve.problem import Goal, Solution
+from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.schedule import solution
-from joulecut_controller.solve.stages import Stages
 from joulecut_controller.solve.waves import Floats, Ints
+from joulecut_controller.workload import Granularity
 
 COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
 JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
@@ -23,55 +29,83 @@ BUDGETS = 96  # starting points from a busy time common to all stages
 PRICES = np.geomspace(0.2, 5.0, 48)  # ... and from multiples of the relaxation's prices
 STARTS = 6  # so many of them are improved; more found nothing better on the public profiles
 PATHS_MAX = 256  # known at once; a few dozen are the rule
-REACH = 6  # clocks by which two stages move at once; any distance found nothing better
+REACH = 6  # clocks by which two groups move at once; any distance found nothing better
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SMALL = 1e-12  # of the value: less is no improvement
 
 
-class Gpu:
-    """One problem, prepared once. Where there are no more than `combinations_all` choices,
-    all are judged. Raises NoCommonClock."""
+class Tied:
+    """One problem at one of the coarse granularities, prepared once. Where there are no more
+    than `combinations_all` choices, all are judged. Raises NoCommonClock."""
 
-    def __init__(self, computation: Computation, combinations_all: int = COMBINATIONS_ALL) -> None:
-        self._computation = computation
+    def __init__(
+        self,
+        computation: Computation,
+        granularity: Granularity,
+        combinations_all: int = COMBINATIONS_ALL,
+    ) -> None:
+        self.computation = computation
+        self._granularity = granularity
         self._combinations_all = combinations_all
-        self._problem = computation.problem
-        self._stages = Stages(computation.problem, computation.waves)
+        self.computation.problem = computation.problem
+        self._groups = Groups(computation.problem, granularity)
+        self._bounds = Bounds(self._groups)
         self.fastest_s = self._fastest_s()
-        slowest = np.argmin(self._stages.cost_j, axis=1)[:, None]
-        self.cheapest_s = float(self._stages.iteration_times(slowest)[0])
+        slowest = np.argmin(self._groups.cost_j, axis=1)[:, None]
+        self.cheapest_s = float(self._groups.iteration_times(slowest)[0])
 
-    def solve(self, goal: Goal, relaxed: Relaxation, hints: tuple[Solution, ...] = ()) -> Solution:
-        """Raises Infeasible. The bound comes from `relaxed`, which is free to choose finer."""
+    def solve(
+        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution] = (), rolls: int = 0
+    ) -> Solution:
+        """Raises Infeasible. The bound is the better of its own and that of `relaxed`, which is
+        free to choose finer; `rolls` is how many cases the bound may distinguish."""
         must_meet(goal.deadline_s, self.fastest_s)
-        stages = self._stages
-        price_w = 0.0 if goal.waits else self._problem.time_price_w
+        groups = self._groups
+        price_w = self.computation.time_price_w(goal)
         useful_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
-        search = _Search(stages, useful_s, price_w)
-        combinations = math.prod(map(len, stages.menus))
-        operations = len(self._problem.graph.operations)
+        search = _Search(groups, useful_s, price_w)
+        combinations = math.prod(map(len, groups.menus))
+        operations = len(self.computation.problem.graph.operations)
+        waited_j = self.computation.problem.time_price_w * goal.deadline_s if goal.waits else 0.0
+        finer_j = self.computation.bound_j(goal, relaxed)
         if combinations <= self._combinations_all and combinations * operations <= JUDGED_ALL:
             best = search.all()
+            own_j = search.value_j(best) * (1 - SMALL) + waited_j
         else:
-            seeds = [stages.seed(hint.clocks) for hint in hints]
-            starts = [self._quickest, self._budgeted(), self._priced(relaxed)]
+            task = Task(useful_s, price_w, self.computation.fastest_s)
+            bound = self._bounds.at(task)
+            seeds = [groups.seed(hint.clocks) for hint in hints]
+            starts = [self._quickest, self._budgeted(), self._priced(relaxed), bound.choices]
             starts += [seed[:, None] for seed in seeds if seed is not None]
             best = search.best(np.concatenate(starts, axis=1))
-        bound_j = self._computation.bound_j(goal, relaxed)
-        return solution(self._problem, goal, "gpu", stages.clocks(best), bound_j)
+            if rolls:
+                value_j = search.value_j(best)
+                bound = self._bounds.refined(bound, task, value_j, rolls)
+                best = search.better(best, bound.choices)
+            own_j = bound.bound_j + waited_j
+        bound_of = self._granularity if own_j > finer_j else "computation"
+        bound_j = max(own_j, finer_j)
+        return solution(
+            self.computation.problem,
+            goal,
+            self._granularity,
+            groups.clocks(best),
+            bound_j,
+            bound_of,
+        )
 
     def _fastest_s(self) -> float:
-        """The least iteration time: where a stage has no clock that is fastest for all its
+        """The least iteration time: where a group has no clock that is fastest for all its
         operations, the best that the search finds."""
-        least_busy = np.argmin(self._stages.busy_s, axis=1)[:, None]
-        search = _Search(self._stages, math.inf, 1.0, cost_weight=0.0)
+        least_busy = np.argmin(self._groups.busy_s, axis=1)[:, None]
+        search = _Search(self._groups, math.inf, 1.0, cost_weight=0.0)
         self._quickest = search.best(least_busy)[:, None]
-        return float(self._stages.iteration_times(self._quickest)[0])
+        return float(self._groups.iteration_times(self._quickest)[0])
 
     def _budgeted(self) -> Ints:
-        """The cheapest clock of each stage within a busy time common to all stages."""
-        busy_s, cost_j = self._stages.busy_s, self._stages.cost_j
+        """The cheapest clock of each group within a busy time common to all groups."""
+        busy_s, cost_j = self._groups.busy_s, self._groups.cost_j
         finite = busy_s[np.isfinite(busy_s)]
         allowed = busy_s[:, :, None] <= np.linspace(finite.min(), finite.max(), BUDGETS)
         allowed |= (np.arange(busy_s.shape[1]) == self._quickest)[:, :, None]
@@ -79,11 +113,11 @@ class Gpu:
         return cheapest
 
     def _priced(self, relaxed: Relaxation) -> Ints:
-        """What each stage would choose if time cost what the relaxation says, or a multiple."""
-        charge_j = self._stages.lengths(self._stages.prices_w(relaxed.price_w))
+        """What each group would choose if time cost what the relaxation says, or a multiple."""
+        charge_j = self._groups.lengths(self._groups.prices_w(self.computation.prices_w(relaxed)))
         offered = np.isfinite(charge_j)[:, :, None]
         charged_j = np.where(offered, charge_j[:, :, None], 0.0) * PRICES
-        cheapest: Ints = np.argmin(self._stages.cost_j[:, :, None] + charged_j, axis=1)
+        cheapest: Ints = np.argmin(self._groups.cost_j[:, :, None] + charged_j, axis=1)
         return cheapest
 
 
@@ -91,24 +125,35 @@ class _Search:
     """Least cost_weight * cost + time price * T within the deadline."""
 
     def __init__(
-        self, stages: Stages, deadline_s: float, time_price_w: float, cost_weight: float = 1.0
+        self, groups: Groups, deadline_s: float, time_price_w: float, cost_weight: float = 1.0
     ) -> None:
-        self._stages = stages
-        offered = np.isfinite(stages.cost_j)
-        self._cost_j = np.where(offered, cost_weight * np.where(offered, stages.cost_j, 0), np.inf)
+        self._groups = groups
+        offered = np.isfinite(groups.cost_j)
+        self._cost_j = np.where(offered, cost_weight * np.where(offered, groups.cost_j, 0), np.inf)
         self._limit_s = deadline_s * (1 + DEADLINE_TOLERANCE)
         self._price_w = time_price_w
-        self._paths: list[Floats] = []  # each (stages, choices)
+        self._paths: list[Floats] = []  # each (groups, choices)
 
     def all(self) -> Ints:
         """The best of all combinations."""
-        sizes = [len(menu) for menu in self._stages.menus]
+        sizes = [len(menu) for menu in self._groups.menus]
         numbers = np.arange(math.prod(sizes))
         every = np.stack(np.unravel_index(numbers, sizes)).astype(np.int64)
         return every[:, int(np.argmin(self._values(every)))]
 
+    def better(self, best: Ints, others: Ints) -> Ints:
+        """`best`, or what a descent from the best of others (groups, K) reaches, if cheaper."""
+        values = self._values(others)
+        if not self._better((float(values.min()), best), self.value_j(best)):
+            return best
+        return self._improved(others[:, int(np.argmin(values))])
+
+    def value_j(self, choice: Ints) -> float:
+        """Of one choice (groups,); infinite where late."""
+        return float(self._values(choice[:, None])[0])
+
     def best(self, starts: Ints) -> Ints:
-        """The best (stages,) that descents from the most promising starts (stages, K) reach."""
+        """The best (groups,) that descents from the most promising starts (groups, K) reach."""
         starts = np.unique(starts, axis=1)
         values = self._values(starts)
         order = np.argsort(values, kind="stable")[:STARTS]
@@ -117,8 +162,8 @@ class _Search:
         return ends_all[:, int(np.argmin(self._values(ends_all)))]
 
     def _values(self, choice: Ints) -> Floats:
-        """Exact, (stages, K) to (K,); infinite where late."""
-        times_s = self._stages.iteration_times(choice)
+        """Exact, (groups, K) to (K,); infinite where late."""
+        times_s = self._groups.iteration_times(choice)
         costs_j = np.take_along_axis(self._cost_j, choice, axis=1).sum(axis=0)
         return self._priced(costs_j, times_s)
 
@@ -127,7 +172,7 @@ class _Search:
         return np.where(on_time, costs_j + self._price_w * np.where(on_time, times_s, 0), np.inf)
 
     def _improved(self, choice: Ints) -> Ints:
-        """Descends until neither one stage nor two can move to something better."""
+        """Descends until neither one group nor two can move to something better."""
         self._learn(choice)
         for _ in range(ROUNDS_MAX):
             trail = self._descend(choice)
@@ -147,14 +192,14 @@ class _Search:
         return choice
 
     def _learn(self, choice: Ints) -> None:
-        self._paths.append(self._stages.lengths(self._stages.critical(choice)))
+        self._paths.append(self._groups.lengths(self._groups.critical(choice)))
         del self._paths[:-PATHS_MAX]
 
     def _promise(self, choice: Ints) -> float:
         """The value as far as the known paths tell."""
-        stage = np.arange(len(choice))
-        time_s = max(float(path[stage, choice].sum()) for path in self._paths)
-        return float(self._cost_j[stage, choice].sum()) + self._price_w * time_s
+        group = np.arange(len(choice))
+        time_s = max(float(path[group, choice].sum()) for path in self._paths)
+        return float(self._cost_j[group, choice].sum()) + self._price_w * time_s
 
     def _descend(self, choice: Ints) -> list[Ints]:
         """Steepest descent on the known paths; the trail, start included."""
@@ -174,11 +219,11 @@ class _Search:
         return moved[0] < value - SMALL * abs(value)
 
     def _one(self, paths: Floats, choice: Ints) -> tuple[float, Ints]:
-        """The best move of a single stage to any clock."""
-        stage = np.arange(len(choice))
-        now_s = paths[:, stage, choice]
+        """The best move of a single group to any clock."""
+        group = np.arange(len(choice))
+        now_s = paths[:, group, choice]
         times_s = (now_s.sum(axis=1)[:, None, None] + paths - now_s[:, :, None]).max(axis=0)
-        now_j = self._cost_j[stage, choice]
+        now_j = self._cost_j[group, choice]
         values = self._priced(now_j.sum() + self._cost_j - now_j[:, None], times_s)
         at, to = np.unravel_index(int(np.argmin(values)), values.shape)
         moved = choice.copy()
@@ -186,18 +231,18 @@ class _Search:
         return float(values[at, to]), moved
 
     def _two(self, paths: Floats, choice: Ints) -> tuple[float, Ints]:
-        """The best move of two stages at once: one gives the time that another uses."""
-        stages, width = self._cost_j.shape
-        stage = np.arange(stages)
+        """The best move of two groups at once: one gives the time that another uses."""
+        groups, width = self._cost_j.shape
+        group = np.arange(groups)
         near = choice[:, None] + np.arange(-REACH, REACH + 1)
         inside = (near >= 0) & (near < width)
         near = np.where(inside, near, choice[:, None])
-        delta_s = paths[:, stage[:, None], near] - paths[:, stage, choice][:, :, None]
-        delta_j = self._cost_j[stage[:, None], near] - self._cost_j[stage, choice][:, None]
-        now_s = paths[:, stage, choice].sum(axis=1)
-        now_j = float(self._cost_j[stage, choice].sum())
+        delta_s = paths[:, group[:, None], near] - paths[:, group, choice][:, :, None]
+        delta_j = self._cost_j[group[:, None], near] - self._cost_j[group, choice][:, None]
+        now_s = paths[:, group, choice].sum(axis=1)
+        now_j = float(self._cost_j[group, choice].sum())
         best = (math.inf, choice)
-        for first in range(stages - 1):
+        for first in range(groups - 1):
             rest = slice(first + 1, None)
             times_s = (
                 now_s[:, None, None, None]

@@ -1,0 +1,107 @@
+"""A plan as a trace that Perfetto and chrome://tracing open: who works when, at which clock.
+
+Chrome's trace event format (JSON): complete events, times in microseconds, one track per
+stage. Colours follow the kind of operation, since a reserved name is all the format offers.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from joulecut_controller.hardware import ANY_CLOCK_MHZ
+from joulecut_controller.solve.problem import Problem, Solution
+from joulecut_controller.workload import SENDS
+from joulecut_wire.errors import BadInput
+
+_COLOURS = {"forward": "thread_state_running", "backward": "thread_state_iowait"}
+MICRO = 1e6
+
+
+def target(word: str | None) -> Path | None:
+    """Checks a --timeline before anything is computed. Raises BadInput."""
+    if word is None:
+        return None
+    path = Path(word)
+    if path.suffix != ".json":
+        raise BadInput("--timeline", f'"{word}" is no .json file', "a file that ends in .json")
+    if not path.parent.is_dir():
+        raise BadInput("--timeline", f"no folder {path.parent}", "a file in a folder that exists")
+    return path
+
+
+def write(path: Path, problem: Problem, plan: Solution, title: str) -> None:
+    """Raises BadInput where the file cannot be written."""
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            json.dump(trace(problem, plan, title), file, allow_nan=False)
+            file.write("\n")
+    except OSError as error:
+        raise BadInput("--timeline", f"{path}: {error.strerror}", "a writable file") from None
+
+
+def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
+    """The trace object: one process (the iteration), one thread per stage, and one
+    more for what it sends meanwhile.
+
+    Each operation's args carry microbatch, clock_mhz, power_w and energy_j; a counter track
+    per stage shows the clock, so that changes are seen at a glance.
+    """
+    events: list[dict[str, Any]] = [_named("process_name", 0, title)]
+    stages = len(problem.blocking_power_w)
+    for stage in range(stages):
+        events.append(_named("thread_name", stage, f"stage {stage}"))
+        events.append(_sorted(stage, 2 * stage))
+    for stage in sorted({o.stage for o in problem.graph.operations if o.kind in SENDS}):
+        events.append(_named("thread_name", stages + stage, f"stage {stage} sends"))
+        events.append(_sorted(stages + stage, 2 * stage + 1))
+    for operation, option, start_s in zip(
+        problem.graph.operations, plan.clocks, plan.start_s, strict=True
+    ):
+        events.append(
+            {
+                "name": f"{operation.kind} {operation.microbatch}",
+                "cat": operation.kind,
+                "ph": "X",
+                "pid": 0,
+                "tid": operation.stage + (stages if operation.kind in SENDS else 0),
+                "ts": start_s * MICRO,
+                "dur": option.time_s * MICRO,
+                "args": {
+                    "microbatch": operation.microbatch,
+                    "clock_mhz": option.clock_mhz or None,
+                    "power_w": option.power_w,
+                    "energy_j": option.energy_j,
+                },
+            }
+            | ({"cname": _COLOURS[operation.kind]} if operation.kind in _COLOURS else {})
+        )
+        if option.clock_mhz == ANY_CLOCK_MHZ:
+            continue
+        events.append(
+            {
+                "name": f"stage {operation.stage} clock, MHz",
+                "ph": "C",
+                "pid": 0,
+                "ts": start_s * MICRO,
+                "args": {"clock_mhz": option.clock_mhz},
+            }
+        )
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "iteration_time_s": plan.iteration_time_s,
+            "energy_j": plan.energy_j,
+            "granularity": plan.granularity,
+            "basis": "predicted from the profile",
+        },
+    }
+
+
+def _named(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": 0, "tid": thread, "args": {"name": name}}
+
+
+def _sorted(thread: int, place: int) -> dict[str, Any]:
+    where = {"ph": "M", "pid": 0, "tid": thread}
+    return {"name": "thread_sort_index", **where, "args": {"sort_index": place}}

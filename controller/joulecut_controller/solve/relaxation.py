@@ -1,0 +1,214 @@
+"""The relaxation: how little energy any plan can use, and what each second is worth.
+
+Where an operation may sit anywhere on its convex curve, the cheapest schedule within a
+deadline is the dual of a maximum-cost circulation (Fulkerson 1961, Kelley 1961). A
+breakpoint d of a curve is an arc of length d whose capacity is the change of slope there;
+the way back from end to start has length -deadline. By weak duality any balanced flow within
+the capacities gives a bound: it is evaluated here from such a flow alone, whatever found it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_controller.solve.compiled import exact
+from joulecut_controller.solve.face import ends
+from joulecut_controller.solve.interior import Point, Shape, improve, work_of
+from joulecut_controller.solve.network import Network
+from joulecut_controller.solve.waves import Floats, Ints
+
+TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
+ROUND_OFF = 1e-12  # of the largest term: what float sums over 1e5 terms can be off by
+# At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
+# deadline so much longer; its bound is evaluated at the true one and loses nothing to speak of.
+ROOM_LEAST = 1e-6
+# Where to begin, in shares of typical flows and hull widths: 15-25 steps whatever the job;
+# each may be halved or doubled for one or two steps more.
+BASE_SHARE, WIDTH_SHARE, PRODUCT_SHARE, SLACK_SHARE = 0.2, 0.3, 0.3, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The relaxed optimum, by row.
+
+    `bound_j` bounds sum c + time_price * T at `deadline_s` from below; `deadline_price_w` is
+    how much it falls per second of deadline, `price_w[k]` what a second more for row k saves.
+    `limits_s` are ends of optimal relaxed schedules, all of which take `iteration_s`; `steps`
+    are of the method that found them.
+    """
+
+    bound_j: float
+    deadline_s: float
+    deadline_price_w: float
+    price_w: Floats
+    limits_s: tuple[Floats, ...]
+    iteration_s: float
+    steps: int
+
+    def bound_at_j(self, deadline_s: float) -> float:
+        """The same flow also bounds every other deadline (it is feasible there too)."""
+        return self.bound_j + self.deadline_price_w * (self.deadline_s - deadline_s)
+
+
+class Interior:
+    """One problem; `relax` answers one deadline after another, each from scratch (a step of the
+    method is cheap, and a neighbour's last iterate is too near the walls to begin from)."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        curves = network.curves.distinct
+        count = np.array([len(c.hull) - 1 for c in curves])[network.curve]
+        row = np.argsort(-count, kind="stable")
+        slots = np.array([int((count > r).sum()) for r in range(int(count.max()))], dtype=np.int64)
+        knee = np.zeros((len(curves), len(slots)))
+        room = np.zeros((len(curves), len(slots)))
+        for i, c in enumerate(curves):
+            knee[i, : len(c.hull) - 1] = c.time_s[c.hull[1:]] * network.second
+            room[i, : len(c.hull) - 1] = -np.diff(np.append(c.saved_w, 0.0)) * network.watt
+        rank = np.repeat(np.arange(len(slots)), slots)
+        base = np.cumsum(slots) - slots
+        self.slot: Ints = np.arange(int(slots.sum())) - base[rank]
+        curve = network.curve[row][self.slot]
+        self.shape = Shape(
+            tails=network.tails,
+            heads=network.heads,
+            leaves=network.leaves,
+            row=row,
+            base=base,
+            slots=slots,
+            knee=knee[curve, rank],
+            room=room[curve, rank],
+            fastest=network.fastest,
+            first=network.envelope.first,
+            at=network.envelope.at,
+        )
+        owner = row[self.slot]
+        self._owner = owner
+        self._knees: Ints = np.argsort(owner, kind="stable")
+        self._knees_of = np.searchsorted(owner[self._knees], np.arange(network.size + 1))
+        self._work = work_of(self.shape, network.envelope.size)
+        self.point: Point  # of the last answer
+
+    def relax(self, deadline_s: float, time_price_w: float) -> Relaxation:
+        """Minimises sum c + time_price_w * T over relaxed schedules with T <= deadline_s.
+
+        `deadline_s` is at least the fastest iteration time.
+        """
+        network = self.network
+        deadline = max(deadline_s * network.second, 1.0 + ROOM_LEAST)
+        price = time_price_w * network.watt
+        self.point = self._begin(deadline, price)
+        scale = abs(network.cheapest_j) * network.joule + price * deadline
+        steps, _ = improve(self.shape, self.point, self._work, deadline, price, TOLERANCE * scale)
+        return self._read(deadline_s, time_price_w, steps)
+
+    def _begin(self, deadline: float, price: float) -> Point:
+        """A middle schedule stretched to the deadline, every flow half of what it may be. It
+        need not balance, nor keep dependencies: only be far from every wall."""
+        network, shape, rows, owner = self.network, self.shape, self.network.size, self._owner
+        fast, slow = network.fastest, network.cheapest
+        margin = 0.05 * (slow - fast)
+        x = np.clip(fast * deadline, fast + margin, slow - margin)
+        start = np.append(_middle(network.heads, network.leaves, x) * deadline, deadline)
+        end = start[:-1] + x
+        knee_flow = shape.room / 2
+        top = np.bincount(owner, shape.room, rows)
+        base = BASE_SHARE * float(top.mean()) + 1e-6
+        link = self._split(top / 2 + base)
+        back = max(float(link[network.heads == rows].sum()), 1.1 * price + 1e-3) - price
+        open_flow = np.concatenate([np.full(rows, base), link, [back]])
+        width = WIDTH_SHARE * float((slow - fast).mean()) + 1e-3 * float(fast.mean())
+        product = PRODUCT_SHARE * (float(top.mean()) / 2 + base) * width
+        after = np.where(network.tails >= 0, end[network.tails], 0.0)
+        span = np.concatenate([x - fast, start[network.heads] - after, [width]])
+        slack = np.maximum(span, PRODUCT_SHARE * product / open_flow)
+        short = shape.knee - x[owner]
+        both = (product / knee_flow) ** 2
+        root = np.sqrt(short * short + 4 * both)
+        over = np.where(short > 0, (root + short) / 2, 2 * both / (root - short))
+        return Point(
+            start=start,
+            end=end,
+            flow=knee_flow,
+            spare=shape.room - knee_flow,
+            over=over,
+            under=both / over,
+            open_flow=open_flow,
+            open_slack=np.maximum(slack, SLACK_SHARE * width),
+        )
+
+    def _split(self, flow: Floats) -> Floats:
+        """Flow on links: between what its tail would give and what its head would get."""
+        network, rows = self.network, self.network.size
+        given = flow / np.diff(network.leaves)
+        taken = np.append(flow / np.diff(network.enters)[:rows], 0.0)
+        given_to = np.where(network.tails >= 0, given[network.tails], taken[network.heads])
+        taken_from = np.where(network.heads < rows, taken[network.heads], given_to)
+        return (given_to + taken_from) / 2
+
+    def _read(self, deadline_s: float, time_price_w: float, steps: int) -> Relaxation:
+        network, rows, point = self.network, self.network.size, self.point
+        flow = np.clip(point.flow, 0.0, self.shape.room)
+        base = np.maximum(point.open_flow[:rows], 0.0)
+        link = np.maximum(point.open_flow[rows:-1], 0.0)
+        arrives = _settle(self.shape, self._knees, self._knees_of, flow, base, link)
+        back = max(0.0, arrives - time_price_w * network.watt)
+        early, late = ends(network, self.shape, self.slot, point)
+        # Sums and not dot products: those wake other threads for less work than waking takes.
+        gained = float((flow * self.shape.knee).sum() + (base * network.fastest).sum())
+        charged = back * deadline_s * network.second
+        largest_j = abs(network.cheapest_j) + (gained + charged) / network.joule
+        return Relaxation(
+            bound_j=network.cheapest_j + (gained - charged) / network.joule - ROUND_OFF * largest_j,
+            deadline_s=deadline_s,
+            deadline_price_w=back / network.watt,
+            price_w=(base + np.bincount(self._owner, flow, rows)) / network.watt,
+            limits_s=(early / network.second, late / network.second, point.end / network.second),
+            iteration_s=float(point.start[rows]) / network.second,
+            steps=steps,
+        )
+
+
+@exact
+def _middle(heads: Ints, leaves: Ints, x: Floats) -> Floats:
+    """Starts half way between as early and as late as possible, in shares of the makespan."""
+    rows = len(x)
+    early, tail = np.zeros(rows + 1), np.zeros(rows + 1)
+    for i in range(rows):
+        for link in range(leaves[i], leaves[i + 1]):
+            early[heads[link]] = max(early[heads[link]], early[i] + x[i])
+    for i in range(rows - 1, -1, -1):
+        for link in range(leaves[i], leaves[i + 1]):
+            tail[i] = max(tail[i], tail[heads[link]])
+        tail[i] += x[i]
+    middle: Floats = (early[:rows] + early[rows] - tail[:rows]) / (2 * early[rows])
+    return middle
+
+
+@exact
+def _settle(
+    shape: Shape, knees: Ints, knees_of: Ints, flow: Floats, base: Floats, link: Floats
+) -> float:
+    """Balances the flow exactly, in time order: what an operation gets too much goes through
+    its endless arc, what it gets too little is taken from its knees. Returns what arrives."""
+    rows = len(base)
+    income = np.zeros(rows + 1)
+    for at in range(shape.leaves[rows], len(link)):
+        income[shape.heads[at]] += link[at]
+    for i in range(rows):
+        through = 0.0
+        for k in range(knees_of[i], knees_of[i + 1]):
+            through += flow[knees[k]]
+        base[i] = max(0.0, income[i] - through)
+        if through > income[i]:
+            for k in range(knees_of[i], knees_of[i + 1]):
+                flow[knees[k]] *= income[i] / through
+        out = 0.0
+        for at in range(shape.leaves[i], shape.leaves[i + 1]):
+            out += link[at]
+        for at in range(shape.leaves[i], shape.leaves[i + 1]):
+            share = link[at] / out if out > 0.0 else 1.0 / (shape.leaves[i + 1] - shape.leaves[i])
+            link[at] = income[i] * share
+            income[shape.heads[at]] += link[at]
+    arrives: float = income[rows]
+    return arrives

@@ -1,0 +1,118 @@
+"""`joulecut compare`: the same judge for all, and bad input in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import write_job
+
+from joulecut_cli.main import dispatch
+from joulecut_wire.errors import BadInput
+
+
+def compared(
+    folder: Path, capsys: pytest.CaptureFixture[str], *flags: str, more: str = ""
+) -> dict[str, Any]:
+    assert dispatch(["compare", write_job(folder, more), *flags, "--json"]) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return shown
+
+
+def test_ours_is_on_time_and_nobody_on_time_uses_less(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for slowdown in ("0", "5%"):
+        found = compared(tmp_path, capsys, "--max-slowdown", slowdown)
+        rules = {rule["name"]: rule for rule in found["rules"]}
+        ours = rules["Joulecut computation"]
+        limit_s = found["deadline_s"] * (1 + 1e-9)
+        assert ours["iteration_time_s"] <= limit_s
+        assert set(rules) >= {"highest clock", "one clock for all", "Perseus", "EnvPipe-like"}
+        for rule in rules.values():
+            assert rule["gap"] >= 0.0
+            assert rule["lower_bound_j"] <= rule["energy_j"] * (1 + 1e-9)
+            saved = 1 - rule["energy_j"] / found["baseline"]["energy_j"]
+            assert rule["saving_ratio"] == pytest.approx(saved)
+            if rule["iteration_time_s"] <= limit_s:
+                assert rule["energy_j"] >= ours["energy_j"] * (1 - 1e-9)
+
+
+def test_stragglers_raise_what_those_save_who_react(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compared(tmp_path, capsys, "--straggler", "1,1.1,1.3", "--pipelines", "4")
+    rules = {rule["name"]: rule for rule in found["rules"]}
+    ours = [row["saving_ratio"] for row in rules["Joulecut computation"]["stragglers"]]
+    alone = [row["saving_ratio"] for row in rules["EnvPipe-like"]["stragglers"]]
+    assert [row["factor"] for row in rules["Perseus"]["stragglers"]] == [1.0, 1.1, 1.3]
+    assert ours[0] == pytest.approx(rules["Joulecut computation"]["saving_ratio"], abs=1e-6)
+    assert ours[0] < ours[1] < ours[2]
+    assert alone[0] >= alone[1] >= alone[2]
+    assert all(row["late_ratio"] < 1e-9 for row in rules["Joulecut computation"]["stragglers"])
+
+
+def test_a_budget_is_kept_and_costs_ours_least(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = compared(tmp_path, capsys)["baseline"]
+    limit_w = 2 * 0.85 * full["energy_j"] / full["iteration_time_s"]
+    found = compared(tmp_path, capsys, "--budget", f"{limit_w}", "--pipelines", "2")
+    slower = {}
+    for rule in found["rules"]:
+        if rule["budget"] is not None:
+            assert rule["budget"]["power_w"] <= limit_w * (1 + 1e-6)
+            slower[rule["name"]] = rule["budget"]["slowdown_ratio"]
+    assert "highest clock" not in slower
+    assert slower["Joulecut computation"] <= min(slower.values()) + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        (("--straggler", "0.9"), "--straggler"),
+        (("--straggler", "1.1,x"), "--straggler"),
+        (("--straggler", "nan"), "--straggler"),
+        (("--straggler", ",".join(["1.1"] * 17)), "--straggler"),
+        (("--straggler", "1.1", "--pipelines", "1"), "--pipelines"),
+        (("--pipelines", "0"), "--pipelines"),
+        (("--pipelines", "2.5"), "--pipelines"),
+        (("--budget", "-3"), "--budget"),
+        (("--budget", "inf"), "--budget"),
+        (("--perseus-unit", "0"), "--perseus-unit"),
+        (("--max-slowdown", "-1"), "--max-slowdown"),
+    ],
+)
+def test_bad_input_is_one_line(flags: tuple[str, ...], where: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=where):
+        dispatch(["compare", write_job(tmp_path), *flags])
+
+
+def test_a_plan_keeps_its_deadline_under_the_jitter_of_the_job_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jitter = "jitter: {operation: 3%, gpu: 0.5%, communication: 0.1ms, siblings: 8}\n"
+    job = write_job(tmp_path, jitter)
+    assert dispatch(["plan", job, "--max-slowdown", "6", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    told = plan["jitter"]
+    assert told["met"]
+    assert plan["p95_iteration_time_s"] <= told["target_s"]
+    assert plan["mean_iteration_time_s"] <= plan["p95_iteration_time_s"]
+    assert plan["p95_iteration_time_s"] > plan["iteration_time_s"]
+    assert told["without_margin"]["p95_iteration_time_s"] >= plan["p95_iteration_time_s"]
+    late_s = told["baseline"]["p95_iteration_time_s"] * 1.01
+    assert dispatch(["plan", job, "--deadline", str(late_s)]) == 0
+    assert "is met" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="P95 of even the fastest plan"):
+        dispatch(["plan", job, "--deadline", str(plan["baseline"]["iteration_time_s"])])
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "jitter",
+    ["3%", "{operation: 3}", "{siblings: 0}", "{speed: 3%}", "{communication: 3}", "{hold: max}"],
+)
+def test_jitter_is_read_strictly(jitter: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="jitter"):
+        dispatch(["plan", write_job(tmp_path, f"jitter: {jitter}\n")])
