@@ -26,7 +26,7 @@ from joulecut_agent.limits import Asked, Bounds, Writes
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
 from joulecut_agent.ports.writer import ClockWriter
-from joulecut_agent.state import Answer, Command, Lock, Restore, Written
+from joulecut_agent.state import Answer, Command, Lease, Lock, Restore, Written
 from joulecut_wire.errors import Unavailable
 
 LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # a keeper that is just restoring and leaving needs less
@@ -60,8 +60,10 @@ class Keeper:
             say("keeper", f"cannot set clocks: {self.trouble}")
         for remark in self._journal.remarks:
             say("keeper", f"journal: {remark}")
-        self.state = leases.State(self._journal.epoch_seen)
-        self._step(Command(leases.END, clocks_mhz=dict(self._journal.held), cause="keeper_start"))
+        gpus = {uuid: leases.Gpu(last=lease) for uuid, lease in self._journal.last.items()}
+        self.state = leases.State(self._journal.epoch_seen, gpus)
+        self.found = dict(self._journal.held)  # what an earlier keeper left
+        self._step(Command(leases.END, clocks_mhz=self.found, cause="keeper_start"))
 
     def tick(self) -> None:
         """Restores whatever is due."""
@@ -137,15 +139,15 @@ class Keeper:
         answers = {effect.uuid: effect for effect in effects if isinstance(effect, Answer)}
         if all(answer.accepted for answer in answers.values()):
             locks = [effect for effect in effects if isinstance(effect, Lock)]
-            if reason := self._write(command.epoch, locks, asked):
+            if reason := self._write(command, locks, asked):
                 return {uuid: Answer(uuid, False, reason) for uuid in asked}
             self.state = after
         return answers
 
-    def _write(self, epoch: int, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
+    def _write(self, command: Command, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
         """Writes a group or reverts it; why it did, or ""."""
         try:
-            self._journal.intend(epoch, {lock.uuid: lock.clocks_mhz for lock in locks})
+            self._journal.intend(command.epoch, command.clocks_mhz, command.generation)
         except OSError as error:
             return f"the journal cannot be written: {error.strerror}"
         for n, lock in enumerate(locks):
@@ -162,8 +164,8 @@ class Keeper:
         return ""
 
     def _revert(self, locks: list[Lock], touched: int) -> None:
-        intended = locks[touched:]  # and never written
-        self._journal.restored([lock.uuid for lock in intended if lock.before_mhz is None])
+        # The rest was intended, and never written.
+        self._journal.restored([lock.uuid for lock in locks[touched:] if not lock.before_mhz])
         for lock in reversed(locks[:touched]):
             with contextlib.suppress(DeviceError):
                 if lock.before_mhz is not None:
@@ -195,14 +197,12 @@ class Keeper:
         return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"
 
     def _slot(self, uuid: str, answer: Answer | None) -> Slot:
-        lease = self.state.gpu(uuid).lease
+        lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
         barred = "" if answer else self._barred(uuid)
         answer = answer or Answer(uuid, not barred, barred)
         counts = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
-        if lease is None:
-            return Slot(uuid, answer.accepted, answer.reason, restores=counts)
         held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
-        ends_s = lease.expires_s - time.monotonic()
+        ends_s = max(0.0, lease.expires_s - time.monotonic())
         return Slot(uuid, answer.accepted, answer.reason, *held, ends_s, counts)
 
 

@@ -90,13 +90,13 @@ class _Network:
         self.size, self.deadline_s, self.time_price_w = size, deadline_s, time_price_w
         self.source, self.sink = 2 * size, 2 * size + 1
         curve = curves.curve[waves.operation]
-        self.cheapest_j = np.array([c.cost_j[c.hull[-1]] for c in curves.distinct])[curve]
+        self.cheapest_j = np.array([c.cost_j[c.cheapest] for c in curves.distinct])[curve]
 
         # One arc per row and hull point; the first, of the fastest option, is endless.
-        points = np.array([len(c.hull) for c in curves.distinct], dtype=np.int64)[curve]
+        points = np.array([len(c.hull_s) for c in curves.distinct], dtype=np.int64)[curve]
         self.arc_row = np.repeat(np.arange(size), points)
         self.first_arc = np.cumsum(points) - points
-        breakpoint_s = [c.time_s[c.hull] for c in curves.distinct]
+        breakpoint_s = [c.hull_s for c in curves.distinct]
         self.arc_s: Floats = np.concatenate([breakpoint_s[i] for i in curve])
         drop_w = [-np.diff(np.append(c.saved_w, 0.0)) for c in curves.distinct]
         capacity_w = np.concatenate([np.concatenate(([0.0], drop_w[i])) for i in curve])

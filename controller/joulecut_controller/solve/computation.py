@@ -26,7 +26,7 @@ class Computation:
         self._rounding = Rounding(self.waves, self.curves, microbatch)
         curve = self.curves.curve[self.waves.operation]
         fastest = np.array([c.time_s[0] for c in self.curves.distinct])[curve]
-        cheapest = np.array([c.time_s[c.hull[-1]] for c in self.curves.distinct])[curve]
+        cheapest = np.array([c.time_s[c.cheapest] for c in self.curves.distinct])[curve]
         self.fastest_s = float(self.waves.iteration_times(fastest))
         self._floor_j = floor_j(problem, self.fastest_s)
         self.cheapest_s = float(self.waves.iteration_times(cheapest))

@@ -15,7 +15,7 @@ from joulecut_controller.solve.computation import Computation, must_meet
 from joulecut_controller.solve.problem import Goal, Solution
 from joulecut_controller.solve.schedule import solution
 from joulecut_controller.solve.stages import Stages
-from joulecut_controller.solve.waves import Floats, Ints
+from joulecut_controller.solve.waves import Floats, Ints, combinations
 
 COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
 JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
@@ -102,9 +102,7 @@ class _Search:
 
     def all(self) -> Ints:
         """The best of all combinations."""
-        sizes = [len(menu) for menu in self._stages.menus]
-        numbers = np.arange(math.prod(sizes))
-        every = np.stack(np.unravel_index(numbers, sizes)).astype(np.int64)
+        every = combinations([len(menu) for menu in self._stages.menus])
         return every[:, int(np.argmin(self._values(every)))]
 
     def best(self, starts: Ints) -> Ints:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from joulecut_controller.solve.circulation import Relaxation
 from joulecut_controller.solve.curves import Curves
-from joulecut_controller.solve.waves import Floats, Ints, Waves
+from joulecut_controller.solve.waves import Floats, Ints, Waves, combinations
 
 # Around 1 the two ends of a hull segment cost the same and all between cost more; above it
 # slack is passed on, at 0 everything that fits is taken.
@@ -29,6 +29,7 @@ RAMP = 3  # thrift steps given up per sweep; 2 to 4 did equally well, 1 no bette
 
 SEED = 20_240_901  # any fixed number: same problem, same plan
 COMBINATIONS_ALL = 20_000  # up to here every combination is tried: a few milliseconds
+ENTRIES_ALL = 1_000_000  # ... if that is no more rows x schedules than this: 8 MB a table
 ENTRIES = 100_000  # rows x schedules at once: about 10 ms a sweep, and within a cache
 SCHEDULES_MIN, SCHEDULES_MAX = 8, 96
 GENERATIONS_MAX, GENERATIONS_MIN = 24, 2
@@ -87,9 +88,9 @@ class Rounding:
         """
         search = _Search(self, relaxed, deadline_s, time_price_w)
         sizes = np.isfinite(self._time_s).sum(axis=1).tolist()
-        if math.prod(sizes) <= self._combinations_all:
-            every = np.unravel_index(np.arange(math.prod(sizes)), sizes)
-            return search.keep([np.stack(every).astype(np.int64)])[:, 0]
+        count = math.prod(sizes)
+        if count <= self._combinations_all and count * self._waves.size <= ENTRIES_ALL:
+            return search.keep([combinations(sizes)])[:, 0]
         fastest = np.zeros((self._waves.size, 1), dtype=np.int64)
         best = search.keep([fastest, *(seed[:, None] for seed in seeds)])
         best = search.keep([best, *search.first()])
