@@ -45,8 +45,7 @@ class Journal:
 
     def restored(self, uuids: Iterable[str]) -> None:
         """Never raises: a record that is missing only costs one more restore."""
-        known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
-        if known:
+        if known := [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]:
             with contextlib.suppress(OSError):
                 self._append([f"restored {self._boot_id} {uuid}" for uuid in known])
 

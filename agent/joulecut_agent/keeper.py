@@ -21,7 +21,6 @@ from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import limits
 from joulecut_agent import state as leases
 from joulecut_agent.journal import Journal
-from joulecut_agent.keeper_protocol import Reply, Slot
 from joulecut_agent.limits import Asked, Bounds, Writes
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
@@ -79,7 +78,7 @@ class Keeper:
             self.tick()
         return not any(gpu.owed for gpu in self.state.gpus.values())
 
-    def handle(self, serial: int, command: Command) -> Reply:
+    def handle(self, serial: int, command: Command) -> wire.Reply:
         """Answers one message; every refusal is a value in it."""
         self.tick()
         answers: dict[str, Answer] = {}
@@ -94,7 +93,7 @@ class Keeper:
         slots = tuple(self._slot(u, answers.get(u)) for u in answers or command.clocks_mhz)
         site = (bounds.clock_min_mhz, bounds.clock_max_mhz)
         times_s = (bounds.ttl_s_max, bounds.min_dwell_s)
-        return Reply(serial, self.state.epoch_seen, *times_s, site, slots[: wire.GPUS_MAX])
+        return wire.Reply(serial, self.state.epoch_seen, *times_s, site, slots[: wire.GPUS_MAX])
 
     def _step(
         self, event: Command | Written | None, refused: Mapping[str, str] | None = None
@@ -129,9 +128,7 @@ class Keeper:
 
     def _apply(self, command: Command) -> dict[str, Answer]:
         now_s, bounds, wanted = time.monotonic(), self._settings.bounds, command.clocks_mhz
-        asked = {
-            u: Asked(mhz, self._before(u), self._supported_mhz(u)) for u, mhz in wanted.items()
-        }
+        asked = {u: Asked(m, self._before(u), self._supported_mhz(u)) for u, m in wanted.items()}
         judged = limits.judge(bounds, asked, self._writes, len(self._clocks_mhz), now_s)
         ttl = limits.refuse_ttl(bounds, command.ttl_s)
         refused = {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
@@ -196,14 +193,14 @@ class Keeper:
             return reason
         return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"
 
-    def _slot(self, uuid: str, answer: Answer | None) -> Slot:
+    def _slot(self, uuid: str, answer: Answer | None) -> wire.Slot:
         lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
         barred = "" if answer else self._barred(uuid)
         answer = answer or Answer(uuid, not barred, barred)
         counts = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
         held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
         ends_s = max(0.0, lease.expires_s - time.monotonic())
-        return Slot(uuid, answer.accepted, answer.reason, *held, ends_s, counts)
+        return wire.Slot(uuid, answer.accepted, answer.reason, *held, ends_s, counts)
 
 
 def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:

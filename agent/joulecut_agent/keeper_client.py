@@ -56,6 +56,7 @@ class KeeperClient:
         self._socket: socket.socket | None = None
         self._serial = 0
         self.status: Status | None = None
+        self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
 
     def look_after(self, uuids: Iterable[str]) -> None:
         """Names the GPUs that `refresh` asks for, as far as one message holds them."""
@@ -105,6 +106,7 @@ class KeeperClient:
                 *reply.clocks_mhz,
                 {slot.uuid: slot for slot in reply.slots},
             )
+            self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
             return self.status
 
     def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:

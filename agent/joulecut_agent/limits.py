@@ -52,12 +52,9 @@ def refuse_ttl(bounds: Bounds, ttl_s: float) -> str:
 
 
 def judge(
-    bounds: Bounds,
-    group: Mapping[str, Asked],
-    writes: Mapping[str, Writes],
-    gpus: int,
+    bounds: Bounds, group: Mapping[str, Asked], writes: Mapping[str, Writes], gpus: int,
     now_s: float,
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Why each GPU of a command is refused. The node has `gpus`, `writes` is their past."""
     lowered = {uuid for uuid, past in writes.items() if _recent(past, now_s)}
     lowered |= {uuid for uuid, asked in group.items() if asked.lowers}

@@ -21,7 +21,7 @@ from joulecut_agent.jobs import Jobs
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
 from joulecut_agent.keeper_process import KeeperProcess, wait_until_ready
 from joulecut_agent.log import say
-from joulecut_agent.ports.backend import Backend
+from joulecut_agent.ports.reader import DeviceReader
 from joulecut_agent.sampler import Sampler
 from joulecut_agent.server import AgentService, Node, Server
 from joulecut_agent.settings import Settings
@@ -39,10 +39,10 @@ class Agent:
     """All parts of one agent; `run` is its main thread."""
 
     def __init__(self, settings: Settings) -> None:
-        """Starts the keeper, then opens the device and binds every address.
+        """Opens the device, starts the keeper, binds every address. Raises JoulecutError.
 
-        In this order, because whatever fails later, the keeper has by then restored what an
-        earlier one left. Raises JoulecutError.
+        In this order, because where the device opens the keeper can restore what an earlier
+        one left, whatever fails after that.
         """
         self._settings = settings
         wanted = settings.keeper_mode != "none"
@@ -50,24 +50,23 @@ class Agent:
         self._child: KeeperProcess | None = None
         self._selector = selectors.DefaultSelector()
         backend = devices.load(settings.device)
+        reader = backend.open_reader(settings.options, settings.keeper.state_dir)
         if settings.keeper_mode == "child":
             self._child = KeeperProcess(
                 self._client, settings.keeper, settings.device, settings.options
             )
             self._raise_keeper()
-        try:
-            self._build(backend)
-        except BaseException:
+        with contextlib.ExitStack() as undo:
             if self._child:
-                self._child.stop()
-            raise
+                undo.callback(self._child.stop)
+            self._build(reader, undo)
+            undo.pop_all()
         self._lost = False
 
-    def _build(self, backend: Backend) -> None:
+    def _build(self, reader: DeviceReader, undo: contextlib.ExitStack) -> None:
         settings = self._settings
         self._tally = _zeroed()
         feed = Feed()
-        reader = backend.open_reader(settings.options, settings.keeper.state_dir)
         gpus = reader.describe()
         uuids = [gpu.uuid for gpu in gpus]
         self._client.look_after(uuids)
@@ -75,6 +74,7 @@ class Agent:
             self._jobs = Jobs(Path(settings.socket), uuids, feed, self._tally, self._job_ended)
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
+        undo.callback(self._jobs.close)
         self._sampler = Sampler(
             reader, gpus, settings.sample_interval_s, self._tally, self._jobs.working
         )

@@ -76,7 +76,10 @@ def read(path: Path) -> JobFile:
 def _pipeline(document: Document, shape: dict[str, object]) -> Pipeline:
     where = ("pipeline",)
     schedule: Schedule = _value(
-        document, (*where, "schedule"), shape["schedule"], choice(*SCHEDULES, *SCHEDULES_LATER)
+        document,
+        (*where, "schedule"),
+        shape["schedule"],
+        choice(*SCHEDULES, later=SCHEDULES_LATER),
     )
     if schedule not in SCHEDULES:
         what = f"schedule {schedule} is not available yet"
