@@ -1,8 +1,9 @@
 """What the keeper has written and not yet undone, on disk before it happens.
 
 There is no getter for locked clocks, so after a crash this file alone knows which GPUs are
-capped. A record is one line: checksum, kind, boot id and values. A torn or damaged line is
-skipped; a lock that another boot set is gone by itself. Compaction keeps the file small.
+capped, and how new the newest command to each was. A record is one line: checksum, kind,
+boot id and values. A torn or damaged line is skipped; a lock that another boot set is gone
+by itself. Compaction keeps the file small.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from joulecut_agent.state import Lease
 
 BYTES_MAX = 65_536  # some 600 records; read in a moment, and a page cache never notices
 
@@ -24,24 +27,25 @@ class Journal:
         self._fd = -1
         self.epoch_seen = 0
         self.held: dict[str, tuple[int, int]] = {}
+        self.last: dict[str, Lease] = {}  # the newest intent for each GPU, whatever became of it
         self.remarks: set[str] = set()  # what a person should read
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_bytes().splitlines():
                 self._replay(line)
 
-    def intend(self, epoch: int, locks: Mapping[str, tuple[int, int]]) -> None:
+    def intend(self, epoch: int, locks: Mapping[str, tuple[int, int]], generation: int = 0) -> None:
         """Returns once the intent would survive a power cut. Raises OSError: then write nothing."""
         lines = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
-        lines += [f"set {self._boot_id} {u} {low} {high}" for u, (low, high) in locks.items()]
-        if lines:
+        last = {u: Lease("", epoch, generation, mhz, 0.0) for u, mhz in locks.items()}
+        if lines := lines + self._sets(last):
             self._append(lines)
             self.epoch_seen = max(self.epoch_seen, epoch)
             self.held.update(locks)
+            self.last.update(last)
 
     def restored(self, uuids: Iterable[str]) -> None:
         """Never raises: a record that is missing only costs one more restore."""
-        known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
-        if known:
+        if known := [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]:
             with contextlib.suppress(OSError):
                 self._append([f"restored {self._boot_id} {uuid}" for uuid in known])
 
@@ -49,6 +53,10 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+
+    def _sets(self, last: Mapping[str, Lease]) -> list[str]:
+        numbers = {u: (*g.clocks_mhz, g.epoch, g.generation) for u, g in last.items()}
+        return [f"set {self._boot_id} {u} " + " ".join(map(str, n)) for u, n in numbers.items()]
 
     def _replay(self, line: bytes) -> None:
         checksum, _, body = line.partition(b" ")
@@ -58,16 +66,20 @@ class Journal:
         kind, boot_id, *values = body.decode().split(" ")
         if kind == "epoch":
             self.epoch_seen = max(self.epoch_seen, int(values[0]))
-        elif boot_id != self._boot_id:
-            self.remarks.add("what another boot had locked is gone by itself: nothing to write")
-        elif kind == "set":
-            self.held[values[0]] = (int(values[1]), int(values[2]))
-        else:
+        elif kind == "restored":
             self.held.pop(values[0], None)
+        else:
+            low, high, epoch, generation = map(int, values[1:])
+            self.last[values[0]] = Lease("", epoch, generation, (low, high), 0.0)
+            if boot_id == self._boot_id:
+                self.held[values[0]] = (low, high)
+            else:
+                self.remarks.add("what another boot had locked is gone by itself: nothing to write")
 
     def _append(self, lines: list[str]) -> None:
         try:
-            if self._fd < 0 or os.fstat(self._fd).st_size > BYTES_MAX:
+            # A file that somebody deleted takes writes too, but no later keeper would see them.
+            if self._fd < 0 or (f := os.fstat(self._fd)).st_size > BYTES_MAX or not f.st_nlink:
                 self._compact()
             _write(self._fd, lines)
         except OSError:
@@ -75,8 +87,8 @@ class Journal:
             raise
 
     def _compact(self) -> None:
-        lines = [f"epoch {self._boot_id} {self.epoch_seen}"]
-        lines += [f"set {self._boot_id} {u} {low} {high}" for u, (low, high) in self.held.items()]
+        lines = [f"epoch {self._boot_id} {self.epoch_seen}", *self._sets(self.last)]
+        lines += [f"restored {self._boot_id} {u}" for u in self.last if u not in self.held]
         fresh = self._path.with_suffix(".new")
         self.close()
         self._fd = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND, 0o640)

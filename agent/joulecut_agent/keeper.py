@@ -21,12 +21,11 @@ from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import limits
 from joulecut_agent import state as leases
 from joulecut_agent.journal import Journal
-from joulecut_agent.keeper_protocol import Reply, Slot
 from joulecut_agent.limits import Asked, Bounds, Writes
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
 from joulecut_agent.ports.writer import ClockWriter
-from joulecut_agent.state import Answer, Command, Lock, Restore, Written
+from joulecut_agent.state import Answer, Command, Lease, Lock, Restore, Written
 from joulecut_wire.errors import Unavailable
 
 LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # a keeper that is just restoring and leaving needs less
@@ -60,8 +59,10 @@ class Keeper:
             say("keeper", f"cannot set clocks: {self.trouble}")
         for remark in self._journal.remarks:
             say("keeper", f"journal: {remark}")
-        self.state = leases.State(self._journal.epoch_seen)
-        self._step(Command(leases.END, clocks_mhz=dict(self._journal.held), cause="keeper_start"))
+        gpus = {uuid: leases.Gpu(last=lease) for uuid, lease in self._journal.last.items()}
+        self.state = leases.State(self._journal.epoch_seen, gpus)
+        self.found = dict(self._journal.held)  # what an earlier keeper left
+        self._step(Command(leases.END, clocks_mhz=self.found, cause="keeper_start"))
 
     def tick(self) -> None:
         """Restores whatever is due."""
@@ -77,7 +78,7 @@ class Keeper:
             self.tick()
         return not any(gpu.owed for gpu in self.state.gpus.values())
 
-    def handle(self, serial: int, command: Command) -> Reply:
+    def handle(self, serial: int, command: Command) -> wire.Reply:
         """Answers one message; every refusal is a value in it."""
         self.tick()
         answers: dict[str, Answer] = {}
@@ -92,7 +93,7 @@ class Keeper:
         slots = tuple(self._slot(u, answers.get(u)) for u in answers or command.clocks_mhz)
         site = (bounds.clock_min_mhz, bounds.clock_max_mhz)
         times_s = (bounds.ttl_s_max, bounds.min_dwell_s)
-        return Reply(serial, self.state.epoch_seen, *times_s, site, slots[: wire.GPUS_MAX])
+        return wire.Reply(serial, self.state.epoch_seen, *times_s, site, slots[: wire.GPUS_MAX])
 
     def _step(
         self, event: Command | Written | None, refused: Mapping[str, str] | None = None
@@ -127,9 +128,7 @@ class Keeper:
 
     def _apply(self, command: Command) -> dict[str, Answer]:
         now_s, bounds, wanted = time.monotonic(), self._settings.bounds, command.clocks_mhz
-        asked = {
-            u: Asked(mhz, self._before(u), self._supported_mhz(u)) for u, mhz in wanted.items()
-        }
+        asked = {u: Asked(m, self._before(u), self._supported_mhz(u)) for u, m in wanted.items()}
         judged = limits.judge(bounds, asked, self._writes, len(self._clocks_mhz), now_s)
         ttl = limits.refuse_ttl(bounds, command.ttl_s)
         refused = {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
@@ -137,15 +136,15 @@ class Keeper:
         answers = {effect.uuid: effect for effect in effects if isinstance(effect, Answer)}
         if all(answer.accepted for answer in answers.values()):
             locks = [effect for effect in effects if isinstance(effect, Lock)]
-            if reason := self._write(command.epoch, locks, asked):
+            if reason := self._write(command, locks, asked):
                 return {uuid: Answer(uuid, False, reason) for uuid in asked}
             self.state = after
         return answers
 
-    def _write(self, epoch: int, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
+    def _write(self, command: Command, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
         """Writes a group or reverts it; why it did, or ""."""
         try:
-            self._journal.intend(epoch, {lock.uuid: lock.clocks_mhz for lock in locks})
+            self._journal.intend(command.epoch, command.clocks_mhz, command.generation)
         except OSError as error:
             return f"the journal cannot be written: {error.strerror}"
         for n, lock in enumerate(locks):
@@ -162,8 +161,8 @@ class Keeper:
         return ""
 
     def _revert(self, locks: list[Lock], touched: int) -> None:
-        intended = locks[touched:]  # and never written
-        self._journal.restored([lock.uuid for lock in intended if lock.before_mhz is None])
+        # The rest was intended, and never written.
+        self._journal.restored([lock.uuid for lock in locks[touched:] if not lock.before_mhz])
         for lock in reversed(locks[:touched]):
             with contextlib.suppress(DeviceError):
                 if lock.before_mhz is not None:
@@ -194,16 +193,14 @@ class Keeper:
             return reason
         return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"
 
-    def _slot(self, uuid: str, answer: Answer | None) -> Slot:
-        lease = self.state.gpu(uuid).lease
+    def _slot(self, uuid: str, answer: Answer | None) -> wire.Slot:
+        lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
         barred = "" if answer else self._barred(uuid)
         answer = answer or Answer(uuid, not barred, barred)
         counts = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
-        if lease is None:
-            return Slot(uuid, answer.accepted, answer.reason, restores=counts)
         held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
-        ends_s = lease.expires_s - time.monotonic()
-        return Slot(uuid, answer.accepted, answer.reason, *held, ends_s, counts)
+        ends_s = max(0.0, lease.expires_s - time.monotonic())
+        return wire.Slot(uuid, answer.accepted, answer.reason, *held, ends_s, counts)
 
 
 def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:

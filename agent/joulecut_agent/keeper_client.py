@@ -48,14 +48,19 @@ class Status:
 class KeeperClient:
     """`status` is the keeper's newest word, None while nobody answers or none is wanted."""
 
-    def __init__(self, uuids: Iterable[str], absent: str) -> None:
+    def __init__(self, absent: str) -> None:
         """`absent` is why nothing can be controlled while no keeper answers."""
-        self._uuids = tuple(uuids)[: wire.GPUS_MAX]
+        self._uuids: tuple[str, ...] = ()
         self._absent = absent
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._serial = 0
         self.status: Status | None = None
+        self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
+
+    def look_after(self, uuids: Iterable[str]) -> None:
+        """Names the GPUs that `refresh` asks for, as far as one message holds them."""
+        self._uuids = tuple(uuids)[: wire.GPUS_MAX]
 
     def attach(self, line: socket.socket) -> None:
         """Speaks over `line` from now on."""
@@ -101,6 +106,7 @@ class KeeperClient:
                 *reply.clocks_mhz,
                 {slot.uuid: slot for slot in reply.slots},
             )
+            self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
             return self.status
 
     def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:

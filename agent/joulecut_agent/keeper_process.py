@@ -17,10 +17,11 @@ from dataclasses import asdict
 from typing import Any
 
 from joulecut_agent.keeper import LEAVE_WAIT_S, Settings
-from joulecut_agent.keeper_client import KeeperClient, KeeperGone
+from joulecut_agent.keeper_client import ANSWER_WAIT_S, KeeperClient, KeeperGone
 from joulecut_agent.log import say
 
 BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
+STOP_TRIES = 2  # a second keeper that cannot restore either needs a person
 LIVED_S = 10.0  # a keeper that lived this long begins the row above anew
 
 
@@ -82,21 +83,42 @@ class KeeperProcess:
         self._process = None
 
     def stop(self) -> bool:
-        """Lets the child restore and leave; whether everything was given back."""
-        if self._process is None:
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        """Lets the child restore and leave; whether everything was given back.
+
+        One that was killed, or had to be, leaves its locks to the next, which is started for
+        that alone.
+        """
+        status = -1
+        for _ in range(STOP_TRIES):
+            if self._process is None:
+                self.start()
+            status = self._leave()
+            if status >= 0:
+                break
+        return status == 0
+
+    def _leave(self) -> int:
+        """Asks the child to go; its exit status, negative where a signal ended it.
+
+        A signal would kill a child that is still starting, with a journal full of locks. One
+        that does not answer is told by the end of its line, which it reads when it gets there.
+        """
+        assert self._process is not None
+        if wait_until_ready(self._client, ANSWER_WAIT_S):
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+        else:
+            self._client.detach()
         try:
             status = self._process.wait(timeout=LEAVE_WAIT_S + 2.0)
         except subprocess.TimeoutExpired:
-            say("agent", f"keeper {self._process.pid} does not leave; its journal stays")
+            say("agent", f"keeper {self._process.pid} does not leave, and is killed")
             self._process.kill()
             status = self._process.wait()
         os.close(self._pidfd)
         self._client.detach()
         self._process = None
-        return status == 0
+        return status
 
 
 def wait_until_ready(client: KeeperClient, wait_s: float) -> bool:

@@ -52,24 +52,20 @@ def refuse_ttl(bounds: Bounds, ttl_s: float) -> str:
 
 
 def judge(
-    bounds: Bounds,
-    group: Mapping[str, Asked],
-    writes: Mapping[str, Writes],
-    gpus: int,
+    bounds: Bounds, group: Mapping[str, Asked], writes: Mapping[str, Writes], gpus: int,
     now_s: float,
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Why each GPU of a command is refused. The node has `gpus`, `writes` is their past."""
     lowered = {uuid for uuid, past in writes.items() if _recent(past, now_s)}
     lowered |= {uuid for uuid, asked in group.items() if asked.lowers}
     share = bounds.changed_share_per_minute
     crowd = f"{len(lowered)} of {gpus} GPUs lowered within a minute; allowed share: {share:g}"
+    crowd = crowd if len(lowered) > share * gpus else ""
     reasons = {}
     for uuid, asked in group.items():
         reasons[uuid] = _refuse_range(bounds, asked)
         if asked.lowers and not reasons[uuid]:
-            reasons[uuid] = _refuse_pace(bounds, writes.get(uuid, Writes()), now_s)
-            if not reasons[uuid] and len(lowered) > share * gpus:
-                reasons[uuid] = crowd
+            reasons[uuid] = _refuse_pace(bounds, writes.get(uuid, Writes()), now_s) or crowd
     return reasons
 
 

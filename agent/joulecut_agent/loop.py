@@ -21,6 +21,7 @@ from joulecut_agent.jobs import Jobs
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
 from joulecut_agent.keeper_process import KeeperProcess, wait_until_ready
 from joulecut_agent.log import say
+from joulecut_agent.ports.reader import DeviceReader
 from joulecut_agent.sampler import Sampler
 from joulecut_agent.server import AgentService, Node, Server
 from joulecut_agent.settings import Settings
@@ -38,38 +39,53 @@ class Agent:
     """All parts of one agent; `run` is its main thread."""
 
     def __init__(self, settings: Settings) -> None:
-        """Opens the device and binds every address. Raises JoulecutError."""
+        """Opens the device, starts the keeper, binds every address. Raises JoulecutError.
+
+        In this order, because where the device opens the keeper can restore what an earlier
+        one left, whatever fails after that.
+        """
         self._settings = settings
         wanted = settings.keeper_mode != "none"
-        self._tally = _zeroed()
-        feed = Feed()
+        self._client = KeeperClient("the keeper does not answer" if wanted else "no keeper")
+        self._child: KeeperProcess | None = None
+        self._selector = selectors.DefaultSelector()
         backend = devices.load(settings.device)
         reader = backend.open_reader(settings.options, settings.keeper.state_dir)
-        gpus = reader.describe()
-        uuids = [gpu.uuid for gpu in gpus]
-        absent = "the keeper does not answer" if wanted else "no keeper"
-        self._client = KeeperClient(uuids, absent)
-        self._child: KeeperProcess | None = None
         if settings.keeper_mode == "child":
             self._child = KeeperProcess(
                 self._client, settings.keeper, settings.device, settings.options
             )
+            self._raise_keeper()
+        with contextlib.ExitStack() as undo:
+            if self._child:
+                undo.callback(self._child.stop)
+            self._build(reader, undo)
+            undo.pop_all()
+        self._lost = False
+
+    def _build(self, reader: DeviceReader, undo: contextlib.ExitStack) -> None:
+        settings = self._settings
+        self._tally = _zeroed()
+        feed = Feed()
+        gpus = reader.describe()
+        uuids = [gpu.uuid for gpu in gpus]
+        self._client.look_after(uuids)
         try:
             self._jobs = Jobs(Path(settings.socket), uuids, feed, self._tally, self._job_ended)
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
+        undo.callback(self._jobs.close)
         self._sampler = Sampler(
             reader, gpus, settings.sample_interval_s, self._tally, self._jobs.working
         )
         node = Node(settings.node, BOOT_ID.read_text().strip(), settings.keeper.bounds.ttl_s_max)
         service = AgentService(node, self._sampler, self._client, feed, self._tally)
         self._server = Server(service, *settings.grpc)
+        wanted = settings.keeper_mode != "none"
         self._exporter = Exporter(
             Collector(self._sampler, self._client, self._tally, self._jobs.working, wanted),
             *settings.metrics,
         )
-        self._selector = selectors.DefaultSelector()
-        self._lost = False
 
     def run(self) -> int:
         """Until SIGTERM or Ctrl-C. Returns 0 when every GPU was given back."""
@@ -93,8 +109,6 @@ class Agent:
                         self._bury()
 
     def _start(self) -> None:
-        if self._child:
-            self._raise_keeper()
         self._sampler.start()
         self._connect()
         if self._settings.keeper_mode != "none":

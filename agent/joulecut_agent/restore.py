@@ -26,7 +26,7 @@ def run(
     until_s = time.monotonic() + WAIT_S
     while True:
         for path in sockets:
-            client = KeeperClient((), "")
+            client = KeeperClient("")
             try:
                 client.connect(str(path))
                 return _told(client)
@@ -53,7 +53,7 @@ def _told(client: KeeperClient) -> int:
 
 def _by_hand(settings: keeper.Settings, writer: ClockWriter) -> int:
     ours = keeper.Keeper(settings, writer)
-    named = sorted(ours.state.gpus)
+    named = sorted(ours.found)
     done = ours.give_back("keeper_start")
     for uuid in named:
         owed = ours.state.gpu(uuid).owed

@@ -36,6 +36,14 @@ WATCHERS_MAX = 8  # a controller, its successor, and people who look
 CALLS_MAX = 4  # besides watchers; the keeper answers one at a time anyway
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 60.0  # faster than a board's own readings is no news
 STOP_WAIT_S = 1.0
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # or a second agent would share the port in silence
+    ("grpc.max_receive_message_length", 1 << 20),
+    # A watcher that froze, or whose host is gone, must not keep its place for ever.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the same; whichever a version of gRPC obeys
+)
 SERVICE = "joulecut_wire.v1.AgentService"
 Context = grpc.ServicerContext
 
@@ -73,7 +81,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 node=self._node.name,
                 agent_version=__version__,
                 boot_id=self._node.boot_id,
-                epoch_seen=status.epoch_seen if status else 0,
+                epoch_seen=self._keeper.epoch_seen,
                 ttl_max_s=status.ttl_s_max if status else self._node.ttl_s_max,
                 gpus=self._keeper.described(self._sampler.gpus),
             )
@@ -129,6 +137,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ClearResponse(results=self._refuse("clear", uuids[:GPUS_MAX], reason))
+        if request.epoch == 0 < self._keeper.epoch_seen:
+            # To the keeper it would be the node's own word, which no epoch binds.
+            reason = f"epoch 0 is older than {self._keeper.epoch_seen}"
+            return pb.ClearResponse(results=self._refuse("clear", uuids or [""], reason))
         command = Command(
             leases.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(uuids, (0, 0))
         )
@@ -226,8 +238,7 @@ class Server:
         self._service = service
         self._server = grpc.server(
             ThreadPoolExecutor(WATCHERS_MAX + CALLS_MAX, thread_name_prefix="grpc"),
-            # Without it a second agent would share the port in silence.
-            options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 1 << 20)),
+            options=OPTIONS,
         )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(service, self._server)
         self._health = health.HealthServicer()

@@ -63,7 +63,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    job: str
+    job: str  # "" where an earlier keeper accepted it: its journal tells the rest
     epoch: int
     generation: int
     clocks_mhz: tuple[int, int]
@@ -100,9 +100,8 @@ class State:
     def due_s(self) -> float:
         """When time alone has something to do; infinite where nothing is held or owed."""
         ends = [gpu.lease.expires_s for gpu in self.gpus.values() if gpu.lease]
-        return min(
-            [*ends, *(gpu.owed.due_s for gpu in self.gpus.values() if gpu.owed)], default=inf
-        )
+        owed = [gpu.owed.due_s for gpu in self.gpus.values() if gpu.owed]
+        return min([*ends, *owed], default=inf)
 
 
 Step = tuple[State, tuple[Lock | Restore | Answer, ...]]
@@ -177,7 +176,7 @@ def _outdated(state: State, gpu: Gpu, event: Command, wanted: tuple[int, int]) -
         return ""
     if asked < (last.epoch, last.generation):
         return f"generation {event.generation} is older than {last.generation}"
-    if (event.job, wanted) != (last.job, last.clocks_mhz):
+    if (event.job, wanted) != (last.job or event.job, last.clocks_mhz):
         return f"generation {event.generation} came before, with other content"
     return ""
 

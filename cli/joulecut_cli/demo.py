@@ -33,8 +33,8 @@ def run(argv: list[str]) -> int:
         help=f"the target as in a policy (default '{SLO_DEFAULT}')".replace("%", "%%"),
     )
     args = parser.parse_args(argv)
-    if args.summary is not None and not args.summary.absolute().parent.is_dir():
-        raise BadInput("--summary", f"{args.summary.parent} is no folder", "a file in one")
+    if args.summary is not None:
+        _writable(args.summary)
     settings = Settings(
         sku=find(args.card, "--card"),
         duration_s=args.duration,
@@ -43,8 +43,20 @@ def run(argv: list[str]) -> int:
         seed=args.seed,
         slo=args.slo,
     )
-    watched = sys.stdout.isatty() and not args.no_browser and _has_display()
+    terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by our starter
+    watched = terminal and not args.no_browser and _has_display()
     return play(settings, _say, _open if watched else _leave)
+
+
+def _writable(summary: Path) -> None:
+    """A minute of demo must not end with a summary that has no place. Raises BadInput."""
+    folder = summary.absolute().parent
+    if not folder.is_dir():
+        raise BadInput("--summary", f"{summary.parent} is no folder", "a file in one")
+    if summary.is_dir():
+        raise BadInput("--summary", f"{summary} is a folder", "a file")
+    if not os.access(summary if summary.exists() else folder, os.W_OK):
+        raise BadInput("--summary", f"{summary} cannot be written", "a file that can")
 
 
 def _say(line: str) -> None:

@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     job = _find(board, given.job)
     events = controller.events(job["name"], EVENTS_SHOWN)
     if given.json:
-        print(json.dumps({"job": job, "events": events}, indent=2, ensure_ascii=False))
+        print(json.dumps({"job": job, "events": events}, indent=2))
     else:
         print(page(job, events, controller.url, time.time()))
     return FINE

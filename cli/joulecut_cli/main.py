@@ -7,7 +7,7 @@ asked for, so that a missing role costs one sentence and `--help` costs nothing.
 import importlib
 import sys
 
-from joulecut_wire.command import BAD_INPUT, FINE, guarded
+from joulecut_wire.command import FINE, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -29,9 +29,11 @@ def main() -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises BadInput, Unavailable."""
-    if not argv or argv[0] in {"-h", "--help", "help"}:
+    if not argv:
+        raise BadInput("joulecut", "no command", f"{', '.join(COMMANDS)}; see joulecut --help")
+    if argv[0] in {"-h", "--help", "help"}:
         print(_overview())
-        return FINE if argv else BAD_INPUT
+        return FINE
     if argv[0] == "--version":
         print(_version())
         return FINE
@@ -39,7 +41,7 @@ def dispatch(argv: list[str]) -> int:
     if name in NOT_YET:
         raise BadInput(name, "not available yet", ", ".join(COMMANDS))
     if name not in COMMANDS:
-        raise BadInput(name, "no such command", ", ".join(COMMANDS))
+        raise BadInput(f'"{name}"', "no such command", ", ".join(COMMANDS))
     try:
         module = importlib.import_module(COMMANDS[name][0])
     except ModuleNotFoundError as error:

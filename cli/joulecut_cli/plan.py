@@ -25,6 +25,7 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut plan"
+ROUND_OFF = 1e-9  # of the baseline's energy: what is less was not saved but rounded
 
 
 def run(argv: list[str]) -> int:
@@ -138,7 +139,9 @@ def _named(operation: Operation) -> dict[str, str | int]:
 def gap_of_saving(fastest: Solution, plan: Solution) -> float:
     """What share of the possible saving is not proven to be reached; 0 where none is possible."""
     possible_j = fastest.energy_j - plan.lower_bound_j
-    return max(0.0, (plan.energy_j - plan.lower_bound_j) / possible_j) if possible_j > 0 else 0.0
+    if possible_j <= ROUND_OFF * fastest.energy_j:
+        return 0.0
+    return max(0.0, (plan.energy_j - plan.lower_bound_j) / possible_j)
 
 
 def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -> list[str]:

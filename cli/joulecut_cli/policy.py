@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from joulecut_cli.progress import Progress
 from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire.command import FINE, Parser
@@ -24,7 +25,8 @@ def run(argv: list[str]) -> int:
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv[1:] if argv[0] == "check" else argv)
-    policy = load(options.file)
+    with Progress(f"checking {options.file.name}"):
+        policy = load(options.file)
     print(json.dumps(as_json(policy), indent=2) if options.json else as_text(policy))
     return FINE
 

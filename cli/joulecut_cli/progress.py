@@ -29,14 +29,14 @@ class Progress:
     ) -> None:
         self._what = what
         self._patience_s = patience_s
-        self._stream = sys.stderr if stream is None else stream
+        self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._done: tuple[int, int] | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Progress":
-        if self._stream.isatty():
-            self._thread = threading.Thread(target=self._speak, daemon=True)
+        if self._stream is not None and self._stream.isatty():  # None: closed by our starter
+            self._thread = threading.Thread(target=self._speak, args=(self._stream,), daemon=True)
             self._thread.start()
         return self
 
@@ -53,16 +53,16 @@ class Progress:
     def advance(self, done: int, of: int) -> None:
         self._done = (done, of)
 
-    def _speak(self) -> None:
+    def _speak(self, stream: TextIO) -> None:
         began_s = time.monotonic()
         if self._over.wait(self._patience_s):
             return
         while True:
             done = f", {self._done[0]} of {self._done[1]}" if self._done else ""
             line = f"{self._what}{done}, {time.monotonic() - began_s:.0f} s"
-            self._stream.write(f"\r\x1b[K{line}")
-            self._stream.flush()
+            stream.write(f"\r\x1b[K{line}")
+            stream.flush()
             if self._over.wait(TICK_S):
                 break
-        self._stream.write("\r\x1b[K")
-        self._stream.flush()
+        stream.write("\r\x1b[K")
+        stream.flush()

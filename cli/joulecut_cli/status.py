@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
     controller = Controller(given.controller)
     board = controller.board()
     if given.json:
-        print(json.dumps(board, indent=2, ensure_ascii=False))
+        print(json.dumps(board, indent=2))
     else:
         print(page(board, controller.url, time.time()))
     return FINE

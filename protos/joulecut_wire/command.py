@@ -4,11 +4,14 @@ Bad input is one line on standard error, never a usage screen and never a traceb
 """
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from contextlib import suppress
+from typing import NoReturn, TextIO
 
-from joulecut_wire.errors import BadInput, JoulecutError
+from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 
 FINE = 0
 FAILED = 1
@@ -27,15 +30,48 @@ class Parser(argparse.ArgumentParser):
 
 
 def guarded(name: str, run: Callable[[], int]) -> int:
-    """Runs a command and turns its errors into a line and an exit status."""
+    """Runs a command and turns its errors into a line and an exit status.
+
+    Output is flushed here, while a full disk can still be told and a reader who has left
+    can still be forgiven; afterwards the interpreter would only print a traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return run()
+        status = run()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except JoulecutError as error:
         line = str(error)  # a complaint about arguments already begins with the command
-        print(line if line.startswith(name) else f"{name}: {line}", file=sys.stderr)  # noqa: T201
+        _complain(line if line.startswith(name) else f"{name}: {line}")
         return BAD_INPUT if isinstance(error, BadInput) else FAILED
     except BrokenPipeError:  # `joulecut plan --json | head` is no error
-        sys.stderr.close()
+        _silence(sys.stdout)
         return FINE
+    except OSError as error:
+        about = f"{error.filename}: " if error.filename else ""
+        _silence(sys.stdout)  # what it holds cannot be written at the end either
+        _complain(f"{name}: {Unavailable(about + (error.strerror or str(error)))}")
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    return status
+
+
+def _complain(line: str) -> None:
+    """On standard error, where there is one; the exit status must not hang on it."""
+    if sys.stderr is None:  # closed by whoever started us
+        return
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr)
+
+
+def _silence(stream: TextIO | None) -> None:
+    """Lets the interpreter flush in peace when it ends."""
+    with suppress(OSError):  # a stream without a file
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

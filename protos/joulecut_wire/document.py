@@ -15,6 +15,7 @@ import yaml.composer
 from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # A policy for 10,000 jobs is half of this; beyond it is a mistake.
+WHOLE_MAX = 10**300  # Larger ones fit no float, and Python prints no 4300 digits.
 
 KeyPath = tuple[str | int, ...]
 
@@ -52,7 +53,8 @@ def show(path: Iterable[str | int]) -> str:
 def load(path: Path) -> Document:
     """Reads a YAML file. Raises BadInput with file and line on anything unreadable."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)  # some files never end
     except OSError as error:
         raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None
     return parse(raw, str(path))
@@ -61,7 +63,7 @@ def load(path: Path) -> Document:
 def parse(raw: bytes, name: str) -> Document:
     """As `load`, from bytes that are already at hand."""
     if len(raw) > FILE_BYTES_MAX:
-        raise BadInput(name, f"{len(raw)} bytes", f"at most {FILE_BYTES_MAX}")
+        raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -74,7 +76,9 @@ def parse(raw: bytes, name: str) -> Document:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise BadInput(f"{name}:{line}", error.problem or "not YAML", "a YAML mapping") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise BadInput(name, "nested too deeply", "a YAML mapping") from None
+    except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(name, str(error) or type(error).__name__, "a YAML mapping") from None
@@ -111,9 +115,12 @@ def _build(
         return built
     if isinstance(node, yaml.SequenceNode):
         return [_build(item, (*path, i), lines, name, loader) for i, item in enumerate(node.value)]
+    where = f"{name}:{node.start_mark.line + 1}: {show(path)}"
     try:
-        return loader.construct_object(node, deep=True)
+        value = loader.construct_object(node, deep=True)
     except (ValueError, KeyError, IndexError, AttributeError):  # whatever a tag's reader trips on
-        where = f"{name}:{node.start_mark.line + 1}: {show(path)}"
         tag = node.tag.rpartition(":")[2]
         raise BadInput(where, f'"{node.value}" is no {tag}', "a plain value, or quotes") from None
+    if isinstance(value, int) and abs(value) > WHOLE_MAX:
+        raise BadInput(where, "a huge number", f"whole numbers up to {WHOLE_MAX:.0e}")
+    return value

@@ -30,10 +30,21 @@ class BadInput(JoulecutError, ValueError):
 class Unavailable(JoulecutError):
     """What was asked cannot be done now or here; the line says what would help."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(_flat(text))
+
 
 LINE_LENGTH_MAX = 300  # A value pasted by accident must not fill the terminal.
 
 
 def _one_line(text: str) -> str:
-    flat = " ".join(text.split())
+    flat = _flat(text)
     return flat if len(flat) <= LINE_LENGTH_MAX else flat[: LINE_LENGTH_MAX - 3] + "..."
+
+
+def _flat(text: str) -> str:
+    """On one line, and nothing that a terminal would obey or that no encoding takes."""
+    line = " ".join(text.split())
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

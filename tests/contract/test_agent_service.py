@@ -1,7 +1,10 @@
 """The agent's gRPC and HTTP face, as a stranger's controller or browser meets it."""
 
 import math
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +29,7 @@ def shared() -> Iterator[RunningAgent]:
 @pytest.fixture
 def node(shared: RunningAgent) -> Iterator[RunningAgent]:
     yield shared
-    shared.clear(job="", epoch=0)
+    shared.clear(job="", epoch=shared.describe().epoch_seen)
 
 
 @pytest.fixture
@@ -126,6 +129,14 @@ def test_clear_is_for_the_jobs_own_gpus(node: RunningAgent, generation: int) -> 
     assert node.clear() == ()
 
 
+def test_clear_without_an_epoch_is_older_than_any(node: RunningAgent, generation: int) -> None:
+    node.apply({0: 1005}, generation=generation)
+    for job in ("demo", ""):
+        (refused,) = node.clear(job=job, epoch=0)
+        assert (refused.accepted, refused.reason) == (False, "epoch 0 is older than 1")
+    assert node.locked() == {0: 1005}
+
+
 def test_watch_shows_gpus_leases_and_reports(node: RunningAgent, generation: int) -> None:
     assert node.apply({1: 1005}, generation=generation, ttl_s=30.0)[0].accepted
     call = node.stub.Watch(pb.WatchRequest(interval_s=0.1), timeout=PATIENCE_S)
@@ -173,6 +184,42 @@ def test_watchers_are_bounded_and_their_places_come_free(node: RunningAgent) -> 
             call.cancel()
 
     eventually("a free place", free)
+
+
+FREEZE = """
+import sys, time
+import grpc
+from joulecut_wire.v1 import agent_pb2 as pb, agent_pb2_grpc
+channel = grpc.insecure_channel(sys.argv[1])
+stub = agent_pb2_grpc.AgentServiceStub(channel)
+calls = [stub.Watch(pb.WatchRequest(interval_s=0.1)) for _ in range(8)]
+for call in calls:
+    next(call)
+print("watching", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
+    """The kernel goes on taking their messages, so nothing but a ping can tell."""
+    argv = [sys.executable, "-c", FREEZE, node.ready["grpc"]]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as frozen:
+        try:
+            assert frozen.stdout is not None
+            assert frozen.stdout.readline() == "watching\n"
+            frozen.send_signal(signal.SIGSTOP)
+
+            def free() -> bool:
+                try:
+                    return bool(node.watch().gpus)
+                except grpc.RpcError:
+                    return False
+
+            assert not free()
+            eventually("a free place", free, patience_s=90.0)
+        finally:
+            frozen.kill()
 
 
 def test_what_is_not_built_says_so(node: RunningAgent) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from joulecut_wire import codec, document, reports
 from joulecut_wire import messages as m
-from joulecut_wire.errors import BadInput
+from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.v1 import agent_pb2 as pb
 
 names = st.text(min_size=1, max_size=30)
@@ -238,14 +238,24 @@ def test_yaml_remembers_lines() -> None:
         (b"a: [1,\n", "p.yaml:2: expected the node content"),
         (b"\xff", "p.yaml: byte 0 is not UTF-8"),
         (b"? [a]\n: 1\n", "p.yaml:1: a key that is not a word"),
-        (b"x: " + b"[" * 5000, "p.yaml"),
-        (b"#" * (document.FILE_BYTES_MAX + 1), "p.yaml: 1048577 bytes"),
+        (b"x: " + b"[" * 5000, "p.yaml: nested too deeply"),
+        (b"a:\n  - 0x" + b"f" * 300, "p.yaml:2: a[0]: a huge number; allowed: whole numbers up to"),
+        (b"a:\n  - -0x" + b"f" * 5000, "p.yaml:2: a[0]: a huge number"),
+        (b'a: 1\nb: "\\e[31m"\n"\\e": 1\nb: 2\n', "p.yaml:4: b: key given twice"),
+        (b"#" * (document.FILE_BYTES_MAX + 1), "p.yaml: too large; allowed: at most 1048576 bytes"),
     ],
 )
 def test_unreadable_yaml_is_one_line_with_a_place(raw: bytes, complaint: str) -> None:
     with pytest.raises(BadInput) as caught:
         document.parse(raw, "p.yaml")
     assert str(caught.value).startswith(complaint)
+
+
+def test_a_complaint_is_printable_on_one_line_whatever_was_put_in() -> None:
+    for nasty in ("a\nb", "a\u2028b", "a\x1b[31mb", "a\x00b", "a\udcffb", "a\tb", "a\x85b"):
+        for error in (BadInput(nasty, nasty, nasty), Unavailable(f"it says {nasty}")):
+            assert str(error).isprintable()
+            assert str(error).encode()
 
 
 def test_nested_aliases_cannot_blow_up() -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from running_agent import RunningAgent, alive, eventually
+from running_agent import PATIENCE_S, RunningAgent, alive, eventually
 
 LOWER = {0: 1005, 1: 1200, 2: 810, 3: 1005}
 
@@ -139,6 +139,67 @@ def test_an_older_epoch_is_refused_after_a_restart(node: RunningAgent) -> None:
     refused = node.apply(LOWER, epoch=6, generation=99)
     assert {r.accepted for r in refused} == {False}
     assert "6 is older than 7" in refused[0].reason
+
+
+def test_an_older_generation_is_refused_after_a_restart(node: RunningAgent) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER, epoch=2, generation=5))
+    node.kill_keeper()
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert "4 is older than 5" in node.apply(LOWER, epoch=2, generation=4)[0].reason
+    assert node.kill(signal.SIGTERM) == 0
+    node.start()
+    assert "4 is older than 5" in node.apply(LOWER, epoch=2, generation=4)[0].reason
+    assert not node.locked()
+    assert _accepted(node.apply(LOWER, epoch=2, generation=5))
+
+
+def test_a_start_that_fails_has_restored_before(node: RunningAgent) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER))
+    os.kill(node.keeper_pid, signal.SIGSTOP)
+    node.kill()
+    node.kill_keeper()
+    assert node.locked() == LOWER
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        node.config["listen"]["grpc"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        second = node._spawn("run")
+        node.keepers.append(second)
+        assert second.wait(timeout=PATIENCE_S) == 1
+    assert not node.locked()
+    assert not list(node.home.rglob("*.sock"))
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.2, 0.4])
+def test_asked_to_go_while_its_next_keeper_is_starting(node: RunningAgent, wait_s: float) -> None:
+    """A signal would kill that keeper in the middle of its imports, with GPUs capped."""
+    node.start()
+    assert _accepted(node.apply(LOWER))
+    node.kill_keeper()
+    time.sleep(wait_s)
+    assert node.kill(signal.SIGTERM) == 0
+    assert not node.locked()
+
+
+def test_asked_to_go_while_no_keeper_can_start(node: RunningAgent) -> None:
+    """Its last try restores; what it must not do is leave in silence with GPUs capped."""
+    node.start()
+    assert _accepted(node.apply(LOWER))
+    os.kill(node.keeper_pid, signal.SIGSTOP)  # hangs: it cannot restore, and holds the lock
+    assert node.kill(signal.SIGTERM) == 0
+    assert not node.locked()
+    assert "is killed" in node.log
+
+
+def test_what_epoch_was_seen_is_known_while_no_keeper_answers(node: RunningAgent) -> None:
+    node.config["keeper"] = "state/keeper.sock"
+    keeper = node.start_keeper()
+    node.start()
+    assert _accepted(node.apply({0: 1005}, epoch=7))
+    keeper.kill()
+    keeper.wait()
+    eventually("seen", lambda: not any(g.controllable for g in node.describe().gpus))
+    assert node.describe().epoch_seen == 7
 
 
 def test_a_keeper_of_its_own_outlives_the_agent_and_its_leases_run_out(

@@ -30,6 +30,7 @@ def _run(*flags: str) -> subprocess.CompletedProcess[str]:
         (("--seed", "-1"), "--seed"),
         (("--card", "h100"), "a100-sxm, a40"),
         (("--summary", "/no/such/folder/summary.json"), "--summary"),
+        (("--summary", "/dev"), "/dev is a folder"),
         (("--slo", "max_slowdown: 2"), "a percentage from 0% to 100%"),
         (("--slo", "nonsense"), "--slo"),
         (("--slo", "max_slowdown: 2%\n      rate: hook"), "more than one line"),

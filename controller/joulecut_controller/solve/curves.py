@@ -13,16 +13,24 @@ from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.problem import Problem
 from joulecut_controller.solve.waves import Floats, Ints
 
+# Hull points nearer in time than this, relative, become one: fast as the first, cheap as the
+# last, which only lowers the bound, by about as little. The joules between them would save
+# thousands of times the power of any GPU, and a flow that counts in such watts resolves no
+# others.
+STEP_MIN = 1e-6
+SLOPE_STEP_MIN = 1e-12  # of a slope: less is round-off of two divisions
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """All options, fastest first, and the hull: `saved_w[k]` joules saved per second between
-    hull points k and k+1, decreasing; every array in seconds, joules, watts."""
+    """All options, fastest first, and the hull below them: `saved_w[k]` joules saved per
+    second between hull points k and k+1, never rising; in seconds, joules, watts."""
 
     time_s: Floats
     cost_j: Floats
-    hull: Ints  # indices of options on the hull; the last is the cheapest option
-    saved_w: Floats  # len(hull) - 1
+    hull_s: Floats
+    cheapest: int  # the option of least cost, where the hull ends
+    saved_w: Floats  # len(hull_s) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +66,33 @@ def _curve(options: tuple[ClockOption, ...], blocking_power_w: float) -> Curve:
         while len(hull) > 1 and _above(time_s, cost_j, hull[-2], hull[-1], i):
             hull.pop()
         hull.append(i)
-    at = np.array(hull, dtype=np.int64)
-    saved_w = -np.diff(cost_j[at]) / np.diff(time_s[at])
-    return Curve(time_s, cost_j, at, saved_w)
+    hull_s, saved_w = _slopes(time_s[hull], cost_j[hull])
+    return Curve(time_s, cost_j, hull_s, hull[-1], saved_w)
+
+
+def _slopes(time_s: Floats, cost_j: Floats) -> tuple[Floats, Floats]:
+    """Times of hull points, neighbours nearer than STEP_MIN merged, and watts between them."""
+    merged_s, merged_j = [float(time_s[0])], [float(cost_j[0])]
+    for point_s, point_j in zip(time_s[1:].tolist(), cost_j[1:].tolist(), strict=True):
+        if point_s - merged_s[-1] < STEP_MIN * point_s:
+            merged_j[-1] = point_j
+        else:
+            merged_s.append(point_s)
+            merged_j.append(point_j)
+    # Points on one line have equal slopes but for round-off, and nothing is lost without those
+    # between: a flow has no negative room, and an interior point method none that is empty.
+    kept = [0]
+    for k in range(1, len(merged_s)):
+        while len(kept) > 1:
+            a, b = kept[-2:]
+            before = (merged_j[a] - merged_j[b]) / (merged_s[b] - merged_s[a])
+            after = (merged_j[b] - merged_j[k]) / (merged_s[k] - merged_s[b])
+            if after < before * (1.0 - SLOPE_STEP_MIN):
+                break
+            kept.pop()
+        kept.append(k)
+    hull_s, hull_j = np.array(merged_s)[kept], np.array(merged_j)[kept]
+    return hull_s, -np.diff(hull_j) / np.diff(hull_s)
 
 
 def _above(time_s: Floats, cost_j: Floats, a: int, b: int, c: int) -> bool:

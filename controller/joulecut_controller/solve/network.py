@@ -74,7 +74,7 @@ class Network:
 def network_of(problem: Problem) -> Network:
     curves = curves_of(problem)
     count = len(problem.graph.operations)
-    hull_s = [c.time_s[c.hull] for c in curves.distinct]
+    hull_s = [c.hull_s for c in curves.distinct]
     fastest_s = np.array([h[0] for h in hull_s])[curves.curve]
     cheapest_s = np.array([h[-1] for h in hull_s])[curves.curve]
     edges = _needed(problem)
@@ -118,7 +118,7 @@ def network_of(problem: Problem) -> Network:
         second=second,
         watt=1.0 / mean_w,
         joule=second / mean_w,
-        cheapest_j=float(np.array([c.cost_j[c.hull[-1]] for c in curves.distinct])[curve].sum()),
+        cheapest_j=float(np.array([c.cost_j[c.cheapest] for c in curves.distinct])[curve].sum()),
         fastest_s=times[0],
         cheapest_s=times[1],
     )

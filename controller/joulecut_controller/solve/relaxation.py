@@ -57,14 +57,14 @@ class Interior:
     def __init__(self, network: Network) -> None:
         self.network = network
         curves = network.curves.distinct
-        count = np.array([len(c.hull) - 1 for c in curves])[network.curve]
+        count = np.array([len(c.hull_s) - 1 for c in curves])[network.curve]
         row = np.argsort(-count, kind="stable")
         slots = np.array([int((count > r).sum()) for r in range(int(count.max()))], dtype=np.int64)
         knee = np.zeros((len(curves), len(slots)))
         room = np.zeros((len(curves), len(slots)))
         for i, c in enumerate(curves):
-            knee[i, : len(c.hull) - 1] = c.time_s[c.hull[1:]] * network.second
-            room[i, : len(c.hull) - 1] = -np.diff(np.append(c.saved_w, 0.0)) * network.watt
+            knee[i, : len(c.hull_s) - 1] = c.hull_s[1:] * network.second
+            room[i, : len(c.hull_s) - 1] = -np.diff(np.append(c.saved_w, 0.0)) * network.watt
         rank = np.repeat(np.arange(len(slots)), slots)
         base = np.cumsum(slots) - slots
         self.slot: Ints = np.arange(int(slots.sum())) - base[rank]
@@ -158,10 +158,17 @@ class Interior:
         gained = float((flow * self.shape.knee).sum() + (base * network.fastest).sum())
         charged = back * deadline_s * network.second
         largest_j = abs(network.cheapest_j) + (gained + charged) / network.joule
+        bound_j = network.cheapest_j + (gained - charged) / network.joule
+        deadline_price_w = back / network.watt
+        # Everything at its cheapest, in the least time: all there is where nothing is to choose,
+        # and there a method that keeps off the walls stops a millionth short of it.
+        simple_j = network.cheapest_j + time_price_w * network.fastest_s
+        if simple_j >= bound_j:
+            bound_j, deadline_price_w = simple_j, 0.0  # it holds for every deadline
         return Relaxation(
-            bound_j=network.cheapest_j + (gained - charged) / network.joule - ROUND_OFF * largest_j,
+            bound_j=bound_j - ROUND_OFF * largest_j,
             deadline_s=deadline_s,
-            deadline_price_w=back / network.watt,
+            deadline_price_w=deadline_price_w,
             price_w=(base + np.bincount(self._owner, flow, rows)) / network.watt,
             limits_s=(early / network.second, late / network.second, point.end / network.second),
             iteration_s=float(point.start[rows]) / network.second,

@@ -36,7 +36,7 @@ class Sweep:
         curves = [network.curves.distinct[c] for c in network.curve]
         total_w = sum(float(c.saved_w[0]) for c in curves if len(c.saved_w))
         self._watt = 2.0**FLOW_BITS / max(total_w, 1e-300)
-        self._piece_s = [c.time_s[c.hull][::-1] for c in curves]
+        self._piece_s = [c.hull_s[::-1] for c in curves]
         # For the bound, pieces are as long and as wide as they really are.
         self._all_s: Floats = np.concatenate(self._piece_s)
         self._low_w: Floats = np.concatenate([np.append(0.0, c.saved_w[::-1]) for c in curves])

@@ -20,7 +20,7 @@ from joulecut_controller.solve.groups import Groups
 from joulecut_controller.solve.problem import Goal, Solution
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.schedule import solution
-from joulecut_controller.solve.waves import Floats, Ints
+from joulecut_controller.solve.waves import Floats, Ints, combinations
 from joulecut_controller.workload import Granularity
 
 COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
@@ -65,11 +65,11 @@ class Tied:
         price_w = self.computation.time_price_w(goal)
         useful_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
         search = _Search(groups, useful_s, price_w)
-        combinations = math.prod(map(len, groups.menus))
+        count = math.prod(map(len, groups.menus))
         operations = len(self.computation.problem.graph.operations)
         waited_j = self.computation.problem.time_price_w * goal.deadline_s if goal.waits else 0.0
         finer_j = self.computation.bound_j(goal, relaxed)
-        if combinations <= self._combinations_all and combinations * operations <= JUDGED_ALL:
+        if count <= self._combinations_all and count * operations <= JUDGED_ALL:
             best = search.all()
             own_j = search.value_j(best) * (1 - SMALL) + waited_j
         else:
@@ -137,8 +137,7 @@ class _Search:
     def all(self) -> Ints:
         """The best of all combinations."""
         sizes = [len(menu) for menu in self._groups.menus]
-        numbers = np.arange(math.prod(sizes))
-        every = np.stack(np.unravel_index(numbers, sizes)).astype(np.int64)
+        every = combinations(sizes)
         return every[:, int(np.argmin(self._values(every)))]
 
     def better(self, best: Ints, others: Ints) -> Ints:

@@ -5,6 +5,7 @@ wave (all predecessors in earlier waves); an array of shape (rows, K) holds K sc
 one pass over the waves times all of them.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,3 +118,16 @@ def _padded(lists: list[list[int]], filler: int) -> Ints:
     width = max(1, *map(len, lists))
     rows = [row + [filler] * (width - len(row)) for row in lists]
     return np.array(rows, dtype=np.int64)
+
+
+def combinations(sizes: list[int]) -> Ints:
+    """Every choice of one of `sizes[k]` for each k: (len(sizes), product of sizes).
+
+    numpy counts in at most 64 dimensions; what leaves nothing to choose needs none.
+    """
+    count = math.prod(sizes)
+    free = [k for k, size in enumerate(sizes) if size > 1]
+    every = np.zeros((len(sizes), count), dtype=np.int64)
+    if free:
+        every[free] = np.unravel_index(np.arange(count), [sizes[k] for k in free])
+    return every

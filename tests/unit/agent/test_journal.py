@@ -148,6 +148,35 @@ def test_a_full_disk_refuses_the_intent_and_forgets_nothing(tmp_path: Path) -> N
     assert (again.held, again.epoch_seen) == ({B: (0, 900)}, 6)
 
 
+def test_the_newest_number_of_a_gpu_outlives_its_lock_a_compaction_and_a_boot(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    journal.intend(3, {A: (0, 900), B: (0, 600)}, 7)
+    journal.intend(3, {A: (0, 600)}, 8)
+    journal.restored([A, B])
+    journal.close()
+    for boot_id in (BOOT, "b002-0"):
+        again = Journal(path, boot_id)
+        numbers = {uuid: (last.epoch, last.generation) for uuid, last in again.last.items()}
+        assert numbers == {A: (3, 8), B: (3, 7)}
+        assert again.last[A].clocks_mhz == (0, 600)
+        assert not again.held
+        again.intend(4, {})  # the first write of a process compacts
+        again.close()
+
+
+def test_a_journal_that_somebody_deletes_is_written_anew_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    journal.intend(1, {A: (0, 900)})
+    path.unlink()
+    journal.intend(1, {B: (0, 600)})
+    assert Journal(path, BOOT).held == {A: (0, 900), B: (0, 600)}
+    journal.close()
+
+
 def test_a_directory_that_is_gone_refuses_too(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "nowhere" / "journal", BOOT)
     with pytest.raises(OSError, match="No such file"):

@@ -221,6 +221,23 @@ def test_an_epoch_is_kept_before_it_is_answered(tmp_path: Path) -> None:
     assert _keeper(tmp_path, board).state.epoch_seen == 8
 
 
+def test_an_older_generation_is_refused_by_the_next_keeper_too(tmp_path: Path) -> None:
+    board = Board()
+    assert _verdicts(_apply(_keeper(tmp_path, board), {"GPU-a": (0, 900)}, 5)) == {True}
+    keeper = _keeper(tmp_path, board)
+    assert not board.locked
+    older = _apply(keeper, {"GPU-a": (0, 1200)}, 4).slots[0]
+    assert (older.accepted, older.reason) == (False, "generation 4 is older than 5")
+    assert "other content" in _apply(keeper, {"GPU-a": (0, 1200)}, 5).slots[0].reason
+    assert not board.locked
+    assert _verdicts(_apply(keeper, {"GPU-b": (0, 1200)}, 4)) == {True}, "numbers are per GPU"
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}, "the same again"
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 1200)}, 6)) == {True}
+    same = {"GPU-a": (0, 1200)}  # nothing to write, and still a newer number
+    assert _verdicts(_apply(keeper, same, 9)) == {True}
+    assert "older than 9" in _apply(_keeper(tmp_path, board), same, 8).slots[0].reason
+
+
 def test_failing_writes_are_paced_like_good_ones(tmp_path: Path) -> None:
     board = Board(fail=lambda call, uuid: Transient("t", "busy") if call == "lock" else None)
     keeper = _keeper(tmp_path, board, bounds=Bounds(min_dwell_s=60.0))

@@ -139,6 +139,23 @@ def test_where_nothing_can_be_saved_the_gap_of_saving_is_0(
     assert plan["gap_of_saving"] <= 1.0
 
 
+def test_where_hardly_anything_can_be_saved_round_off_is_no_saving(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clock per GPU costs more than the baseline here: nothing is possible to save."""
+    rows = [("forward", 1400, 1, 10), ("forward", 900, 2, 30)]
+    rows += [("backward", 1400, 2, 30), ("backward", 900, 1, 10)]
+    job.write_text(job.read_text().replace("stages: 2", "stages: 1").replace("50", "0"))
+    job.with_name("profile.csv").write_text(
+        HEADER + "".join(f"0,{k},{f},{t},{e}\n" for k, f, t, e in rows)
+    )
+    words = ("plan", str(job), "--json", "--granularity", "gpu", "--max-slowdown", "60")
+    plan = json.loads(said(capsys, *words)[1])
+    assert plan["energy_j"] == 80.0
+    assert 40.0 * (1 - 1e-9) <= plan["lower_bound_j"] <= 80.0
+    assert plan["gap_of_saving"] == 0.0
+
+
 def test_a_frontier_ascends(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = said(capsys, "frontier", str(job), "--json", "--points", "9")
     assert (status, err) == (0, "")

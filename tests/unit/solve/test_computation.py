@@ -145,6 +145,20 @@ def test_one_option_leaves_nothing_to_choose(granularity: Granularity, power_w: 
     assert plan.gap == pytest.approx(0.0, abs=1e-9)
 
 
+def test_few_choices_among_many_operations_are_all_tried() -> None:
+    """A hundred operations of which eight can choose: more than numpy has dimensions."""
+    fixed, free = (
+        (ClockOption(1000, 1.0, 9.0),),
+        (ClockOption(1000, 1.0, 9.0), ClockOption(900, 1.5, 5.0)),
+    )
+    menus = {(s, kind): fixed for s in range(6) for kind in KINDS} | {(5, "backward"): free}
+    problem = build(Pipeline("gpipe", 6, 8), Profile(menus), 1.0)
+    goal = Goal(baseline(problem).iteration_time_s + 1.0)
+    plan = solve(problem, goal, "computation")
+    assert check(problem, goal, plan) == ()
+    assert sorted(option.clock_mhz for option in plan.clocks)[:3] == [900, 900, 1000]
+
+
 def test_equal_options_are_one() -> None:
     same = tuple(ClockOption(1000 + k, 0.5, 9.0) for k in range(3))
     problem = build(

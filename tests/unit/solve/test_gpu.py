@@ -13,7 +13,7 @@ from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock
 from joulecut_controller.solve.schedule import baseline
 from joulecut_controller.solve.solver import Solver, solve
 from joulecut_controller.solve.tied import Tied
-from joulecut_controller.workload import Pipeline, Profile
+from joulecut_controller.workload import KINDS, Pipeline, Profile
 
 
 @settings(max_examples=80, deadline=None)
@@ -105,3 +105,17 @@ def test_a_hint_competes() -> None:
     before = solve(problem, Goal(fastest_s * 1.02), "gpu")
     after = solve(problem, Goal(fastest_s * 1.021), "gpu", hint=before)
     assert after.energy_j <= before.energy_j
+
+
+@pytest.mark.parametrize("stages", [64, 65, 100])
+def test_a_deep_pipeline_with_hardly_a_choice(stages: int) -> None:
+    """More stages than numpy has dimensions, few enough combinations to judge all."""
+    only = (ClockOption(1400, 1.0, 100.0),)
+    menus = {(stage, kind): only for stage in range(stages) for kind in KINDS}
+    slower = ClockOption(900, 1.5, 70.0)
+    menus |= {(0, kind): (*only, slower) for kind in KINDS}
+    problem = build(Pipeline("1f1b", stages, 2), Profile(menus), 0.0)
+    goal = Goal(baseline(problem).iteration_time_s * 1.5)
+    plan = solve(problem, goal, "gpu")
+    assert check(problem, goal, plan) == ()
+    assert [option.clock_mhz for option in plan.clocks].count(900) == 4

@@ -17,10 +17,11 @@ from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem as build
 from joulecut_controller.model import worthwhile
 from joulecut_controller.solve.computation import WORK_WIDE, Computation
+from joulecut_controller.solve.curves import curves_of
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.solver import solve
-from joulecut_controller.workload import Operation, Pipeline, Profile
+from joulecut_controller.workload import KINDS, Operation, Pipeline, Profile
 
 FACTORS = st.sampled_from([1.0, 1.02, 1.1, 1.4, 2.0, 4.0])
 
@@ -244,3 +245,46 @@ def test_an_operation_that_takes_no_time_is_refused() -> None:
     graph = graph_of([Operation(0, 0, "forward")], [], 1)
     with pytest.raises(ValueError, match=r"takes 0\.0 s at 1400 MHz"):
         Computation(Problem(graph, (menu,), (0.0,)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(1, 60), min_size=3, max_size=8, unique=True),
+    st.floats(1e-6, 100.0),
+    st.floats(0.1, 1000.0),
+    st.sampled_from([0.0, 50.0, 150.0, 9999.0]),
+)
+def test_options_on_one_line_are_no_riddle(
+    steps: list[int], second: float, watts: float, power_w: float
+) -> None:
+    """Slopes that differ by round-off alone; a flow must not be offered negative room."""
+    line = tuple(
+        ClockOption(1000 + k, step * second, (100 - step) * second * watts + power_w * 70 * second)
+        for k, step in enumerate(steps)
+    )
+    shape = Pipeline("1f1b", 2, 2)
+    problem = build(shape, Profile({(s, kind): line for s in (0, 1) for kind in KINDS}), power_w)
+    computation = Computation(problem)
+    for curve in curves_of(problem).distinct:
+        assert all(later <= earlier for earlier, later in pairwise(curve.saved_w))
+        assert all(later > earlier for earlier, later in pairwise(curve.hull_s))
+    goal = Goal(computation.fastest_s * 1.3)
+    scale = sum(o[0].energy_j for o in problem.options) + problem.time_price_w * goal.deadline_s
+    assert bound(problem, goal) == pytest.approx(
+        linear_program(problem, goal), rel=1e-6, abs=1e-6 * scale
+    )
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7, 1e-5])
+def test_options_a_hair_apart_in_time_do_not_blunt_the_bound(apart: float) -> None:
+    """Joules saved within a picosecond: watts that would drown all others in the flow."""
+    twins = tuple(
+        ClockOption(1410 - 15 * k, 0.05 * (1 + apart * k), 24.0 - 0.5 * k) for k in range(3)
+    )
+    slower = tuple(ClockOption(1000 - 15 * k, 0.06 + 0.01 * k, 20.0 - k) for k in range(4))
+    menus = {(s, kind): (*twins, *slower) for s in range(4) for kind in KINDS}
+    problem = build(Pipeline("1f1b", 4, 6), Profile(menus), 60.0)
+    goal = Goal(Computation(problem).fastest_s * 1.02)
+    expected = linear_program(problem, goal)
+    assert bound(problem, goal) == pytest.approx(expected, rel=3e-6)
+    assert bound(problem, goal) <= expected * (1 + 1e-9)
