@@ -25,7 +25,7 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut plan"
-ROUND_OFF = 1e-9  # of the baseline's energy: what is less was not saved but rounded
+ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 
 def run(argv: list[str]) -> int:
