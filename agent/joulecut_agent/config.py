@@ -160,7 +160,13 @@ class _Reading:
         text = default if value is None else value
         host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        if (
+            not host
+            or not port.isascii()
+            or not port.isdigit()
+            or len(port) > 5
+            or int(port) > 65_535
+        ):
             raise self._doc.bad(path, f"{value!r}", "HOST:PORT, port 0 for a free one")
         return host, int(port)
 

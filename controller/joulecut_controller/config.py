@@ -106,7 +106,12 @@ def _address(document: Document, path: KeyPath, value: Any, *, port_min: int) ->
     text = _text(document, path, value)
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit()) or not port_min <= int(port) <= 65_535:
+    if (
+        not host
+        or not (port.isascii() and port.isdigit())
+        or len(port) > 5
+        or not port_min <= int(port) <= 65_535
+    ):
         raise document.bad(path, f"{text!r}", f"host:port, port {port_min} to 65535")
     if host != "localhost":
         try:

@@ -20,6 +20,7 @@ from joulecut_controller.solve.computation import WORK_WIDE, Computation
 from joulecut_controller.solve.curves import curves_of
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Problem
+from joulecut_controller.solve.relaxation import Interior
 from joulecut_controller.solve.solver import solve
 from joulecut_controller.workload import KINDS, Operation, Pipeline, Profile
 
@@ -97,11 +98,29 @@ def bound(problem: Problem, goal: Goal, *, near: bool = False) -> float:
 
 
 @settings(max_examples=150, deadline=None)
+@given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
+def test_the_interior_point_stays_below_the_linear_program(
+    problem: Problem, factor: float, waits: bool
+) -> None:
+    """On the smallest graphs, all ties, it stops a little short: there the walk is taken."""
+    computation = Computation(problem)
+    goal = Goal(computation.fastest_s * factor, waits)
+    expected = linear_program(problem, goal)
+    price_w = computation.time_price_w(goal)
+    useful_s = computation.useful_deadline_s(goal.deadline_s)
+    relaxed = Interior(computation.network).relax(useful_s, price_w)
+    waiting_j = problem.time_price_w * goal.deadline_s if goal.waits else 0.0
+    scale = sum(o[0].energy_j for o in problem.options) + problem.time_price_w * goal.deadline_s
+    assert relaxed.bound_j + waiting_j <= expected + 1e-9 * scale
+    assert relaxed.bound_j + waiting_j >= expected - 1e-4 * scale
+
+
+@settings(max_examples=150, deadline=None)
 @given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans(), st.booleans())
 def test_it_equals_the_linear_program(
     problem: Problem, factor: float, waits: bool, near: bool
 ) -> None:
-    """Whichever of the two methods is asked."""
+    """Whether other deadlines are asked for as well or not."""
     goal = Goal(Computation(problem).fastest_s * factor, waits)
     expected = linear_program(problem, goal)
     scale = sum(o[0].energy_j for o in problem.options) + problem.time_price_w * goal.deadline_s
