@@ -9,19 +9,25 @@ from joulecut_controller.graph import build
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.problem import Goal, Problem
+from joulecut_controller.solve.relaxation import Interior
 from joulecut_controller.workload import Pipeline
 
 
 def warm_up() -> None:
-    """Solves a small problem in every way there is, and a smaller one by trying everything."""
-    menu = tuple(ClockOption(1400 - 100 * k, 1.0 + 0.1 * k, 90.0 - 9 * k) for k in range(4))
-    for microbatches, combinations_all in ((3, 0), (1, 4**2)):
-        graph = build(Pipeline("1f1b", 1, microbatches))
-        problem = Problem(graph, (menu,) * len(graph.operations), (10.0,))
+    """Solves a small problem in every way there is, and a smaller one by trying everything.
+
+    Two options far apart leave a gap that no search closes: so all of it runs.
+    """
+    menu = (ClockOption(1400, 1.0, 90.0), ClockOption(1000, 1.3, 60.0))
+    for stages, microbatches, combinations_all in ((2, 6, 0), (1, 1, 2**2)):
+        graph = build(Pipeline("1f1b", stages, microbatches))
+        problem = Problem(graph, (menu,) * len(graph.operations), (10.0,) * stages)
         computation = Computation(problem, combinations_all)
         goal = Goal(1.1 * computation.fastest_s)
-        for near in (False, True):
-            computation.solve(goal, computation.relax(goal, near=near), rolls=1)
+        # A problem so small is walked; the interior point is met through its own door.
+        direct = Interior(computation.network).relax(goal.deadline_s, problem.time_price_w)
+        for relaxed in (direct, computation.relax(goal)):
+            computation.solve(goal, relaxed, rolls=2)
 
 
 if __name__ == "__main__":

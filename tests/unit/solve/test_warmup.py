@@ -1,0 +1,44 @@
+"""After the warm-up nobody waits for a compiler: no later plan adds machine code to the cache."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLANS = """
+from joulecut_controller.graph import build
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.solve.problem import Goal, Problem
+from joulecut_controller.solve.schedule import baseline
+from joulecut_controller.solve.solver import frontier, solve
+from joulecut_controller.workload import Pipeline
+
+menu = tuple(ClockOption(1400 - 50 * k, 1.0 + 0.05 * k, 90.0 - 5 * k) for k in range(8))
+for microbatches in (2, 40):
+    graph = build(Pipeline("1f1b", 4, microbatches))
+    problem = Problem(graph, (menu,) * len(graph.operations), (10.0,) * 4)
+    goal = Goal(1e9)
+    for granularity in ("gpu", "edge", "computation"):
+        for effort in ("usual", "thorough"):
+            solve(problem, goal, granularity, effort=effort)
+        frontier(problem, 3, granularity)
+    fastest_s = baseline(problem).iteration_time_s
+    for waits in (False, True):
+        for effort in ("usual", "thorough"):
+            solve(problem, Goal(1.02 * fastest_s, waits), "computation", effort=effort)
+"""
+
+
+@pytest.mark.slow
+def test_the_warm_up_compiles_everything(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def cached(*argv: str) -> set[str]:
+        subprocess.run([sys.executable, *argv], env=environment, check=True)
+        return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.nbc")}
+
+    warm = cached("-m", "joulecut_controller.solve.warmup")
+    assert warm
+    assert cached("-c", PLANS) == warm
