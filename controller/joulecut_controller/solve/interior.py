@@ -106,12 +106,12 @@ def improve(
 ) -> tuple[int, float]:
     """Steps until the sum of all products is below `tolerance`, or no step helps.
 
-    Returns the number of steps and that sum: with dependencies kept, flow and schedule are
-    that far apart.
+    Returns the number of steps and that sum, with what does not balance: flow and schedule
+    are that far apart.
     """
     pairs = 2 * len(shape.knee) + len(point.open_flow)
     left = _balance(shape, point, work, price)
-    best = left + deadline * _imbalance(work)
+    now = best = left + deadline * _imbalance(work)
     steps, stalled = 0, 0
     while best > tolerance and steps < STEPS_MAX and stalled < STALLED_MAX:
         steps += 1
@@ -130,7 +130,7 @@ def improve(
         now = left + deadline * _imbalance(work)
         stalled = 0 if now < 0.9 * best else stalled + 1
         best = min(best, now)
-    return steps, left
+    return steps, now
 
 
 @loose

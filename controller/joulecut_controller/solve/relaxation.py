@@ -44,6 +44,7 @@ class Relaxation:
     limits_s: tuple[Floats, ...]
     iteration_s: float
     steps: int
+    apart_ratio: float = 0.0  # of flow and schedule, of the energy; 0 where both are exact
 
     def bound_at_j(self, deadline_s: float) -> float:
         """The same flow also bounds every other deadline (it is feasible there too)."""
@@ -99,8 +100,10 @@ class Interior:
         price = time_price_w * network.watt
         self.point = self._begin(deadline, price)
         scale = abs(network.cheapest_j) * network.joule + price * deadline
-        steps, _ = improve(self.shape, self.point, self._work, deadline, price, TOLERANCE * scale)
-        return self._read(deadline_s, time_price_w, steps)
+        steps, apart = improve(
+            self.shape, self.point, self._work, deadline, price, TOLERANCE * scale
+        )
+        return self._read(deadline_s, time_price_w, steps, apart / scale if scale > 0 else 0.0)
 
     def _begin(self, deadline: float, price: float) -> Point:
         """A middle schedule stretched to the deadline, every flow half of what it may be. It
@@ -146,7 +149,9 @@ class Interior:
         taken_from = np.where(network.heads < rows, taken[network.heads], given_to)
         return (given_to + taken_from) / 2
 
-    def _read(self, deadline_s: float, time_price_w: float, steps: int) -> Relaxation:
+    def _read(
+        self, deadline_s: float, time_price_w: float, steps: int, apart_ratio: float
+    ) -> Relaxation:
         network, rows, point = self.network, self.network.size, self.point
         flow = np.clip(point.flow, 0.0, self.shape.room)
         base = np.maximum(point.open_flow[:rows], 0.0)
@@ -173,6 +178,7 @@ class Interior:
             limits_s=(early / network.second, late / network.second, point.end / network.second),
             iteration_s=float(point.start[rows]) / network.second,
             steps=steps,
+            apart_ratio=apart_ratio,
         )
 
 
