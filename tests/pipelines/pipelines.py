@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem
 from joulecut_controller.solve.problem import Goal, Problem
-from joulecut_controller.workload import KINDS, SCHEDULES, Pipeline, Profile
+from joulecut_controller.workload import KINDS, SCHEDULES, Pipeline, Profile, Schedule
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "perseus"
 PUBLIC = {
@@ -30,7 +30,9 @@ def public_rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def public_problem(name: str, microbatches: int, stages: int = 8) -> Problem:
+def public_problem(
+    name: str, microbatches: int, stages: int = 8, schedule: Schedule = "1f1b"
+) -> Problem:
     """The public profile as a problem; fewer stages are taken from the end, head included."""
     options = defaultdict(list)
     for row in public_rows(name):
@@ -43,7 +45,7 @@ def public_problem(name: str, microbatches: int, stages: int = 8) -> Problem:
             for kind in KINDS
         }
     )
-    return problem(Pipeline("1f1b", stages, microbatches), profile, PUBLIC[name][1])
+    return problem(Pipeline(schedule, stages, microbatches), profile, PUBLIC[name][1])
 
 
 def options(count: int = 4, scale: float = 1.0) -> st.SearchStrategy[tuple[ClockOption, ...]]:

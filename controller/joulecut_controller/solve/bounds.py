@@ -27,6 +27,7 @@ ROUNDS_ROOT, ROUNDS_CASE = 80, 25  # of finding the path that is missing; less o
 CLOSE = 1e-7  # of the iteration time: mixtures that miss it by less are on time
 LATE_PRICE = 1e3  # for missing the deadline, against everything that can be saved at all
 ROUND_OFF = 1e-11  # of the largest term
+WHOLE = -1  # instead of a group to split
 GAP_SMALL = 1e-4  # of the bound: what is left to prove then is below any measurement
 
 
@@ -67,16 +68,24 @@ class Bounds:
         """Distinguishes up to so many cases (a group's faster clocks or its slower ones), until
         none can be much better than the choice of `value_j` that is known."""
         heap, number, found = list(bound.cases), 0, [bound.choices]
+        serial = 1 + max(case[1] for case in heap)  # distinct, or a tie would compare masks
+        whole = []  # cases of one choice a group: nothing is left to distinguish
         enough_j = value_j - GAP_SMALL * abs(value_j)
         while heap and number < cases and heap[0][0] < enough_j:
-            least_j, _, allowed, (group, at) = heapq.heappop(heap)
+            case = heapq.heappop(heap)
+            least_j, _, allowed, (group, at) = case
+            if group == WHOLE:
+                whole.append(case)
+                continue
             for low in (True, False):
                 part = allowed.copy()
                 part[group] &= (np.arange(part.shape[1]) <= at) == low
                 number += 1
                 case_j, choices, split = self._solved(task, part, ROUNDS_CASE)
                 found.append(choices)
-                heapq.heappush(heap, (max(case_j, least_j), number, part, split))
+                heapq.heappush(heap, (max(case_j, least_j), serial + number, part, split))
+        for case in whole:
+            heapq.heappush(heap, case)
         bound_j = min([case[0] for case in heap], default=value_j)
         return Bound(min(bound_j, value_j), np.concatenate(found, axis=1), tuple(heap))
 
@@ -158,12 +167,16 @@ def _near(share: Floats, allowed: Mask) -> Ints:
 
 
 def _split(share: Floats, allowed: Mask) -> tuple[int, int]:
-    """The group whose mixture spreads most, and the choice below which to cut it."""
+    """The group whose mixture spreads most, and the choice below which to cut it; WHOLE where
+    every group has one choice left.
+    """
     columns = np.arange(share.shape[1])
     mean = (share * columns).sum(axis=1)
     spread = (share * (columns - mean[:, None]) ** 2).sum(axis=1)
     spread[allowed.sum(axis=1) < 2] = -1.0
     group = int(np.argmax(spread))
+    if spread[group] < 0.0:
+        return WHOLE, 0
     offered = np.flatnonzero(allowed[group])
     at = int(np.searchsorted(offered, mean[group], side="right")) - 1
     return group, int(offered[min(max(at, 0), max(len(offered) - 2, 0))])

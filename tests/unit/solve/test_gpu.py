@@ -42,6 +42,23 @@ def test_the_search_alone_finds_nearly_the_same(data: st.DataObject) -> None:
     assert best * (1 - 1e-9) <= plan.energy_j <= best * 1.05
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> None:
+    """With more cases allowed than there are: single choices cannot be split again."""
+    problem = data.draw(pipelines.problems(3, 3, 3, same_clocks=True))
+    computation = Computation(problem)
+    gpu = Tied(computation, "gpu", combinations_all=0)
+    goal = data.draw(pipelines.goals(gpu.fastest_s))
+    relaxed = computation.relax(Goal(max(goal.deadline_s, computation.fastest_s)))
+    plan = gpu.solve(goal, relaxed, (), 200)
+    best = pipelines.brute_force_gpu(problem, goal)
+    assert best is not None
+    assert check(problem, goal, plan) == ()
+    assert best * (1 - 1e-9) <= plan.energy_j
+    assert plan.lower_bound_j <= best * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("name", ["a100", "a40"])
 @pytest.mark.parametrize("slowdown", [0.005, 0.02, 0.1])
 def test_the_search_alone_is_optimal_on_public_profiles(name: str, slowdown: float) -> None:
@@ -119,3 +136,12 @@ def test_a_deep_pipeline_with_hardly_a_choice(stages: int) -> None:
     plan = solve(problem, goal, "gpu")
     assert check(problem, goal, plan) == ()
     assert [option.clock_mhz for option in plan.clocks].count(900) == 4
+
+
+def test_a_case_of_single_choices_is_not_split_again() -> None:
+    """It was, and a group of no choice had no bound."""
+    problem = pipelines.public_problem("a40", microbatches=8, stages=8, schedule="gpipe")
+    goal = Goal(baseline(problem).iteration_time_s * 1.02)
+    plan = solve(problem, goal, "gpu", effort="thorough")
+    assert check(problem, goal, plan) == ()
+    assert plan.gap < 0.01
