@@ -41,8 +41,8 @@ def _worst(fitted: Physics, truth: Physics) -> tuple[float, float]:
 def test_a_curve_of_this_form_is_found_again(truth: Physics) -> None:
     """Its numbers trade off against each other, so the curve is compared and not they.
 
-    Bounds: knee and cap are searched on a grid, so a true one between two clocks is missed by
-    up to half a step; at the steepest slope drawn here that is 2 % of power at one clock.
+    The worst power seen was 2.002 % off at one clock, where the slope drawn is steepest and the
+    power is capped; why it is there and not less has not been looked into.
     """
     (fitted,) = fit([_sweep(truth)])
     time_error, power_error = _worst(fitted, truth)
