@@ -61,6 +61,7 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
         [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"])],
         list(_facts(job, now_unix_s)),
         _granularities(job),
+        _learning(job),
         _gpus(job),
         ["Not known", *(f"  {line}" for line in unknowns(job))],
         _decisions(events, now_unix_s),
@@ -140,6 +141,8 @@ def _plan(job: Json, now_unix_s: float) -> Iterator[str]:
         f"{joules(forecast['energy_j'])} "
         f"({_negated(forecast['saved_ratio'])}) an iteration (predicted)",
     )
+    if not forecast["lower_bound_j"]:
+        return  # a step of learning: nobody knows how good the best plan would be
     bound = (plan.get("solution") or {}).get("bound_granularity", plan["granularity"])
     yield _line(
         "",
@@ -193,6 +196,28 @@ def _granularities(job: Json) -> list[str]:
     return lines
 
 
+def _learning(job: Json) -> list[str]:
+    """Of a job without a profile: what was measured, what comes next, why it waits."""
+    probing = job.get("probing")
+    if not probing:
+        return []
+    count = probing["settings_measured"]
+    lines = ["Learning from the job itself (no profile)"]
+    lines.append(f"  {count} settings measured; {probing['verdict']}: {probing['reason']}")
+    if probing["lowest_measured_mhz"]:
+        measured = ", ".join(str(clock) for clock in probing["lowest_measured_mhz"])
+        lines.append(f"  lowest clock measured by stage: {measured} MHz")
+    if probing["guessed_iteration_time_s"] is not None:
+        clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
+        lines.append(
+            f"  at {clocks} MHz: {seconds(probing['guessed_iteration_time_s'])} an iteration, at "
+            f"most {seconds(probing['guessed_iteration_time_high_s'])}, "
+            f"{percent(probing['guessed_saved_ratio'])} ± "
+            f"{percent(probing['guessed_saved_doubt_ratio'])} less energy than now (guessed)"
+        )
+    return lines
+
+
 def _gpus(job: Json) -> list[str]:
     if not job["gpus"]:
         return []
@@ -218,7 +243,11 @@ def unknowns(job: Json) -> list[str]:
     if job["report_age_s"] is None:
         lines.append("its rate: the job never reported; add the hook to its training loop")
     if job["profile"] is None:
-        lines.append("its energy at other clocks: give the policy a pipeline with a profile")
+        lines.append(
+            "its energy at other clocks, but for what was measured: a profile would tell"
+            if job.get("probing")
+            else "its energy at other clocks: give the policy a pipeline with a profile"
+        )
     if job["baseline"] is None:
         lines.append("its baseline: it is measured while the job runs at default clocks")
     if (job["current"] or {}).get("energy_j", 0.0) is None:

@@ -6,7 +6,7 @@ Computed from the job's profile alone, with no cluster: predicted, never measure
 import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ from joulecut_cli import figures, plot
 from joulecut_cli.granularity import ALL, SHOWN, read_granularities
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
+from joulecut_cli.switchkeys import must_be_punctual, too_late
+from joulecut_cli.switchshown import Limited
 from joulecut_controller.solve.frontier import Frontier
-from joulecut_controller.solve.problem import Goal, NoCommonClock, Solution
+from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_controller.solve.schedule import baseline
 from joulecut_controller.solve.solver import prepared
+from joulecut_controller.solve.switched import SwitchSearch
+from joulecut_controller.solve.switching import Switched, Switching
 from joulecut_controller.workload import Granularity
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -38,12 +42,26 @@ def run(argv: list[str]) -> int:
     problem = job.problem()
     drawn: dict[Granularity, tuple[Solution, ...]] = {}
     frontiers: dict[Granularity, Frontier] = {}
+    switching = job.switching if len(granularities) == 1 else None
+    if switching is not None:
+        must_be_punctual(str(options.job), problem, switching, granularities[0])
     began_s = time.perf_counter()
     try:
         with Progress(solving(f"frontier of {options.job.name}")) as progress:
             for granularity in granularities:
                 frontiers[granularity] = prepared(problem, granularity)
-                drawn[granularity] = frontiers[granularity].points(points, progress.advance)
+                frontier = frontiers[granularity]
+                if switching is None:
+                    drawn[granularity] = frontier.points(points, progress.advance)
+                else:
+                    search = SwitchSearch(problem, switching, granularity)
+                    drawn[granularity] = _drawn_limited(search, frontier, points, progress.advance)
+            limited = None
+            if job.switching is not None and len(granularities) > 1:
+                limited = _limited(problem, job.switching)
+    except Infeasible:
+        where = f"{options.job}: switching"
+        raise BadInput(where, "no plan that was found keeps these limits", "wider limits") from None
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     seconds = time.perf_counter() - began_s
@@ -54,15 +72,46 @@ def run(argv: list[str]) -> int:
             picture, chart, ("", "iteration", "energy"), rows, job.title(options.granularity)
         )
     if options.json:
-        print(json.dumps(_json(drawn, seconds), allow_nan=False, indent=1))
+        print(json.dumps(_json(drawn, limited, seconds), allow_nan=False, indent=1))
     elif len(drawn) > 1:
-        print("\n".join(_comparison(job, baseline(problem), frontiers, drawn, seconds)))
+        fastest = baseline(problem)
+        print("\n".join(_comparison(job, fastest, frontiers, drawn, seconds, limited=limited)))
     else:
         print("\n".join(_text(job, baseline(problem), drawn[granularities[0]], seconds)))
     return FINE
 
 
-def _json(found: Mapping[Granularity, Sequence[Solution]], seconds: float) -> dict[str, Any]:
+def _drawn_limited(
+    search: SwitchSearch,
+    frontier: Frontier,
+    points: int,
+    progress: Callable[[int, int], None],
+) -> tuple[Solution, ...]:
+    """Under the job's switching, up to where free switching would have nothing left to gain."""
+    until_s = frontier.least().iteration_time_s
+    return tuple(found.plan for found in search.points(points, until_s, progress))
+
+
+def _limited(problem: Problem, switching: Switching) -> Limited:
+    """Plans under the job's switching, within the slowdowns that are compared."""
+    refused = too_late(problem, switching, "computation")
+    if refused is not None:
+        return Limited((None,) * len(COMPARED), refused)
+    search = SwitchSearch(problem, switching)
+    fastest_s = baseline(problem).iteration_time_s
+    found: list[Switched | None] = []
+    for slowdown in COMPARED:
+        before = [plan for plan in found[-1:] if plan is not None]
+        try:
+            found.append(search.solve(Goal(fastest_s * (1 + slowdown)), before))
+        except Infeasible:
+            found.append(None)
+    return Limited(tuple(found))
+
+
+def _json(
+    found: Mapping[Granularity, Sequence[Solution]], limited: Limited | None, seconds: float
+) -> dict[str, Any]:
     """One granularity as such; of several one object each, by name."""
     each: dict[str, Any] = {
         granularity: {
@@ -78,6 +127,8 @@ def _json(found: Mapping[Granularity, Sequence[Solution]], seconds: float) -> di
         for granularity, points in found.items()
     }
     if len(each) > 1:
+        if limited is not None:
+            each["switching"] = limited.as_json()
         return {**each, "solve_seconds": seconds}
     ((granularity, drawn),) = each.items()
     return {"granularity": granularity, **drawn, "solve_seconds": seconds}
@@ -140,15 +191,21 @@ def _comparison(
     frontiers: Mapping[Granularity, Frontier],
     drawn: Mapping[Granularity, Sequence[Solution]],
     seconds: float,
+    *,
+    limited: Limited | None,
 ) -> list[str]:
     """What each granularity saves within the same slowdowns, and what none can exceed."""
-    head = ["at most slower", *frontiers, "no plan saves more than"]
+    few = [] if limited is None else ["computation, switching"]
+    head = ["at most slower", *frontiers, *few, "no plan saves more than"]
     rows = []
-    for slowdown in COMPARED:
+    for k, slowdown in enumerate(COMPARED):
         goal = Goal(fastest.iteration_time_s * (1 + slowdown))
         found = [_within(frontier, goal) for frontier in frontiers.values()]
         bound_j = max(s.lower_bound_j for s in found if s and s.bound_granularity == "computation")
         cells = [_saved(fastest, None if s is None else s.energy_j) for s in found]
+        if limited is not None:
+            switched = limited.plans[k]
+            cells.append(_saved(fastest, None if switched is None else switched.plan.energy_j))
         rows.append([figures.percent(slowdown), *cells, _saved(fastest, bound_j)])
     ends = [
         f"{granularity}: {len(points)} points from {figures.seconds(points[0].iteration_time_s)} "
@@ -164,6 +221,7 @@ def _comparison(
         *figures.table(head, rows, frozenset(head)),
         "",
         *ends,
+        *([] if limited is None else limited.as_text()),
         f"solved in {seconds:.2f} s",
     ]
 

@@ -23,6 +23,7 @@ from joulecut_cli.jobkeys import (
     read_pipeline,
     value,
 )
+from joulecut_cli.switchkeys import read_switching
 from joulecut_controller.graph import Circular, build
 from joulecut_controller.graph.build import deadlock
 from joulecut_controller.graph.shape import kinds_of
@@ -31,6 +32,7 @@ from joulecut_controller.model import completed, lockstep, mismatch, priced, pro
 from joulecut_controller.policy.quantity import number, text
 from joulecut_controller.policy.schema import POWER_W_MAX
 from joulecut_controller.solve.problem import Problem
+from joulecut_controller.solve.switching import Switching
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
 from joulecut_controller.sources.graph_file import GraphFile
@@ -55,6 +57,7 @@ class JobFile:
     blocking_power_w: float
     graph: GraphFile | None = None
     jitter: Jitter | None = None
+    switching: Switching | None = None
 
     def title(self, granularity: str) -> list[str]:
         """What is computed, and what the numbers mean."""
@@ -112,12 +115,13 @@ def read(path: Path) -> JobFile:
         except Circular as error:
             place = ("communication", "synchronous")
             raise document.bad(place, deadlock(error), "synchronous: false") from None
-    return JobFile(path, pipeline, profile, power_w, jitter=read_jitter(document, data))
+    jitter, switching = read_jitter(document, data), _switching(document, data)
+    return JobFile(path, pipeline, profile, power_w, jitter=jitter, switching=switching)
 
 
 def _explicit(document: Document, path: Path) -> JobFile:
     """A job whose graph is a file; it needs a profile only where costs refer to one."""
-    data = mapping(document, (), document.data, GRAPH_KEYS, ("profile", "jitter"))
+    data = mapping(document, (), document.data, GRAPH_KEYS, ("profile", "jitter", "switching"))
     name = value(document, ("graph",), data["graph"], _PATH)
     graph = graph_file.read(path.parent / name)
     power_w = _power_w(document, data)
@@ -133,7 +137,17 @@ def _explicit(document: Document, path: Path) -> JobFile:
     pipeline = Pipeline(
         "explicit", len(graph.graph.order), 1 + max(o.microbatch for o in operations)
     )
-    return JobFile(path, pipeline, profile, power_w, graph, read_jitter(document, data))
+    jitter, switching = read_jitter(document, data), _switching(document, data)
+    return JobFile(path, pipeline, profile, power_w, graph, jitter, switching)
+
+
+def _switching(document: Document, data: dict[str, object]) -> Switching | None:
+    """Margins against jitter and limits of switching are two searches, not yet one."""
+    switching = read_switching(document, data)
+    if switching is not None and "jitter" in data:
+        what = "switching together with jitter is not available yet"
+        raise document.bad(("switching",), what, "one of the two")
+    return switching
 
 
 def _power_w(document: Document, data: dict[str, object]) -> float:

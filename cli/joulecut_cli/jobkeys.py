@@ -26,7 +26,7 @@ TIME_S_MAX, ENERGY_J_MAX = 1e6, 1e12  # as in a profile
 
 KEYS = ("pipeline", "profile", "blocking_power_w")
 GRAPH_KEYS = ("graph", "blocking_power_w")
-LATER_KEYS = ("weight_share", "communication", "collectives", "optimizer", "jitter")
+LATER_KEYS = ("weight_share", "communication", "collectives", "optimizer", "jitter", "switching")
 _PIPELINE_KEYS = ("schedule", "stages", "microbatches")
 _COMMUNICATION_KEYS = ("p2p_s",)
 _COLLECTIVES: dict[str, tuple[Kind, ...]] = {

@@ -14,13 +14,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("joulecut_cli.plan", "the clocks that use least energy within a deadline"),
     "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
     "compare": ("joulecut_cli.compare", "what other rules for clocks would save"),
+    "fit": ("joulecut_cli.fit", "time and power at every clock, from a few probed ones"),
     "policy": ("joulecut_cli.policy", "check a policy file"),
     "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
     "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
     "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
+    "study": ("joulecut_cli.study.command", "decoder layers over clocks: sweep, report, fit"),
 }
 
-NOT_YET = ("fit", "pause", "resume", "restore", "report", "audit", "study")
+NOT_YET = ("pause", "resume", "restore", "report", "audit")
 
 
 def main() -> int:

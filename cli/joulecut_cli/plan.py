@@ -4,22 +4,26 @@ Computed from the job's profile alone, with no cluster: predicted, never measure
 """
 
 import json
+import math
 import time
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from joulecut_cli import figures, lateness, plot, timeline
+from joulecut_cli import figures, lateness, plot, switchshown, timeline
 from joulecut_cli.granularity import SHOWN, read_granularity
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
-from joulecut_cli.target import critical, deadline_s, too_fast
+from joulecut_cli.switchkeys import must_be_punctual
+from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
 from joulecut_controller.solve.jitter import Trials
 from joulecut_controller.solve.margin import Assured, assured
 from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_controller.solve.schedule import baseline
 from joulecut_controller.solve.solver import Solver, prepared, solve
+from joulecut_controller.solve.switched import SwitchSearch
+from joulecut_controller.solve.switching import Switched
 from joulecut_controller.workload import KINDS_ALL, SENDS, Operation
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -37,12 +41,23 @@ def run(argv: list[str]) -> int:
     problem = job.problem()
     fastest = baseline(problem)
     goal = Goal(deadline_s(options, fastest.iteration_time_s))
+    if job.switching is not None:
+        must_be_punctual(str(options.job), problem, job.switching, granularity)
     began_s = time.perf_counter()
+    kept: Assured | None = None
+    switched: Switched | None = None
     try:
         with Progress(solving(f"planning {options.job.name}")):
-            kept = None if job.jitter is None else _assured(options, job, problem, goal)
-            found = kept.plan if kept else solve(problem, goal, granularity, effort="thorough")
+            if job.jitter is not None:
+                kept = _assured(options, job, problem, goal)
+            elif job.switching is not None:
+                search = SwitchSearch(problem, job.switching, granularity)
+                switched = search.solve(goal, effort="thorough")
+            found = kept.plan if kept else switched.plan if switched else None
+            found = found or solve(problem, goal, granularity, effort="thorough")
     except Infeasible as none:
+        if job.switching is not None:
+            raise _too_fast_switching(options, none) from None
         raise too_fast(options, none, granularity, critical(problem, granularity)) from None
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
@@ -54,14 +69,57 @@ def run(argv: list[str]) -> int:
         plot.write(picture, chart, ("", "iteration", "energy"), rows, job.title(granularity))
     if track is not None:
         timeline.write(track, problem, plan, job.title(granularity)[0])
-    if options.json:
-        shown = as_json(problem, goal, fastest, plan)
-        jittering = {} if kept is None else lateness.as_json(kept)
-        print(json.dumps({**jittering, **shown}, allow_nan=False, indent=1))
-    else:
-        jittering_lines = [] if kept is None else ["", *lateness.as_text(kept, fastest)]
-        print("\n".join([*as_text(job, problem, fastest, plan), *jittering_lines]))
+    writer = _Writer(job, problem, goal, fastest, kept, switched)
+    print(writer.json(plan) if options.json else writer.text(plan))
     return FINE
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """What is printed: the plan, and what jitter or switching makes of it."""
+
+    job: JobFile
+    problem: Problem
+    goal: Goal
+    fastest: Solution
+    kept: Assured | None
+    switched: Switched | None
+
+    def json(self, plan: Solution) -> str:
+        shown = as_json(self.problem, self.goal, self.fastest, plan)
+        more = {} if self.kept is None else lateness.as_json(self.kept)
+        if self.switched is not None and self.job.switching is not None:
+            free = self._free(self.switched)
+            more = switchshown.as_json(self.job.switching, self.switched, free)
+            for operation, mhz in zip(shown["operations"], self.switched.asked_mhz, strict=True):
+                operation["asked_mhz"] = mhz or None
+        return json.dumps({**more, **shown}, allow_nan=False, indent=1)
+
+    def text(self, plan: Solution) -> str:
+        lines = [] if self.kept is None else ["", *lateness.as_text(self.kept, self.fastest)]
+        if self.switched is not None:
+            free = self._free(self.switched)
+            lines = ["", *switchshown.as_text(self.switched, self.fastest, free)]
+        return "\n".join([*as_text(self.job, self.problem, self.fastest, plan), *lines])
+
+    def _free(self, switched: Switched) -> Solution:
+        """The same granularity without limits, to compare with."""
+        solver = Solver(self.problem, switched.plan.granularity)
+        return solver.solve(Goal(max(self.goal.deadline_s, solver.fastest_s)))
+
+
+def _too_fast_switching(options: Namespace, none: Infeasible) -> BadInput:
+    """Unlike without switching, the fastest time is the fastest that was found."""
+    flag = "--deadline" if options.deadline is not None else "--max-slowdown"
+    if not math.isfinite(none.fastest_s):
+        where = f"{options.job}: switching"
+        return BadInput(where, "no plan that was found keeps these limits", "wider limits")
+    at_least = f"{rounded_up(none.fastest_s)} s"
+    what = (
+        f"{none.deadline_s:.9g} s is below the fastest iteration time found under this "
+        f"switching, {at_least}"
+    )
+    return BadInput(flag, what, f"at least {at_least}")
 
 
 def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> Assured:

@@ -41,7 +41,7 @@ def too_fast(
 ) -> BadInput:
     """A deadline below the fastest time; names that time, rounded up so that it can be kept,
     and the path that takes it."""
-    at_least = f"{_rounded_up(none.fastest_s)} s"
+    at_least = f"{rounded_up(none.fastest_s)} s"
     what = f"{none.deadline_s:.9g} s is below the fastest possible iteration time, {at_least}"
     if granularity == "gpu":
         what += " with one clock per GPU"
@@ -75,7 +75,7 @@ def _number(flag: str, word: str, high: float, allowed: str) -> float:
     return value
 
 
-def _rounded_up(seconds: float) -> str:
+def rounded_up(seconds: float) -> str:
     """Nine significant digits, never less than the number itself."""
     text = f"{seconds:.9g}"
     if float(text) >= seconds:

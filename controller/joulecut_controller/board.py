@@ -6,6 +6,8 @@ else, so that they cannot disagree. Whoever shows it cannot plan.
 
 from dataclasses import dataclass
 
+from joulecut_controller.plan.advice import Advice
+from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Mode
 from joulecut_controller.ports import Event
@@ -37,6 +39,7 @@ class JobBoard:
     saved_measured_j: float = 0.0
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
+    probing: Advice | None = None  # of a job without a profile: what is learnt, and what is next
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +56,5 @@ class Board:
     policy_source: str = ""
     policy_digest: str = ""
     policy_error: str = ""  # why the file on disk is not in force
+    budget: Shares | None = None  # the power budget and what it means; None without one
     interval_s: float = 0.0

@@ -19,15 +19,21 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.reconciler import Reconciler, Solving
+from joulecut_controller.reconcile.terms import absurd
+from joulecut_controller.reconcile.warming import Warming
 from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.solver import Solver, frontier
+from joulecut_controller.solve.problem import Problem
+from joulecut_controller.solve.solver import Solver, frontier, prepared
+from joulecut_controller.solve.straggler import Kept
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.telemetry import BoardCollector
 from joulecut_controller.web.app import build
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
+from joulecut_controller.workload import Granularity
 from joulecut_wire.command import FINE
+from joulecut_wire.errors import Unavailable
 
 NAME = "joulecut-controller"
 # Agents that do not answer by then are looked for on; only their epochs are not known yet,
@@ -64,22 +70,29 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
     fleet = GrpcFleet(config.agents, watch_s=watch_s)
     await fleet.start()
+    warming = Warming()
+    warmed = asyncio.create_task(warming.run(), name="warm-up")
     try:
         await _first(stopping, fleet.described(DESCRIBE_LIMIT_S))
         if stopping.is_set():
             return
-        seen = max(node.epoch_seen for node in fleet.observe(time.monotonic()).nodes)
+        nodes = fleet.observe(time.monotonic()).nodes
+        strange = absurd(nodes)
+        if strange:
+            raise Unavailable(strange)
+        seen = max(node.epoch_seen for node in nodes)
         reconciler = Reconciler(
             fleet=fleet,
             store=store,
             source=source,
             policy=policy,
             learner=ProfileEstimator({}),
-            solving=Solving(prepare=Solver, check=check, frontier=frontier),
+            solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=_keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(config.interval_s, watch_s, config.ttl_s),
             now_s=time.monotonic,
             unix_s=time.time,
+            unready=lambda: warming.wait,
         )
         face.show(reconciler)
         loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
@@ -87,9 +100,15 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         _say(f"{NAME} ready http={address} epoch={reconciler.epoch}")
         await _lead(config, reconciler, publisher, stopping)
     finally:
+        warmed.cancel()
+        await asyncio.gather(warmed, return_exceptions=True)
         publisher.close()
         await fleet.stop()
         await server.stop()
+
+
+def _keep(problem: Problem, granularity: Granularity) -> Kept:
+    return Kept(prepared(problem, granularity))
 
 
 class _Face:

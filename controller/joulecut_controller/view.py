@@ -44,7 +44,9 @@ class Window:
     """Measured iterations of a job under one set of clocks (one plan generation, or default).
 
     Times in seconds, energy in joules of all the job's GPUs per iteration, from their
-    energy counters. `energy_j` is None while too few counter steps were seen.
+    energy counters. `energy_j` is None while too few counter steps were seen. The last two
+    are relative standard deviations: of a single operation, and of all that one GPU does in an
+    iteration; None where no operations were reported, or it was not kept.
     """
 
     iterations: int
@@ -52,6 +54,8 @@ class Window:
     time_sd_s: float
     energy_j: float | None
     power_w: float | None
+    operation_sd_ratio: float | None = None
+    gpu_sd_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from joulecut_sim.physics import (
     settled_until_s,
 )
 from joulecut_sim.record import CARD_BYTES, SLOT_BYTES, pack, unpack
-from joulecut_sim.skus import A100_SXM, SKUS, Sku, find
+from joulecut_sim.skus import A100_SXM, CARDS, Sku, find
 from joulecut_wire.errors import BadInput
 
 MAGIC = b"JCGPUS01"
@@ -55,7 +55,7 @@ class StateFile:
         self._memory = memory
         self._turn = threading.Lock()  # flock does not tell the threads of one opening apart
         _, self.cards, _, sku, node = _HEADER.unpack_from(memory)
-        self.sku: Sku = SKUS[sku.rstrip(b"\0").decode()]
+        self.sku: Sku = CARDS[sku.rstrip(b"\0").decode()]
         self.node: str = node.rstrip(b"\0").decode()
 
     @classmethod
@@ -67,7 +67,7 @@ class StateFile:
         Raises BadInput where it cannot be used, or holds other cards than asked for.
         """
         path = Path(path).absolute()
-        kind = find(sku, str(path)) if sku else None
+        kind = find(sku, str(path), CARDS) if sku else None
         if cards is not None and not 1 <= cards <= CARDS_MAX:
             raise BadInput(str(path), f"{cards} cards", f"1 to {CARDS_MAX}")
         if len(node.encode()) > NAME_BYTES_MAX:
@@ -257,11 +257,11 @@ def _prepare(handle: int, path: Path, cards: int, sku: Sku, node: str) -> int:
             or os.fstat(handle).st_size < _HEADER.size + held * CARD_BYTES
         ):
             raise BadInput(str(path), "is cut short", "a new file")
-        if name.rstrip(b"\0").decode(errors="replace") not in SKUS:
-            raise BadInput(str(path), "holds an unknown card", ", ".join(SKUS))
+        if name.rstrip(b"\0").decode(errors="replace") not in CARDS:
+            raise BadInput(str(path), "holds an unknown card", ", ".join(CARDS))
         if seen_boot == boot:
             return int(held)
-        cards, sku, node = held, SKUS[name.rstrip(b"\0").decode()], owner.rstrip(b"\0").decode()
+        cards, sku, node = held, CARDS[name.rstrip(b"\0").decode()], owner.rstrip(b"\0").decode()
     if not node:  # stable for this file, and another for every other
         node = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     new = fresh(sku, now_s())

@@ -303,7 +303,8 @@ def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
         raw.execute("update joulecut_schema set version = version + 1")
     raw.close()
     before = file.read_bytes()
-    _says(file, "version 2, this program knows versions up to 1")
+    newest = len(MIGRATIONS) + 1
+    _says(file, f"version {newest + 1}, this program knows versions up to {newest}")
     assert file.read_bytes() == before
 
 
@@ -411,10 +412,27 @@ def test_an_older_database_is_brought_forward_with_its_rows(tmp_path: Path) -> N
         assert migrate(connection, (*MIGRATIONS, _widen)) == len(MIGRATIONS) + 2
     engine.dispose()
     with sqlite3.connect(file) as raw:
-        assert raw.execute("select version from joulecut_schema").fetchall() == [(2,)]
+        assert raw.execute("select version from joulecut_schema").fetchall() == [
+            (len(MIGRATIONS) + 2,)
+        ]
         assert raw.execute("select value from counter").fetchall() == [(1,)]
         assert raw.execute("select note from baseline").fetchall() == []
     raw.close()
+
+
+def test_the_first_version_had_no_notebooks_and_gets_them(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    open_store(f"sqlite:///{file}").close()
+    with sqlite3.connect(file) as raw:
+        raw.execute("drop table notebook")
+        raw.execute("update joulecut_schema set version = 1")
+    store = open_store(f"sqlite:///{file}")
+    assert store.notebook("a") == ""
+    store.keep_notebook("a", "first")
+    store.keep_notebook("a", "second")
+    store.keep_notebook("b", "other")
+    assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
+    store.close()
 
 
 def test_a_migration_that_fails_leaves_the_old_version(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ a few lines of lease book-keeping that records every command. Nothing here sleep
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.board import Board, JobBoard
@@ -16,6 +16,7 @@ from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.reconciler import Reconciler, Solving
+from joulecut_controller.reconcile.stragglers import Keep
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver
 from joulecut_controller.view import GpuView, NodeView
@@ -330,6 +331,8 @@ class Controller:
         *,
         interval_s: float = 1.0,
         frontier: Frontier = lambda problem, points, granularity: (),
+        keep: Keep | None = None,
+        unready: Callable[[], str] = lambda: "",
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
@@ -340,11 +343,12 @@ class Controller:
             source=self.source,
             policy=policy,
             learner=ProfileEstimator({}),
-            solving=Solving(prepare=Solver, check=check, frontier=frontier),
+            solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,
             unix_s=lambda: 1.8e9 + world.now_s,
+            unready=unready,
         )
         self.boards: list[Board] = []
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from joulecut_controller.observe.scatter import Scatter, ratios
 from joulecut_controller.view import StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
@@ -57,12 +58,15 @@ class _Gpu:
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
     latest: tuple[float, float] | None = None
+    scatter: Scatter = field(default_factory=Scatter)
 
     @property
     def clock_mhz(self) -> int:
         return int(statistics.median_high(self.clocks_mhz)) if self.clocks_mhz else 0
 
     def add(self, busy: Busy) -> None:
+        if len(busy) == 2:  # forwards and backwards, or what stands for them
+            self.scatter.add(*(busy[kind] for kind in sorted(busy)))
         for kind, (busy_s, count) in busy.items():
             sum_s, operations = self.busy.get(kind, (0.0, 0.0))
             fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
@@ -79,15 +83,16 @@ class _Gpu:
 
     def load(self, uuid: str, stage: int, busy: Busy, mean_s: float | None) -> StageLoad | None:
         counted = {kind: (busy_s, n) for kind, (busy_s, n) in sorted(busy.items()) if n > 0}
-        if not counted:
-            return None
+        power_w = None if mean_s is None else self.power_w(mean_s)
+        if not counted and power_w is None:
+            return None  # a job that tells only its rate still has energy counters
         return StageLoad(
             uuid=uuid,
             stage=stage,
             clock_mhz=self.clock_mhz,
             busy_s={kind: busy_s / n for kind, (busy_s, n) in counted.items()},
             samples=int(sum(n for _, n in counted.values())),
-            power_w=None if mean_s is None else self.power_w(mean_s),
+            power_w=power_w,
         )
 
 
@@ -153,12 +158,15 @@ class Span:
         powers = [gpu.power_w(mean_s) for gpu in self._gpus.values()]
         known = [power for power in powers if power is not None]
         power_w = sum(known) if len(known) == len(powers) else None  # a part is no sum
+        operation, gpu = ratios(one.scatter for one in self._gpus.values()) or (None, None)
         return Window(
             iterations=len(times_s),
             time_mean_s=mean_s,
             time_sd_s=statistics.stdev(times_s),
             energy_j=None if power_w is None else power_w * mean_s,
             power_w=power_w,
+            operation_sd_ratio=operation,
+            gpu_sd_ratio=gpu,
         )
 
     def loads(self) -> tuple[StageLoad, ...]:

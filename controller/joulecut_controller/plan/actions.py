@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from joulecut_controller.plan.plan import Action, Verb
+from joulecut_controller.plan.plan import Action, verb_of
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.view import JobView
 
@@ -20,7 +20,7 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
         span = f"{clocks[0]}-{asked_mhz} MHz by operation" if len(clocks) > 1 else ""
         for uuid in uuids:
             now_mhz = running.get(uuid, 0) or default_mhz
-            verb, clock_mhz = _verb(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
+            verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
             reason = f"stage {stage} is busy {choice.busy_ratio[stage]:.0%} of the iteration"
             actions.append(
                 Action(uuid, stage, verb, clock_mhz, f"{reason}; {span}" if span else reason)
@@ -36,11 +36,3 @@ def give_back(job: JobView, running: Mapping[str, int], reason: str) -> tuple[Ac
         for uuid, clock_mhz in running.items()
         if clock_mhz
     )
-
-
-def _verb(asked_mhz: int, now_mhz: int, default_mhz: int, locked: bool) -> tuple[Verb, int | None]:
-    if asked_mhz >= default_mhz:
-        return ("clear" if locked else "hold"), None
-    if asked_mhz == now_mhz:
-        return "hold", asked_mhz
-    return ("lower" if asked_mhz < now_mhz else "raise"), asked_mhz

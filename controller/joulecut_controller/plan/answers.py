@@ -5,49 +5,101 @@ goal or the granularity. Bounded: the least recently used answer goes first.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
+from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.solve.jitter import Noise, Spread, Trials
+from joulecut_controller.solve.margin import assured, of
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
+from joulecut_controller.solve.straggler import Kept
 from joulecut_controller.workload import Granularity
 
 
 class Prepared(Protocol):
     """One problem at one granularity, ready for many goals. Raises Infeasible."""
 
-    def solve(self, goal: Goal, hints: tuple[Solution, ...] = ()) -> Solution: ...
+    @property
+    def fastest_s(self) -> float: ...
+
+    def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution: ...
 
 
 Prepare = Callable[[Problem, Granularity], Prepared]
 
 # Per job: own deadline, a straggler's, the time now, at two granularities each; for 10 jobs.
 ANSWERS_KEPT = 64
+TRIALS_KEPT = 4  # 2.5 MB at 8 x 48 for a lone pipeline, at most 128 MB
+SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
 
 
 class Answers:
     """Asks the solver, at most once a question. Not thread-safe: one pass at a time uses it."""
 
-    def __init__(self, prepare: Prepare, kept: int = ANSWERS_KEPT) -> None:
+    def __init__(
+        self,
+        prepare: Prepare,
+        kept: int = ANSWERS_KEPT,
+        frontier: Callable[[Costs, Granularity], Kept | None] | None = None,
+    ) -> None:
         self._prepare = prepare
+        self._frontier = frontier  # of one that waits for a straggler, where it is kept
         self._kept = kept
         self._prepared: OrderedDict[tuple[str, Granularity], Prepared] = OrderedDict()
-        self._answers: OrderedDict[tuple[str, Goal, Granularity], Solution | Infeasible] = (
+        self._answers: OrderedDict[tuple[str, Goal, Granularity, Jitter], Solution | Infeasible] = (
+            OrderedDict()
+        )
+        self._trials: OrderedDict[tuple[str, Noise], Trials] = OrderedDict()
+        self._spreads: OrderedDict[tuple[str, Noise, tuple[ClockOption, ...]], Spread] = (
             OrderedDict()
         )
 
-    def ask(self, costs: Costs, goal: Goal, granularity: Granularity) -> Solution | Infeasible:
-        """The cheapest plan for this goal, or the word that none meets it."""
-        key = (costs.digest, goal, granularity)
+    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
+        """What iterations of these options really take, in the model's seconds."""
+        key = (costs.digest, jitter.noise, options)
+        if key not in self._spreads:
+            self._spreads[key] = self._trials_of(costs, jitter).spread(options)
+            while len(self._spreads) > SPREADS_KEPT:
+                self._spreads.popitem(last=False)
+        self._spreads.move_to_end(key)
+        return self._spreads[key]
+
+    def ask(
+        self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter = STILL
+    ) -> Solution | Infeasible:
+        """The cheapest plan for this goal, or the word that none meets it.
+
+        Where times jitter, the statistic of the iteration time meets the deadline, not only
+        the iteration on mean times.
+        """
+        key = (costs.digest, goal, granularity, jitter)
         if key not in self._answers:
-            self._answers[key] = self._solve(costs, goal, granularity)
+            self._answers[key] = self._solve(costs, goal, granularity, jitter)
             while len(self._answers) > self._kept:
                 self._answers.popitem(last=False)
         self._answers.move_to_end(key)
         return self._answers[key]
 
-    def _solve(self, costs: Costs, goal: Goal, granularity: Granularity) -> Solution | Infeasible:
+    def _trials_of(self, costs: Costs, jitter: Jitter) -> Trials:
+        key = (costs.digest, jitter.noise)
+        if key not in self._trials:
+            self._trials[key] = Trials(costs.problem, jitter.noise)
+            while len(self._trials) > TRIALS_KEPT:
+                self._trials.popitem(last=False)
+        self._trials.move_to_end(key)
+        return self._trials[key]
+
+    def _solve(
+        self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter
+    ) -> Solution | Infeasible:
+        if goal.waits and self._frontier is not None:
+            waiting = self._frontier(costs, granularity)
+            if waiting is not None:
+                return _kept(waiting, goal)
         key = (costs.digest, granularity)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(costs.problem, granularity)
@@ -55,6 +107,27 @@ class Answers:
                 self._prepared.popitem(last=False)
         self._prepared.move_to_end(key)
         try:
-            return self._prepared[key].solve(goal)
+            if jitter.still:
+                return self._prepared[key].solve(goal)
+            found = assured(
+                costs.problem,
+                self._prepared[key],
+                goal,
+                self._trials_of(costs, jitter),
+                statistic=jitter.statistic,
+                target_s=goal.deadline_s,
+            )
         except Infeasible as none:
             return none.with_traceback(None)
+        if found.met:
+            return found.plan
+        return Infeasible(goal.deadline_s, of(found.spread, jitter.statistic))
+
+
+def _kept(frontier: Kept, goal: Goal) -> Solution | Infeasible:
+    """The kept plan for one that waits until the deadline, priced and bounded for it."""
+    try:
+        answer = frontier.answer(goal.deadline_s, goal.deadline_s)
+    except Infeasible as none:
+        return none.with_traceback(None)
+    return replace(answer.plan, energy_j=answer.energy_j, lower_bound_j=answer.lower_bound_j)

@@ -5,10 +5,13 @@ the exact longest path through the graph at predicted costs, and the energy of s
 the Perseus paper (SOSP'24): operations, plus blocking power for the rest of the time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecut_controller.hardware import ClockOption
+from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import Jitter
+from joulecut_controller.solve.margin import of
 from joulecut_controller.solve.problem import Problem
 
 Clocks = tuple[int, ...]  # one clock in MHz per operation, in the graph's order
@@ -27,6 +30,8 @@ class Appraisal:
     operations_j: float
     busy_s: tuple[float, ...]  # by stage
     problem: Problem
+    mean_s: float  # of iterations that jitter; `iteration_time_s` is on mean times
+    held_s: float  # the statistic of them that is held to the target
 
     def energy_j(self, time_s: float) -> float:
         """Energy of an iteration that lasts `time_s`, waiting included, in joules."""
@@ -50,19 +55,32 @@ def appraise(costs: Costs, clocks: Clocks) -> Appraisal | None:
         return None
     options = []
     for operation, clock_mhz in zip(operations, clocks, strict=True):
-        option = costs.table[operation.stage, operation.kind].get(clock_mhz)
+        option = costs.option(operation, clock_mhz)
         if option is None:
             return None
         options.append(option)
     start_s = _starts_s(problem, options)
+    time_s = max(s + o.time_s for s, o in zip(start_s, options, strict=True))
     return Appraisal(
         options=tuple(options),
         start_s=start_s,
-        iteration_time_s=max(s + o.time_s for s, o in zip(start_s, options, strict=True)),
+        iteration_time_s=time_s,
+        mean_s=time_s,
+        held_s=time_s,
         operations_j=sum(option.energy_j for option in options),
         busy_s=tuple(sum(options[i].time_s for i in order) for order in problem.graph.order),
         problem=problem,
     )
+
+
+def shaken(made: Appraisal, costs: Costs, jitter: Jitter, answers: Answers) -> Appraisal:
+    """The appraisal with what iterations really take under the job's jitter."""
+    if jitter.still:
+        return made
+    spread = answers.spread(costs, jitter, made.options)
+    # A mean of draws may be a hair below the time on mean times; the plan's word is no less.
+    mean_s = max(made.iteration_time_s, spread.mean_s)
+    return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, jitter.statistic)))
 
 
 def _starts_s(problem: Problem, options: list[ClockOption]) -> tuple[float, ...]:

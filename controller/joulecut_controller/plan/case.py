@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.plan.appraisal import Clocks
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.policy.policy import Mode
 from joulecut_controller.solve.problem import Goal
@@ -31,6 +32,8 @@ class Case:
     stale_s: float
     host_power_w: float = 0.0
     paused: str = ""  # why this controller may not act for the job now
+    unready: str = ""  # why nothing can be computed yet
+    allotted_s: float | None = None  # the mean iteration time that a power budget asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +48,4 @@ class Standing:
     goal: Goal | None = None
     pace: Pace = field(default_factory=Pace)
     changed_s: float = float("-inf")
+    jitter: Jitter = STILL

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from joulecut_controller.graph.shape import kinds_of, part_of
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem as build_problem
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.predict.estimator import Estimator, Subject
 from joulecut_controller.solve.problem import Problem
 from joulecut_controller.view import GpuView, JobView
-from joulecut_controller.workload import KINDS, Kind, Profile
+from joulecut_controller.workload import Kind, Operation, Pipeline, Profile
 
 # Below these differences two predictions are the same for planning: a third of what the
 # physics form itself misses by (0.5 % in time, 1 % in power on public sweeps), and chasing
@@ -32,8 +33,9 @@ class Costs:
     """Predicted costs of one GPU per stage (the slowest of its siblings in time, their mean
     in energy).
 
-    `table[stage, kind][clock_mhz]` covers every clock of `allowed_mhz[stage]` and the
-    default clock `default_mhz[stage]`. `width` is the number of GPUs per stage. `digest`
+    `table[row, kind][clock_mhz]` covers every clock of `allowed_mhz[stage]` and the default
+    clock `default_mhz[stage]`; a row is a stage, or a part of the model where the profile
+    tells GPUs' chunks apart. `width` is the number of GPUs per stage. `digest`
     names the content.
     """
 
@@ -44,6 +46,13 @@ class Costs:
     inputs: tuple[object, ...]  # what else went in: pipeline, blocking and host power
     problem: Problem
     digest: str
+    pipeline: Pipeline
+    by_part: bool = False
+
+    def option(self, operation: Operation, clock_mhz: int) -> ClockOption | None:
+        """What an operation costs at a clock; None where that was not predicted."""
+        row = _row(self.pipeline, operation.stage, operation.chunk, by_part=self.by_part)
+        return self.table[row, operation.kind].get(clock_mhz)
 
     @property
     def stages(self) -> int:
@@ -95,6 +104,8 @@ def price(
             overhead_power_w=host_power_w * pipeline.stages,
         ),
         digest=hashlib.sha256(repr((priced.inputs, priced.table)).encode()).hexdigest()[:16],
+        pipeline=pipeline,
+        by_part=_by_part(job),
     )
 
 
@@ -104,24 +115,42 @@ def _price(
     table: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
     allowed: list[tuple[int, ...]] = []
     default: list[int] = []
-    name = job.policy.name
+    name, pipeline = job.policy.name, job.policy.pipeline
+    assert pipeline is not None
     for stage, uuids in enumerate(job.stages):
         placed = [gpus[uuid] for uuid in uuids]
         default_mhz = _default_mhz(placed)
-        lowest = _lowest_known_mhz(name, stage, uuids, estimator)
+        keys = keys_of(pipeline, stage, by_part=_by_part(job))
+        lowest = _lowest_known_mhz(name, keys, uuids, estimator)
         if lowest is None or default_mhz is None:
             return f"nothing is known of stage {stage} at other clocks: no profile, no change"
         grid = tuple(mhz for mhz in clocks_allowed_mhz(job.policy, placed) if mhz >= lowest)
         wanted = tuple(sorted({*grid, default_mhz}))
-        for kind in KINDS:
-            subjects = [Subject(name, uuid, stage, kind) for uuid in uuids]
+        for row, kind in keys:
+            subjects = [Subject(name, uuid, row, kind) for uuid in uuids]
             by_clock = _price_siblings(subjects, wanted, estimator)
             if by_clock is None:
                 return f"no prediction for {kind} of stage {stage}"
-            table[stage, kind] = by_clock
+            table[row, kind] = by_clock
         allowed.append(grid)
         default.append(default_mhz)
     return _Priced(table, tuple(allowed), tuple(default), len(job.stages[0]), inputs)
+
+
+def keys_of(pipeline: Pipeline, stage: int, *, by_part: bool) -> tuple[tuple[int, Kind], ...]:
+    """The rows and kinds of a profile that say what the operations of a stage cost."""
+    chunks = pipeline.chunks if by_part else 1
+    rows = [_row(pipeline, stage, chunk, by_part=by_part) for chunk in range(chunks)]
+    return tuple((row, kind) for row in rows for kind in kinds_of(pipeline))
+
+
+def _row(pipeline: Pipeline, stage: int, chunk: int, *, by_part: bool) -> int:
+    return part_of(pipeline, stage, chunk) if by_part else stage
+
+
+def _by_part(job: JobView) -> bool:
+    pipeline, profile = job.policy.pipeline, job.policy.profile
+    return bool(pipeline and profile and profile.stages > pipeline.stages)
 
 
 def _same(old: Costs, new: _Priced) -> bool:
@@ -160,12 +189,15 @@ def _default_mhz(gpus: list[GpuView]) -> int | None:
 
 
 def _lowest_known_mhz(
-    workload: str, stage: int, uuids: tuple[str, ...], estimator: Estimator
+    workload: str,
+    keys: tuple[tuple[int, Kind], ...],
+    uuids: tuple[str, ...],
+    estimator: Estimator,
 ) -> int | None:
     lowest = 0
     for uuid in uuids:
-        for kind in KINDS:
-            known = estimator.known_clocks_mhz(Subject(workload, uuid, stage, kind))
+        for row, kind in keys:
+            known = estimator.known_clocks_mhz(Subject(workload, uuid, row, kind))
             if not known:
                 return None
             lowest = max(lowest, known[0])

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import Appraisal
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.solve.problem import Goal, Infeasible, Solution
-from joulecut_controller.workload import Granularity
+from joulecut_controller.workload import GRANULARITIES, Granularity
 
-COMPARED: tuple[Granularity, ...] = ("gpu", "computation")
+COMPARED = GRANULARITIES  # from what needs no change to a job to what needs most
 ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by an ulp
 
 
@@ -31,6 +32,7 @@ class Prospect:
     baseline_s: float
     ratio: float
     promised_s: float
+    jitter: Jitter = STILL
 
     def cost_j(self, appraisal: Appraisal) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
@@ -42,7 +44,7 @@ class Prospect:
         return self.cost_j(self.default)
 
     def real_s(self, appraisal: Appraisal) -> float:
-        own_s = self.ratio * appraisal.iteration_time_s
+        own_s = self.ratio * appraisal.mean_s
         return max(own_s, self.promised_s) if self.goal.waits else own_s
 
 
@@ -82,7 +84,7 @@ def completed(made: Forecast, prospect: Prospect, before: Appraisal, answers: An
 
 
 def _saved_ratio(prospect: Prospect, granularity: Granularity, answers: Answers) -> float | None:
-    answer = answers.ask(prospect.costs, prospect.goal, granularity)
+    answer = answers.ask(prospect.costs, prospect.goal, granularity, prospect.jitter)
     if isinstance(answer, Infeasible):
         return None
     return 1.0 - answer.energy_j / prospect.baseline_j

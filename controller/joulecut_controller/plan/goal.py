@@ -8,11 +8,11 @@ it is waited for anyway.
 from dataclasses import replace
 
 from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.appraisal import appraise, default_clocks
+from joulecut_controller.plan.appraisal import appraise, default_clocks, shaken
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.pace import Pace, learn
-from joulecut_controller.solve.problem import Goal, Infeasible
+from joulecut_controller.solve.problem import Goal, Infeasible, Solution
 
 # A goal this much tighter than it need be stands; it is never held when it became too loose.
 GOAL_SLACK_RATIO = 0.001
@@ -24,14 +24,22 @@ ROUNDING = 1e-9  # deadlines are held to this, relative
 
 
 def learn_pace(
-    case: Case, standing: Standing, costs: Costs, deadline_s: float, at_default: float
+    case: Case,
+    standing: Standing,
+    answers: Answers,
+    deadline_s: float,
+    at_default: float,
 ) -> tuple[Standing, bool]:
-    measured = case.job.current
-    if not case.measured_applied or standing.clocks is None or measured is None:
+    """The pace after a look at what runs, and whether that is late."""
+    measured, costs = case.job.current, standing.costs
+    if not case.measured_applied or standing.clocks is None or measured is None or costs is None:
         return standing, False
     running = appraise(costs, standing.clocks)
     if running is None:
         return standing, False
+    running = shaken(running, costs, standing.jitter, answers)
+    # Pace is learnt from means, whichever statistic the deadline is for.
+    deadline_s -= case.job.policy.slo.beyond_mean_s(measured.time_sd_s)
     limit_s, peer_s = deadline_s, case.job.peer_iteration_time_s
     if peer_s is not None:
         limit_s = max(deadline_s, peer_s * (1.0 + PEER_LATE_RATIO))
@@ -40,7 +48,7 @@ def learn_pace(
     pace, late = learn(
         standing.pace,
         measured=measured,
-        modelled_s=running.iteration_time_s,
+        modelled_s=running.mean_s,
         limit_s=limit_s,
         at_default=at_default,
         now_s=case.view.now_s,
@@ -71,12 +79,27 @@ def goal_of(
     peer_s = _peer_s(case)
     if peer_s is None:
         return own, deadline_s
-    lone = answers.ask(standing.costs, own, case.job.policy.clocks.granularity)
-    lone_s = lone.fastest_s if isinstance(lone, Infeasible) else lone.iteration_time_s
-    wanted_s = peer_s * (1.0 - PEER_MARGIN_RATIO) / ratio
+    lone = answers.ask(standing.costs, own, case.job.policy.clocks.granularity, standing.jitter)
+    lone_s, late_ratio = lone_times(lone, standing, answers)
+    # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
+    # lateness of the lone plan comes off, which has used up more of its slack.
+    wanted_s = peer_s * (1.0 - PEER_MARGIN_RATIO) / (ratio * late_ratio)
     if wanted_s <= lone_s:
         return own, deadline_s
     return Goal(_hold(standing.goal, wanted_s, waits=True), waits=True), peer_s
+
+
+def lone_times(
+    lone: Solution | Infeasible, standing: Standing, answers: Answers
+) -> tuple[float, float]:
+    """The lone plan's iteration time on mean times, and how much later it really runs."""
+    if isinstance(lone, Infeasible):
+        return lone.fastest_s, 1.0
+    time_s, jitter = lone.iteration_time_s, standing.jitter
+    if jitter.still or standing.costs is None:
+        return time_s, 1.0
+    spread = answers.spread(standing.costs, jitter, lone.clocks)
+    return time_s, max(1.0, spread.mean_s / time_s)
 
 
 def _hold(held: Goal | None, wanted_s: float, *, waits: bool) -> float:

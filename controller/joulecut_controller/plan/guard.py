@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.solve.problem import Goal, Problem, Solution
 from joulecut_controller.view import GpuView, JobView, View
-from joulecut_controller.workload import KINDS
 
 Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]
 
@@ -29,7 +29,8 @@ class Authority:
     """What this controller may do now, and on how old a picture.
 
     `generation_last` is the newest generation given to the job before; `problem` and `goal`
-    are what the plan answers.
+    are what the plan answers. `reach_mhz` is set for a job without a profile: the lowest clock
+    that may be asked of each stage, one step below what was measured there.
     """
 
     epoch: int
@@ -39,6 +40,7 @@ class Authority:
     report_age_max_s: float
     problem: Problem | None
     goal: Goal | None
+    reach_mhz: tuple[int, ...] | None = None
 
 
 def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
@@ -50,7 +52,9 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         return f"generation {plan.generation} is not newer than {authority.generation_last}"
     locks = [action for action in plan.actions if action.clock_mhz is not None]
     if not locks:
-        return ""  # giving GPUs back is always right
+        # Giving GPUs back is always right; a plan per operation may need every GPU's highest
+        # clock somewhere, which is no reason to call it applied.
+        return _applicable(plan) if plan.solution else ""
     job = next((job for job in view.jobs if job.policy.name == plan.job), None)
     if job is None:
         return "the job is not in the policy"
@@ -60,12 +64,12 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         or _alone(job, view)
         or _reachable(plan, view, authority)
         or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
-        or _sound(plan, authority, check)
+        or (_guessed(plan) if authority.reach_mhz else _sound(plan, authority, check))
     )
 
 
 def _evidence(plan: Plan, job: JobView, authority: Authority) -> str:
-    if job.policy.profile is None:
+    if job.policy.profile is None and authority.reach_mhz is None:
         return "no profile: no evidence about other clocks"
     if job.baseline is None:
         return "no baseline was measured"
@@ -73,6 +77,10 @@ def _evidence(plan: Plan, job: JobView, authority: Authority) -> str:
         return f"the job's last report is {job.report_age_s:.0f} s old"
     if job.complaint:
         return job.complaint
+    return _applicable(plan)
+
+
+def _applicable(plan: Plan) -> str:
     if plan.mode == "enforce" and plan.granularity != "gpu":
         return f"granularity {plan.granularity} can be recommended, but not applied yet"
     return ""
@@ -122,7 +130,8 @@ def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> s
     site, held = gpu.description, _other_holder(gpu, job)
     stale = gpu.snapshot is None or not gpu.age_s <= authority.snapshot_age_max_s
     floor_mhz = max(job.policy.clocks.min_mhz, site.clock_min_mhz)
-    lowest_mhz = _lowest_profiled_mhz(job, action.stage)
+    reach = authority.reach_mhz
+    lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
     broken = (
         (stale, "nothing fresh is known"),
         (not site.controllable, f"not controllable: {site.reason or 'no reason given'}"),
@@ -150,7 +159,10 @@ def _other_holder(gpu: GpuView, job: JobView) -> str:
 def _lowest_profiled_mhz(job: JobView, stage: int) -> int | None:
     profile = job.policy.profile
     assert profile is not None
-    measured = [profile.options.get((stage, kind), ()) for kind in KINDS]
+    pipeline = job.policy.pipeline
+    assert pipeline is not None
+    keys = keys_of(pipeline, stage, by_part=profile.stages > pipeline.stages)
+    measured = [profile.options.get(key, ()) for key in keys]
     if not all(measured):
         return None
     return max(min(option.clock_mhz for option in options) for options in measured)
@@ -173,3 +185,20 @@ def _sound(plan: Plan, authority: Authority, check: Check) -> str:
             f"deadline of {plan.deadline_s:.6g} s"
         )
     return next(iter(check(authority.problem, authority.goal, solution)), "")
+
+
+def _guessed(plan: Plan) -> str:
+    """What can be held against a guess: that it is made of numbers, and keeps the deadline."""
+    forecast = plan.forecast
+    if forecast is None or plan.deadline_s is None:
+        return "the plan has no forecast"
+    figures = (forecast.iteration_time_s, forecast.energy_j, plan.deadline_s)
+    if not all(math.isfinite(figure) and figure > 0.0 for figure in figures):
+        return "the forecast is not made of numbers"
+    lowers = any(action.verb == "lower" for action in plan.actions)  # a late job is only raised
+    if lowers and forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING):
+        return (
+            f"guessed {forecast.iteration_time_s:.6g} s an iteration, later than the "
+            f"deadline of {plan.deadline_s:.6g} s"
+        )
+    return ""

@@ -76,3 +76,14 @@ class Plan:
     @property
     def changes_nothing(self) -> bool:
         return not self.actions or bool(self.refused)
+
+
+def verb_of(
+    asked_mhz: int, now_mhz: int, default_mhz: int, locked: bool
+) -> tuple[Verb, int | None]:
+    """What leads from one clock to another, and the lock it takes; None for default clocks."""
+    if asked_mhz >= default_mhz:
+        return ("clear" if locked else "hold"), None
+    if asked_mhz == now_mhz:
+        return "hold", asked_mhz
+    return ("lower" if asked_mhz < now_mhz else "raise"), asked_mhz

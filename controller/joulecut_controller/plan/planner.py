@@ -8,14 +8,23 @@ because an operator who sees nothing happen must see why.
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.appraisal import Appraisal, Clocks, appraise, default_clocks
+from joulecut_controller.plan.appraisal import (
+    Appraisal,
+    Clocks,
+    appraise,
+    default_clocks,
+    shaken,
+)
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.forecast import Prospect, forecast
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
+from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, surely_above
 from joulecut_controller.plan.plan import Forecast
+from joulecut_controller.plan.trial import Trial
 from joulecut_controller.predict.estimator import Estimator
 from joulecut_controller.solve.problem import Goal, Infeasible, Solution
 
@@ -54,6 +63,8 @@ class Decision:
     standing: Standing
     choice: Choice | None = None
     late: bool = False
+    trial: Trial | None = None  # of a job without a profile, in place of a choice
+    advice: Advice | None = None
 
 
 def decide(case: Case, standing: Standing, estimator: Estimator, answers: Answers) -> Decision:
@@ -61,9 +72,9 @@ def decide(case: Case, standing: Standing, estimator: Estimator, answers: Answer
     if standing.mode != case.mode:  # what was only recommended does not run
         standing = replace(standing, mode=case.mode, clocks=None, goal=None)
         standing = replace(standing, changed_s=float("-inf"))
-    obstacle = _obstacle(case)
-    if obstacle:
-        return _give_back(standing, *obstacle)
+    hindered = obstacle(case)
+    if hindered:
+        return _give_back(standing, *hindered)
     priced = price(case.job, case.view.gpus, estimator, case.host_power_w, held=standing.costs)
     if isinstance(priced, str):
         return _give_back(standing, "evidence", priced)
@@ -81,7 +92,7 @@ def _give_back(standing: Standing, topic: str, reason: str) -> Decision:
     return Decision("default", topic, reason, replace(standing, clocks=None, goal=None))
 
 
-def _obstacle(case: Case) -> tuple[str, str] | None:
+def obstacle(case: Case) -> tuple[str, str] | None:
     """What forbids any plan, before anything is computed; the first reason counts."""
     job, policy = case.job, case.job.policy
     counted, needed = case.baseline_progress
@@ -112,6 +123,7 @@ def _obstacle(case: Case) -> tuple[str, str] | None:
             "baseline",
             f"measuring the baseline ({progress})",
         ),
+        (bool(case.unready), "unready", case.unready),
     )
     return next(((topic, reason) for found, topic, reason in reasons if found), None)
 
@@ -140,27 +152,35 @@ def _within_reach(case: Case, standing: Standing, costs: Costs, answers: Answers
             f"{baseline.time_mean_s:.4g} s were measured (allowed {EXPLAINED_RATIO:.0%} apart): "
             "no change",
         )
-    deadline_s = job.policy.slo.deadline_s(baseline.time_mean_s)
-    if surely_above(baseline, deadline_s):
+    slo = job.policy.slo
+    beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
+    deadline_s = slo.deadline_s(baseline.time_mean_s + beyond_s)
+    if surely_above(baseline, deadline_s - beyond_s):
         return _give_back(
             standing,
             "unreachable",
-            f"target unreachable: {job.policy.slo.given_as} asks for {deadline_s:.4g} s an "
-            f"iteration, default clocks give {baseline.time_mean_s:.4g} s: no change",
+            f"target unreachable: {slo.given_as} asks for {deadline_s:.4g} s an "
+            f"iteration, default clocks give {baseline.time_mean_s + beyond_s:.4g} s: no change",
         )
-    standing, late = learn_pace(case, standing, costs, deadline_s, at_default)
+    if case.allotted_s is not None:
+        deadline_s = max(deadline_s, case.allotted_s + beyond_s)
+    standing = replace(standing, jitter=jitter_of(job, standing.jitter))
+    default = shaken(default, costs, standing.jitter, answers)
+    at_default = baseline.time_mean_s / default.mean_s
+    standing, late = learn_pace(case, standing, answers, deadline_s, at_default)
     ratio = standing.pace.ratio(at_default)
     goal, promised_s = goal_of(case, standing, answers, deadline_s, ratio)
-    answer = answers.ask(costs, goal, job.policy.clocks.granularity)
+    jitter = STILL if goal.waits else standing.jitter
+    answer = answers.ask(costs, goal, job.policy.clocks.granularity, jitter)
     if isinstance(answer, Infeasible):
         return _give_back(
             standing,
             "room",
             f"no clocks but the default ones keep {promised_s:.4g} s an iteration: no change",
         )
-    prospect = Prospect(costs, goal, default, baseline.time_mean_s, ratio, promised_s)
+    prospect = Prospect(costs, goal, default, baseline.time_mean_s, ratio, promised_s, jitter)
     standing = replace(standing, goal=goal)
-    return _compare(case, standing, prospect, answer, late=late)
+    return _compare(case, standing, prospect, answer, answers, late=late)
 
 
 def _compare(
@@ -168,6 +188,7 @@ def _compare(
     standing: Standing,
     prospect: Prospect,
     answer: Solution,
+    answers: Answers,
     *,
     late: bool,
 ) -> Decision:
@@ -175,12 +196,12 @@ def _compare(
     costs = prospect.costs
     new = tuple(option.clock_mhz for option in answer.clocks)
     held = standing.clocks or default_clocks(costs)
-    before = appraise(costs, held)
+    before = _appraised(prospect, held, answers)
     if before is None:  # the held clocks left the bounds, or the graph changed: start anew
         return _give_back(standing, "bounds", "the clocks held are no longer among those allowed")
     limit_s = prospect.goal.deadline_s * (1.0 + FIT_RATIO)
-    fits = not late and before.iteration_time_s <= limit_s
-    after = appraise(costs, new)
+    fits = not late and before.held_s <= limit_s
+    after = _appraised(prospect, new, answers)
     assert after is not None
     gain = (prospect.cost_j(before) - prospect.cost_j(after)) / prospect.baseline_j
     if new == held or (fits and gain < IMPROVEMENT_RATIO_MIN):
@@ -197,7 +218,7 @@ def _compare(
                 late=late,
             )
         new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
-        after = appraise(costs, new)
+        after = _appraised(prospect, new, answers)
         assert after is not None
         answer = _as_solution(answer, after, prospect)
     choice = Choice(
@@ -215,6 +236,11 @@ def _compare(
     return Decision(
         "change", "plan", _sentence(case, choice, prospect, late), standing, choice, late
     )
+
+
+def _appraised(prospect: Prospect, clocks: Clocks, answers: Answers) -> Appraisal | None:
+    made = appraise(prospect.costs, clocks)
+    return made and shaken(made, prospect.costs, prospect.jitter, answers)
 
 
 def _keep(standing: Standing, gain: float) -> Decision:
@@ -242,6 +268,8 @@ def _sentence(case: Case, choice: Choice, prospect: Prospect, late: bool) -> str
     why = "measured late, backing off; " if late else ""
     if prospect.goal.waits:
         why += f"a sibling takes {choice.deadline_s:.4g} s and is waited for; "
+    elif case.allotted_s is not None and choice.deadline_s >= case.allotted_s:
+        why += f"the power budget asks for {choice.deadline_s:.4g} s; "
     else:
         why += f"{slo.given_as} allows {choice.deadline_s:.4g} s; "
     return (

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 
 from joulecut_controller.policy.complaint import Complaint
 from joulecut_controller.policy.schema import RANK_ORDER, RANK_SOURCES, JobKeys, PolicyKeys
-from joulecut_controller.workload import SCHEDULES
+from joulecut_controller.workload import SCHEDULES_ALL
 from joulecut_wire.document import KeyPath
 
 
 def not_yet(keys: PolicyKeys) -> Iterator[Complaint]:
     """Everything in the file that is valid and has to wait."""
-    if keys.cluster.power_budget_w is not None:
-        yield _wait(("cluster", "power_budget_w"), "a power budget", "cluster.cost")
     for number, job in enumerate(keys.jobs):
         yield from _job(job, ("jobs", number))
 
@@ -45,9 +43,11 @@ def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
         yield _wait((*path, "verify", "holdout"), "a hold-out share", "0%")
     if job.pipeline is not None:
         place = (*path, "pipeline")
-        if job.pipeline.schedule not in SCHEDULES:
+        if job.pipeline.schedule not in SCHEDULES_ALL:
             yield _wait(
-                (*place, "schedule"), f"schedule {job.pipeline.schedule}", " | ".join(SCHEDULES)
+                (*place, "schedule"),
+                f"schedule {job.pipeline.schedule}",
+                " | ".join(SCHEDULES_ALL),
             )
         if job.pipeline.tensor_parallel > 1:
             # Its GPUs form one lock-step group, which has to change all or nothing even

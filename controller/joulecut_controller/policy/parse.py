@@ -6,11 +6,12 @@ keys make sense together, is all of it built.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Literal, cast
 
 from pydantic import ValidationError
 
-from joulecut_controller.model import mismatch
+from joulecut_controller.graph.shape import kinds_of
+from joulecut_controller.model import completed, mismatch
 from joulecut_controller.policy.available import not_yet
 from joulecut_controller.policy.complaint import empty_values, first, of_shape
 from joulecut_controller.policy.policy import (
@@ -27,12 +28,11 @@ from joulecut_controller.policy.schema import (
     KIND,
     ClusterKeys,
     JobKeys,
-    PipelineKeys,
     PolicyKeys,
     SloKeys,
 )
-from joulecut_controller.policy.sense import contradictions
-from joulecut_controller.workload import Granularity, Pipeline, Profile, Schedule
+from joulecut_controller.policy.sense import contradictions, shape_of
+from joulecut_controller.workload import Granularity, Profile
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 
@@ -64,7 +64,13 @@ def parse(document: Document, profiles: Profiles) -> Policy:
         _job(document, ("jobs", number), job, keys.mode, profiles)
         for number, job in enumerate(keys.jobs)
     )
-    return Policy(mode=keys.mode, jobs=jobs, cost=_cost(keys.cluster), source=document.name)
+    return Policy(
+        mode=keys.mode,
+        jobs=jobs,
+        cost=_cost(keys.cluster),
+        source=document.name,
+        power_budget_w=keys.cluster.power_budget_w,
+    )
 
 
 def effective_mode(policy_mode: Mode, job_mode: Mode | None) -> Mode:
@@ -95,14 +101,19 @@ def _job(
     document: Document, path: KeyPath, keys: JobKeys, mode: Mode, profiles: Profiles
 ) -> JobPolicy:
     groups = keys.match.gpus if keys.match and keys.match.gpus else []
-    pipeline = _pipeline(keys.pipeline) if keys.pipeline else None
+    pipeline = shape_of(keys.pipeline) if keys.pipeline else None
     profile = None
     if pipeline and keys.pipeline and keys.pipeline.profile is not None:
         place: KeyPath = (*path, "pipeline", "profile")
-        profile = _profile(document, place, keys.pipeline.profile, profiles)
+        measured = _profile(document, place, keys.pipeline.profile, profiles)
+        profile = measured
+        if mismatch(pipeline, measured):  # a whole backward follows from its halves
+            profile = completed(measured, kinds_of(pipeline), None)
         complaint = mismatch(pipeline, profile)
         if complaint:
-            raise document.bad(place, complaint, f"stages 0 to {pipeline.stages - 1}")
+            kinds = ", ".join(kinds_of(pipeline))
+            allowed = f"stages 0 to {pipeline.stages - 1}, each with {kinds}"
+            raise document.bad(place, complaint, allowed)
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
     return JobPolicy(
         name=keys.name,
@@ -117,6 +128,7 @@ def _job(
         pipeline=pipeline,
         profile=profile,
         blocking_power_w=(keys.pipeline.blocking_power_w or 0.0) if keys.pipeline else 0.0,
+        weight=keys.weight,
         ranks="list" if keys.ranks.source == "list" else "hook",
     )
 
@@ -141,23 +153,14 @@ def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profil
         )
 
 
-def _pipeline(keys: PipelineKeys) -> Pipeline:
-    return Pipeline(
-        schedule=cast("Schedule", keys.schedule),
-        stages=keys.stages,
-        microbatches=keys.microbatches,
-        tensor_parallel=keys.tensor_parallel,
-        data_parallel=keys.data_parallel,
-        sync="layer" if keys.sync == "layer" else "iteration",
-    )
-
-
 def _slo(keys: SloKeys) -> Slo:
-    if keys.min_rate is not None:
-        return Slo(max_iteration_time_s=keys.min_rate.iteration_time_s, given_as="min_rate")
-    if keys.max_iteration_time is not None:
-        return Slo(max_iteration_time_s=keys.max_iteration_time, given_as="max_iteration_time")
-    return Slo(max_slowdown=keys.max_slowdown, given_as="max_slowdown")
+    held: Literal["mean", "p95"] = "p95" if keys.statistic == "p95" else "mean"
+    rate, time_s = keys.min_rate, keys.max_iteration_time
+    if rate is not None:
+        return Slo(max_iteration_time_s=rate.iteration_time_s, given_as="min_rate", statistic=held)
+    if time_s is not None:
+        return Slo(max_iteration_time_s=time_s, given_as="max_iteration_time", statistic=held)
+    return Slo(max_slowdown=keys.max_slowdown, given_as="max_slowdown", statistic=held)
 
 
 def _cost(keys: ClusterKeys) -> Cost:

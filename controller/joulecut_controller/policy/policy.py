@@ -7,6 +7,8 @@ from joulecut_controller.workload import Granularity, Pipeline, Profile
 
 Mode = Literal["off", "recommend", "enforce"]
 
+P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
+
 
 @dataclass(frozen=True, slots=True)
 class Slo:
@@ -19,12 +21,18 @@ class Slo:
     max_slowdown: float | None = None
     max_iteration_time_s: float | None = None
     given_as: str = "max_slowdown"  # the key the operator wrote, for reasons
+    statistic: Literal["mean", "p95"] = "mean"  # of the iteration time, held against the target
 
     def deadline_s(self, baseline_s: float) -> float:
+        """What the statistic must not exceed; `baseline_s` is the statistic of the baseline."""
         if self.max_iteration_time_s is not None:
             return self.max_iteration_time_s
         assert self.max_slowdown is not None
         return baseline_s * (1.0 + self.max_slowdown)
+
+    def beyond_mean_s(self, deviation_s: float) -> float:
+        """How far the statistic of times with this standard deviation is above their mean."""
+        return P95_DEVIATIONS * deviation_s if self.statistic == "p95" else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class JobPolicy:
     profile: Profile | None = None  # None: no evidence, hence no change
     blocking_power_w: float = 0.0
     ranks: Literal["hook", "list"] = "hook"  # who says which GPU works which stage
+    weight: float = 1.0  # of its relative throughput, where a power budget is shared out
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +85,6 @@ class Policy:
     mode: Mode = "recommend"
     jobs: tuple[JobPolicy, ...] = ()
     cost: Cost = Cost()
+    power_budget_w: float | None = None  # of all jobs together, host power included
     source: str = ""
     digest: str = ""

@@ -9,20 +9,17 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from joulecut_controller.graph.shape import CHUNKS_MAX
 from joulecut_controller.policy import quantity
 from joulecut_controller.policy.gpus import references
 from joulecut_controller.policy.policy import GpuRef, Mode
-from joulecut_controller.workload import SCHEDULES, SCHEDULES_ALL
+from joulecut_controller.workload import SCHEDULES_ALL
 
 API_VERSION = "joulecut/v1"
 KIND = "Policy"
 
 MODES = ("recommend", "enforce", "off")
 SCHEDULES_NOWHERE = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
-# Reports tell one time for all forwards of a GPU and one for all backwards: neither chunks of
-# different cost nor halves of a backward can be told apart, so `joulecut plan` takes these
-# and a running job does not.
-SCHEDULES_LATER = (*(s for s in SCHEDULES_ALL if s not in SCHEDULES), *SCHEDULES_NOWHERE)
 RANK_SOURCES = ("hook", "list")
 RANK_SOURCES_LATER = ("slurm_procid", "completion-index")
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
@@ -36,6 +33,7 @@ PARALLEL_MAX = 65_536
 SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is no budget any more, but another wish
 HOLDOUT_PERCENT_MAX = 50.0
 PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
+WEIGHT_MAX = 1e6  # one job that counts as much as a million others
 PUE_MAX = 10.0  # the worst published figures are around 3
 
 JobName = Annotated[
@@ -116,6 +114,7 @@ class SloKeys(_Strict):
     max_slowdown: Slowdown | None = None
     min_rate: MinRate | None = None
     max_iteration_time: PositiveTime | None = None
+    statistic: Annotated[str, PlainValidator(quantity.choice("mean", "p95"))] = "mean"
     rate: Annotated[str, PlainValidator(_rate)] = "hook"
 
 
@@ -132,9 +131,12 @@ class ClockKeys(_Strict):
 class PipelineKeys(_Strict):
     """The shape of one iteration and what is known of its cost."""
 
-    schedule: Annotated[str, PlainValidator(quantity.choice(*SCHEDULES, later=SCHEDULES_LATER))]
+    schedule: Annotated[
+        str, PlainValidator(quantity.choice(*SCHEDULES_ALL, later=SCHEDULES_NOWHERE))
+    ]
     stages: Annotated[int, PlainValidator(quantity.whole(1, STAGES_MAX))]
     microbatches: Annotated[int, PlainValidator(quantity.whole(1, MICROBATCHES_MAX))]
+    chunks: Annotated[int, PlainValidator(quantity.whole(1, CHUNKS_MAX))] | None = None
     tensor_parallel: Parallel = 1
     data_parallel: Parallel = 1
     sync: Annotated[str, PlainValidator(quantity.choice("iteration", "layer"))] = "iteration"
@@ -175,6 +177,7 @@ class JobKeys(_Strict):
     clocks: ClockKeys = ClockKeys()
     pipeline: PipelineKeys | None = None
     ranks: RankKeys = RankKeys()
+    weight: Annotated[float, PlainValidator(quantity.number(0.0, WEIGHT_MAX, above=True))] = 1.0
     mode: ModeWord | None = None
     verify: VerifyKeys = VerifyKeys()
 

@@ -5,10 +5,13 @@ are never asked.
 """
 
 from collections.abc import Iterator
+from typing import cast
 
+from joulecut_controller.graph.shape import chunks_of, misfit
 from joulecut_controller.policy.complaint import Complaint
 from joulecut_controller.policy.policy import GpuRef
-from joulecut_controller.policy.schema import JobKeys, PolicyKeys
+from joulecut_controller.policy.schema import JobKeys, PipelineKeys, PolicyKeys
+from joulecut_controller.workload import SCHEDULES_ALL, Pipeline, Schedule
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.reports import DURATION_S_MAX
 
@@ -110,6 +113,10 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
     pipeline = job.pipeline
     if pipeline is None:
         return
+    shape = shape_of(pipeline)
+    fault = misfit(shape) if pipeline.schedule in SCHEDULES_ALL else None
+    if fault is not None:
+        yield Complaint((*path, "pipeline", fault.key), fault.what, fault.allowed)
     if pipeline.profile is not None and pipeline.blocking_power_w is None:
         yield Complaint(
             (*path, "pipeline"),
@@ -123,3 +130,17 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
             f"{listed} GPUs for {pipeline.stages} stages",
             f"at least {pipeline.stages} GPUs",
         )
+
+
+def shape_of(keys: PipelineKeys) -> Pipeline:
+    """The pipeline that the keys describe, whether it can be laid out or not."""
+    schedule = cast("Schedule", keys.schedule)
+    return Pipeline(
+        schedule=schedule,
+        stages=keys.stages,
+        microbatches=keys.microbatches,
+        tensor_parallel=keys.tensor_parallel,
+        data_parallel=keys.data_parallel,
+        sync="layer" if keys.sync == "layer" else "iteration",
+        chunks=chunks_of(schedule, keys.chunks),
+    )

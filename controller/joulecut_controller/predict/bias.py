@@ -8,7 +8,9 @@ error at 4 % through a 15 % shift where a refitted forest alone stood at 11 %.
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 WEIGHT = 0.1  # of a new sample, once there are enough (that experiment's)
 # A sample further off is another workload, unit or clock, and no bias: cards of one kind
@@ -84,6 +86,28 @@ class Biases:
         for key in [key for key in self._kept if key[0] == workload]:
             del self._kept[key]
 
+    def state(self) -> list[list[Any]]:
+        """As JSON-able rows, least recently learnt first."""
+        return [[*key, [*_row(bias.time)], [*_row(bias.power)]] for key, bias in self._kept.items()]
+
+    def restore(self, rows: Iterable[Iterable[Any]]) -> None:
+        """Takes rows of `state` in. Raises ValueError where one holds no bias."""
+        for workload, uuid, time, power in rows:
+            self.put(str(workload), str(uuid), GpuBias(read(time), read(power)))
+
     def items(self) -> list[tuple[tuple[str, str], GpuBias]]:
         """Least recently learnt first."""
         return list(self._kept.items())
+
+
+def read(row: Sequence[float]) -> Bias:
+    """A bias from its three numbers. Raises ValueError where they are none."""
+    mean, variance, count = (float(number) for number in row)
+    bias = Bias(mean, variance, count)
+    if not bias.valid:
+        raise ValueError(f"{list(row)} is no bias")
+    return bias
+
+
+def _row(bias: Bias) -> tuple[float, float, float]:
+    return bias.mean, bias.variance, bias.count

@@ -6,11 +6,13 @@ some clock). So the prediction is physics times a smoothed residual: the mean of
 residuals nearby, Gaussian in clock, with `SHRINKAGE` measurements' worth of "none".
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from joulecut_controller.predict.physics import Floats, Physics, Sweep
+from joulecut_controller.predict.grid import Floats
+from joulecut_controller.predict.physics import Physics, Sweep
 
 # A lone measurement keeps 1/(1 + 0.5) = two thirds of its distance from the physics; in a
 # sweep at every 15 MHz a single one keeps a quarter, its neighbours decide the rest. Both
@@ -26,6 +28,23 @@ BAND_MIN = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower th
 FREE_NUMBERS = 3
 BAND_FEW = 0.05
 BAND_ONE = 0.2
+
+
+class Priced(Protocol):
+    """A fitted curve, whatever it was fitted with: what estimators predict from."""
+
+    @property
+    def clocks_mhz(self) -> Floats:
+        """The clocks it was fitted to, ascending."""
+        ...
+
+    def time_s(self, clocks_mhz: Floats) -> Floats: ...
+
+    def power_w(self, clocks_mhz: Floats) -> Floats: ...
+
+    def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
+        """Low and high time; `scatter` as `Curve.band_s` has it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +73,12 @@ class Curve:
     def power_w(self, clocks_mhz: Floats) -> Floats:
         nearby = self._nearby(self.power_residual, clocks_mhz)
         return np.asarray(self.physics.power_w(clocks_mhz) * np.exp(nearby))
+
+    def straightened(self) -> "Curve":
+        """The physics alone; the band is as wide as the physics miss the measurements."""
+        missed = float(np.percentile(np.abs(self.time_residual), BAND_SHARE))
+        none = np.zeros_like(self.time_residual)
+        return replace(self, time_residual=none, power_residual=none, band=max(self.band, missed))
 
     def _nearby(self, residual: Floats, at_mhz: Floats) -> Floats:
         return _mean(_weights(self.clocks_mhz, at_mhz, self.reach_mhz), residual)

@@ -8,24 +8,25 @@ physics answer to the same protocol (`estimator`).
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.predict.bias import (
     BIASES_MAX,
     RATIO_MAX,
     SAMPLE_WEIGHT_MAX,
-    Bias,
     Biases,
     GpuBias,
+    read,
 )
-from joulecut_controller.predict.curve import Curve, bend
-from joulecut_controller.predict.estimator import Prediction, Sample, Subject
-from joulecut_controller.predict.physics import Sweep, fit
+from joulecut_controller.predict.curve import Priced, bend
+from joulecut_controller.predict.estimator import Band, Prediction, Sample, Subject, widest
+from joulecut_controller.predict.evidence import of_profile, sweep_of
+from joulecut_controller.predict.forest import fit_work
+from joulecut_controller.predict.physics import fit
 from joulecut_controller.workload import Kind, Profile
 
 STATE_VERSION = 1
@@ -35,7 +36,10 @@ SCATTER_Z = 1.645  # two-sided 90 % of a normal distribution, as the curve's own
 @dataclass(frozen=True, slots=True)
 class _Workload:
     fingerprint: str  # of the profile: a bias against another one means nothing
-    curves: Mapping[tuple[int, Kind], Curve]
+    curves: "Curves"
+
+
+Curves = Mapping[tuple[int, Kind], Priced]
 
 
 class ProfileEstimator:
@@ -55,12 +59,14 @@ class ProfileEstimator:
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
         """Takes new evidence. A workload whose profile changed starts without bias."""
         fitted = {}
-        for workload, profile in profiles.items():
-            fingerprint = _fingerprint(profile)
+        marks = {workload: _fingerprint(profile) for workload, profile in profiles.items()}
+        if marks == {name: known.fingerprint for name, known in self._workloads.items()}:
+            return
+        curves = self._curves(profiles)
+        for workload, mark in marks.items():
             known = self._workloads.get(workload)
-            same = known is not None and known.fingerprint == fingerprint
-            fitted[workload] = known if known and same else _Workload(fingerprint, _curves(profile))
-            if known and not same:
+            fitted[workload] = _Workload(mark, curves[workload])
+            if known and known.fingerprint != mark:
                 self._biases.forget(workload)
         for gone in self._workloads.keys() - fitted.keys():
             self._biases.forget(gone)
@@ -123,17 +129,26 @@ class ProfileEstimator:
                 for name, fingerprint in state["profiles"].items()
                 if name in self._workloads and self._workloads[name].fingerprint == fingerprint
             }
-            read = [
-                (str(row["workload"]), str(row["uuid"]), _bias(row["time"]), _bias(row["power"]))
+            rows = [
+                (str(row["workload"]), str(row["uuid"]), read(row["time"]), read(row["power"]))
                 for row in state["biases"]
             ]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not the state of an estimator: {error}") from None
-        for workload, uuid, time, power in read:
+        for workload, uuid, time, power in rows:
             if workload in same:
                 self._biases.put(workload, uuid, GpuBias(time, power))
 
-    def _curve(self, subject: Subject) -> Curve | None:
+    def band(self, subject: Subject) -> Band | None:
+        """See `estimator.Estimator`."""
+        predicted = self.predict(subject, self.known_clocks_mhz(subject))
+        return None if predicted is None else widest(predicted)
+
+    def _curves(self, profiles: Mapping[str, Profile]) -> Mapping[str, Curves]:
+        """Every workload by itself: profiles come from whatever card somebody had."""
+        return {workload: _bent(profile) for workload, profile in profiles.items()}
+
+    def _curve(self, subject: Subject) -> Priced | None:
         known = self._workloads.get(subject.workload)
         return known.curves.get((subject.stage, subject.kind)) if known else None
 
@@ -149,10 +164,11 @@ class ProfileEstimator:
         curve = self._curve(subject)
         if curve is None:
             return f"{who}: no profile for it"
-        if not curve.clock_min_mhz <= sample.clock_mhz <= curve.clock_max_mhz:
+        lowest, highest = float(curve.clocks_mhz.min()), float(curve.clocks_mhz.max())
+        if not lowest <= sample.clock_mhz <= highest:
             return (
                 f"{who}: {sample.clock_mhz} MHz is outside the profiled "
-                f"{curve.clock_min_mhz:.0f}-{curve.clock_max_mhz:.0f} MHz"
+                f"{lowest:.0f}-{highest:.0f} MHz"
             )
         clock = np.array([sample.clock_mhz], dtype=np.float64)
         ratios = {"time": sample.time_s / float(curve.time_s(clock)[0])}
@@ -173,22 +189,38 @@ class ProfileEstimator:
         return ""
 
 
-def _curves(profile: Profile) -> dict[tuple[int, Kind], Curve]:
-    """Stages with the same measurements share one fit; all share the GPU's voltage curve."""
+class ForestEstimator(ProfileEstimator):
+    """As its parent, with the forest of `forest.fit_work`: profiles teach each other."""
+
+    def _curves(self, profiles: Mapping[str, Profile]) -> Mapping[str, Curves]:
+        fitted = fit_work(
+            one for workload, profile in profiles.items() for one in of_profile(workload, profile)
+        )
+        found: dict[str, dict[tuple[int, Kind], Priced]] = {workload: {} for workload in profiles}
+        for work, curve in fitted.curves.items():
+            found[work.workload][work.stage, work.kind] = curve
+        return found
+
+
+class PhysicsEstimator(ProfileEstimator):
+    """The form alone, fitted to each profile: what the others are measured against."""
+
+    def _curves(self, profiles: Mapping[str, Profile]) -> Mapping[str, Curves]:
+        return {workload: _bent(profile, straight=True) for workload, profile in profiles.items()}
+
+
+def _bent(profile: Profile, *, straight: bool = False) -> Curves:
+    """Stages with the same measurements share one fit; all share the GPU's voltage curve.
+
+    `straight` leaves the curves as the physics say; the band still knows the residuals.
+    """
     distinct = list(dict.fromkeys(options for options in profile.options.values() if options))
-    sweeps = [_sweep(options) for options in distinct]
+    sweeps = [sweep_of(options) for options in distinct]
     bent = [bend(physics, sweep) for physics, sweep in zip(fit(sweeps), sweeps, strict=True)]
+    if straight:
+        bent = [curve.straightened() for curve in bent]
     by_options = dict(zip(distinct, bent, strict=True))
     return {key: by_options[options] for key, options in profile.options.items() if options}
-
-
-def _sweep(options: Sequence[ClockOption]) -> Sweep:
-    rows = sorted(options)
-    return Sweep(
-        clocks_mhz=np.array([row.clock_mhz for row in rows], dtype=np.float64),
-        time_s=np.array([row.time_s for row in rows], dtype=np.float64),
-        power_w=np.array([row.power_w for row in rows], dtype=np.float64),
-    )
 
 
 def _fingerprint(profile: Profile) -> str:
@@ -197,11 +229,3 @@ def _fingerprint(profile: Profile) -> str:
     for key in sorted(profile.options):
         digest.update(repr((key, sorted(profile.options[key]))).encode())
     return digest.hexdigest()[:16]
-
-
-def _bias(row: Sequence[float]) -> Bias:
-    mean, variance, count = (float(number) for number in row)
-    bias = Bias(mean, variance, count)
-    if not bias.valid:
-        raise ValueError(f"{list(row)} is no bias")
-    return bias

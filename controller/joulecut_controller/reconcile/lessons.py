@@ -7,6 +7,7 @@ nothing measures the power of single operations within an iteration.
 
 from dataclasses import dataclass
 
+from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.observe.ledger import Measured
 from joulecut_controller.predict.estimator import Estimator, Sample, Subject
 from joulecut_controller.view import JobView, StageLoad
@@ -26,8 +27,11 @@ class Errors:
 
 def teach(job: JobView, measured: Measured, estimator: Estimator, before: Errors) -> Errors:
     """Hands a pass's fresh loads to the estimator. Judged first, learnt afterwards."""
-    if job.policy.profile is None or job.policy.pipeline is None or job.complaint:
+    pipeline = job.policy.pipeline
+    if job.policy.profile is None or pipeline is None or job.complaint:
         return before
+    if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
+        return before  # reports tell neither chunks nor the halves of a backward apart
     power_w = {load.uuid: load.power_w for load in measured.loads}
     samples: list[Sample] = []
     time_errors: list[float] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from joulecut_controller.board import Board
+from joulecut_controller.board import Board, FrontierPoint
 from joulecut_controller.observe.observer import Observer, Sighting
 from joulecut_controller.plan.answers import Answers, Prepare
 from joulecut_controller.plan.appraisal import appraise, default_clocks
@@ -24,13 +24,16 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.predict.estimator import Estimator
 from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.budgets import Budgets, Party
 from joulecut_controller.reconcile.frontiers import Frontier, Frontiers
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.lessons import teach
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.steward import Desk, Steward
+from joulecut_controller.reconcile.stragglers import Keep, Stragglers
 from joulecut_controller.reconcile.studies import Studies
+from joulecut_controller.reconcile.terms import overtaken
 from joulecut_controller.view import View
 from joulecut_controller.workload import Profile
 from joulecut_wire.errors import BadInput, JoulecutError
@@ -57,6 +60,7 @@ class Solving:
     prepare: Prepare
     check: Check
     frontier: Frontier
+    keep: Keep | None = None  # a frontier to answer stragglers from; None: the solver does
 
 
 class Reconciler:
@@ -75,17 +79,21 @@ class Reconciler:
         pacing: Pacing,
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
+        unready: Callable[[], str] = lambda: "",
     ) -> None:
+        self._unready = unready
         self._fleet = fleet
         self._source = source
         self._policy = policy
         self._policy_error = ""
         self._learner = learner
         self._learner.set_profiles(_profiles(policy))
-        self._answers = Answers(solving.prepare)
         self._studies = Studies()
+        self._stragglers = Stragglers(solving.keep, self._studies)
+        self._answers = Answers(solving.prepare, frontier=self._stragglers.of)
         self._studied = Answers(solving.prepare)  # another thread than the passes' answers
         self._frontiers = Frontiers(solving.frontier, self._studies)
+        self._budgets = Budgets()
         self._pacing = pacing
         self._now_s, self._unix_s = now_s, unix_s
         self._leases = Leases(fleet, epoch)
@@ -171,13 +179,19 @@ class Reconciler:
             self._policy, state, self._fleet.take_reports(), self._now_s(), self._store.baseline
         )
         self._see_epoch(state)
+        self._share_power(sightings)
         cases: dict[str, Case] = {}
         host_power_w = self._policy.cost.host_power_w
         for name, sighting in sightings.items():
             steward = self._stewards[name]
             paused = await steward.settle(sighting, view, self._lost)
             steward.errors = teach(sighting.view, sighting.measured, self._learner, steward.errors)
-            cases[name] = steward.case(sighting, view, host_power_w, paused)
+            steward.learn(sighting, view)
+            cases[name] = replace(
+                steward.case(sighting, view, host_power_w, paused),
+                unready=self._unready(),
+                allotted_s=self._budgets.deadline_s(name),
+            )
         decisions = await asyncio.to_thread(self._think, cases)
         for name, decision in decisions.items():
             fresh = self._refreshed(view)
@@ -187,6 +201,31 @@ class Reconciler:
         for name in decisions:
             self._complete(name)
         return self._show(view, sightings)
+
+    def _share_power(self, sightings: Mapping[str, Sighting]) -> None:
+        """What the power budget asks of each job; with nothing new it stays as it is."""
+        parties = []
+        for name, sighting in sightings.items():
+            costs = self._stewards[name].standing.costs
+            points = self._frontier(name, sighting)
+            parties.append(Party(sighting.view, points, costs.digest if costs and points else ""))
+        told = self._budgets.settle(
+            self._policy.power_budget_w, parties, self._policy.cost.host_power_w
+        )
+        if told:
+            self._desk.audit.note("plan", "", told)
+
+    def _frontier(self, name: str, sighting: Sighting) -> tuple[FrontierPoint, ...]:
+        """The newest frontier of a job in its own seconds; empty while unknown."""
+        costs, baseline = self._stewards[name].standing.costs, sighting.view.baseline
+        if costs is None:
+            return ()
+        ratio = 1.0
+        if baseline is not None:
+            default = appraise(costs, default_clocks(costs))
+            assert default is not None
+            ratio = baseline.time_mean_s / default.iteration_time_s
+        return self._frontiers.points(name, costs, ratio)
 
     def _complete(self, name: str) -> None:
         """Has the rest of a new plan's figures computed beside the passes."""
@@ -206,9 +245,13 @@ class Reconciler:
         decisions = {}
         for name, case in cases.items():
             begun_s = self._now_s()
-            standing = self._stewards[name].standing
+            steward = self._stewards[name]
+            standing = steward.standing
             try:
-                decisions[name] = decide(case, standing, self._learner, self._answers)
+                if _unprofiled(case):
+                    decisions[name] = steward.apprentice.decide(case, standing)
+                else:
+                    decisions[name] = decide(case, standing, self._learner, self._answers)
             except (ValueError, ArithmeticError) as error:  # one job's numbers are no one else's
                 decisions[name] = given_up(standing, f"cannot be planned: {error}: no change")
             if decisions[name].verdict == "change":
@@ -248,17 +291,15 @@ class Reconciler:
             steward = self._stewards.setdefault(name, Steward(self._desk, job))
             steward.policy = job
         self._frontiers.keep_only(jobs)
+        self._stragglers.keep_only(jobs)
         self._studies.keep_only(set(jobs))
 
     def _see_epoch(self, state: FleetState) -> None:
         """A larger term anywhere means another controller leads; two must not duel."""
-        newer = next((node for node in state.nodes if node.epoch_seen > self.epoch), None)
-        if newer is None or self._lost:
+        lost = overtaken(state.nodes, self.epoch)
+        if not lost or self._lost:
             return
-        self._lost = (
-            f"another controller leads: agent {newer.address} has seen term {newer.epoch_seen}, "
-            f"this one is {self.epoch}; nothing is commanded until this controller is restarted"
-        )
+        self._lost = lost
         self._leases.forget_all()
         self._desk.audit.note("lead", "", self._lost)
 
@@ -266,26 +307,26 @@ class Reconciler:
         boards = []
         for name, sighting in sightings.items():
             steward = self._stewards[name]
-            costs, ratio = steward.standing.costs, 1.0
+            costs = steward.standing.costs
             if costs is not None and sighting.view.baseline is not None:
-                self._frontiers.ask(name, costs, steward.policy.clocks.granularity, self._now_s())
-                default = appraise(costs, default_clocks(costs))
-                assert default is not None
-                ratio = sighting.view.baseline.time_mean_s / default.iteration_time_s
-            points = self._frontiers.points(name, costs, ratio) if costs else ()
-            boards.append(steward.board(sighting, points))
+                granularity = steward.policy.clocks.granularity
+                self._frontiers.ask(name, costs, granularity, self._now_s())
+                if _may_wait(sighting):
+                    self._stragglers.ask(name, costs, granularity, self._now_s())
+            boards.append(steward.board(sighting, self._frontier(name, sighting)))
         did = "; ".join(f"{n}: {s.did}" for n, s in self._stewards.items() if s.did)
         return Board(
             at_unix_s=self._unix_s(),
             pass_number=self._pass_number,
             epoch=self.epoch,
-            sentence=self._lost or did or "nothing to do",
+            sentence=self._lost or did or self._budgets.complaint or "nothing to do",
             view=view,
             jobs=tuple(boards),
             events=self._desk.audit.newest,
             policy_source=self._policy.source,
             policy_digest=self._policy.digest,
             policy_error=self._policy_error,
+            budget=self._budgets.shares,
             interval_s=self._pacing.interval_s,
         )
 
@@ -309,6 +350,20 @@ def _profiles(policy: Policy) -> dict[str, Profile]:
     return {job.name: job.profile for job in policy.jobs if job.profile is not None}
 
 
+def _may_wait(sighting: Sighting) -> bool:
+    """Whether the job has siblings that it meets once an iteration."""
+    pipeline, view = sighting.view.policy.pipeline, sighting.view
+    if pipeline is None or pipeline.sync != "iteration":
+        return False
+    return pipeline.data_parallel > 1 or view.peer_iteration_time_s is not None
+
+
 def _ttl_max_s(state: FleetState) -> float:
     """The shortest of what the agents allow; 0 while none has said."""
     return min((node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0), default=0.0)
+
+
+def _unprofiled(case: Case) -> bool:
+    """Nobody measured this job before: it is learnt while it runs."""
+    policy = case.job.policy
+    return policy.profile is None and policy.pipeline is not None

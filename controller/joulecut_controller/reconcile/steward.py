@@ -15,9 +15,11 @@ from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.guard import Authority, Check, refusal
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.planner import Choice, Decision
+from joulecut_controller.plan.trial import Trial
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.account import Account
+from joulecut_controller.reconcile.apprentice import Apprentice
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.drift import as_asked, drift_of
 from joulecut_controller.reconcile.leases import Leases, Place
@@ -56,6 +58,7 @@ class Steward:
         self._desk = desk
         self.policy = policy
         self.standing = Standing()
+        self.apprentice = Apprentice()
         self.errors = Errors()
         self.study: tuple[int, Choice] | None = None  # a forecast still to be completed
         self.did = ""  # what the pass did for the job, empty where nothing changed
@@ -107,6 +110,16 @@ class Steward:
             wait_s = self._retry_s - now_s
             return f"standing back for {wait_s:.0f} s after: {self._failed_with}"
         return ""
+
+    def learn(self, sighting: Sighting, view: View) -> None:
+        """Notes a window of a job without a profile, and writes down what was learnt."""
+        name = self.policy.name
+        if self.policy.profile is not None:
+            return
+        kept = self._desk.store.notebook(name) if self.apprentice.new_to(sighting.shape) else ""
+        text = self.apprentice.learn(sighting, view.gpus, view.now_s, kept)
+        if text:
+            self._desk.store.keep_notebook(name, text)
 
     def case(self, sighting: Sighting, view: View, host_power_w: float, paused: str) -> Case:
         """The planner's picture of this job in this pass."""
@@ -167,6 +180,9 @@ class Steward:
                 generation=self._applied.generation,
             )
         self._late = decision.late
+        if decision.trial is not None:
+            await self._try(decision.trial, decision.reason, case, sighting, view=view, ttl_s=ttl_s)
+            return
         if decision.verdict == "change" and decision.choice is not None:
             await self._change(
                 decision.choice,
@@ -211,6 +227,7 @@ class Steward:
             saved_measured_j=self._account.measured_j,
             predict_error_time_ratio=self.errors.time_ratio,
             predict_error_power_ratio=self.errors.power_ratio,
+            probing=self.apprentice.advice if self.policy.profile is None else None,
         )
 
     # -- parts -----------------------------------------------------------------------------
@@ -254,6 +271,51 @@ class Steward:
         if plan.refused:
             self.did = self._sentence = f"plan {plan.generation} refused: {plan.refused}"
         elif enforced:
+            await self._apply(plan, view, ttl_s)
+
+    async def _try(
+        self,
+        trial: Trial,
+        reason: str,
+        case: Case,
+        sighting: Sighting,
+        *,
+        view: View,
+        ttl_s: float,
+    ) -> None:
+        """Carries out a step of learning, unless the guard has a word against it."""
+        desk = self._desk
+        authority = Authority(
+            epoch=desk.epoch,
+            generation_last=self._generation_last,
+            ttl_s=ttl_s,
+            snapshot_age_max_s=desk.stale_s,
+            report_age_max_s=sighting.layout.silence_limit_s,
+            problem=None,
+            goal=None,
+            reach_mhz=trial.reach_mhz,
+        )
+        plan = replace(
+            self._no_change(reason),
+            generation=self._generation_last + 1,
+            actions=trial.actions,
+            deadline_s=trial.deadline_s,
+            forecast=trial.forecast,
+        )
+        why = refusal(plan, view, authority, desk.check)
+        clocks = tuple(action.clock_mhz for action in trial.actions)
+        if why and self._refused_as == (clocks, why):
+            self._sentence = f"refused: {why}"
+            return
+        plan = replace(plan, generation=desk.store.next_generation())
+        plan = replace(plan, refused=why or refusal(plan, view, authority, desk.check))
+        desk.audit.plan(plan)
+        self._decision = plan
+        self._refused_as = (clocks, why) if why else ()
+        self.did = f"plan {plan.generation} {case.mode}ed: {reason}"
+        if plan.refused:
+            self.did = self._sentence = f"plan {plan.generation} refused: {plan.refused}"
+        else:
             await self._apply(plan, view, ttl_s)
 
     async def _apply(self, plan: Plan, view: View, ttl_s: float) -> None:

@@ -15,8 +15,9 @@ from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.network import network_of
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
 from joulecut_controller.solve.relaxation import ROUND_OFF, Interior, Relaxation
-from joulecut_controller.solve.rounding import COMBINATIONS_ALL, Rounder
+from joulecut_controller.solve.rounding import COMBINATIONS_ALL, GAP_SMALL, Rounder
 from joulecut_controller.solve.schedule import floor_j, solution
+from joulecut_controller.solve.strips import Strips
 from joulecut_controller.solve.sweep import Sweep
 from joulecut_controller.solve.waves import Floats, Ints
 
@@ -62,6 +63,10 @@ class Computation:
     def _sweep(self) -> Sweep:
         return Sweep(self.network)
 
+    @cached_property
+    def _strips(self) -> Strips:
+        return Strips(self.network, [self.network.row[list(o)] for o in self.problem.graph.order])
+
     def relax(self, goal: Goal, *, near: bool = False) -> Relaxation:
         """The relaxed optimum. Raises Infeasible.
 
@@ -79,6 +84,10 @@ class Computation:
         if relaxed.apart_ratio <= APART_MAX:
             return relaxed
         return self._sweep.relax(deadline_s, price_w)
+
+    def raised(self, goal: Goal, relaxed: Relaxation) -> Relaxation:
+        """With what whole choices cost in its bound as well (a second at 8 x 96)."""
+        return self._strips.raised(relaxed, self.time_price_w(goal))
 
     def _unhurried(self, deadline_s: float) -> Relaxation:
         """Where time costs nothing and there is enough of it, everything is at its cheapest."""
@@ -106,13 +115,18 @@ class Computation:
         return max(bound_j, self._floor_j)
 
     def solve(
-        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution] = (), rolls: int = 0
+        self,
+        goal: Goal,
+        relaxed: Relaxation,
+        hints: Sequence[Solution] = (),
+        rolls: int = 0,
+        moves: int = 0,
     ) -> Solution:
-        """Raises Infeasible. Hints compete; `rolls` says how long to search."""
+        """Raises Infeasible. Hints compete; `rolls` and `moves` say how long to search."""
         seeds = [seed for seed in map(self._seed, hints) if seed is not None]
         deadline_s = self.useful_deadline_s(goal.deadline_s)
         price_w = self.time_price_w(goal)
-        best = self._rounder.best(relaxed, deadline_s, price_w, rolls, seeds)
+        best = self._rounder.best(relaxed, deadline_s, price_w, rolls, seeds, moves)
         by_operation = best[self.network.row].tolist()
         options = self.problem.options
         clocks = tuple([menu[k] for menu, k in zip(options, by_operation, strict=True)])
@@ -120,6 +134,15 @@ class Computation:
         bound_j = self.bound_j(goal, relaxed)
         timed = self._timed(best)
         return solution(self.problem, goal, "computation", clocks, bound_j, timed=timed)
+
+    def sharpened(
+        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution], rolls: int, moves: int
+    ) -> Solution:
+        """As `solve`; where a gap is left, the bound is raised, then the search goes on."""
+        found = self.solve(goal, relaxed, hints, rolls)
+        if found.gap <= GAP_SMALL:
+            return found
+        return self.solve(goal, self.raised(goal, relaxed), (*hints, found), rolls, moves)
 
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:
         """As `schedule.makespan`, to the last bit: same sums in the same order."""

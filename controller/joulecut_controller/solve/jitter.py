@@ -14,11 +14,14 @@ import numpy as np
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.problem import Problem
+from joulecut_controller.solve.slowest import Paths
 from joulecut_controller.solve.waves import Floats, Ints, waves_of
 
 DRAWS = 200  # the standard error of the mean is then a 14th of the spread: 0.02 % at 3 % noise
 SEED = 20_261_120  # any fixed number
 ENTRIES = 2_000_000  # operations x draws timed at once: 16 MB an array
+ENTRIES_KEPT = 16_000_000  # luck that is not drawn again for every plan: 128 MB
+SIBLINGS_CRITICAL = 64  # who is slowest of more is hardly another: extremes grow with the logarithm
 P95 = 0.95
 
 
@@ -65,14 +68,17 @@ class Trials:
     ) -> None:
         if draws < 1:
             raise ValueError(f"{draws} draws: at least 1")
-        self._noise, self._draws, self._seed = noise, draws, seed
+        self.problem, self.noise = problem, noise
+        self._draws, self._seed = draws, seed
         self._waves = waves_of(problem.graph)
+        self._paths = Paths(self._waves)
         operations = problem.graph.operations
         self._stage: Ints = np.array([operations[i].stage for i in self._waves.operation])
         self._stages = len(problem.blocking_power_w)
         crossing = [operations[a].stage != operations[b].stage for a, b in problem.graph.edges]
         self._crossing: Ints = np.flatnonzero(crossing)
-        self._links = len(crossing)
+        self._links = len(crossing) if noise.communication_s else 0
+        self._kept: dict[int, tuple[Floats, Floats]] = {}  # luck of siblings from this one on
 
     def spread(self, clocks: Sequence[ClockOption]) -> Spread:
         """What the iteration of these options, one per operation, really takes."""
@@ -82,38 +88,51 @@ class Trials:
     def times_s(self, clocks: Sequence[ClockOption]) -> Floats:
         """Iteration time of each draw, in seconds: the slowest sibling's."""
         mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
-        slowest_s = np.zeros(self._draws)
-        together = max(1, ENTRIES // (self._waves.size * self._draws))
-        for first in range(0, self._noise.siblings, together):
-            last = min(first + together, self._noise.siblings)
-            times_s = self._times_s(mean_s, range(first, last)).reshape(-1, self._draws)
-            slowest_s = np.maximum(slowest_s, times_s.max(axis=0))
-        return slowest_s
-
-    def _times_s(self, mean_s: Floats, siblings: range) -> Floats:
-        """(siblings x draws,): a column of the schedule for each draw of each sibling."""
-        luck = [self._luck(sibling) for sibling in siblings]
-        duration_s = mean_s[:, None] * np.concatenate([factor for factor, _ in luck], axis=1)
-        if not self._noise.communication_s:
-            return self._waves.iteration_times(duration_s)
-        delay_s = np.concatenate([delay for _, delay in luck], axis=1)
-        end_s = np.zeros((self._waves.size + 1, duration_s.shape[1]))
-        for wave in self._waves.waves:
-            ready_s = (end_s[wave.before] + delay_s[wave.links_before]).max(axis=1)
-            end_s[wave.rows] = ready_s + duration_s[wave.rows]
-        times_s: Floats = end_s.max(axis=0)
+        times_s = np.zeros(self._draws)
+        each = self._draws * (self._waves.size + self._links)
+        together = max(1, ENTRIES // each)
+        for first in range(0, self.noise.siblings, together):
+            last = min(first + together, self.noise.siblings)
+            luck = self._kept.get(first)
+            if luck is None:
+                luck = self._luck(range(first, last))
+                if last * each <= ENTRIES_KEPT:
+                    self._kept[first] = luck
+            self._paths.run(mean_s, *luck, times_s)
         return times_s
 
-    def _luck(self, sibling: int) -> tuple[Floats, Floats]:
-        """Factors by row (rows, draws) and delays by edge (edges + 1, draws; 0 for nobody)."""
-        dice = np.random.default_rng((self._seed, sibling))
-        factor = _log_normal(dice, self._noise.operation, (self._waves.size, self._draws))
-        if self._noise.gpu:
-            factor *= _log_normal(dice, self._noise.gpu, (self._stages, self._draws))[self._stage]
-        delay_s = np.zeros((self._links + 1, self._draws))
-        if self._noise.communication_s:
-            size = (len(self._crossing), self._draws)
-            delay_s[self._crossing] = dice.exponential(self._noise.communication_s, size)
+    def criticality(self, clocks: Sequence[ClockOption], seed: int, draws: int) -> Floats:
+        """By operation, how much longer the mean iteration takes per second that it does.
+
+        That is the probability to lie on the longest path of the slowest sibling, weighted by
+        its own luck. From `draws` draws of another luck than that of `times_s`, so that a plan
+        made with it does not flatter itself.
+        """
+        mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
+        siblings = min(self.noise.siblings, SIBLINGS_CRITICAL)
+        luck = [one[None] for one in self._draw(np.random.default_rng((seed, 0)), siblings * draws)]
+        factor, delay_s = (one.reshape(siblings, draws, -1) for one in luck)
+        weight = self._paths.run(mean_s, factor, delay_s, np.zeros(draws)) / draws
+        by_operation = np.empty_like(weight)
+        by_operation[self._waves.operation] = weight
+        return by_operation
+
+    def _luck(self, siblings: range) -> tuple[Floats, Floats]:
+        """Factors (siblings, draws, rows) and delays (siblings, draws, edges)."""
+        luck = [
+            self._draw(np.random.default_rng((self._seed, sibling)), self._draws)
+            for sibling in siblings
+        ]
+        return np.stack([factor for factor, _ in luck]), np.stack([delay for _, delay in luck])
+
+    def _draw(self, dice: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
+        factor = _log_normal(dice, self.noise.operation, (draws, self._waves.size))
+        if self.noise.gpu:
+            factor *= _log_normal(dice, self.noise.gpu, (draws, self._stages))[:, self._stage]
+        delay_s = np.zeros((draws, self._links))
+        if self._links:
+            size = (draws, len(self._crossing))
+            delay_s[:, self._crossing] = dice.exponential(self.noise.communication_s, size)
         return factor, delay_s
 
 

@@ -34,7 +34,8 @@ class Relaxation:
     `bound_j` bounds sum c + time_price * T at `deadline_s` from below; `deadline_price_w` is
     how much it falls per second of deadline, `price_w[k]` what a second more for row k saves.
     `limits_s` are ends of optimal relaxed schedules, all of which take `iteration_s`; `steps`
-    are of the method that found them.
+    are of the method that found them. `link_w` is the flow by link that proves the bound; None
+    where the bound needs none.
     """
 
     bound_j: float
@@ -45,6 +46,7 @@ class Relaxation:
     iteration_s: float
     steps: int
     apart_ratio: float = 0.0  # of flow and schedule, of the energy; 0 where both are exact
+    link_w: Floats | None = None
 
     def bound_at_j(self, deadline_s: float) -> float:
         """The same flow also bounds every other deadline (it is feasible there too)."""
@@ -168,7 +170,8 @@ class Interior:
         # Everything at its cheapest, in the least time: all there is where nothing is to choose,
         # and there a method that keeps off the walls stops a millionth short of it.
         simple_j = network.cheapest_j + time_price_w * network.fastest_s
-        if simple_j >= bound_j:
+        simple = simple_j >= bound_j
+        if simple:
             bound_j, deadline_price_w = simple_j, 0.0  # it holds for every deadline
         return Relaxation(
             bound_j=bound_j - ROUND_OFF * largest_j,
@@ -179,6 +182,7 @@ class Interior:
             iteration_s=float(point.start[rows]) / network.second,
             steps=steps,
             apart_ratio=apart_ratio,
+            link_w=None if simple else link / network.watt,
         )
 
 

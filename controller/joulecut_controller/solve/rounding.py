@@ -14,9 +14,11 @@ tails after it stay what they are, so a trial costs the window and not the itera
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
+from joulecut_controller.solve.anneal import Annealer
 from joulecut_controller.solve.diffusion import Choice, Menu, begin, every, makespan, roll
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
@@ -39,6 +41,7 @@ GAP_SMALL = 5e-4  # of the bound; what is left to gain then is below any measure
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
+MOVES_ONCE = 1_000_000  # half a second; fewer cool too quickly
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
 
@@ -52,6 +55,7 @@ class Rounder:
     def __init__(
         self, network: Network, microbatch: Ints, combinations_all: int = COMBINATIONS_ALL
     ) -> None:
+        self._network = network
         curves, curve = network.curves.distinct, network.curve
         kept = [_cheapening(c.cost_j) for c in curves]
         size = np.array([len(k) for k in kept])
@@ -83,11 +87,12 @@ class Rounder:
         time_price_w: float,
         rolls: int,
         seeds: Sequence[Ints] = (),
+        moves: int = 0,
     ) -> Ints:
         """The best options found, by row: least cost + time_price * T with T <= deadline.
 
-        `seeds` are options by row that compete. The windows are passed over `rolls` times, or
-        until what is left to gain is small.
+        `seeds` are options by row that compete. The windows are passed over `rolls` times, then
+        events are moved `moves` times, or until what is left to gain is small.
         """
         search = _Search(self.menu, relaxed, deadline_s, time_price_w)
         if self._small:
@@ -95,8 +100,16 @@ class Rounder:
         else:
             options = search.first([self._entries(seed) for seed in seeds])
             option = search.improved(options, rolls, self._heat_j)
+            while moves > 0 and not search.enough(option):
+                once = min(moves, MOVES_ONCE)
+                option = search.cooled(self._annealer, option, once, SEED + 2 * moves)
+                moves -= once
         best: Ints = self._number[option]
         return best
+
+    @cached_property
+    def _annealer(self) -> Annealer:
+        return Annealer(self._network, self.menu)
 
     def _entries(self, seed: Ints) -> Ints:
         """Options as entries of the menu: for one that is not in it, the faster and cheaper."""
@@ -158,6 +171,14 @@ class _Search:
             options = sorted(ends, key=self._value_j)
             rolls -= share * STARTS
         return self._polished(options[0], rolls, heat_j)
+
+    def enough(self, option: Ints) -> bool:
+        return self._value_j(option) <= self._enough_j
+
+    def cooled(self, annealer: Annealer, option: Ints, moves: int, seed: int) -> Ints:
+        """Never worse, never late."""
+        found = annealer.cooled(option, self._deadline_s, self._price_w, moves, seed)
+        return found if self._value_j(found) < self._value_j(option) else option
 
     def _polished(self, option: Ints, rolls: int, heat_j: float) -> Ints:
         """Windows varied; never worse than what it began with."""

@@ -9,8 +9,10 @@ from joulecut_controller.solve.tied import Tied
 from joulecut_controller.workload import Granularity
 
 # Operations whose surroundings are varied, in all passes over them together: about 10 us each.
-ROWS: dict[Effort, int] = {"quick": 0, "usual": 12_000, "thorough": 200_000}
-ROLLS_MIN, ROLLS_MAX = 2, 600
+ROWS: dict[Effort, int] = {"quick": 0, "usual": 12_000, "thorough": 400_000}
+ROLLS_MIN, ROLLS_MAX = 2, 1200
+# Then events moved, where a gap is left, against a bound that is raised before: a second.
+MOVES: dict[Effort, int] = {"quick": 0, "usual": 0, "thorough": 2_000_000}
 # Cases that a bound for one clock per group distinguishes: 20 ms each.
 CASES: dict[Effort, int] = {"quick": 0, "usual": 16, "thorough": 60}
 
@@ -67,6 +69,7 @@ class Solver:
             self._tied = Tied(self._computation, granularity)
         rolls = min(ROLLS_MAX, ROWS[effort] // len(problem.graph.operations))
         least = 0 if effort == "quick" else ROLLS_MIN
+        self._moves = 0 if self._tied else MOVES[effort]
         self._rolls = CASES[effort] if self._tied else max(least, rolls)
 
     @property
@@ -86,4 +89,7 @@ class Solver:
     def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
         """Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        return self.search.solve(goal, self._computation.relax(goal), hints, self._rolls)
+        relaxed = self._computation.relax(goal)
+        if self._moves:
+            return self._computation.sharpened(goal, relaxed, hints, self._rolls, self._moves)
+        return self.search.solve(goal, relaxed, hints, self._rolls)

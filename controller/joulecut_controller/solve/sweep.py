@@ -96,6 +96,7 @@ class Sweep:
             deadline_price_w=0.0,
             price_w=share * left.price_w + (1 - share) * right.price_w,
             steps=steps,
+            link_w=_mixed(share, left.link_w, right.link_w),
         )
 
     def _waiting(self, deadline_s: float) -> Relaxation:
@@ -121,6 +122,7 @@ class Sweep:
             limits_s=(time[rows : 2 * rows],),
             iteration_s=float(time[2 * rows + 1]),
             steps=pivots,
+            link_w=tree.flow[rows : self._back] / self._watt,
         )
 
     def _arcs(self, slopes: list[Floats]) -> Arcs:
@@ -171,6 +173,10 @@ class Sweep:
         )
         plant(self.arcs, tree, self.network.leaves)
         return tree
+
+
+def _mixed(share: float, one: Floats | None, other: Floats | None) -> Floats | None:
+    return None if one is None or other is None else share * one + (1 - share) * other
 
 
 def _crossing(left: Relaxation, right: Relaxation) -> float:

@@ -8,8 +8,11 @@ For set-ups and image builds: machine code stays on disk, so that later runs onl
 from joulecut_controller.graph import build
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.computation import Computation
+from joulecut_controller.solve.jitter import Noise, Trials
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.relaxation import Interior
+from joulecut_controller.solve.switched import SwitchSearch
+from joulecut_controller.solve.switching import Switching
 from joulecut_controller.workload import Pipeline
 
 
@@ -27,7 +30,12 @@ def warm_up() -> None:
         # A problem so small is walked; the interior point is met through its own door.
         direct = Interior(computation.network).relax(goal.deadline_s, problem.time_price_w)
         for relaxed in (direct, computation.relax(goal)):
-            computation.solve(goal, relaxed, rolls=2)
+            computation.solve(goal, relaxed, rolls=2, moves=1)
+            computation.raised(goal, relaxed)
+        clocks = computation.solve(goal, computation.relax(goal)).clocks
+        Trials(problem, Noise(operation=0.01), draws=1).times_s(clocks)
+        switching = Switching(max_per_iteration=2, latency_s=0.01)
+        SwitchSearch(problem, switching, combinations_all=0).solve(goal, effort="quick")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ A broken file raises and changes nothing, so the caller keeps the policy it has;
 broken file is not complained about on every pass, only when it changes again.
 """
 
+import errno
 import hashlib
+import os
+import stat
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,11 +101,18 @@ def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:
 
 
 def _read(path: Path, bytes_max: int) -> bytes | OSError:
+    """What a regular file holds. A pipe nobody writes to would stop the whole controller."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_unblocked) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return OSError(errno.EINVAL, "not a regular file")
             return file.read(bytes_max)
     except OSError as error:
         return error
+
+
+def _unblocked(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _digest(raw: bytes | OSError) -> str:

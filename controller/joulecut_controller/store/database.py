@@ -22,6 +22,7 @@ from joulecut_controller.store.schema import (
     BASELINES,
     COUNTERS,
     EVENTS,
+    NOTEBOOKS,
     PLANS,
     migrate,
 )
@@ -41,6 +42,7 @@ class Kept:
     plans_per_job: int = 50  # the last hours of a busy job
     plans: int = 10_000  # of all jobs together: one each in the largest policy file
     baselines: int = 10_000  # likewise
+    notebooks: int = 1_000  # 30 kB each
 
 
 Explaining = Callable[[], AbstractContextManager[None]]
@@ -173,6 +175,19 @@ class DatabaseStore:
             energy_j=row.energy_j,
             power_w=row.power_w,
         )
+
+    def keep_notebook(self, job: str, content: str) -> None:
+        with self._writing() as connection:
+            connection.execute(NOTEBOOKS.delete().where(NOTEBOOKS.c.job == job))
+            connection.execute(NOTEBOOKS.insert().values(job=job, content=content))
+            _prune(connection, NOTEBOOKS.c.id, self._kept.notebooks)
+
+    def notebook(self, job: str) -> str:
+        with self._reading() as connection:
+            row = connection.execute(
+                select(NOTEBOOKS.c.content).where(NOTEBOOKS.c.job == job)
+            ).one_or_none()
+        return str(row[0]) if row else ""
 
     def close(self) -> None:
         """Lets go of the file; a second time does nothing."""

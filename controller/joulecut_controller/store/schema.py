@@ -73,11 +73,21 @@ BASELINES = Table(
     sqlite_autoincrement=True,
 )
 
+NOTEBOOKS = Table(
+    "notebook",
+    METADATA,
+    Column("id", Integer, primary_key=True),  # grows: the oldest kept has the smallest
+    Column("job", String(253), nullable=False),
+    Column("content", Text, nullable=False),
+    Index("notebook_by_job", "job", unique=True),
+    sqlite_autoincrement=True,
+)
+
 Migration = Callable[[Connection], None]
 
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
-MIGRATIONS: tuple[Migration, ...] = ()
+MIGRATIONS: tuple[Migration, ...] = (NOTEBOOKS.create,)
 
 
 def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:

@@ -7,6 +7,7 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 
 from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.policy.policy import JobPolicy, Mode
 from joulecut_controller.view import GpuView, JobView, View, Window
@@ -49,13 +50,31 @@ def job_json(job: JobBoard, view: View) -> Json:
         "frontier": [_point_json(point) for point in job.frontier],
         "decision": job.decision and plan_json(job.decision),
         "applied": job.applied and plan_json(job.applied),
+        "probing": job.probing and _probing_json(job.probing),
         "gpus": _clocks_json(job, view),
+    }
+
+
+def _probing_json(advice: Advice) -> Json:
+    """What is learnt of a job without a profile, and what comes next; guesses, not measurements."""
+    return {
+        "verdict": advice.verdict,
+        "reason": advice.reason,
+        "settings_measured": advice.readings,
+        "lowest_measured_mhz": list(advice.lowest_mhz),
+        "next_mhz": list(advice.clocks_mhz),
+        "next_stage": advice.stage,
+        "guessed_saved_ratio": number(advice.gain_ratio),
+        "guessed_saved_doubt_ratio": number(advice.gain_doubt_ratio),
+        "guessed_iteration_time_s": number(advice.time_s),
+        "guessed_iteration_time_high_s": number(advice.time_high_s),
+        "deadline_s": number(advice.deadline_s),
     }
 
 
 def evidence(told: JobView) -> Json:
     """What the job tells of itself, and hence what can be done for it at most."""
-    if told.loads:
+    if any(load.samples for load in told.loads):
         return {"level": "L1", "text": "tells its rate, and how long its operations take"}
     if number(told.report_age_s) is not None:
         return {"level": "L1", "text": "tells its rate"}

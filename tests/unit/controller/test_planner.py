@@ -1,5 +1,6 @@
 """The rule for deadlines and stragglers, against a plain reading of it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,10 @@ from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.estimator import Sample, Subject
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
-from joulecut_controller.solve.solver import Solver
+from joulecut_controller.solve.solver import Solver, prepared
+from joulecut_controller.solve.straggler import Kept
 from joulecut_controller.view import JobView, View, Window
 from joulecut_controller.workload import Granularity
 
@@ -161,8 +164,9 @@ def test_a_question_is_asked_once() -> None:
     class Counting:
         def __init__(self, problem: Problem, granularity: Granularity) -> None:
             self._solver = Solver(problem, granularity)
+            self.fastest_s = self._solver.fastest_s
 
-        def solve(self, goal: Goal, hints: tuple[Solution, ...] = ()) -> Solution:
+        def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
             asked.append(goal)
             return self._solver.solve(goal, hints)
 
@@ -171,6 +175,26 @@ def test_a_question_is_asked_once() -> None:
     for _ in range(5):
         standing = decide(case(), standing, ESTIMATOR, answers).standing
     assert len(asked) == 1
+
+
+def test_stragglers_are_answered_from_a_kept_frontier_without_the_solver() -> None:
+    costs = planned(case()).standing.costs
+    assert costs is not None
+    kept = Kept(prepared(costs.problem, "gpu"), points=24)
+
+    def refuse(problem: Problem, granularity: Granularity) -> Solver:
+        raise AssertionError("the solver was asked")
+
+    answers = Answers(refuse, frontier=lambda asked, granularity: kept)
+    for ratio in (1.0, 1.04, 1.11, 1.3, 3.0):
+        goal = Goal(fastest_s(costs) * ratio, waits=True)
+        found, best = answers.ask(costs, goal, "gpu"), ANSWERS.ask(costs, goal, "gpu")
+        assert isinstance(found, Solution)
+        assert isinstance(best, Solution)
+        assert not check(costs.problem, goal, found)
+        assert best.energy_j * (1 - 1e-9) <= found.energy_j <= best.energy_j * 1.02
+    late = answers.ask(costs, Goal(0.5 * fastest_s(costs), waits=True), "gpu")
+    assert isinstance(late, Infeasible)
 
 
 def test_answers_are_bounded_and_remember_infeasible_ones() -> None:

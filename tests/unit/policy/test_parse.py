@@ -146,7 +146,7 @@ def test_a_profile_that_does_not_fit_is_refused_where_it_is_named() -> None:
         read(FULL, lambda _: profile(stages=7))
     assert str(caught.value) == (
         "policy.yaml:21: jobs[0].pipeline.profile: profile has 7 stages, pipeline has 8; "
-        "allowed: stages 0 to 7"
+        "allowed: stages 0 to 7, each with forward, backward"
     )
 
 

@@ -149,6 +149,35 @@ def test_a_profile_named_twice_is_read_once(file: Path) -> None:
     assert first.profile is second.profile
 
 
-def test_too_much_is_refused_without_reading_it_all() -> None:
+def test_too_much_is_refused_without_reading_it_all(tmp_path: Path) -> None:
+    huge = tmp_path / "policy.yaml"
+    with huge.open("wb") as sparse:
+        sparse.truncate(1 << 40)
     with pytest.raises(BadInput, match="at most 1048576"):
-        load(Path("/dev/zero"))
+        load(huge)
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "profile pipe", "endless"])
+def test_what_is_no_file_is_refused_without_waiting_for_it(file: Path, what: str) -> None:
+    source = PolicyFile(file)
+    source.load()
+    place = file.parent / "sub/p.csv" if what == "profile pipe" else file
+    place.unlink()
+    if what == "folder":
+        place.mkdir()
+    elif what == "endless":
+        place.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(place)
+    assert source.changed()
+    with pytest.raises(BadInput, match=r"not a regular file|[Ii]s a directory") as refused:
+        source.load()
+    assert len(str(refused.value).splitlines()) == 1
+    assert not source.changed()
+    if what == "folder":
+        place.rmdir()
+    else:
+        place.unlink()
+    place.write_text(PROFILE if what == "profile pipe" else POLICY)
+    assert source.changed()
+    assert source.load().jobs[0].profile is not None

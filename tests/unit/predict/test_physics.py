@@ -75,12 +75,12 @@ def test_one_clock_is_taken_to_bind_all_the_time() -> None:
     assert fitted.power_w(np.array([1400.0])) == pytest.approx([300.0])
 
 
-def test_two_clocks_are_met_exactly() -> None:
+def test_two_clocks_are_met() -> None:
     clocks, time_s = np.array([855.0, 1410.0]), np.array([0.08, 0.055])
     power_w = np.array([230.0, 450.0])
     (fitted,) = fit([Sweep(clocks, time_s, power_w)])
-    assert fitted.time_s(clocks) == pytest.approx(time_s)
-    assert fitted.power_w(clocks) == pytest.approx(power_w)
+    assert fitted.time_s(clocks) == pytest.approx(time_s, rel=1e-4)  # what is believed pulls
+    assert fitted.power_w(clocks) == pytest.approx(power_w, rel=1e-3)
 
 
 def test_a_power_cap_is_recognised_by_flat_time_and_power() -> None:

@@ -1,0 +1,98 @@
+"""How long the online estimator takes, measured on this machine, now.
+
+    python benchmarks/predictor_speed.py [--samples 2000] [--gpus 128]
+
+A job of `--gpus` GPUs in 8 stages, forward and backward, at 8 clocks (synthetic physics with
+1 % noise): one refit of `--samples` samples, 81 clocks for all GPUs in one call (first, with
+every curve evaluated; then again), one sample learnt, state and restore. Times are CPU time of
+this process, so that what else runs on the machine does not count; refit also by the wall clock.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from joulecut_controller.predict.estimator import Sample, Subject
+from joulecut_controller.predict.online import OnlineEstimator
+from joulecut_controller.predict.pooled import refit
+from joulecut_controller.workload import Kind
+
+CLOCKS = (1410, 1350, 1275, 1200, 1140, 1065, 990, 900)
+GRID = tuple(range(210, 1411, 15))
+STAGES = 8
+KINDS: tuple[Kind, ...] = ("forward", "backward")
+REPEATS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--gpus", type=int, default=128)
+    args = parser.parse_args()
+    for workloads in (1, 2, 4):
+        estimator, samples = OnlineEstimator(), _samples(args.samples, args.gpus, workloads)
+        learn_s = _once(lambda: estimator.learn(samples))  # noqa: B023 -- called at once
+        taken = estimator.snapshot()
+        fitted, refit_s = refit(taken), _best(lambda: refit(taken))  # noqa: B023
+        wall_s = min(_wall(lambda: refit(taken)) for _ in range(REPEATS))  # noqa: B023
+        adopt_s = _once(lambda: estimator.adopt(taken, fitted))  # noqa: B023
+        subjects = [
+            Subject("job-0", f"GPU-{i}", i % STAGES, KINDS[i // STAGES % 2])
+            for i in range(args.gpus)
+        ]
+        cold_s = _once(lambda: estimator.predict_many(subjects, GRID))  # noqa: B023
+        warm_s = _best(lambda: estimator.predict_many(subjects, GRID))  # noqa: B023
+        text = json.dumps(estimator.state())
+        restore_s = _once(lambda: OnlineEstimator().restore(json.loads(text)))  # noqa: B023
+        print(
+            f"{workloads} workloads, {len(samples)} samples, {len(fitted.curves)} curves: "
+            f"refit {refit_s * 1e3:.0f} ms ({wall_s * 1e3:.0f} ms by the wall), "
+            f"adopt {adopt_s * 1e3:.1f} ms, "
+            f"{len(GRID)} clocks x {len(subjects)} GPUs {cold_s * 1e3:.1f} ms first, "
+            f"{warm_s * 1e3:.1f} ms after, learn {learn_s / len(samples) * 1e6:.0f} us each, "
+            f"state {len(text) / 1e3:.0f} kB, restore {restore_s * 1e3:.0f} ms"
+        )
+
+
+def _samples(count: int, gpus: int, workloads: int) -> tuple[Sample, ...]:
+    random = np.random.default_rng(0)
+    found: list[Sample] = []
+    for i in range(count):
+        gpu, workload = i % gpus, i // gpus % workloads
+        kind = KINDS[gpu // STAGES % 2]
+        clock = CLOCKS[i // (gpus * workloads) % len(CLOCKS)]
+        share = 0.6 + 0.1 * workload
+        voltage = 1.0 + 0.76 * max(0.0, clock - 1107.0) / 1000.0
+        found.append(
+            Sample(
+                Subject(f"job-{workload}", f"GPU-{gpu}", gpu % STAGES, kind),
+                clock,
+                0.05 * (1.0 - share + share * 1410.0 / clock) * random.lognormal(0.0, 0.01),
+                (52.0 + 160.0 * clock / 1000.0 * voltage**2) * random.lognormal(0.0, 0.01),
+                card="NVIDIA A100-SXM4-80GB",
+            )
+        )
+    return tuple(found)
+
+
+def _once(work: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    work()
+    return time.process_time() - began_s
+
+
+def _wall(work: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
+
+
+def _best(work: Callable[[], object]) -> float:
+    return min(_once(work) for _ in range(REPEATS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""How much a job's operations vary, read from the sums that it reports.
+
+A report tells how long all forwards and all backwards of an iteration took, not each one. But
+what varies from operation to operation averages out over a microbatch count, and moves
+forwards and backwards apart; what a GPU does slower for a whole iteration moves both
+together. So their variances and their covariance tell the two apart. Pure and bounded.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
+
+
+@dataclass(slots=True)
+class Scatter:
+    """Running means, variances and covariance of the mean operation of two kinds (Welford)."""
+
+    iterations: int = 0
+    first_s: float = 0.0
+    second_s: float = 0.0
+    first_var: float = 0.0  # sums of squared deviations
+    second_var: float = 0.0
+    both_var: float = 0.0
+    count: float = 0.0  # operations of each kind per iteration, harmonic over the two
+
+    def add(self, first: tuple[float, float], second: tuple[float, float]) -> None:
+        """(busy seconds, operations) of one iteration, by kind."""
+        if first[1] <= 0 or second[1] <= 0:
+            return
+        self.iterations += 1
+        one, two = first[0] / first[1], second[0] / second[1]
+        ahead, behind = one - self.first_s, two - self.second_s
+        self.first_s += ahead / self.iterations
+        self.second_s += behind / self.iterations
+        self.first_var += ahead * (one - self.first_s)
+        self.second_var += behind * (two - self.second_s)
+        self.both_var += ahead * (two - self.second_s)
+        self.count = 2.0 / (1.0 / first[1] + 1.0 / second[1])
+
+    @property
+    def known(self) -> bool:
+        return self.iterations >= ITERATIONS_MIN and self.first_s > 0 and self.second_s > 0
+
+
+def ratios(scatters: Iterable[Scatter]) -> tuple[float, float] | None:
+    """Relative standard deviations of an operation, and of a GPU for a whole iteration, over
+    all the GPUs given; None while too little was seen."""
+    known = [one for one in scatters if one.known]
+    if not known:
+        return None
+    operation = gpu = 0.0
+    for one in known:
+        spare = one.iterations - 1
+        together = one.both_var / (spare * one.first_s * one.second_s)
+        each = one.first_var / one.first_s**2 + one.second_var / one.second_s**2
+        operation += one.count * (each / (2 * spare) - together)
+        gpu += together
+    return math.sqrt(max(0.0, operation / len(known))), math.sqrt(max(0.0, gpu / len(known)))

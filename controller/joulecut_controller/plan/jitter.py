@@ -1,0 +1,82 @@
+"""How much the times of a running job vary, from what was measured of it.
+
+Clocks that use up all slack run later than the model of mean times says, default clocks hardly
+do; a plan made without knowing that is late at first and backs off. So the plan is made with
+the job's own variances, read from its baseline.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from joulecut_controller.solve.jitter import Noise
+from joulecut_controller.solve.margin import Statistic
+from joulecut_controller.view import JobView, Window
+from joulecut_controller.workload import Pipeline
+
+# Less makes a plan late by less than 0.02 %, and costs as much to compute as more does.
+OPERATION_MIN = 0.0005
+# A job with more has something else than jitter, and its graph would not explain it.
+OPERATION_MAX = 0.2
+GPU_MIN = 0.0005
+# Variances are held while new ones are within this: from 30 iterations a standard deviation is
+# known to an eighth, and every change means to solve anew.
+HELD_RATIO = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """The variances, and which statistic of the iteration time is held to the target."""
+
+    noise: Noise = field(default_factory=Noise)
+    statistic: Statistic = "mean"
+
+    @property
+    def still(self) -> bool:
+        """Whether every iteration takes as long as the model says."""
+        noise = self.noise
+        return not (noise.operation or noise.gpu or noise.communication_s)
+
+
+STILL = Jitter()
+
+
+def jitter_of(job: JobView, held: Jitter | None) -> Jitter:
+    """As measured at default clocks; `held` while it says the same within what is known."""
+    pipeline, baseline = job.policy.pipeline, job.baseline
+    if pipeline is None or baseline is None:
+        return STILL
+    operation, gpu = _operation(baseline, pipeline), baseline.gpu_sd_ratio or 0.0
+    noise = Noise(
+        operation=operation if operation >= OPERATION_MIN else 0.0,
+        gpu=min(gpu, _iteration(baseline)) if gpu >= GPU_MIN else 0.0,
+        siblings=pipeline.data_parallel,
+    )
+    seen = Jitter(noise, job.policy.slo.statistic)
+    return held if held is not None and _near(held, seen) else seen
+
+
+def _iteration(window: Window) -> float:
+    return window.time_sd_s / window.time_mean_s
+
+
+def _operation(window: Window, pipeline: Pipeline) -> float:
+    """Relative standard deviation of one operation.
+
+    Along the longest path deviations of some 2 (M + S - 1) operations average out; an iteration
+    varies for other reasons too, so this is the most it can be, and all there is where the job
+    reports no operations.
+    """
+    along = 2.0 * (pipeline.microbatches + pipeline.stages - 1)
+    most = min(OPERATION_MAX, _iteration(window) * math.sqrt(along))
+    told = window.operation_sd_ratio
+    return most if told is None else min(told, OPERATION_MAX)
+
+
+def _near(held: Jitter, seen: Jitter) -> bool:
+    if (held.statistic, held.noise.siblings) != (seen.statistic, seen.noise.siblings):
+        return False
+    pairs = (
+        (held.noise.operation, seen.noise.operation, OPERATION_MIN),
+        (held.noise.gpu, seen.noise.gpu, GPU_MIN),
+    )
+    return all(abs(a - b) <= max(HELD_RATIO * a, least) for a, b, least in pairs)

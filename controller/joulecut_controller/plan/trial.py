@@ -1,0 +1,65 @@
+"""Advice made into a plan: the same object that the planner makes, with less behind it.
+
+No profile stands behind these clocks, so the plan carries no solution and no bound, and its
+reason says what is tried and why. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joulecut_controller.plan.advice import Advice
+from joulecut_controller.plan.plan import Action, Forecast, verb_of
+from joulecut_controller.plan.probing import STEP_RATIO, Facts
+from joulecut_controller.view import JobView
+
+UNBOUNDED_GAP = 1.0  # nothing is known about how good the best plan would be
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Clocks to run for at least a window. `reach_mhz` bounds what may be asked by stage."""
+
+    actions: tuple[Action, ...]
+    forecast: Forecast
+    deadline_s: float
+    reach_mhz: tuple[int, ...]
+
+
+def trial_of(
+    job: JobView, facts: Facts, advice: Advice, running: Mapping[str, int]
+) -> Trial | None:
+    """None where the advice changes nothing or has no figures."""
+    figures = (advice.time_s, advice.energy_j, advice.baseline_time_s, advice.baseline_energy_j)
+    time_s, energy_j, base_s, base_j = figures
+    if not advice.changes or advice.deadline_s is None:
+        return None
+    if time_s is None or energy_j is None or base_s is None or base_j is None:
+        return None
+    width = max(map(len, job.stages))
+    top = facts.ground.clock_max_mhz
+    actions = []
+    for stage, uuids in enumerate(job.stages):
+        asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.ground.default_mhz[stage]
+        why = advice.reason if stage == advice.stage else f"{advice.verdict}: as learnt so far"
+        for uuid in uuids:
+            held_mhz = running.get(uuid, 0)
+            verb, clock_mhz = verb_of(
+                asked_mhz, held_mhz or default_mhz, default_mhz, bool(held_mhz)
+            )
+            actions.append(Action(uuid, stage, verb, clock_mhz, why))
+    if all(action.verb == "hold" for action in actions):
+        return None
+    lowest = min(advice.lowest_mhz)
+    return Trial(
+        actions=tuple(actions),
+        forecast=Forecast(
+            iteration_time_s=time_s,
+            energy_j=width * energy_j,
+            baseline_time_s=base_s,
+            baseline_energy_j=width * base_j,
+            lower_bound_j=0.0,
+            gap_ratio=UNBOUNDED_GAP,
+        ),
+        deadline_s=advice.deadline_s,
+        reach_mhz=tuple(min(int(low - STEP_RATIO * top), lowest) for low in advice.lowest_mhz),
+    )

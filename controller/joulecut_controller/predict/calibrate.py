@@ -1,0 +1,74 @@
+"""How wide a band must be, judged by work that the band was not made from.
+
+Random rows of one workload resemble each other, and bands calibrated on them cover 72-85 %
+of the next workload instead of 90 %. So every workload is judged by what the others showed
+(leave-one-workload-out conformal), and by itself where it is alone.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from joulecut_controller.predict.estimator import NOMINAL
+from joulecut_controller.predict.grid import Floats
+from joulecut_controller.predict.smooth import Smooth
+
+SCALE_MIN = 1.645  # two-sided 90 % of a normal distribution: measurements may be lucky
+SCALES_MIN = 10  # scores from which their own quantile counts
+CLOCKS_MIN = 4  # fewer leave nothing to judge by
+# Half widths where the clocks are too few to judge themselves: what 90 % of the public
+# stages stayed within (docs/predictors.md), alone and with other work of the card at hand.
+FLOORS_ALONE = {1: 0.2, 2: 0.06, 3: 0.04}
+FLOORS_TAUGHT = {1: 0.12, 2: 0.05, 3: 0.03}
+# The form took three numbers of a time curve (t_fmax, k, f_cap) from the same clocks.
+FREE_NUMBERS = 3
+FLOOR = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
+FLOOR_FEW, CLOCKS_FEW = 0.004, 12  # between clocks that stand far apart a little more
+
+# Held by the power cap the clock wanders: neighbours on the A40's plateau differ by 0.3-0.7 %.
+FLOOR_CAPPED = 0.01
+
+
+def few_clocks(count: int, *, taught: bool) -> float:
+    """The narrowest half width (a logarithm) that so many clocks can have."""
+    floors = FLOORS_TAUGHT if taught else FLOORS_ALONE
+    return floors.get(count, FLOOR_FEW if count < CLOCKS_FEW else FLOOR)
+
+
+def time_scales(workloads: Sequence[str], left: Sequence[Smooth]) -> list[float]:
+    """Standard deviations that each curve's band needs; one per curve, in its order."""
+    scores = [_scores(one) for one in left]
+    scales = []
+    for name in workloads:
+        others = _pool(s for s, other in zip(scores, workloads, strict=True) if other != name)
+        own = _pool(s for s, other in zip(scores, workloads, strict=True) if other == name)
+        scales.append(max(SCALE_MIN, _quantile(others), _quantile(own)))
+    return scales
+
+
+def _scores(one: Smooth) -> Floats:
+    """What each inner clock is off by, in standard deviations, when it is left out.
+
+    The outermost clocks are left out of this: nothing is chosen beyond them.
+    """
+    if one.clocks_mhz.size < CLOCKS_MIN:
+        return np.zeros(0)
+    clocks = one.clocks_mhz.size
+    return one.left_out()[1:-1] * float(np.sqrt(clocks / (clocks - FREE_NUMBERS)))
+
+
+def _pool(parts: Iterable[Floats]) -> Floats:
+    found = list(parts)
+    return np.concatenate(found) if found else np.zeros(0)
+
+
+def _quantile(scores: Floats) -> float:
+    """The conformal quantile: the next larger of so many; 0 where there are too few.
+
+    Stages with the same rows have the same scores, which count once.
+    """
+    scores = np.unique(scores)
+    if scores.size < SCALES_MIN:
+        return 0.0
+    rank = min(scores.size, int(np.ceil(NOMINAL * (scores.size + 1))))
+    return float(scores[rank - 1])

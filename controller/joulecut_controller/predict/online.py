@@ -1,0 +1,403 @@
+"""The estimator that needs no profile: it learns from running work, and says what it cannot.
+
+`learn` is cheap and happens in the loop: judge, keep, move a bias. Fitting is not, and is
+pure: `snapshot()` goes to a thread, `pooled.refit` makes curves of it, `adopt` puts them
+in force. A GPU's bias carries what happened since.
+
+    reasons = estimator.learn(samples)
+    if estimator.due():
+        taken = estimator.snapshot()
+        fitted = await asyncio.to_thread(refit, taken)      # at the edge
+        estimator.adopt(taken, fitted)
+"""
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from joulecut_controller.predict.admission import Admission, Refusal
+from joulecut_controller.predict.bias import LOG_MAX, Biases, GpuBias
+from joulecut_controller.predict.card import Card, named
+from joulecut_controller.predict.drift import Drift, Watch
+from joulecut_controller.predict.estimator import (
+    Band,
+    Prediction,
+    Sample,
+    Subject,
+    WorkShape,
+    widest,
+)
+from joulecut_controller.predict.evidence import Work
+from joulecut_controller.predict.forest import Fitted, ForestCurve, Grid, stacked
+from joulecut_controller.predict.memory import NOT_A_STATE, dump_snapshot, load_snapshot
+from joulecut_controller.predict.plausible import OTHER_WORK, Plausibility
+from joulecut_controller.predict.pooled import Snapshot, refit
+from joulecut_controller.predict.window import CELLS_MAX, Cell, Reading, Window
+from joulecut_controller.workload import Kind
+
+STATE_VERSION = 1
+REFIT_EVERY = 25  # accepted samples: the public stream experiment's
+Z = 1.645  # two-sided 90 % of a normal distribution
+# Cards of one kind differ by 8 % on average; one that was never seen may be any of them.
+UNSEEN_GPU = 0.08
+STEP_MHZ = 15  # of clock tables: what an observed clock may be off the one asked
+GRIDS_MAX = 512  # curves kept at the clocks last asked for
+CARDS_MAX = 16_384
+WORKLOADS_MAX = 1024
+
+
+class OnlineEstimator:
+    """Learns online from samples of running work; see `estimator.Estimator`."""
+
+    def __init__(self, *, cells_max: int = CELLS_MAX) -> None:
+        self._admission = Admission()
+        self._window = Window(cells_max)
+        self._biases = Biases()
+        self._watch = Watch()
+        self._cards: OrderedDict[str, str] = OrderedDict()
+        self._shapes: OrderedDict[str, WorkShape] = OrderedDict()
+        self._plausibility = Plausibility()
+        self._refused: Counter[str] = Counter()
+        self._separated: Counter[str] = Counter()
+        self._number = 0
+        self._since_snapshot = 0
+        self._new_clock = False
+        self._taken = Snapshot()
+        self._fitted = Fitted()
+        self._expected: dict[tuple[str, int, str, int], _Expected] = {}
+        self._grids: OrderedDict[tuple[Work, tuple[int, ...]], Grid] = OrderedDict()
+
+    # -- learning ------------------------------------------------------------------------
+
+    def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
+        """See `estimator.Estimator`; reasons are counted in `refused`."""
+        return tuple(reason for sample in samples if (reason := self._learn(sample)))
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many samples were refused so far, by reason (`admission.REASONS`)."""
+        return dict(sorted(self._refused.items()))
+
+    @property
+    def separated(self) -> Mapping[str, int]:
+        """Learnt elsewhere than told: clocks never reached, work that changed its shape."""
+        return dict(sorted(self._separated.items()))
+
+    def drifts(self) -> tuple[Drift, ...]:
+        """GPUs that no longer do what their model says, one line each; probe them again."""
+        return self._watch.drifts()
+
+    def forget(self, workload: str) -> None:
+        """The next sample of this workload is the first."""
+        self._window.forget(workload)
+        self._biases.forget(workload)
+        self._watch.forget(workload)
+        self._admission.forget(workload)
+        self._shapes.pop(workload, None)
+        self._plausibility.forget(workload)
+        curves = {w: c for w, c in self._fitted.curves.items() if w.workload != workload}
+        cells = tuple(pair for pair in self._taken.cells if pair[0].workload != workload)
+        self._taken = replace(self._taken, cells=cells)
+        self._fitted = replace(self._fitted, curves=curves)
+        self._grids.clear()
+        self._expected.clear()
+        self._new_clock = True  # curves of other work learnt from this one
+
+    # -- fitting -------------------------------------------------------------------------
+
+    def due(self) -> bool:
+        """Whether a new fit would know more: a clock never seen, or enough samples."""
+        return self._new_clock or self._since_snapshot >= REFIT_EVERY
+
+    def snapshot(self) -> Snapshot:
+        """Everything a fit may know, immutable."""
+        self._since_snapshot, self._new_clock = 0, False
+        return Snapshot(
+            number=self._number,
+            cells=tuple(self._window.cells()),
+            cards=dict(self._cards),
+            shapes=dict(self._shapes),
+        )
+
+    def adopt(self, taken: Snapshot, fitted: Fitted) -> None:
+        """Puts a fit in force and takes every bias anew against it."""
+        alive = {(c.workload, c.stage, c.kind) for c, _ in self._window.cells()}
+        curves = {
+            work: curve
+            for work, curve in fitted.curves.items()
+            if (work.workload, work.stage, work.kind) in alive
+        }
+        self._taken, self._fitted = taken, replace(fitted, curves=curves)
+        self._grids.clear()
+        self._expected.clear()
+        self._watch.refitted()
+        for key, _ in self._biases.items():  # noqa: PERF102 -- its own class, no mapping
+            self._replay(*key)
+
+    # -- predicting ----------------------------------------------------------------------
+
+    def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
+        """See `estimator.Estimator`. Raises ValueError where a clock is not above 0."""
+        return self.predict_many((subject,), clocks_mhz)[0]
+
+    def predict_many(
+        self, subjects: Sequence[Subject], clocks_mhz: tuple[int, ...]
+    ) -> tuple[Prediction | None, ...]:
+        """`predict` for many subjects over one grid of clocks, in one call."""
+        if any(clock <= 0 for clock in clocks_mhz):
+            raise ValueError("clocks must be above 0 MHz")
+        known = [(i, curve) for i, s in enumerate(subjects) if (curve := self._curve(s))]
+        found: list[Prediction | None] = [None] * len(subjects)
+        if not known:
+            return tuple(found)
+        grid = stacked([self._grid(subjects[i], curve, clocks_mhz) for i, curve in known])
+        biases = [self._biases.get(subjects[i].workload, subjects[i].uuid) for i, _ in known]
+        scatter = np.array([self._scatter(subjects[i]) for i, _ in known])
+        factor = np.exp([bias.time.mean for bias in biases])[:, None]
+        power = np.exp([bias.power.mean for bias in biases])[:, None]
+        low_s, high_s = grid.band_s(scatter[:, None])
+        time_s, power_w = grid.time_s * factor, grid.power_w * power
+        low_s, high_s = low_s * factor, high_s * factor
+        for row, (i, _) in enumerate(known):
+            found[i] = Prediction(clocks_mhz, time_s[row], power_w[row], low_s[row], high_s[row])
+        return tuple(found)
+
+    def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
+        """Clocks seen on this work; of a GPU that drifts, those it was seen at since."""
+        if self._curve(subject) is None:
+            return ()
+        cells = self._window.of_work(subject.workload, subject.stage, subject.kind)
+        if self._watch.since(subject.workload, subject.uuid):
+            cells = tuple(cell for cell in cells if cell.uuid == subject.uuid)
+        return tuple(sorted({cell.clock_mhz for cell in cells}))
+
+    def band(self, subject: Subject) -> Band | None:
+        """See `estimator.Estimator`."""
+        known = self.known_clocks_mhz(subject)
+        predicted = self.predict(subject, known) if known else None
+        return None if predicted is None else widest(predicted)
+
+    # -- remembering ---------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything learnt, as JSON-able values."""
+        return {
+            "version": STATE_VERSION,
+            "number": self._number,
+            "since_snapshot": self._since_snapshot,
+            "new_clock": self._new_clock,
+            "admission": self._admission.state(),
+            "window": self._window.state(),
+            "biases": self._biases.state(),
+            "watch": self._watch.state(),
+            "strange": self._plausibility.state(),
+            "refused": self.refused,
+            "separated": self.separated,
+            "now": dump_snapshot(Snapshot(0, (), self._cards, self._shapes)),
+            "taken": dump_snapshot(self._taken),
+            "curves": sorted([w.workload, w.stage, w.kind] for w in self._fitted.curves),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes `state` back: all of it or, with ValueError, nothing. Fits once."""
+        made = OnlineEstimator(cells_max=self._window.cells_max)
+        try:
+            made._take(state)
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            raise ValueError(f"{NOT_A_STATE}: {error}") from None
+        self.__dict__.update(made.__dict__)
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        if state["version"] != STATE_VERSION:
+            raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
+        self._number, self._since_snapshot = int(state["number"]), int(state["since_snapshot"])
+        self._new_clock = bool(state["new_clock"])
+        self._admission.restore(state["admission"]["newest_s"], state["admission"]["seen"])
+        self._window.restore(state["window"])
+        self._biases.restore(state["biases"])
+        self._watch.restore(state["watch"])
+        self._plausibility.restore(state["strange"])
+        self._refused.update({str(k): int(v) for k, v in state["refused"].items()})
+        self._separated.update({str(k): int(v) for k, v in state["separated"].items()})
+        now = load_snapshot(state["now"])
+        self._cards.update(now.cards)
+        self._shapes.update(now.shapes)
+        self._taken = load_snapshot(state["taken"])
+        kept = {(str(w), int(s), str(k)) for w, s, k in state["curves"]}
+        fitted = refit(self._taken)
+        curves = {w: c for w, c in fitted.curves.items() if (w.workload, w.stage, w.kind) in kept}
+        self._fitted = replace(fitted, curves=curves)
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _learn(self, sample: Sample) -> str:
+        """Empty where the sample was taken, else why not."""
+        subject = sample.subject
+        card = self._card(sample)
+        refusal = self._admission.judge(
+            sample,
+            None if card is None else card.power_limit_w,
+            None if card is None else card.clock_max_mhz,
+        )
+        if refusal is not None:
+            self._refused[refusal.reason] += 1
+            return refusal.text
+        self._told(sample)
+        cell = self._cell(sample, card)
+        judged = self._plausibility.judge(sample, cell, self._window)
+        if isinstance(judged, Refusal):
+            self._refused[judged.reason] += 1
+            return judged.text
+        if judged == OTHER_WORK:
+            self.forget(subject.workload)
+            self._separated["shape-changed"] += 1
+        self._number += 1
+        reading = Reading(
+            self._number,
+            sample.time_s,
+            sample.power_w,
+            sample.weight,
+            sample.temperature_c or 0.0,
+            sample.clock_mhz,
+        )
+        drifted = self._compare(cell, reading)
+        self._new_clock |= self._window.add(cell, reading)
+        self._since_snapshot += 1
+        self._move(cell, reading)
+        if drifted:
+            since = self._watch.since(subject.workload, subject.uuid)
+            self._window.forget_before(subject.workload, subject.uuid, since)
+            self._replay(subject.workload, subject.uuid)
+            self._new_clock = True
+        return ""
+
+    def _card(self, sample: Sample) -> Card | None:
+        if sample.card:
+            self._cards[sample.subject.uuid] = sample.card
+            self._cards.move_to_end(sample.subject.uuid)
+            while len(self._cards) > CARDS_MAX:
+                self._cards.popitem(last=False)
+        return named(self._cards.get(sample.subject.uuid, ""))
+
+    def _told(self, sample: Sample) -> None:
+        """A job that says it computes something else now begins anew."""
+        if sample.shape is None:
+            return
+        workload = sample.subject.workload
+        known = self._shapes.get(workload)
+        if known is not None and known != sample.shape:
+            self.forget(workload)
+            self._separated["shape-changed"] += 1
+        self._shapes[workload] = sample.shape
+        self._shapes.move_to_end(workload)
+        while len(self._shapes) > WORKLOADS_MAX:
+            self._shapes.popitem(last=False)
+
+    def _cell(self, sample: Sample, card: Card | None) -> Cell:
+        """A clock held by the cap is the one asked; one not reached is the one observed."""
+        clock_mhz, asked_mhz = sample.clock_mhz, sample.asked_mhz
+        if sample.capped:
+            highest = None if card is None else card.clock_max_mhz
+            clock_mhz = asked_mhz or highest or clock_mhz
+        elif asked_mhz is not None and abs(asked_mhz - clock_mhz) <= STEP_MHZ:
+            clock_mhz = asked_mhz
+        elif asked_mhz is not None:
+            self._separated["clock-not-reached"] += 1
+        subject = sample.subject
+        return Cell(
+            subject.workload, subject.uuid, subject.stage, subject.kind, clock_mhz, sample.capped
+        )
+
+    def _curve(self, subject: Subject) -> ForestCurve | None:
+        return self._fitted.curve(Work(subject.workload, subject.stage, subject.kind))
+
+    def _grid(self, subject: Subject, curve: ForestCurve, clocks_mhz: tuple[int, ...]) -> Grid:
+        key = (Work(subject.workload, subject.stage, subject.kind), clocks_mhz)
+        grid = self._grids.get(key)
+        if grid is None:
+            grid = self._grids[key] = curve.grid(np.asarray(clocks_mhz, dtype=np.float64))
+            while len(self._grids) > GRIDS_MAX:
+                self._grids.popitem(last=False)
+        return grid
+
+    def _scatter(self, subject: Subject) -> float:
+        """Half width that a GPU adds to the band of its work."""
+        drift = self._watch.half(subject.workload, subject.uuid)
+        bias = self._biases.get(subject.workload, subject.uuid).time
+        if not bias.count:
+            return UNSEEN_GPU
+        return max(drift, Z * math.sqrt(bias.variance / max(1.0, bias.count)))
+
+    def _expect(self, cell: Cell) -> "_Expected | None":
+        """What the curve in force says of a cell; None without one."""
+        key = (cell.workload, cell.stage, cell.kind, cell.clock_mhz)
+        found = self._expected.get(key)
+        if found is not None:
+            return found
+        work = Work(cell.workload, cell.stage, cast("Kind", cell.kind))
+        curve = self._fitted.curve(work)
+        if curve is None:
+            return None
+        grid = curve.grid(np.array([cell.clock_mhz], dtype=np.float64))
+        low_s, high_s = grid.band_s(Z * self._fitted.scatter)
+        middle_s = float(grid.time_s[0])
+        if len(self._expected) >= self._window.cells_max:
+            self._expected.clear()
+        self._expected[key] = found = _Expected(
+            time=math.log(middle_s),
+            power=math.log(float(grid.power_w[0])),
+            low=math.log(float(low_s[0]) / middle_s),
+            high=math.log(float(high_s[0]) / middle_s),
+        )
+        return found
+
+    def _move(self, cell: Cell, reading: Reading) -> None:
+        """Moves the bias of a GPU by one reading; without a curve it stays where it is."""
+        expected = self._expect(cell)
+        old = self._biases.get(cell.workload, cell.uuid)
+        if expected is None:
+            self._biases.put(cell.workload, cell.uuid, old)  # so that a fit finds whom to replay
+            return
+        off = math.log(reading.time_s) - expected.time
+        time = old.time.after(max(-LOG_MAX, min(LOG_MAX, off)), reading.weight)
+        power = old.power
+        if reading.power_w is not None:
+            off = math.log(reading.power_w) - expected.power
+            power = power.after(max(-LOG_MAX, min(LOG_MAX, off)), reading.weight)
+        self._biases.put(cell.workload, cell.uuid, GpuBias(time, power))
+
+    def _replay(self, workload: str, uuid: str) -> None:
+        """Takes a bias anew from the readings at hand, against the curves in force."""
+        self._biases.put(workload, uuid, GpuBias())
+        for cell, reading in self._window.of_gpu(workload, uuid):
+            self._move(cell, reading)
+
+    def _compare(self, cell: Cell, reading: Reading) -> bool:
+        """Whether this reading makes it a drift: judged first, learnt afterwards."""
+        expected = self._expect(cell)
+        if expected is None:
+            return False
+        error = math.log(reading.time_s) - expected.time
+        error -= self._biases.get(cell.workload, cell.uuid).time.mean
+        return self._watch.saw(
+            cell.workload,
+            cell.uuid,
+            error=error,
+            outside=not expected.low <= error <= expected.high,
+            clock_mhz=cell.clock_mhz,
+            number=reading.number,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Logarithms: time and power of a cell, and how far one reading may lie off."""
+
+    time: float
+    power: float
+    low: float
+    high: float

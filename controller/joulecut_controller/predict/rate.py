@@ -1,0 +1,309 @@
+"""What a job without any profile costs at other clocks, from its rate and its energy alone.
+
+A job that tells no more than how long its iterations take (L1), or its busy seconds as well
+(L2), is described by the physics of its schedule: each stage works for a while at default
+clocks, a share of that follows the clock, and the schedule's longest path makes an iteration
+of it; power follows the clock's voltage. What that cannot say stays as a residual. Every
+prediction has a standard deviation, and decisions stand on that, not on the mean alone. Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_controller.predict.rate_fit import Block, Fitted, Floats, Prior, fit, slopes_of
+from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.workload import KINDS, Pipeline
+
+# Prior mean and standard deviation of what differs between jobs and cards.
+CLOCK_SHARE = (0.7, 0.3)  # k: 0.25-0.93 on the public A100 and A40 sweeps
+CLOCK_SHARE_STAGE = 0.04  # ... of stages of one job: within 0.03 there
+TIME_SD = 0.5  # of the logarithm; the first reading settles it
+STAGE_SD = 0.12  # a language-model head makes the last stage 7 % longer there
+STATIC_SHARE = (0.22, 0.12)  # of the power while working: 0.09 on A100, 0.34 on A40
+KNEE = (0.72, 0.09)  # of the highest clock: 0.79, 0.65, Hopper 0.51
+VOLT_SLOPE = (1.0, 0.3)  # per highest clock: 1.03 and 1.14, Hopper 0.8
+GPU_POWER_SD = 0.08  # GPUs of one kind differ by 8 % (public sweeps)
+BLOCKING_SD = 0.05
+BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
+FORWARD_SHARE = 1.0 / 3.0  # a backward is two products for a forward's one
+PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
+# What the form cannot say, and over which distance (of the highest clock) it is alike.
+TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
+BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
+ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
+BUSY_NOISE = 0.001  # thousands of operations went into the mean of a window
+ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
+TIME_NOISE_MIN = 1e-4
+MISFIT_MAX = 1.5  # above this, per measurement, the residual is taken to be larger
+WIDER_MAX = 10.0
+POWER_MIN_W = 1.0  # no card draws less; keeps logarithms of a hopeless guess finite
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One window of iterations under one set of clocks (MHz, observed, by stage).
+
+    `energy_j` is per iteration and GPU, by stage; `busy_s` the mean seconds of one operation by
+    stage and kind (order of `workload.KINDS`), empty at L1.
+    """
+
+    clocks_mhz: tuple[int, ...]
+    iterations: int
+    time_s: float
+    time_sd_s: float
+    energy_j: tuple[float, ...]
+    busy_s: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def stderr_ratio(self) -> float:
+        return float(max(TIME_NOISE_MIN, self.time_sd_s / self.time_s / self.iterations**0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What is known without measuring. `default_mhz` is what each stage is seen to run at
+    without a lock: under a power cap that is below the highest clock.
+    """
+
+    pipeline: Pipeline
+    default_mhz: tuple[int, ...]
+    clock_max_mhz: int
+    blocking_power_w: float  # 0 where nobody said
+
+
+class RateModel:
+    """A fit to readings of one job, at least one. `detailed` says that busy times were told."""
+
+    def __init__(self, ground: Ground, readings: Sequence[Reading], paths: Paths) -> None:
+        self._ground, self._paths = ground, paths
+        self._readings = tuple(readings)
+        self.detailed = all(reading.busy_s for reading in readings)
+        self._clocks = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
+        self._default = np.array(ground.default_mhz, dtype=np.float64)
+        self._times = self._fit_times()
+        self._energies = self._fit_energies()
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def time_s(self, clocks_mhz: Floats) -> Floats:
+        """Mean iteration time at each row of clocks (m, stages), residual included."""
+        plain = self._log_times(self._times.numbers[:, None], clocks_mhz)[: len(clocks_mhz), 0]
+        return np.asarray(np.exp(plain + self._times.residual(0, self._near(clocks_mhz))))
+
+    def time_doubt(self, clocks_mhz: Floats) -> Floats:
+        """Standard deviation of the same as a ratio."""
+
+        def model(numbers: Floats) -> Floats:
+            return self._log_times(numbers, clocks_mhz)[: len(clocks_mhz)]
+
+        variance = self._times.variance(
+            0,
+            self._near(clocks_mhz),
+            (self._wider * TIME_RESIDUAL) ** 2,
+            slopes_of(model, self._times.numbers, self._times.steps),
+        )
+        return np.asarray(np.sqrt(variance))
+
+    def energy_j(self, clocks_mhz: Floats) -> Floats:
+        """Joules per iteration of one GPU per stage: (m, stages)."""
+        logs = self._log_energies(
+            self._energies.numbers[:, None], clocks_mhz, self.time_s(clocks_mhz)
+        )[:, :, 0]
+        for stage in range(self._stages):
+            near = self._near_one(clocks_mhz, stage, ENERGY_RESIDUAL, ENERGY_REACH)
+            logs[stage] += self._energies.residual(stage, near)
+        return np.asarray(np.exp(logs).T)
+
+    def energy_doubt_j(self, clocks_mhz: Floats) -> Floats:
+        """Standard deviation of their sum, in joules: (m,)."""
+        time_s, count = self.time_s(clocks_mhz), len(clocks_mhz)
+
+        def model(numbers: Floats) -> Floats:
+            logs: Floats = self._log_energies(numbers, clocks_mhz, time_s)
+            return np.asarray(logs.reshape(self._stages * count, -1))
+
+        slopes = slopes_of(model, self._energies.numbers, self._energies.steps)
+        mean_j = self.energy_j(clocks_mhz)
+        variance = np.zeros(count)
+        for stage in range(self._stages):
+            near = self._near_one(clocks_mhz, stage, ENERGY_RESIDUAL, ENERGY_REACH)
+            own = self._energies.variance(
+                stage, near, ENERGY_RESIDUAL**2, slopes[stage * count : (stage + 1) * count]
+            )
+            variance += own * mean_j[:, stage] ** 2
+        return np.asarray(np.sqrt(variance))
+
+    @property
+    def default_mhz(self) -> tuple[int, ...]:
+        """Clocks above these, by stage, make no difference."""
+        return self._ground.default_mhz
+
+    @property
+    def clock_share(self) -> tuple[float, float]:
+        """The share of the work that follows the clock, and its standard deviation."""
+        at = len(self._kinds)
+        own = self._times.covariance[at : 2 * at, at : 2 * at]
+        return float(self._times.numbers[at : 2 * at].mean()), float(np.sqrt(np.diag(own)).mean())
+
+    def busy_s(self, clocks_mhz: Floats) -> Floats:
+        """Seconds that each stage works per iteration: (m, stages)."""
+        each = np.exp(self._log_busy(self._times.numbers[:, None], clocks_mhz))[..., 0]
+        microbatches = self._ground.pipeline.microbatches
+        return np.asarray(each.sum(axis=1).T * microbatches)
+
+    # -- time --------------------------------------------------------------------------------
+
+    @property
+    def _stages(self) -> int:
+        return self._ground.pipeline.stages
+
+    @property
+    def _kinds(self) -> range:
+        return range(len(KINDS) if self.detailed else 1)
+
+    def _log_busy(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
+        """log seconds of one operation: (stages, kinds, m, guesses). At L1 one kind is both."""
+        kinds, stages = len(self._kinds), self._stages
+        scale, share = numbers[:kinds], numbers[kinds : 2 * kinds]
+        own = numbers[2 * kinds : 2 * kinds + stages * kinds].reshape(stages, kinds, -1)
+        lean = numbers[2 * kinds + stages * kinds : -1].reshape(stages, kinds, -1)
+        stretch = (self._default / np.minimum(clocks_mhz, self._default)).T - 1.0
+        followed = (share + lean)[:, :, None, :] * stretch[:, None, :, None]
+        return np.asarray((scale + own)[:, :, None, :] + np.log(np.maximum(1.0 + followed, 0.05)))
+
+    def _log_times(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
+        """log iteration times (m rows), then log busy times by stage and kind where told."""
+        busy = self._log_busy(numbers, clocks_mhz)
+        stages, kinds, count, guesses = busy.shape
+        each = np.exp(busy)
+        if not self.detailed:
+            each = np.concatenate([FORWARD_SHARE * each, (1.0 - FORWARD_SHARE) * each], axis=1)
+        paths = self._paths.iteration_s(each.reshape(stages, len(KINDS), count * guesses))
+        times: Floats = np.log(paths).reshape(count, guesses) + numbers[-1]
+        if not self.detailed:
+            return np.asarray(times)
+        return np.concatenate([times, busy.reshape(stages * kinds * count, guesses)])
+
+    def _fit_times(self) -> Fitted:
+        first, pipeline = self._readings[0], self._ground.pipeline
+        kinds, stages, count = len(self._kinds), self._stages, len(self._readings)
+        if self.detailed:
+            scale = np.log(np.mean(first.busy_s, axis=0))
+        else:
+            scale = np.log([first.time_s / (pipeline.microbatches + stages - 1)])
+        spread = stages * kinds
+        mean = np.concatenate([scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread + 1)])
+        sd = np.concatenate(
+            [
+                [TIME_SD] * kinds,
+                [CLOCK_SHARE[1]] * kinds,
+                [STAGE_SD] * spread,
+                [CLOCK_SHARE_STAGE] * spread,
+                [PACE_SD if self.detailed else 1e-6],
+            ]
+        )
+        self._wider, prior = 1.0, Prior(mean, sd)
+
+        def model(numbers: Floats) -> Floats:
+            return self._log_times(numbers, self._clocks)
+
+        fitted = fit(model, prior, self._time_blocks())
+        white = fitted.whiteners[0] @ fitted.leftovers[0]
+        misfit = float(white @ white) / count
+        if misfit > MISFIT_MAX:
+            self._wider = float(min(WIDER_MAX, np.sqrt(misfit)))
+            fitted = fit(model, prior, self._time_blocks())
+        return fitted
+
+    def _time_blocks(self) -> list[Block]:
+        count = len(self._readings)
+        noise = np.array([reading.stderr_ratio**2 for reading in self._readings])
+        measured = np.log([reading.time_s for reading in self._readings])
+        blocks = [Block(np.arange(count), measured, noise, self._near(self._clocks))]
+        if not self.detailed:
+            return blocks
+        at = count
+        for stage in range(self._stages):
+            for kind in self._kinds:
+                told = np.log([reading.busy_s[stage][kind] for reading in self._readings])
+                near = self._near_one(self._clocks, stage, BUSY_RESIDUAL, BUSY_REACH)
+                rows = np.arange(at, at + count)
+                blocks.append(Block(rows, told, np.full(count, BUSY_NOISE**2), near))
+                at += count
+        return blocks
+
+    # -- energy ------------------------------------------------------------------------------
+
+    def _log_energies(self, numbers: Floats, clocks_mhz: Floats, time_s: Floats) -> Floats:
+        """log joules per iteration: (stages, m, guesses)."""
+        stages, top = self._stages, float(self._ground.clock_max_mhz)
+        scale, static, knee, slope = numbers[:4]
+        own, blocking = numbers[4 : 4 + stages], numbers[4 + stages :]
+        ratio = np.minimum(clocks_mhz, self._default).T[:, :, None] / top
+        default = (self._default / top)[:, None, None]
+
+        def swing(at: Floats) -> Floats:
+            return np.asarray(at * (1.0 + slope * np.maximum(0.0, at - knee)) ** 2)
+
+        watts = np.exp(scale + own)[:, None, :] * (
+            static + (1.0 - static) * swing(ratio) / swing(default)
+        )
+        busy_s = np.minimum(self.busy_s(clocks_mhz), time_s[:, None]).T[:, :, None]
+        waiting_w = self._blocking_w * np.exp(blocking)[:, None, :]
+        joules = watts * busy_s + waiting_w * (time_s[None, :, None] - busy_s)
+        return np.asarray(np.log(np.maximum(joules, POWER_MIN_W * time_s[None, :, None])))
+
+    def _fit_energies(self) -> Fitted:
+        first, stages, count = self._readings[0], self._stages, len(self._readings)
+        mean_w = float(np.mean(first.energy_j)) / first.time_s
+        told = self._ground.blocking_power_w > 0.0
+        self._blocking_w = self._ground.blocking_power_w if told else BLOCKING_UNKNOWN[0] * mean_w
+        mean = np.concatenate(
+            [
+                [np.log(mean_w), STATIC_SHARE[0], KNEE[0], VOLT_SLOPE[0]],
+                np.zeros(2 * stages),
+            ]
+        )
+        sd = np.concatenate(
+            [
+                [TIME_SD, STATIC_SHARE[1], KNEE[1], VOLT_SLOPE[1]],
+                [GPU_POWER_SD] * stages,
+                [BLOCKING_SD if told else BLOCKING_UNKNOWN[1]] * stages,
+            ]
+        )
+        times = np.array([reading.time_s for reading in self._readings])
+
+        def model(numbers: Floats) -> Floats:
+            logs = self._log_energies(numbers, self._clocks, times)
+            return logs.reshape(stages * count, -1)
+
+        blocks = [
+            Block(
+                np.arange(stage * count, (stage + 1) * count),
+                np.log([reading.energy_j[stage] for reading in self._readings]),
+                np.array([ENERGY_NOISE**2 + r.stderr_ratio**2 for r in self._readings]),
+                self._near_one(self._clocks, stage, ENERGY_RESIDUAL, ENERGY_REACH),
+            )
+            for stage in range(stages)
+        ]
+        return fit(model, Prior(mean, sd), blocks)
+
+    # -- nearness ----------------------------------------------------------------------------
+
+    def _near(self, clocks_mhz: Floats) -> Floats:
+        """Covariance of the time residual between rows of clocks and the readings: (m, n)."""
+        apart = (self._seen(clocks_mhz)[:, None, :] - self._seen(self._clocks)) / TIME_REACH
+        return np.asarray(
+            (self._wider * TIME_RESIDUAL) ** 2 * np.exp(-0.5 * (apart**2).sum(axis=2))
+        )
+
+    def _near_one(self, clocks_mhz: Floats, stage: int, sd: float, reach: float) -> Floats:
+        """The same of what depends on one stage's own clock."""
+        here = self._seen(clocks_mhz)[:, None, stage]
+        apart = (here - self._seen(self._clocks)[None, :, stage]) / reach
+        return np.asarray(sd**2 * np.exp(-0.5 * apart**2))
+
+    def _seen(self, clocks_mhz: Floats) -> Floats:
+        return np.asarray(np.minimum(clocks_mhz, self._default) / self._ground.clock_max_mhz)

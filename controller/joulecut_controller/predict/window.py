@@ -1,0 +1,131 @@
+"""What running work has shown lately, at every clock it was seen at: bounded, and fair.
+
+One sliding window over all samples would forget every other clock while a job dwells at
+one; so each (GPU, work, clock) keeps its own last few readings, and the cell that was
+longest without any goes first. Memory is bounded whatever the uptime.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+READINGS_MAX = 16  # per cell: noise of 2 % averages to 0.5 %, and a drift is soon followed
+CELLS_MAX = 4096  # 128 GPUs with two kinds of work at 16 clocks
+REPLAYED_MAX = 32  # readings that a bias is taken from anew: beyond, they count under 4 %
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One accepted sample, numbered in the order they came."""
+
+    number: int
+    time_s: float
+    power_w: float | None
+    weight: float
+    temperature_c: float  # zero: not told
+    observed_mhz: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """Where readings are kept. `capped`: the clock was asked, the power cap held it lower."""
+
+    workload: str
+    uuid: str
+    stage: int
+    kind: str
+    clock_mhz: int
+    capped: bool
+
+
+class Window:
+    """The last readings of every cell."""
+
+    def __init__(self, cells_max: int = CELLS_MAX) -> None:
+        self.cells_max = cells_max
+        self._cells: OrderedDict[Cell, deque[Reading]] = OrderedDict()
+        self._of_work: dict[tuple[str, int, str], dict[Cell, None]] = {}
+        self._of_gpu: dict[tuple[str, str], dict[Cell, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __contains__(self, cell: object) -> bool:
+        return cell in self._cells
+
+    def add(self, cell: Cell, reading: Reading) -> bool:
+        """Keeps it; true where the cell is new."""
+        readings = self._cells.get(cell)
+        fresh = readings is None
+        if readings is None:
+            readings = self._cells[cell] = deque(maxlen=READINGS_MAX)
+            self._of_work.setdefault((cell.workload, cell.stage, cell.kind), {})[cell] = None
+            self._of_gpu.setdefault((cell.workload, cell.uuid), {})[cell] = None
+        readings.append(reading)
+        self._cells.move_to_end(cell)
+        while len(self._cells) > self.cells_max:
+            self._drop(next(iter(self._cells)))
+        return fresh
+
+    def cells(self) -> Iterable[tuple[Cell, tuple[Reading, ...]]]:
+        """The one longest without a reading first."""
+        return [(cell, tuple(readings)) for cell, readings in self._cells.items()]
+
+    def of_work(self, workload: str, stage: int, kind: str) -> tuple[Cell, ...]:
+        return tuple(self._of_work.get((workload, stage, kind), ()))
+
+    def last(self, cell: Cell) -> tuple[Reading, ...]:
+        """Oldest first."""
+        return tuple(self._cells[cell])
+
+    def of_gpu(self, workload: str, uuid: str) -> list[tuple[Cell, Reading]]:
+        """The latest readings of a GPU on a workload, in the order they came."""
+        found = [
+            (cell, reading)
+            for cell in self._of_gpu.get((workload, uuid), ())
+            for reading in self._cells[cell]
+        ]
+        return sorted(found, key=lambda pair: pair[1].number)[-REPLAYED_MAX:]
+
+    def forget(self, workload: str) -> None:
+        for cell in [cell for cell in self._cells if cell.workload == workload]:
+            self._drop(cell)
+
+    def forget_before(self, workload: str, uuid: str, number: int) -> None:
+        """Drops what a GPU showed on a workload before reading `number`."""
+        for cell in tuple(self._of_gpu.get((workload, uuid), ())):
+            readings = self._cells[cell]
+            while readings and readings[0].number < number:
+                readings.popleft()
+            if not readings:
+                self._drop(cell)
+
+    def state(self) -> list[list[Any]]:
+        return [
+            [
+                [c.workload, c.uuid, c.stage, c.kind, c.clock_mhz, c.capped],
+                [
+                    [r.number, r.time_s, r.power_w, r.weight, r.temperature_c, r.observed_mhz]
+                    for r in readings
+                ],
+            ]
+            for c, readings in self._cells.items()
+        ]
+
+    def restore(self, rows: Iterable[Iterable[Any]]) -> None:
+        for key, readings in rows:
+            cell = Cell(*key)
+            for reading in readings:
+                self.add(cell, Reading(*reading))
+
+    def _drop(self, cell: Cell) -> None:
+        del self._cells[cell]
+        indices: tuple[tuple[dict[Any, dict[Cell, None]], Any], ...] = (
+            (self._of_work, (cell.workload, cell.stage, cell.kind)),
+            (self._of_gpu, (cell.workload, cell.uuid)),
+        )
+        for index, key in indices:
+            del index[key][cell]
+            if not index[key]:
+                del index[key]

@@ -1,0 +1,129 @@
+"""The power budget of the policy, shared out anew when something it rests on changed.
+
+What jobs that are not slowed draw is measured; what the others will draw is predicted by
+their frontiers. Jobs that are only advised take part in an allocation of their own, in which
+all follow the advice: nobody who is controlled relies on advice that nobody follows.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecut_controller.board import FrontierPoint
+from joulecut_controller.plan.budget import Claim, Point, Shares, shares
+from joulecut_controller.view import JobView
+
+FIXED_STEP_RATIO = 0.01  # of the limit: measured power that moved less is the same
+OWN_STEP_RATIO = 0.001  # a deadline that moved less is the same, as for a plan
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One job of the policy in one pass; without a frontier it cannot be slowed yet."""
+
+    view: JobView
+    frontier: tuple[FrontierPoint, ...] = ()
+    digest: str = ""  # of the costs that the frontier is of
+
+    @property
+    def name(self) -> str:
+        return self.view.policy.name
+
+    @property
+    def enforced(self) -> bool:
+        return self.view.policy.mode == "enforce"
+
+    def own_s(self) -> float | None:
+        """The deadline of its own target for the mean iteration; None before a baseline."""
+        baseline, slo = self.view.baseline, self.view.policy.slo
+        if baseline is None:
+            return None
+        beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
+        return slo.deadline_s(baseline.time_mean_s + beyond_s) - beyond_s
+
+    def drawn_w(self, host_power_w: float) -> float:
+        """Measured, hosts included; of a job of which nothing was measured, the hosts."""
+        window = self.view.current or self.view.baseline
+        power_w = window.power_w if window else None
+        return (power_w or 0.0) + host_power_w * sum(map(len, self.view.stages))
+
+    def claim(self) -> Claim | None:
+        own_s = self.own_s()
+        if own_s is None or not self.frontier or self.view.policy.mode == "off":
+            return None
+        # Hosts are in the frontier's energies already: planning charges them.
+        points = (Point(p.iteration_time_s, p.energy_j / p.iteration_time_s) for p in self.frontier)
+        return Claim(self.name, self.view.policy.weight, own_s, tuple(points))
+
+
+class Budgets:
+    """The newest allocation."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._deadline_s: Mapping[str, float] = {}
+        self.shares: Shares | None = None
+
+    @property
+    def complaint(self) -> str:
+        return self.shares.complaint if self.shares else ""
+
+    def deadline_s(self, job: str) -> float | None:
+        """The mean iteration time that the budget asks of a job; None: its own target stands."""
+        return self._deadline_s.get(job)
+
+    def settle(self, limit_w: float | None, parties: Sequence[Party], host_power_w: float) -> str:
+        """Shares the limit out. Answers a sentence where the story changed, else nothing."""
+        if limit_w is None:
+            told = "the power budget was lifted" if self.shares else ""
+            self._key, self._deadline_s, self.shares = (), {}, None
+            return told
+        rests_on = (_rests_on(party, limit_w, host_power_w) for party in parties)
+        key = (limit_w, host_power_w, *rests_on)
+        if key == self._key:
+            return ""
+        self._key, before = key, self.shares
+        binding = _shared(limit_w, parties, host_power_w, advised=False)
+        advice = _shared(limit_w, parties, host_power_w, advised=True)
+        enforced = {party.name for party in parties if party.enforced}
+        self._deadline_s = {
+            name: time_s
+            for found, of_these in ((binding, True), (advice, False))
+            for name, time_s in found.deadline_s.items()
+            if (name in enforced) == of_these
+        }
+        self.shares = binding if enforced else advice
+        return _told(before, self.shares)
+
+
+def _rests_on(party: Party, limit_w: float, host_power_w: float) -> tuple[object, ...]:
+    """What the allocation takes from a job, in steps below which a difference is noise."""
+    policy, own_s, claims = party.view.policy, party.own_s(), party.claim() is not None
+    # What a controlled job draws now is predicted anyway, and moves with its clocks.
+    drawn_w = 0.0 if claims and party.enforced else party.drawn_w(host_power_w)
+    fixed = round(drawn_w / (FIXED_STEP_RATIO * limit_w))
+    own = None if own_s is None else round(math.log(own_s) / OWN_STEP_RATIO)
+    return party.name, policy.mode, policy.weight, party.digest, claims, fixed, own
+
+
+def _shared(
+    limit_w: float, parties: Sequence[Party], host_power_w: float, *, advised: bool
+) -> Shares:
+    claims, fixed_w = [], 0.0
+    for party in parties:
+        claim = party.claim()
+        if claim is not None and (party.enforced or advised):
+            claims.append(claim)
+        else:
+            fixed_w += party.drawn_w(host_power_w)
+    return shares(limit_w, claims, fixed_w)
+
+
+def _told(before: Shares | None, now: Shares) -> str:
+    if now.complaint:
+        return "" if before is not None and before.complaint else now.complaint
+    slowed = sorted(now.deadline_s)
+    if before is not None and not before.complaint and sorted(before.deadline_s) == slowed:
+        return ""
+    asks = f"slows {', '.join(slowed)}" if slowed else "asks nothing of any job"
+    return f"the power budget of {now.limit_w:.6g} W {asks}: {now.power_w:.6g} W predicted"

@@ -1,0 +1,52 @@
+"""Machine code for the solver, made ready while the first baseline is measured.
+
+After an install the solver's inner loops have to be compiled, fifteen seconds of work. In a pass
+they would hold up the first plan, and in a thread of this process everything else: so another
+process compiles them to disk, and this one only loads them.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+from joulecut_controller.solve.compiled import kept
+from joulecut_controller.solve.warmup import warm_up
+
+MODULE = "joulecut_controller.solve.warmup"
+WAIT = "the solver is being compiled, once after an install: no plan yet"
+
+
+class Warming:
+    """`wait` says why no plan can be made yet; empty once the solver is ready.
+
+    `stored` tells whether machine code is on disk already; `load` makes the solver ready in
+    this process, from disk or, where nothing can be written there, by compiling.
+    """
+
+    def __init__(
+        self, stored: Callable[[], bool] = kept, load: Callable[[], None] = warm_up
+    ) -> None:
+        self._stored, self._load = stored, load
+        self.wait = WAIT
+
+    async def run(self) -> None:
+        """Makes ready, in the background; stopped, it leaves no process behind."""
+        try:
+            if not self._stored():
+                await _elsewhere()
+            await asyncio.to_thread(self._load)
+        finally:
+            self.wait = ""  # whatever went wrong, the solver compiles when it is asked
+
+
+async def _elsewhere() -> None:
+    nothing = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", MODULE, stdin=nothing, stdout=nothing, stderr=nothing
+    )
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,289 @@
+"""The timeline that is run when clocks are asked for, and the search for better ones, compiled.
+
+The search varies one plan at random, a stretch of operations at one clock at a time: its clock,
+where it begins, whether there is it at all; or two of them on different GPUs, where one gives
+the time that the other takes. Every trial is judged by the timeline, so that costs, late
+arrival and dwell need no model of their own. Random numbers have a fixed seed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.solve.compiled import exact
+from joulecut_controller.solve.switching import Limits, Run, Track
+from joulecut_controller.solve.waves import Floats, Ints
+
+CLOSE = 1e-9  # relative: a dwell may be so much shorter, which is round-off of sums
+ON_TIME = 1e-10  # relative, of the deadline; contract: 1e-9
+# Shares of moves: another clock, another beginning, one stretch less; the rest is one more.
+CLOCK, BEGIN, LESS = 0.4, 0.75, 0.85
+TWO = 0.5  # of trials move two GPUs
+BOTH = 0.8  # of new clocks of the first stretch are also taken by the last, if they were equal
+REACH = 12  # operations by which a beginning moves at most
+
+
+class _Desk(NamedTuple):
+    """What is known of each stage while a timeline is run."""
+
+    now: Ints  # the clock that it has
+    wanted: Ints  # the clock it asked for last
+    head: Ints  # changes under way are `lands` and `to` from head to tail
+    tail: Ints
+    asks: Ints  # changes, counted
+    first: Floats  # when the first and the latest was
+    latest: Floats
+
+
+@exact
+def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float, float, int]:
+    """Writes the timeline of what is asked (columns by operation) into `run`, all as early as
+    possible. Returns its seconds, sum of effective cost in joules (changes included) and number
+    of changes; infinite seconds where a limit is broken, an operation runs at a clock that it
+    was not measured at, or a change has not come by the end of the iteration."""
+    desk = _opened(track, asked)
+    end_all, cost, fair = 0.0, 0.0, True
+    for i in range(len(track.stage)):
+        start = 0.0
+        for e in range(track.enters[i], track.enters[i + 1]):
+            start = max(start, run.start[track.tails[e]] + run.duration[track.tails[e]])
+        run.asks[i] = -1.0
+        run.start[i], run.column[i] = start, 0
+        run.duration[i], run.energy[i] = track.time[i, 0], track.energy[i, 0]
+        if track.clocked[i]:
+            fair = _ask(track, limits, asked, run, desk, i) and fair
+            _work(track, limits, run, desk, i)
+        if not run.duration[i] < np.inf:
+            return np.inf, np.inf, 0
+        end_all = max(end_all, run.start[i] + run.duration[i])
+        cost += run.energy[i] - track.power[track.stage[i]] * run.duration[i]
+    changes = 0
+    for s in range(len(track.power)):
+        if desk.head[s] < desk.tail[s] and run.lands[desk.tail[s] - 1] > end_all:
+            fair = False
+        if desk.asks[s] > 0:
+            dwell = desk.first[s] + end_all - desk.latest[s]
+            fair = fair and desk.asks[s] <= limits.most and dwell >= limits.dwell * (1.0 - CLOSE)
+        changes += desk.asks[s]
+    return end_all if fair else np.inf, cost + limits.joules * changes, changes
+
+
+@exact
+def _opened(track: Track, asked: Ints) -> _Desk:
+    stages = len(track.power)
+    now = np.zeros(stages, dtype=np.int64)
+    for s in range(stages):
+        if track.last[s] >= 0:
+            now[s] = asked[track.last[s]]
+    return _Desk(
+        now,
+        now.copy(),
+        track.line_at[:-1].copy(),
+        track.line_at[:-1].copy(),
+        np.zeros(stages, dtype=np.int64),
+        np.zeros(stages),
+        np.zeros(stages),
+    )
+
+
+@exact
+def _ask(track: Track, limits: Limits, asked: Ints, run: Run, desk: _Desk, i: int) -> bool:
+    """Asks for a change before operation i where it wants one, and takes what has come by its
+    start. Whether the change before that was long enough ago."""
+    s, mark, fair = track.stage[i], 0.0, True
+    if asked[i] != desk.wanted[s]:
+        if track.before[i] >= 0:
+            mark = run.start[track.before[i]] + run.duration[track.before[i]]
+        desk.wanted[s] = asked[i]
+        run.asks[i] = mark
+        run.start[i] = max(run.start[i], mark + limits.stop)
+        run.lands[desk.tail[s]], run.to[desk.tail[s]] = mark + limits.latency, asked[i]
+        desk.tail[s] += 1
+        if desk.asks[s] == 0:
+            desk.first[s] = mark
+        else:
+            fair = mark - desk.latest[s] >= limits.dwell * (1.0 - CLOSE)
+        desk.latest[s] = mark
+        desk.asks[s] += 1
+    while desk.head[s] < desk.tail[s] and run.lands[desk.head[s]] <= run.start[i]:
+        desk.now[s] = run.to[desk.head[s]]
+        desk.head[s] += 1
+    return fair
+
+
+@exact
+def _work(track: Track, limits: Limits, run: Run, desk: _Desk, i: int) -> None:
+    """How long operation i takes, where changes may come while it runs."""
+    s = track.stage[i]
+    seconds, joules, done, at = 0.0, 0.0, 0.0, run.start[i]
+    while limits.within and desk.head[s] < desk.tail[s] and track.time[i, desk.now[s]] < np.inf:
+        lands = run.lands[desk.head[s]]
+        share = (lands - at) / track.time[i, desk.now[s]]
+        if done + share >= 1.0:
+            break
+        seconds += lands - at
+        joules += share * track.energy[i, desk.now[s]]
+        done, at = done + share, lands
+        desk.now[s] = run.to[desk.head[s]]
+        desk.head[s] += 1
+    run.column[i] = desk.now[s]
+    run.duration[i] = seconds + (1.0 - done) * track.time[i, desk.now[s]]
+    run.energy[i] = joules + (1.0 - done) * track.energy[i, desk.now[s]]
+
+
+@exact
+def value_of(
+    track: Track, limits: Limits, asked: Ints, run: Run, deadline: float, price: float, late: float
+) -> tuple[float, bool]:
+    """Sum of effective cost + price of time, `late` joules a second beyond the deadline; and
+    whether that is kept."""
+    seconds, cost, _ = realise(track, limits, asked, run)
+    if not seconds < np.inf:
+        return np.inf, False
+    over = seconds - deadline
+    return cost + price * seconds + late * max(0.0, over), over <= ON_TIME * deadline
+
+
+@exact
+def vary(
+    track: Track,
+    limits: Limits,
+    asked: Ints,
+    group: Ints,
+    run: Run,
+    deadline: float,
+    price: float,
+    late: float,
+    heat: float,
+    trials: int,
+    state: NDArray[np.uint64],
+) -> float:
+    """Varies what is asked in place, to the best that keeps the deadline; returns its value,
+    infinite where there is none. With `group` (by operation, -1 for any) operations of a GPU
+    in one group always ask for the same."""
+    best, keep = np.inf, asked.copy()
+    now, kept = value_of(track, limits, asked, run, deadline, price, late)
+    if kept:
+        best = now
+    stages = len(track.power)
+    saved, before = asked.copy(), np.zeros(len(track.line) + 2, dtype=np.int64)
+    for trial in range(trials):
+        first = int(_random(state) * stages)
+        other = int(_random(state) * stages)
+        both = other != first and _random(state) < TWO
+        saved[:] = asked
+        _move(track, asked, group, first, before, state)
+        if both:
+            _move(track, asked, group, other, before, state)
+        value, kept = value_of(track, limits, asked, run, deadline, price, late)
+        if kept and value < best:
+            best = value
+            keep[:] = asked
+        warm = heat * max(0.0, 1.0 - 1.1 * trial / trials)
+        if value < np.inf and value <= now - warm * np.log(_random(state)) * (warm > 0.0):
+            now = value
+        else:
+            asked[:] = saved
+    asked[:] = keep
+    return best
+
+
+@exact
+def _move(
+    track: Track, asked: Ints, group: Ints, stage: int, begins: Ints, state: NDArray[np.uint64]
+) -> None:
+    """One random change of what a stage asks for."""
+    low, high = track.line_at[stage], track.line_at[stage + 1]
+    columns = track.columns[stage]
+    if high == low or columns < 2:
+        return
+    step = 1 + int(3.0 * _random(state) ** 3)
+    if _random(state) < 0.5:
+        step = -step
+    at = low + int(_random(state) * (high - low))
+    if group[track.line[at]] >= 0:
+        _paint(track, asked, low, high, group, group[track.line[at]], step, columns)
+        return
+    stretches = 0
+    for p in range(low, high):
+        if p == low or asked[track.line[p]] != asked[track.line[p - 1]]:
+            begins[stretches] = p
+            stretches += 1
+    begins[stretches] = high
+    kind = _random(state)
+    if kind < CLOCK or (stretches == 1 and kind < LESS):
+        j = int(_random(state) * stretches)
+        together = _random(state) < BOTH
+        _recolour(track, asked, begins, stretches, j, step, together, columns)
+    elif kind < BEGIN:
+        begin = begins[1 + int(_random(state) * (stretches - 1))]
+        far = 1 + int(REACH * _random(state) ** 3)
+        a, b = max(low, begin - far), min(high, begin + far)
+        if step < 0:
+            _fill(track, asked, a, begin, asked[track.line[begin]], columns)
+        else:
+            _fill(track, asked, begin, b, asked[track.line[begin - 1]], columns)
+    elif kind < LESS:
+        j = int(_random(state) * stretches)
+        beside = begins[j] - 1 if step < 0 else begins[j + 1]
+        beside = low + (beside - low) % (high - low)
+        _fill(track, asked, begins[j], begins[j + 1], asked[track.line[beside]], columns)
+    else:
+        until = at + 1 + int((high - at) * _random(state) ** 2)
+        _fill(track, asked, at, min(until, high), asked[track.line[at]] + step, columns)
+
+
+@exact
+def _recolour(
+    track: Track,
+    asked: Ints,
+    begins: Ints,
+    stretches: int,
+    j: int,
+    step: int,
+    together: bool,
+    columns: int,
+) -> None:
+    """Another clock for stretch j; the first and the last stay equal where they are to."""
+    first, last = asked[track.line[begins[0]]], asked[track.line[begins[stretches] - 1]]
+    column = asked[track.line[begins[j]]] + step
+    ends = j in (0, stretches - 1)
+    if ends and together and first == last:
+        _fill(track, asked, begins[0], begins[1], column, columns)
+        j = stretches - 1
+    _fill(track, asked, begins[j], begins[j + 1], column, columns)
+
+
+@exact
+def _fill(track: Track, asked: Ints, low: int, high: int, column: int, columns: int) -> None:
+    for p in range(low, high):
+        asked[track.line[p]] = min(max(column, 0), columns - 1)
+
+
+@exact
+def _paint(
+    track: Track,
+    asked: Ints,
+    low: int,
+    high: int,
+    group: Ints,
+    which: int,
+    step: int,
+    columns: int,
+) -> None:
+    for p in range(low, high):
+        i = track.line[p]
+        if group[i] == which:
+            asked[i] = min(max(asked[i] + step, 0), columns - 1)
+
+
+@exact
+def _random(state: NDArray[np.uint64]) -> float:
+    """Marsaglia's xorshift64, in (0, 1)."""
+    x = state[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    state[0] = x
+    return (float(x >> np.uint64(11)) + 0.5) / 9007199254740992.0

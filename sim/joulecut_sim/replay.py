@@ -1,0 +1,94 @@
+"""A plant that replays a measured sweep row by row: no curve, no smoothing, jumps and all.
+
+What a formula would iron out stays: on the public A40 sweep time jumps by up to a tenth
+between neighbouring clocks. The sweep is read where it lies; nothing of it is carried.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulecut_sim.gpt3 import INSTRUCTIONS, Instruction
+from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.skus import Sku
+from joulecut_wire.errors import BadInput
+
+FULL_SPEED_RATIO = 1.01  # a lower clock that is no slower than this shows a power cap at work
+
+Table = dict[tuple[int, Instruction], dict[int, tuple[float, float]]]  # clock -> seconds, joules
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCurve:
+    """One (stage, instruction) of the sweep; asked between its clocks it answers the next below."""
+
+    rows: dict[int, tuple[float, float]]
+    cap_mhz: float
+
+    def _row(self, clock_mhz: float) -> tuple[float, float]:
+        known = [clock for clock in self.rows if clock <= clock_mhz]
+        return self.rows[max(known) if known else min(self.rows)]
+
+    def time_s(self, clock_mhz: float) -> float:
+        return self._row(clock_mhz)[0]
+
+    def power_w(self, clock_mhz: float) -> float:
+        time_s, energy_j = self._row(clock_mhz)
+        return energy_j / time_s
+
+
+class ReplayPlant(Plant):
+    """A pipeline whose operations cost what the sweep says, on GPUs that differ a little."""
+
+    def __init__(
+        self,
+        sku: Sku,
+        sweep: Table,
+        stages: int,
+        microbatches: int,
+        *,
+        time_scale: float = 1.0,
+        noise: Noise | None = None,
+        seed: int = 1,
+    ) -> None:
+        """`stages` are the last ones of the sweep. Raises BadInput where it has fewer."""
+        swept = 1 + max(stage for stage, _ in sweep)
+        if stages > swept:
+            raise BadInput("replay", f"{stages} stages", f"1 to {swept}")
+        super().__init__(
+            [sku] * stages, microbatches, time_scale=time_scale, noise=noise, seed=seed
+        )
+        self._curves = {
+            (stage, kind): ReplayedCurve(rows, _cap_mhz(rows))
+            for stage in range(stages)
+            for kind in INSTRUCTIONS
+            for rows in (sweep[swept - stages + stage, kind],)
+        }
+
+    def curve(self, stage: int, instruction: Instruction) -> ReplayedCurve:  # type: ignore[override]
+        return self._curves[stage, instruction]
+
+
+def read(path: Path) -> Table:
+    """A sweep with columns stage, instruction, frequency (MHz), time (s), energy (J)."""
+    table: Table = {}
+    try:
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                kind: Instruction = "forward" if row["instruction"] == "forward" else "backward"
+                rows = table.setdefault((int(row["stage"]), kind), {})
+                rows[int(row["frequency"])] = (float(row["time"]), float(row["energy"]))
+    except OSError as error:
+        raise BadInput(str(path), error.strerror or "cannot be read", "a sweep") from None
+    except (KeyError, TypeError, ValueError) as error:
+        wanted = "columns stage, instruction, frequency, time, energy"
+        raise BadInput(str(path), f"is no sweep: {error}", wanted) from None
+    if not table:
+        raise BadInput(str(path), "holds no rows", "a sweep")
+    return table
+
+
+def _cap_mhz(rows: dict[int, tuple[float, float]]) -> float:
+    """The clock that a driver would show at default: above it nothing gets faster."""
+    fastest_s = min(time_s for time_s, _ in rows.values())
+    return float(min(clock for clock, (t, _) in rows.items() if t <= FULL_SPEED_RATIO * fastest_s))

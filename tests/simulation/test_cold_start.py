@@ -1,0 +1,113 @@
+"""From no profile at all to the clocks that save most: the real controller, a virtual clock."""
+
+import statistics
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from learning import Course
+from unprofiled import UnprofiledWorld
+from worlds import Controller
+
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_sim.odd_card import OddPlant
+from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.possible import search
+
+BUDGET = 0.05
+WINDOW = 50
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+def windows(world: UnprofiledWorld) -> list[float]:
+    """True slowdowns of windows of 50 iterations, against the plant's own default."""
+    top = [world.sku.clock_max_mhz] * world.stages
+    default_s = statistics.fmean(world.plant.iterate(top).own_s for _ in range(300))
+    times = [duration_s for _, duration_s, _ in world.history]
+    return [
+        statistics.fmean(times[at : at + WINDOW]) / default_s - 1.0
+        for at in range(0, len(times) - WINDOW + 1, WINDOW)
+    ]
+
+
+def saved(world: UnprofiledWorld) -> float:
+    """What the clocks in force save, by the plant's own means without jitter."""
+    still = Plant(
+        world.plant.skus,
+        world.plant.microbatches,
+        time_scale=world.scale,
+        noise=Noise(operation=0.0),
+        seed=1,
+    )
+    clocks = [world.clocks_mhz()[uuid] for uuid in world.uuids]
+    default = [world.sku.clock_max_mhz] * world.stages
+    return 1.0 - still.iterate(clocks).energy_j / still.iterate(default).energy_j
+
+
+@pytest.mark.parametrize("detailed", [False, True])
+def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
+    store: DatabaseStore, detailed: bool
+) -> None:
+    world = UnprofiledWorld()
+    world.detailed = detailed
+    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
+    controller.run(600)
+    possible = search(world.plant, BUDGET).saved_ratio
+    assert saved(world) >= 0.9 * possible, controller.job.sentence
+    slow = windows(world)
+    assert max(slow) <= BUDGET + 0.005
+    late = [slowdown > BUDGET + 0.001 for slowdown in slow]
+    assert not any(a and b for a, b in pairwise(late))
+    assert controller.job.probing is not None
+    assert controller.job.probing.lowest_mhz
+    assert "no profile" in controller.job.sentence
+
+
+def test_recommend_probes_nothing_and_says_what_it_would_try(store: DatabaseStore) -> None:
+    world = UnprofiledWorld()
+    controller = Controller(world, store, world.unprofiled("recommend"))
+    controller.run(60)
+    assert world.calls == []
+    assert "would try" in controller.job.sentence
+    assert controller.job.probing is not None
+    assert controller.job.probing.verdict == "probe"
+
+
+def test_a_restart_in_the_middle_of_learning_loses_nothing(store: DatabaseStore) -> None:
+    world = UnprofiledWorld()
+    before = Controller(world, store, world.unprofiled())
+    before.run(200)
+    learnt = before.job.probing
+    assert learnt is not None
+    assert learnt.readings > 5
+    before.stop()
+    assert world.at_default()
+    after = Controller(world, store, world.unprofiled())
+    after.run(80, until=lambda: not world.at_default())
+    again = after.job.probing
+    assert again is not None
+    assert again.readings >= learnt.readings
+    assert again.lowest_mhz == learnt.lowest_mhz
+    assert sum(world.clocks_mhz().values()) < 4 * world.sku.clock_max_mhz - 200, (
+        "what was learnt is used at once, not step by step"
+    )
+
+
+def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:
+    def odd(jitter: float, seed: int) -> Plant:
+        noise = Noise(operation=jitter)
+        return OddPlant(3, 12, time_scale=0.09, noise=noise, seed=seed)
+
+    course = Course(odd, jitter=0.01, seed=4, budget=BUDGET, detailed=False)
+    course.run()
+    outcome = course.outcome()
+    assert outcome.share >= 0.9
+    assert outcome.over_points <= 0.5
+    assert outcome.over_in_row <= 1

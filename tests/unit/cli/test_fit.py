@@ -1,0 +1,303 @@
+"""`joulecut fit` as a person types it: what it prints, ignores and refuses."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from joulecut_cli import main as cli
+from joulecut_controller.predict.physics import Physics
+from joulecut_wire.command import guarded
+
+HEADER = "stage,instruction,frequency,time,energy\n"
+CLOCKS = tuple(range(855, 1411, 15))
+PROBES = "1410,1275,1140,990,855"
+A100 = Physics(1410.0, 0.05, 0.85, 50.0, 210.0, 0.76, 1107.0, 1380.0)
+CURVES = {
+    "forward": A100,
+    "backward": Physics(1410.0, 0.09, 0.8, 50.0, 215.0, 0.76, 1107.0, 1380.0),
+}
+
+Row = tuple[int, str, int, float, float]
+
+
+def _rows(
+    clocks: Iterable[int] = CLOCKS, stages: int = 2, curves: dict[str, Physics] = CURVES
+) -> list[Row]:
+    rows = []
+    for stage in range(stages):
+        for kind, curve in curves.items():
+            for clock in clocks:
+                at = np.array([float(clock)])
+                time_s = float(curve.time_s(at)[0]) * (1.0 + 0.1 * stage)
+                rows.append((stage, kind, clock, time_s, time_s * float(curve.power_w(at)[0])))
+    return rows
+
+
+def _write(path: Path, rows: Iterable[tuple[Any, ...]]) -> str:
+    path.write_text(HEADER + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return str(path)
+
+
+def _said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = guarded("joulecut", lambda: cli.dispatch(["fit", *words]))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def _json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    status, out, err = _said(capsys, *words, "--json")
+    assert (status, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def _refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    status, out, err = _said(capsys, *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_every_clock_of_the_sweep_has_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = _rows()
+    found = _json(capsys, _write(tmp_path / "a.csv", rows), "--probes", PROBES)["rows"]
+    assert {(r["stage"], r["instruction"], r["clock_mhz"]) for r in found} == {
+        row[:3] for row in rows
+    }
+    assert len(found) == len(rows)
+    truth = {row[:3]: row[3:] for row in rows}
+    for row in found:
+        assert set(row) == {
+            "stage",
+            "instruction",
+            "clock_mhz",
+            "time_s",
+            "power_w",
+            "time_low_s",
+            "time_high_s",
+            "probed",
+        }
+        time_s, energy_j = truth[row["stage"], row["instruction"], row["clock_mhz"]]
+        assert row["time_s"] == pytest.approx(time_s, rel=0.01)
+        assert row["power_w"] == pytest.approx(energy_j / time_s, rel=0.03)
+        assert row["time_low_s"] <= row["time_s"] <= row["time_high_s"]
+        assert row["probed"] == (str(row["clock_mhz"]) in PROBES.split(","))
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 10_000))
+def test_an_unprobed_time_or_energy_does_not_change_a_byte(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(seed)
+    rows, probes = _rows(), {int(word) for word in PROBES.split(",")}
+    other = [
+        row if row[2] in probes else (*row[:3], *(row[3:] * random.lognormal(0.0, 2.0, 2)))
+        for row in rows
+    ]
+    flags = ("--probes", PROBES, "--json")
+    first = _said(capsys, _write(tmp_path / "a.csv", rows), *flags)
+    second = _said(capsys, _write(tmp_path / "a.csv", other), *flags)
+    assert first[0] == 0
+    assert first == second
+
+
+def test_what_is_not_probed_may_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probes = {int(word) for word in PROBES.split(",")}
+    rows = _rows()
+    holes = [row if row[2] in probes else (*row[:3], "", "nan") for row in rows]
+    flags = ("--probes", PROBES, "--json")
+    first = _said(capsys, _write(tmp_path / "a.csv", rows), *flags)
+    assert first == _said(capsys, _write(tmp_path / "a.csv", holes), *flags)
+
+
+def test_a_probed_row_is_looked_at_closely(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(*row[:3], "nan", row[4]) if row[:3] == (1, "forward", 990) else row for row in _rows()]
+    line = 2 + [row[:3] for row in rows].index((1, "forward", 990))
+    err = _refusal(capsys, _write(tmp_path / "a.csv", rows), "--probes", PROBES)
+    assert f"a.csv:{line}: time" in err
+
+
+def test_the_same_bytes_from_another_process(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.csv", _rows())
+    also = _write(tmp_path / "b.csv", _rows(stages=1, curves=dict.fromkeys(CURVES, A100)))
+    command = [sys.executable, "-m", "joulecut_cli.main", "fit", path, "--probes", "1410,990"]
+    said = {
+        subprocess.run([*command, "--also", also, "--json"], capture_output=True, check=True).stdout
+        for _ in range(2)
+    }
+    assert len(said) == 1
+
+
+def test_other_work_on_the_card_helps_where_probes_are_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = _rows()
+    path = _write(tmp_path / "a.csv", rows)
+    others = {kind: Physics(1410.0, 0.2, 0.7, 52.0, 190.0, 0.76, 1107.0, 1380.0) for kind in CURVES}
+    also = _write(tmp_path / "b.csv", _rows(stages=1, curves=others))
+    truth = {row[:3]: row[4] for row in rows}
+    errors = {}
+    for name, flags in (("alone", ()), ("taught", ("--also", also))):
+        found = _json(capsys, path, "--probes", "1410,855", "--card", "none", *flags)["rows"]
+        errors[name] = np.mean(
+            [
+                abs(
+                    r["time_s"] * r["power_w"] / truth[r["stage"], r["instruction"], r["clock_mhz"]]
+                    - 1
+                )
+                for r in found
+            ]
+        )
+    assert errors["taught"] < 0.025
+    assert errors["taught"] < errors["alone"]
+
+
+def test_also_may_be_given_often_or_with_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path / "a.csv", _rows())
+    b, c = (_write(tmp_path / name, _rows(stages=1)) for name in ("b.csv", "c.csv"))
+    once = _said(capsys, path, "--probes", PROBES, "--also", b, c, "--json")
+    twice = _said(capsys, path, "--probes", PROBES, "--also", b, "--also", c, "--json")
+    assert once[0] == 0
+    assert once == twice
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_sweep_gives_sensible_numbers(
+    data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other cards, caps, jumps, one probe, one clock, stages with clocks of their own."""
+    top = data.draw(st.sampled_from((1380, 1410, 1740, 1980, 2520)))
+    shared = data.draw(st.integers(300, top))
+    rows: list[Row] = []
+    for stage in range(data.draw(st.integers(1, 2))):
+        for kind in ("forward", "backward"):
+            own = data.draw(st.sets(st.integers(300, top), max_size=12)) | {shared}
+            cap = data.draw(st.sampled_from((float("inf"), 0.8 * top)))
+            curve = Physics(
+                float(top),
+                data.draw(st.floats(1e-4, 10.0)),
+                data.draw(st.floats(0.0, 1.0)),
+                data.draw(st.floats(20.0, 150.0)),
+                data.draw(st.floats(20.0, 400.0)),
+                data.draw(st.floats(0.0, 1.5)),
+                0.75 * top,
+                cap,
+            )
+            jump_mhz, jump = data.draw(st.integers(300, top)), data.draw(st.floats(0.8, 1.2))
+            for clock in sorted(own):
+                at = np.array([float(clock)])
+                time_s = float(curve.time_s(at)[0]) * (jump if clock > jump_mhz else 1.0)
+                rows.append((stage, kind, clock, time_s, time_s * float(curve.power_w(at)[0])))
+    listed = sorted({row[2] for row in rows})
+    probes = data.draw(st.sets(st.sampled_from(listed), max_size=4)) | {shared}
+    path = _write(tmp_path / "a.csv", rows)
+    found = _json(capsys, path, "--probes", ",".join(map(str, probes)))["rows"]
+    assert len(found) == len(rows)
+    truth = {row[:3]: row[3:] for row in rows}
+    for row in found:
+        values = [row[key] for key in ("time_low_s", "time_s", "time_high_s", "power_w")]
+        assert all(np.isfinite(value) and value > 0.0 for value in values)
+        assert values[:3] == sorted(values[:3])
+        if row["probed"]:
+            time_s, energy_j = truth[row["stage"], row["instruction"], row["clock_mhz"]]
+            assert 0.7 < row["time_s"] / time_s < 1.4
+            assert 0.5 < row["power_w"] * time_s / energy_j < 2.0
+    assert _said(capsys, path, "--probes", ",".join(map(str, probes)))[0] == 0
+
+
+def test_no_clock_below_the_lowest_probe_is_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path / "a.csv", _rows())
+    _, out, _ = _said(capsys, path, "--probes", "1410,1350,1320")
+    proposed = [
+        int(word[:-1])
+        for line in out.splitlines()
+        for word in line.split()
+        if ":" in word and word[:-1].isdigit()
+    ]
+    assert len(proposed) == 12
+    assert min(proposed) == 1320
+
+
+@pytest.mark.parametrize(
+    ("probes", "what"),
+    [
+        ("1411", "1411 MHz is not in"),
+        ("1410,856", "856 MHz is not in"),
+        ("", "is no clock"),
+        ("1410,", "is no clock"),
+        ("1410;855", "is no clock"),
+        ("14.10", "is no clock"),
+        ("-855", "is no clock"),
+        ("١٤١٠", "is no clock"),
+        ("999999", "is no clock"),
+        ("1410,1410", "given twice"),
+        (",".join(["1410"] * 2000), "2000 clocks"),
+    ],
+)
+def test_bad_probes_are_one_line(
+    probes: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path / "a.csv", _rows())
+    assert what in _refusal(capsys, path, f"--probes={probes}")
+
+
+def test_a_stage_without_a_probed_clock_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for row in _rows() if row[0] == 0 or row[2] != 1410]
+    err = _refusal(capsys, _write(tmp_path / "a.csv", rows), "--probes", "1410")
+    assert "stage 1 backward" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ((), "PROFILE.csv"),
+        (("a.csv",), "--probes"),
+        (("missing.csv", "--probes", "1410"), "No such file"),
+        (("a.csv", "--probes", "1410", "--also", "missing.csv"), "No such file"),
+        (("a.csv", "--probes", "1410", "--also", "empty.csv"), "no header"),
+        (("empty.csv", "--probes", "1410"), "no header"),
+        (("broken.csv", "--probes", "1410"), "unknown column"),
+        (("bytes.csv", "--probes", "1410"), "not UTF-8"),
+        (("a.csv", "--probes", "1410", "--card", "A1000"), "no card"),
+        (("a.csv", "--probes", "1410", "--nonsense"), "--nonsense"),
+    ],
+)
+def test_other_bad_input_is_one_line(
+    words: tuple[str, ...],
+    what: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _write(tmp_path / "a.csv", _rows())
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "broken.csv").write_text("stage,what\n0,1\n")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.chdir(tmp_path)
+    assert what in _refusal(capsys, *words)

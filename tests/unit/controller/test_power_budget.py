@@ -1,0 +1,107 @@
+"""Who is slowed for a power limit, and what is said where that is not enough."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.plan.budget import Claim, Point, Shares, _offered, shares
+
+
+def claim(
+    name: str = "a", weight: float = 1.0, own_s: float = 1.0, power_w: float = 100.0
+) -> Claim:
+    """A job whose energy falls by 2 J for each of nine steps of 1 % in time."""
+    energy_j = power_w
+    points = tuple(
+        Point(1.0 + step / 100, (energy_j - 2 * step) / (1.0 + step / 100)) for step in range(10)
+    )
+    return Claim(name, weight, own_s, points)
+
+
+def powers(found: Shares, claims: list[Claim]) -> float:
+    """Watts of the plans asked for, read off the frontiers."""
+    total = 0.0
+    for one in claims:
+        wanted = found.deadline_s.get(one.name, one.own_s)
+        total += min(p.power_w for p in _offered(one) if p.iteration_time_s <= wanted * (1 + 1e-9))
+    return total
+
+
+def test_a_limit_that_is_wide_enough_slows_nobody() -> None:
+    found = shares(1000.0, [claim("a"), claim("b")], 50.0)
+    assert found.deadline_s == {}
+    assert found.complaint == ""
+    assert found.power_w == pytest.approx(250.0)
+
+
+def test_own_targets_are_never_made_faster() -> None:
+    slow = claim(own_s=1.05)
+    found = shares(1000.0, [slow], 0.0)
+    assert found.deadline_s == {}
+    assert found.power_w == pytest.approx(90.0 / 1.05)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.5, 4.0), st.floats(1.0, 1.1), st.floats(50.0, 400.0)),
+        min_size=1,
+        max_size=3,
+    ),
+    st.floats(0.7, 1.0),
+)
+def test_the_limit_is_kept_at_the_least_cost_of_throughput(
+    jobs: list[tuple[float, float, float]], share: float
+) -> None:
+    claims = [claim(str(k), *job) for k, job in enumerate(jobs)]
+    limit_w = share * sum(one.frontier[0].power_w for one in claims)
+    found = shares(limit_w, claims, 0.0)
+    offered = [_offered(one) for one in claims]
+    possible = sum(min(p.power_w for p in points) for points in offered) <= limit_w
+    assert bool(found.complaint) is not possible
+    if not possible:
+        return
+    assert powers(found, claims) <= limit_w * (1 + 1e-9)
+    assert all(found.deadline_s[c.name] > c.own_s for c in claims if c.name in found.deadline_s)
+
+    def value(times_s: list[float]) -> float:
+        first = [points[0].iteration_time_s for points in offered]
+        return sum(c.weight * f / t for c, f, t in zip(claims, first, times_s, strict=True))
+
+    best = (
+        max(
+            value([p.iteration_time_s for p in picked])
+            for picked in itertools.product(*(points[::3] for points in offered))
+            if sum(p.power_w for p in picked) <= limit_w
+        )
+        if len(claims) < 3
+        else 0.0
+    )
+    got = value(
+        [
+            found.deadline_s.get(c.name, o[0].iteration_time_s)
+            for c, o in zip(claims, offered, strict=True)
+        ]
+    )
+    assert got >= best - 0.02 * sum(c.weight for c in claims)
+
+
+def test_weights_decide_who_pays() -> None:
+    claims = [claim("dear", weight=10.0), claim("cheap")]
+    found = shares(195.0, claims, 0.0)
+    assert set(found.deadline_s) == {"cheap"}
+
+
+def test_what_cannot_be_kept_is_said_once_and_clearly() -> None:
+    found = shares(100.0, [claim("a")], 40.0)
+    assert found.complaint == (
+        "the power budget of 100 W cannot be kept: 115.229 W is the least that the jobs can "
+        "draw, 40 W of it by what cannot be slowed"
+    )
+    assert found.deadline_s == {"a": pytest.approx(1.09)}
+
+
+def test_nobody_to_slow_is_a_complaint_only_above_the_limit() -> None:
+    assert shares(100.0, [], 99.0).complaint == ""
+    assert "cannot be kept" in shares(100.0, [], 101.0).complaint

@@ -1,0 +1,41 @@
+"""Variances of single operations, from sums over many of them."""
+
+import random
+
+import pytest
+
+from joulecut_controller.observe.scatter import ITERATIONS_MIN, Scatter, ratios
+
+
+def reported(operation: float, gpu: float, iterations: int, microbatches: int = 48) -> Scatter:
+    """What a GPU would report whose forwards take 1 s and whose backwards take 2 s."""
+    dice, scatter = random.Random(1), Scatter()
+    for _ in range(iterations):
+        slow = dice.gauss(1.0, gpu)
+        sums = [
+            sum(mean_s * slow * dice.gauss(1.0, operation) for _ in range(microbatches))
+            for mean_s in (1.0, 2.0)
+        ]
+        scatter.add((sums[0], microbatches), (sums[1], microbatches))
+    return scatter
+
+
+@pytest.mark.parametrize("operation", [0.0, 0.01, 0.03])
+@pytest.mark.parametrize("gpu", [0.0, 0.005, 0.02])
+def test_what_varies_per_operation_and_per_gpu_is_told_apart(operation: float, gpu: float) -> None:
+    found = ratios([reported(operation, gpu, 400)])
+    assert found is not None
+    assert found[0] == pytest.approx(operation, rel=0.1, abs=1e-6)
+    assert found[1] == pytest.approx(gpu, rel=0.1, abs=4e-4)
+
+
+def test_a_few_iterations_tell_nothing() -> None:
+    assert ratios([reported(0.01, 0.0, ITERATIONS_MIN - 1)]) is None
+    assert ratios([]) is None
+
+
+def test_a_kind_that_did_not_run_is_left_aside() -> None:
+    scatter = Scatter()
+    for _ in range(2 * ITERATIONS_MIN):
+        scatter.add((1.0, 4.0), (0.0, 0.0))
+    assert ratios([scatter]) is None

@@ -1,0 +1,232 @@
+"""Advice on where to measure next: what it never does, and that it says why."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_controller.plan.advice import Advice
+from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
+from joulecut_controller.plan.probing import GAIN_MIN, OVER_RATIO, STEP_RATIO, Facts
+from joulecut_controller.plan.search import cheapest
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.rate import Ground, Reading
+from joulecut_controller.predict.rate_cap import capped_mhz
+from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.workload import Pipeline
+
+TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
+
+
+def facts(stages: int, now: tuple[int, ...] | None = None, budget: float = 0.05) -> Facts:
+    default = (TOP,) * stages
+    ground = Ground(Pipeline("1f1b", stages, 8), default, TOP, 80.0)
+    return Facts(
+        ground, (CLOCKS,) * stages, now or default, Slo(max_slowdown=budget), 50, (0,) * stages
+    )
+
+
+def reading(clocks: tuple[int, ...], share: float = 0.8, work: tuple[float, ...] = ()) -> Reading:
+    """What an exact plant of that clock share would tell; `work` are relative stage times."""
+    times = [
+        (work[s] if work else 1.0) * (1.0 - share + share * TOP / mhz)
+        for s, mhz in enumerate(clocks)
+    ]
+    each = np.array([[[t / 3], [2 * t / 3]] for t in times]) * 0.01
+    time_s = float(Paths(Pipeline("1f1b", len(clocks), 8)).iteration_s(each)[0])
+    energy = tuple(
+        (50.0 + 250.0 * (mhz / TOP) ** 2.4) * t * 0.08 + 80.0 * max(0.0, time_s - t * 0.08)
+        for mhz, t in zip(clocks, times, strict=True)
+    )
+    return Reading(clocks, 50, time_s, 0.001 * time_s, energy)
+
+
+def walk(stages: int, share: float, work: tuple[float, ...], budget: float) -> list[Advice]:
+    """Follows the advice until it says enough, and checks every step on the way."""
+    prober, book, at = Prober(), Notebook("walk"), facts(stages, budget=budget)
+    first = reading(at.now_mhz, share, work)
+    advices: list[Advice] = []
+    for _ in range(60):
+        told = reading(at.now_mhz, share, work)
+        assert told.time_s <= first.time_s * (1.0 + budget) * (1.0 + OVER_RATIO + 0.001)
+        book, complaint = book.noted(told)
+        assert not complaint
+        lowest = [min(r.clocks_mhz[s] for r in book.readings) for s in range(stages)]
+        advice = prober.advise(at, book)
+        advices.append(advice)
+        if advice.verdict == "enough":
+            break
+        below = [s for s in range(stages) if advice.clocks_mhz[s] < lowest[s]]
+        assert len(below) <= 1, "one stage at a time"
+        for s in below:
+            reach = min(lowest[s] - STEP_RATIO * TOP, *lowest)
+            assert advice.clocks_mhz[s] >= reach
+        at = replace(at, now_mhz=advice.clocks_mhz)
+    return advices
+
+
+@settings(max_examples=12)
+@given(
+    stages=st.integers(1, 4),
+    share=st.floats(0.0, 1.0),
+    heavier=st.floats(0.9, 1.2),
+    budget=st.sampled_from([0.005, 0.02, 0.05, 0.1]),
+)
+def test_whatever_the_card_does_every_step_is_short_single_and_in_time(
+    stages: int, share: float, heavier: float, budget: float
+) -> None:
+    work = tuple(heavier if s == stages - 1 else 1.0 for s in range(stages))
+    advices = walk(stages, share, work, budget)
+    assert advices[-1].lowest_mhz
+    assert advices[-1].deadline_s is not None
+
+
+def test_a_job_that_follows_its_clock_in_part_is_learnt_to_the_budget() -> None:
+    advices = walk(3, 0.8, (1.0, 1.0, 1.07), 0.05)
+    assert advices[-1].verdict == "enough"
+    assert "nothing more to learn" in advices[-1].reason
+    end = reading(advices[-1].clocks_mhz, 0.8, (1.0, 1.0, 1.07))
+    start = reading((TOP,) * 3, 0.8, (1.0, 1.0, 1.07))
+    assert 1.035 < end.time_s / start.time_s <= 1.05 + 1e-9
+    assert sum(end.energy_j) < 0.93 * sum(start.energy_j)
+
+
+def test_nothing_is_advised_before_the_baseline_nor_before_a_window_ended() -> None:
+    prober, at = Prober(), facts(2)
+    assert prober.advise(at, Notebook()).verdict == "measure"
+    assert "baseline" in prober.advise(at, Notebook()).reason
+    book, _ = Notebook().noted(reading((TOP, TOP)))
+    moved = replace(at, now_mhz=(1350, TOP))
+    assert prober.advise(moved, book).verdict == "measure"
+    assert "1350/1410" in prober.advise(moved, book).reason
+
+
+def test_an_unreachable_target_goes_back_to_default_clocks_and_says_so() -> None:
+    book, _ = Notebook().noted(reading((TOP, TOP)))
+    slo = Slo(max_iteration_time_s=book.readings[0].time_s * 0.98, given_as="min_rate")
+    advice = Prober().advise(replace(facts(2), slo=slo), book)
+    assert advice.verdict == "enough"
+    assert "unreachable" in advice.reason
+
+
+def test_a_late_job_is_raised_at_once() -> None:
+    book = Notebook()
+    for clocks in ((TOP, TOP), (1200, 1200)):
+        book, _ = book.noted(reading(clocks, 1.0))
+    advice = Prober().advise(facts(2, (1200, 1200), 0.02), book)
+    assert advice.verdict == "raise"
+    assert all(a >= 1200 for a in advice.clocks_mhz)
+    assert reading(advice.clocks_mhz, 1.0).time_s <= book.readings[0].time_s * 1.02
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"time_s": math.nan},
+        {"time_s": -1.0},
+        {"time_sd_s": math.inf},
+        {"energy_j": (1.0, 0.0)},
+        {"energy_j": (1.0,)},
+        {"iterations": 3},
+        {"clocks_mhz": (0, TOP)},
+        {"busy_s": ((1.0, math.nan), (1.0, 1.0))},
+    ],
+)
+def test_windows_that_cannot_be_true_are_refused_and_counted(broken: dict[str, object]) -> None:
+    book, _ = Notebook().noted(reading((TOP, TOP)))
+    after, complaint = book.noted(replace(reading((TOP, TOP)), **broken))  # type: ignore[arg-type]
+    assert complaint.startswith("window refused")
+    assert after.readings == book.readings
+    assert after.refused == 1
+
+
+def test_a_job_that_became_another_is_learnt_anew() -> None:
+    book, _ = Notebook().noted(reading((TOP, TOP)))
+    book, _ = book.noted(reading((1350, TOP)))
+    slower = reading((TOP, TOP))
+    book, said = book.noted(replace(slower, time_s=slower.time_s * 1.1))
+    assert "learning anew" in said
+    assert len(book.readings) == 1
+    assert book.restarts == 1
+
+
+def test_a_change_seen_below_default_clocks_asks_for_a_new_baseline() -> None:
+    book = Notebook()
+    for clocks in ((TOP, TOP), (1350, TOP)):
+        book, _ = book.noted(reading(clocks))
+    lowered = reading((1350, TOP))
+    book, said = book.noted(replace(lowered, time_s=lowered.time_s * 1.1))
+    assert "learning anew" in said
+    assert book.readings == ()
+    advice = Prober().advise(facts(2, (1350, TOP)), book)
+    assert (advice.verdict, advice.clocks_mhz) == ("raise", (TOP, TOP))
+
+
+def test_the_notebook_survives_as_text_and_gives_the_same_advice_to_the_last_bit() -> None:
+    book, at = Notebook("shape"), facts(2, (1350, TOP))
+    for clocks in ((TOP, TOP), (1350, TOP)):
+        book, _ = book.noted(reading(clocks))
+    back = Notebook.restored(book.state(), "shape")
+    assert back == book
+    assert repr(Prober().advise(at, back)) == repr(Prober().advise(at, book))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 9, "shape": "shape"}', "null"])
+def test_a_damaged_or_foreign_memory_is_an_empty_one(text: str) -> None:
+    assert Notebook.restored(text, "shape") == Notebook("shape")
+    book, _ = Notebook("other").noted(reading((TOP, TOP)))
+    assert Notebook.restored(book.state(), "shape") == Notebook("shape")
+
+
+def test_memory_is_bounded_and_keeps_the_baseline() -> None:
+    book = Notebook()
+    for step in range(300):
+        book, _ = book.noted(reading((TOP - step, TOP)))
+    assert len(book.readings) <= 96
+    assert book.readings[0].clocks_mhz == (TOP, TOP)
+
+
+def test_flat_time_and_energy_are_a_cap_and_not_a_law() -> None:
+    top = reading((TOP, TOP))
+    capped = replace(top, clocks_mhz=(1350, TOP))
+    assert capped_mhz((TOP, TOP), (top, capped), (0, 0)) == (1350, 1350)
+    assert capped_mhz((TOP, TOP), (top, capped), (0, 1)) == (1350, TOP)
+    assert capped_mhz((TOP, TOP), (top, reading((1350, TOP))), (0, 0)) == (TOP, TOP)
+
+
+def test_many_longest_paths_at_once_are_each_the_longest_path() -> None:
+    dice = np.random.default_rng(3)
+    times = dice.uniform(0.5, 1.5, size=(3, 2, 5))
+    together = Paths(Pipeline("1f1b", 3, 6)).iteration_s(times)
+    alone = [Paths(Pipeline("1f1b", 3, 6)).iteration_s(times[:, :, i : i + 1]) for i in range(5)]
+    assert together == pytest.approx(np.concatenate(alone), rel=1e-12)
+    same = Paths(Pipeline("1f1b", 3, 6)).iteration_s(np.ones((3, 2, 1)))
+    assert same[0] == pytest.approx(2.0 * (6 + 3 - 1))
+
+
+def test_the_search_agrees_with_trying_everything() -> None:
+    grids = ((1, 2, 3, 4),) * 3
+
+    def judge(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (1.0 / rows).max(axis=1), (rows**2 * [1.0, 2.0, 3.0]).sum(axis=1)
+
+    for deadline in (0.26, 0.34, 0.5, 1.0):
+        found = cheapest(grids, (4, 4, 4), judge, deadline)
+        every = np.array([[a, b, c] for a in grids[0] for b in grids[1] for c in grids[2]], float)
+        times, costs = judge(every)
+        assert found is not None
+        assert found.cost == pytest.approx(costs[times <= deadline].min())
+    assert cheapest(grids, (4, 4, 4), judge, 0.2) is None
+
+
+def test_slow_jobs_have_shorter_windows() -> None:
+    assert window_iterations(0.1) == 50
+    assert 12 < window_iterations(0.5) < 50
+    assert window_iterations(10.0) == 12
+
+
+def test_the_reason_to_stop_is_in_numbers() -> None:
+    assert f"{GAIN_MIN:.2%}" in walk(1, 1.0, (1.0,), 0.005)[-1].reason
