@@ -71,7 +71,9 @@ def outcome(job: JobPolicy) -> str:
     if job.pipeline is None:
         return "no change: no pipeline is given"
     if job.profile is None:
-        return "no change: no profile is given"
+        if job.mode == "recommend":
+            return "no profile is given: no plan, but what would be tried first is shown"
+        return "no profile is given: learnt while it runs, step by step within the target"
     if job.mode == "recommend":
         return "plans are made and shown, no command is sent"
     return "clocks are set under leases"

@@ -41,7 +41,7 @@ class OddCurve:
     def power_w(self, clock_mhz: float) -> float:
         steps = max(0.0, (clock_mhz - VOLT_FLOOR_MHZ) // VOLT_STEP_MHZ)
         volts = 1.0 + VOLT_PER_STEP * steps
-        swing = SWING_W * (clock_mhz / 1000.0) ** POWER_EXPONENT * volts**2
+        swing: float = SWING_W * (clock_mhz / 1000.0) ** POWER_EXPONENT * volts**2
         return STATIC_W + swing + LEAK_RATIO * swing**2 / A100_SXM.power_limit_w
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.graph.build import build
+from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.workload import KINDS, Pipeline
 
 Floats = NDArray[np.float64]
@@ -19,6 +20,10 @@ class Paths:
     """Longest paths through one schedule. Raises ValueError where it cannot be laid out."""
 
     def __init__(self, pipeline: Pipeline) -> None:
+        if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
+            raise ValueError(
+                f"{pipeline.schedule} has parts that no report tells apart: it needs a profile"
+            )
         graph = build(pipeline)
         before: list[list[int]] = [[] for _ in graph.operations]
         for first, second in graph.edges:

@@ -207,6 +207,11 @@ def test_many_longest_paths_at_once_are_each_the_longest_path() -> None:
     assert same[0] == pytest.approx(2.0 * (6 + 3 - 1))
 
 
+def test_a_schedule_that_reports_cannot_tell_apart_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="zb-h1 has parts that no report tells apart"):
+        Paths(Pipeline("zb-h1", 2, 4))
+
+
 def test_the_search_agrees_with_trying_everything() -> None:
     grids = ((1, 2, 3, 4),) * 3
 
