@@ -32,6 +32,7 @@ GAIN_MIN = 0.0015
 # deviation too gloomy, is worth a window.
 HOPE_MIN = 0.004
 HOPE_STEPS = 5
+DOUBTS_HOPE = 2.0  # before giving up, a guess of the time may be so much too gloomy
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
 # The deadline is a ratio of the baseline, so its error is every later window's: a hundredth of a
@@ -177,15 +178,19 @@ class _Step:
         pairs = zip(from_mhz, to_mhz, self._model.default_mhz, strict=True)
         return max(1.0, *(min(was, top) / min(mhz, top) for was, mhz, top in pairs))
 
-    def _fits(self, clocks_mhz: tuple[int, ...]) -> bool:
-        """The upper band keeps the deadline; beyond the evidence the band is the worst case."""
+    def _fits(self, clocks_mhz: tuple[int, ...], *, hopeful: bool = False) -> bool:
+        """The upper band keeps the deadline; beyond the evidence the band is the worst case, and
+        the mean has to keep the deadline, or may do so where one is hopeful.
+        """
         if clocks_mhz == self._facts.ground.default_mhz:
             return True
         if self._worst_s(clocks_mhz) > self._deadline_s * (1.0 + OVER_RATIO):
             return False
         if self._known(clocks_mhz):
             return self._high_s(clocks_mhz) <= self._deadline_s
-        return self._judge_one(clocks_mhz)[0] <= self._deadline_s
+        rows = np.array([clocks_mhz], dtype=np.float64)
+        doubt = DOUBTS_HOPE * float(self._model.time_doubt(rows)[0]) if hopeful else 0.0
+        return self._judge_one(clocks_mhz)[0] * (1.0 - doubt) <= self._deadline_s
 
     def _known(self, clocks_mhz: tuple[int, ...]) -> bool:
         return all(mhz >= low for mhz, low in zip(clocks_mhz, self._lowest, strict=True))
@@ -250,7 +255,10 @@ class _Step:
         ]
         hope, won, stage, step = max(hopes, default=(0.0, 0.0, 0, now))
         if hope < HOPE_MIN:
-            return None
+            last = max(self._steps(now, lowest, hopeful=True), default=(0.0, 0, now))
+            if last[0] < GAIN_MIN:
+                return None
+            won, stage, step = last
         return self._answer("probe", self._words(stage, step), step, won, stage)
 
     def _hope(self, stage: int, now_j: float) -> float:
@@ -271,13 +279,13 @@ class _Step:
         return max(hopes)
 
     def _steps(
-        self, base_mhz: tuple[int, ...], aim_mhz: tuple[int, ...]
+        self, base_mhz: tuple[int, ...], aim_mhz: tuple[int, ...], *, hopeful: bool = False
     ) -> list[tuple[float, int, tuple[int, ...]]]:
         """(gain, stage, clocks) for every stage that can be lowered beyond its evidence."""
         now_j = self._judge_one(self._facts.now_mhz)[1]
         made = []
         for stage, low in enumerate(self._lowest):
-            step = self._lowered(base_mhz, stage, aim_mhz[stage], low)
+            step = self._lowered(base_mhz, stage, aim_mhz[stage], low, hopeful=hopeful)
             if step is not None:
                 made.append((1.0 - self._judge_one(step)[1] / now_j, stage, step))
         return made
@@ -301,13 +309,19 @@ class _Step:
         return []
 
     def _lowered(
-        self, base_mhz: tuple[int, ...], stage: int, aim_mhz: int, low_mhz: int
+        self,
+        base_mhz: tuple[int, ...],
+        stage: int,
+        aim_mhz: int,
+        low_mhz: int,
+        *,
+        hopeful: bool = False,
     ) -> tuple[int, ...] | None:
         """The stage below its evidence and as near to its aim as the worst case allows."""
         for mhz in self._grids[stage]:
             if aim_mhz <= mhz < low_mhz:
                 step = (*base_mhz[:stage], mhz, *base_mhz[stage + 1 :])
-                if self._fits(step):
+                if self._fits(step, hopeful=hopeful):
                     return step
         return None
 
