@@ -23,7 +23,7 @@ from joulecut_sim.possible import search
 LEARNING_S = 600.0  # what issue and docs promise: ten minutes ...
 LEARNING_ITERATIONS = 200  # ... or so many iterations, whichever is later
 COUNTER_NOISE = 0.003  # of a window's energy: counters step every 100 ms
-MEAN_ITERATIONS = 300  # for a plant's own mean under its jitter: to 0.02 %
+MEAN_ITERATIONS = 300  # for a plant's own mean under its jitter; ratios of two are known to 0.01 %
 OVER = 0.0005  # a window later than this, as a ratio of the default, is over the budget
 
 MakePlant = Callable[[float, int], Plant]  # (jitter of an operation, seed)
@@ -145,12 +145,14 @@ class Course:
     # -- the verdict -----------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        judge = self.make(self.jitter, self.seed)
         means: dict[tuple[int, ...], float] = {}
 
         def mean_s(clocks_mhz: tuple[int, ...]) -> float:
             if clocks_mhz not in means:
                 count = MEAN_ITERATIONS if self.jitter else 1
+                judge = self.make(self.jitter, self.seed)
+                # The same luck at all clocks, and none that a window had.
+                judge._dice = random.Random(f"judge {self.seed}")
                 means[clocks_mhz] = statistics.fmean(
                     judge.iterate(clocks_mhz).own_s for _ in range(count)
                 )

@@ -7,6 +7,7 @@ the evidence may change at once. Pure: readings and the facts of a pass go in, a
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,11 @@ STEP_RATIO = 0.045
 # The upper band of iteration times between measured ones: late in one case of six, by little,
 # and put right.
 DOUBTS_TIME = 1.0
+# Clocks to stay at are entered with more distance, so that the noise of a window, or of the
+# baseline that the deadline is a ratio of, does not hide windows that are late one after another ...
+DOUBTS_SETTLE = 1.5
+DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
+DOUBTS_LATE = 0.5  # ... and are left at the first window that is likelier late than not
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
 OVER_RATIO = 0.0045
@@ -33,12 +39,15 @@ GAIN_MIN = 0.0015
 HOPE_MIN = 0.004
 HOPE_STEPS = 5
 DOUBTS_HOPE = 2.0  # before giving up, a guess of the time may be so much too gloomy
+# A stage is supposed to have so much less work than the fit takes it to have.
+LIGHTER_RATIOS = (0.06, 0.02)
+SUPPOSED_STEPS = 6  # clocks by which others are raised to try it
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
-# The deadline is a ratio of the baseline, so its error is every later window's: a hundredth of a
-# usual budget, or four windows of a job that is noisier than that.
-BASELINE_STDERR_MAX = 0.0005
-BASELINE_WINDOWS_MAX = 4
+# The deadline is a ratio of the baseline, so its error is every later window's: less than a
+# hundredth of a usual budget, or eight windows of a job that is noisier than that.
+BASELINE_STDERR_MAX = 0.0003
+BASELINE_WINDOWS_MAX = 8
 SURE = 1e-9
 
 
@@ -101,6 +110,7 @@ class _Step:
         self, facts: Facts, readings: tuple[Reading, ...], model: RateModel, default: Reading
     ) -> None:
         self._facts, self._model, self._readings = facts, model, readings
+        self._default = default
         self._base_s, self._base_doubt = default.time_s, default.stderr_ratio
         self._deadline_s = facts.slo.deadline_s(default.time_s)
         self._lowest = _lowest(readings)
@@ -125,7 +135,9 @@ class _Step:
         now_s, now_j = self._judge_one(now)
         held = _of(self._readings, now)
         if held is not None:  # what was measured is not smoothed away
-            now_s = max(now_s, held.time_s * (1.0 - held.stderr_ratio))
+            now_s = max(now_s, held.time_s)
+        if now != default:
+            now_s *= 1.0 + DOUBTS_LATE * self._doubt(now)
         if self._base_s > self._deadline_s:
             reason = f"target unreachable: default clocks give {self._base_s:.4g} s an iteration"
             return self._answer("raise" if now != default else "enough", reason, default)
@@ -139,7 +151,7 @@ class _Step:
             return self._answer(
                 "settle", f"{gain:.1%} less energy, within the evidence", safe, gain
             )
-        return probe or self._enough(gain)
+        return probe or self._supposed() or self._enough(gain)
 
     # -- targets -----------------------------------------------------------------------------
 
@@ -152,11 +164,14 @@ class _Step:
         time_s, cost_j = self._judge(np.array([clocks_mhz], dtype=np.float64))
         return float(time_s[0]), float(cost_j[0])
 
-    def _high_s(self, clocks_mhz: tuple[int, ...]) -> float:
-        """Upper band of the iteration time between measured clocks."""
+    def _doubt(self, clocks_mhz: tuple[int, ...]) -> float:
+        """Standard deviation of the slowdown, the baseline's included."""
         rows = np.array([clocks_mhz], dtype=np.float64)
-        doubt = float(np.hypot(self._model.time_doubt(rows)[0], self._base_doubt))
-        return float(self._model.time_s(rows)[0]) * (1.0 + DOUBTS_TIME * doubt)
+        return float(np.hypot(self._model.time_doubt(rows)[0], self._base_doubt))
+
+    def _high_s(self, clocks_mhz: tuple[int, ...], doubts: float = DOUBTS_TIME) -> float:
+        """Upper band of the iteration time between measured clocks."""
+        return self._judge_one(clocks_mhz)[0] * (1.0 + doubts * self._doubt(clocks_mhz))
 
     def _worst_s(self, clocks_mhz: tuple[int, ...]) -> float:
         """The iteration time if the stage lowered most were the one waited for, and all its work
@@ -165,9 +180,9 @@ class _Step:
         as is the upper band at the nearest clocks within the evidence.
         """
         inside = tuple(map(max, zip(clocks_mhz, self._lowest, strict=True)))
-        worst_s = self._high_s(inside) * self._stretch(inside, clocks_mhz)
+        worst_s = self._high_s(inside, DOUBTS_WORST) * self._stretch(inside, clocks_mhz)
         for reading in self._readings:
-            sure_s = reading.time_s * (1.0 + DOUBTS_TIME * reading.stderr_ratio)
+            sure_s = reading.time_s * (1.0 + DOUBTS_WORST * self._apart(reading))
             worst_s = min(worst_s, sure_s * self._stretch(reading.clocks_mhz, clocks_mhz))
         return worst_s
 
@@ -187,7 +202,7 @@ class _Step:
         if self._worst_s(clocks_mhz) > self._deadline_s * (1.0 + OVER_RATIO):
             return False
         if self._known(clocks_mhz):
-            return self._high_s(clocks_mhz) <= self._deadline_s
+            return self._high_s(clocks_mhz, DOUBTS_SETTLE) <= self._deadline_s
         rows = np.array([clocks_mhz], dtype=np.float64)
         doubt = DOUBTS_HOPE * float(self._model.time_doubt(rows)[0]) if hopeful else 0.0
         return self._judge_one(clocks_mhz)[0] * (1.0 - doubt) <= self._deadline_s
@@ -202,10 +217,14 @@ class _Step:
         kept = [
             (self._judge_one(reading.clocks_mhz)[1], reading.clocks_mhz)
             for reading in self._readings
-            if reading.time_s * (1.0 + reading.stderr_ratio) <= self._deadline_s
+            if reading.time_s * (1.0 + self._apart(reading)) <= self._deadline_s
             and reading.clocks_mhz != self._facts.now_mhz
         ]
         return min(kept)[1] if kept else self._facts.ground.default_mhz
+
+    def _apart(self, reading: Reading) -> float:
+        """Standard deviation of a measured slowdown."""
+        return float(np.hypot(reading.stderr_ratio, self._base_doubt))
 
     def _safe(self) -> tuple[int, ...]:
         """The cheapest clocks within the evidence whose upper band keeps the deadline."""
@@ -324,6 +343,55 @@ class _Step:
                 if self._fits(step, hopeful=hopeful):
                     return step
         return None
+
+    def _supposed(self) -> Advice | None:
+        """A stage lowered because it may have less work than the fit takes it to have: while it
+        was never seen to be waited for, readings cannot tell. Room for it is made elsewhere.
+        """
+        now, found = self._facts.now_mhz, []
+        for stage, ratio in itertools.product(range(len(now)), LIGHTER_RATIOS):
+            model = self._model.lighter(stage, ratio)
+            if model is None:
+                continue
+            other = _Step(self._facts, self._readings, model, self._default)
+            step = other._step_of(stage)
+            if step is not None:
+                found.append((step[0], stage, step[1]))
+                break
+        if not found:
+            return None
+        gain, stage, step_mhz = max(found)
+        return self._answer("probe", self._words(stage, step_mhz), step_mhz, gain, stage)
+
+    def _step_of(self, stage: int) -> tuple[float, tuple[int, ...]] | None:
+        """What lowering this stage promises in the end, and the next step towards it."""
+        now = self._facts.now_mhz
+        wanted = cheapest(self._facts.grids, now, self._judge, self._deadline_s)
+        if wanted is None or wanted.clocks_mhz[stage] >= self._lowest[stage]:
+            return None
+        gain = 1.0 - wanted.cost / self._judge_one(now)[1]
+        if gain < HOPE_MIN:
+            return None
+        aim = wanted.clocks_mhz
+        for base in self._roomier(stage):
+            step = self._lowered(base, stage, aim[stage], self._lowest[stage])
+            if step is not None:
+                return gain, step
+        return None
+
+    def _roomier(self, stage: int) -> Iterator[tuple[int, ...]]:
+        """The present clocks, then others of the stages raised step by step."""
+        now = self._facts.now_mhz
+        yield now
+        for up in range(1, SUPPOSED_STEPS + 1):
+            higher = [
+                next(iter([m for m in grid if m > mhz][up - 1 : up]), grid[-1])
+                for mhz, grid in zip(now, self._grids, strict=True)
+            ]
+            for only in range(len(now)):
+                if only != stage:
+                    yield tuple(higher[s] if s == only else mhz for s, mhz in enumerate(now))
+            yield tuple(mhz if s == stage else higher[s] for s, mhz in enumerate(now))
 
     def _doubt_ratio(self, clocks_mhz: tuple[int, ...], now_j: float) -> float:
         rows = np.array([clocks_mhz], dtype=np.float64)

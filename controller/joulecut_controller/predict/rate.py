@@ -8,6 +8,7 @@ prediction has a standard deviation, and decisions stand on that, not on the mea
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,8 @@ ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
 BUSY_NOISE = 0.001  # thousands of operations went into the mean of a window
 ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
 TIME_NOISE_MIN = 1e-4
+LIGHTER_SD = 0.003  # how far a stage supposed to be lighter may return towards what it was
+DENIED = 6.0  # chi squared more than the best fit's: one chance in seventy
 MISFIT_MAX = 1.5  # above this, per measurement, the residual is taken to be larger
 WIDER_MAX = 10.0
 POWER_MIN_W = 1.0  # no card draws less; keeps logarithms of a hopeless guess finite
@@ -84,6 +87,30 @@ class RateModel:
         self._default = np.array(ground.default_mhz, dtype=np.float64)
         self._times = self._fit_times()
         self._energies = self._fit_energies()
+
+    def lighter(self, stage: int, ratio: float) -> "RateModel | None":
+        """The same job, had this stage that much less work; None where the readings deny it.
+
+        The most probable fit takes a stage for nearly as slow as the slowest until it is seen
+        to wait: the slack of a stage shows in no iteration time. So the doubt that matters lies
+        beyond a kink, where no standard deviation reaches.
+        """
+        if self.detailed:
+            return None  # its times were told
+        numbers, sd = self._times.numbers, self._prior.sd.copy()
+        at = 2 * len(self._kinds) + stage
+        mean = self._prior.mean.copy()
+        mean[at], sd[at] = numbers[at] - ratio, LIGHTER_SD
+        start = numbers.copy()
+        start[at] = mean[at]
+
+        def model(guesses: Floats) -> Floats:
+            return self._log_times(guesses, self._clocks)
+
+        other = copy(self)
+        other._times = fit(model, Prior(mean, sd), self._time_blocks(), start)
+        denied = other._times.misfit > self._times.misfit + DENIED
+        return None if denied else other
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -204,17 +231,17 @@ class RateModel:
                 [PACE_SD if self.detailed else 1e-6],
             ]
         )
-        self._wider, prior = 1.0, Prior(mean, sd)
+        self._wider, self._prior = 1.0, Prior(mean, sd)
 
         def model(numbers: Floats) -> Floats:
             return self._log_times(numbers, self._clocks)
 
-        fitted = fit(model, prior, self._time_blocks())
+        fitted = fit(model, self._prior, self._time_blocks())
         white = fitted.whiteners[0] @ fitted.leftovers[0]
         misfit = float(white @ white) / count
         if misfit > MISFIT_MAX:
             self._wider = float(min(WIDER_MAX, np.sqrt(misfit)))
-            fitted = fit(model, prior, self._time_blocks())
+            fitted = fit(model, self._prior, self._time_blocks())
         return fitted
 
     def _time_blocks(self) -> list[Block]:

@@ -65,6 +65,16 @@ class Fitted:
     leftovers: tuple[Floats, ...]
     slopes: tuple[Floats, ...]  # by block, of shape (n, count)
 
+    @property
+    def misfit(self) -> float:
+        """What the measurements speak against these numbers: chi squared, the prior apart."""
+        return float(
+            sum(
+                np.sum((white @ left) ** 2)
+                for white, left in zip(self.whiteners, self.leftovers, strict=True)
+            )
+        )
+
     def residual(self, block: int, nearness: Floats) -> Floats:
         """The residual at new points, from their covariance with the block's: (m, n) -> (m,)."""
         white = self.whiteners[block]
@@ -92,14 +102,17 @@ def slopes_of(model: Model, at: Floats, steps: Floats) -> Floats:
     return np.asarray((both[:, :count] - both[:, count:]) / (2.0 * steps))
 
 
-def fit(model: Model, prior: Prior, blocks: Sequence[Block]) -> Fitted:
+def fit(
+    model: Model, prior: Prior, blocks: Sequence[Block], start: Floats | None = None
+) -> Fitted:
     """The most probable numbers, by Gauss-Newton with halved steps, from the prior's mean.
 
     First with the measurements taken for rough, then as they are: over a landscape with kinks
-    the direct way ends in the first hollow.
+    the direct way ends in the first hollow. From a `start` that fits but for a little, at once.
     """
-    at, precision = prior.mean.copy(), np.diag(1.0 / prior.sd**2)
-    for roughness in ROUGHNESS:
+    at = prior.mean.copy() if start is None else start
+    precision = np.diag(1.0 / prior.sd**2)
+    for roughness in ROUGHNESS if start is None else ROUGHNESS[-1:]:
         whiteners = tuple(
             np.asarray(np.linalg.inv(np.linalg.cholesky(b.residual + np.diag(b.noise)))) / roughness
             for b in blocks

@@ -4,16 +4,18 @@ A fit tries thousands of sets of operation times on one schedule; the solver's o
 path takes one set at a time. Pure.
 """
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.graph.build import build
 from joulecut_controller.graph.shape import kinds_of
+from joulecut_controller.solve.compiled import exact
 from joulecut_controller.workload import KINDS, Pipeline
 
 Floats = NDArray[np.float64]
-
-COLUMNS = 2048  # guesses at once: 25 MB for 1,536 operations
+Ints = NDArray[np.int64]
 
 
 class Paths:
@@ -28,27 +30,35 @@ class Paths:
         before: list[list[int]] = [[] for _ in graph.operations]
         for first, second in graph.edges:
             before[second].append(first)
-        self._rows = [
-            (operation.stage, KINDS.index(operation.kind), waited)
-            for operation, waited in zip(graph.operations, before, strict=True)
-        ]
+        kinds = [KINDS.index(operation.kind) for operation in graph.operations]
+        self._which = np.array(
+            [op.stage * len(KINDS) + kind for op, kind in zip(graph.operations, kinds, strict=True)]
+        )
+        self._begins = np.cumsum([0, *map(len, before)])
+        self._before = np.array(list(itertools.chain(*before)), dtype=np.int64)
 
     def iteration_s(self, times_s: Floats) -> Floats:
         """Seconds of an iteration for every guess; `times_s` has shape (stages, kinds, guesses),
         kinds in the order of `workload.KINDS`.
         """
-        pieces = range(0, times_s.shape[2], COLUMNS)
-        return np.concatenate([self._longest(times_s[:, :, at : at + COLUMNS]) for at in pieces])
+        guesses = np.ascontiguousarray(times_s.reshape(-1, times_s.shape[2]).T)
+        return _longest(guesses, self._which, self._begins, self._before)
 
-    def _longest(self, times_s: Floats) -> Floats:
-        ends = np.empty((len(self._rows), times_s.shape[2]))
-        for row, (stage, kind, waited) in enumerate(self._rows):
-            end = ends[row]
-            if not waited:
-                end[:] = times_s[stage, kind]
-                continue
-            np.copyto(end, ends[waited[0]])
-            for other in waited[1:]:
-                np.maximum(end, ends[other], out=end)
-            end += times_s[stage, kind]
-        return np.asarray(ends.max(axis=0))
+
+@exact
+def _longest(guesses: Floats, which: Ints, begins: Ints, before: Ints) -> Floats:
+    """The longest path of every guess, a row of operation times; operations in some order that
+    puts those waited for first, `before[begins[i]:begins[i + 1]]` for operation i.
+    """
+    count = len(which)
+    ends, longest = np.empty(count), np.zeros(len(guesses))
+    for guess in range(len(guesses)):
+        last = 0.0
+        for row in range(count):
+            begin = 0.0
+            for at in range(begins[row], begins[row + 1]):
+                begin = max(begin, ends[before[at]])
+            ends[row] = begin + guesses[guess, which[row]]
+            last = max(last, ends[row])
+        longest[guess] = last
+    return longest

@@ -21,7 +21,8 @@ of the energy); the bound on the whole is Lagrangian decomposition with the rela
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +30,17 @@ from numpy.typing import NDArray
 from joulecut_controller.solve.ascent import climbed, dual, paths_of, through
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events, events_of
+from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.waves import Floats, Ints
 
 # Of what options cost apart, mean over rows that have a choice: what loses more counts as so
 # much, whatever it does to its sides. On public profiles half of it finds as much.
-CAP = 0.6
-CELLS_COARSE = 400  # per mean duration of the fastest options: enough to choose prices by
-CELLS_MAX = 20_000
+CAP = 0.3
+CELLS_COARSE = 100  # per mean duration of the fastest options: enough to choose prices by
+CELLS_FINE = (200.0, 800.0)
+ROUNDS = 2
 WORK = 2.5e8  # cells met by cells, for all strips together: 0.2 s
 STRIPS_MAX = 3
 ASKS_MIN, ASKS_PER_LINE = 32, 8  # prices tried; twice as many prove a fiftieth more
@@ -71,54 +74,95 @@ class Strips:
         self._mean_s = float(network.fastest.mean()) / network.second
 
     def raised(self, relaxed: Relaxation, time_price_w: float) -> Relaxation:
-        """The same relaxation with the strips' losses in its bound, at the prices that prove
+        """The same relaxation with the parts' losses in its bound, at the prices that prove
         most; these lead to better plans, too. `time_price_w` is the one it was made for."""
         if relaxed.link_w is None or not self._spines:
             return relaxed
         network, deadline_s = self._network, relaxed.deadline_s
-        plain = _Pricing(network, relaxed.link_w, self._mean_s / CELLS_COARSE)
-        chosen = self._chosen(plain, WORTH * abs(relaxed.bound_j))
-        if not chosen:
-            return relaxed
+        lines = [line for line in self._lines if len(line)]
+        paths = paths_of(network, lines, relaxed.link_w)[::-1]  # the last stages press most
 
-        def value_j(link_w: Floats, cells: float = CELLS_COARSE) -> float:
+        def value_j(link_w: Floats, cells: float) -> float:
             pricing = _Pricing(network, link_w, self._mean_s / cells)
-            gain_j = sum(pricing.loss_j(strip) for strip in chosen)
+            gain_j = sum(pricing.loss_j(part) for part in chosen)
             return dual(network, link_w, time_price_w, deadline_s)[0] + gain_j * (1.0 - ROUND_OFF)
 
-        work = sum(plain.work(strip) for strip in chosen)
-        paths = paths_of(network, self._lines, relaxed.link_w)[::-1]  # the last stages press most
-        asks = min(max(ASKS_MIN, ASKS_PER_LINE * len(paths)), int(WORK / max(work, 1.0)))
-        link_w = climbed(relaxed.link_w, paths, value_j, asks)
-        cells = min(CELLS_MAX, CELLS_COARSE * max(1.0, (WORK / max(work, 1.0)) ** 0.5))
-        # Finer cells do not fit inside coarse ones: the best of all bounds.
-        best = relaxed
+        best, link_w = relaxed, relaxed.link_w
+        for _ in range(ROUNDS):
+            chosen = self._chosen(_Pricing(network, link_w, self._mean_s / CELLS_COARSE))
+            link_w = climbed(link_w, paths, lambda w: value_j(w, CELLS_COARSE), ASKS_MIN)
         for flow_w in (relaxed.link_w, link_w):
-            found_j = max(value_j(flow_w), value_j(flow_w, cells))
-            if found_j > best.bound_j:
-                _, back_w = dual(network, flow_w, time_price_w, deadline_s)
-                best = replace(
-                    best,
-                    bound_j=found_j,
-                    deadline_price_w=back_w,
-                    price_w=through(network, flow_w),
-                    link_w=flow_w,
-                )
+            for cells in CELLS_FINE:
+                found_j = value_j(flow_w, cells)
+                if found_j > best.bound_j:
+                    _, back_w = dual(network, flow_w, time_price_w, deadline_s)
+                    best = replace(
+                        best,
+                        bound_j=found_j,
+                        deadline_price_w=back_w,
+                        price_w=through(network, flow_w),
+                        link_w=flow_w,
+                    )
         return best
 
-    def _chosen(self, pricing: "_Pricing", worth_j: float) -> list["_Strip"]:
-        """Those that lose most, no row in two: its loss would count twice."""
+    def _chosen(self, pricing: "_Pricing") -> "list[_Strip | Ladder]":
+        """Parts that lose most together, no row in two: its loss would count twice."""
+        gains = [pricing.loss_j(part) for part in self._parts]
+        order = sorted(range(len(gains)), key=lambda k: (-gains[k], k))
+        rows = [set(part.rows) for part in self._parts]
+        best, best_j = list[int](), -1.0
+        for first in order:
+            taken, used = [first], set(rows[first])
+            for k in order:
+                if used.isdisjoint(rows[k]):
+                    taken.append(k)
+                    used |= rows[k]
+            if (found_j := sum(gains[k] for k in taken)) > best_j:
+                best, best_j = taken, found_j
         free = np.ones(self._network.size, dtype=np.bool_)
-        chosen = list[_Strip]()
-        while len(chosen) < STRIPS_MAX:
-            strips = [self._strip(run, free) for run in self._spines if free[run].all()]
-            gains = [pricing.loss_j(strip) for strip in strips]
-            # The first in any case: where nothing is lost at these prices, it may be at others.
-            if not gains or (chosen and max(gains) <= worth_j):
-                break
-            chosen.append(strips[len(gains) - 1 - int(np.argmax(gains[::-1]))])
-            free[list(chosen[-1].rows)] = False
+        chosen = [self._parts[k] for k in best]
+        for part in chosen:
+            free[list(part.rows)] = False
+        for run in self._spines:  # what is left over, with fewer sides
+            if free[run].all():
+                chosen.append(self._strip(run, free))
+                free[list(chosen[-1].rows)] = False
         return chosen
+
+    @cached_property
+    def _parts(self) -> "list[_Strip | Ladder]":
+        free = np.ones(self._network.size, dtype=np.bool_)
+        strips = [self._strip(run, free) for run in self._spines]
+        return [*self._ladders(free), *strips]
+
+    def _ladders(self, free: NDArray[np.bool_]) -> list[Ladder]:
+        events = self._events
+        passed = [[int(events.begin[run[0]]), *events.done[run].tolist()] for run in self._spines]
+        found = list[Ladder]()
+        for i, j in combinations(range(len(passed)), 2):
+            for met in meetings(passed[i], passed[j]):
+                first, second = self._spines[i], self._spines[j]
+                used, steps = {*first, *second}, list[Step]()
+                for a, b in met:
+                    sides = [
+                        self._side(passed[k][at - 1], passed[k][at + 1], used, free)
+                        if 0 < at < len(self._spines[k])
+                        else ()
+                        for k, at in ((i, a), (j, b))
+                    ]
+                    used.update(*sides)
+                    steps.append(
+                        Step(
+                            tuple(first[max(a - 1, 0) : a]),
+                            tuple(second[max(b - 1, 0) : b]),
+                            tuple(first[a : a + 1]),
+                            tuple(second[b : b + 1]),
+                            sides[0],
+                            sides[1],
+                        )
+                    )
+                found.append(Ladder(tuple(steps)))
+        return found
 
     def _runs(self, line: list[int]) -> list[list[int]]:
         """A stage's rows where each begins when the one before is done."""
@@ -179,8 +223,10 @@ class _Pricing:
         self._cap_j = CAP * float(np.mean(apart_j)) if apart_j else 0.0
         self._kept: dict[tuple[tuple[int, float], ...], _Loss] = {}
 
-    def loss_j(self, strip: _Strip) -> float:
-        """What any plan loses in a strip, at least."""
+    def loss_j(self, strip: "_Strip | Ladder") -> float:
+        """What any plan loses in a part, at least."""
+        if isinstance(strip, Ladder):
+            return self._ladder_j(strip)
         spine = [self._loss((row,)) for row in strip.spine]
         sides = [self._loss(side) for side in strip.sides]
         value, count = _table(spine)
@@ -195,10 +241,20 @@ class _Pricing:
             side_count,
         )
 
-    def work(self, strip: _Strip) -> float:
-        """Cells met by cells."""
-        counts = [len(self._loss((row,)).value) for row in strip.spine]
-        return float(sum(a * b for a, b in pairwise(counts)))
+    def _ladder_j(self, ladder: Ladder) -> float:
+        numbers: dict[int, int] = {}
+        losses = list[_Loss]()
+        which = np.empty((len(ladder.steps), 6), dtype=np.int64)
+        for step, row in zip(ladder.steps, which, strict=True):
+            for k, rows in enumerate(step):
+                one = self._loss(rows)
+                if id(one) not in numbers:
+                    numbers[id(one)] = len(losses)
+                    losses.append(one)
+                row[k] = numbers[id(one)]
+        value, count = _table(losses)
+        base, beyond = np.array([one.base for one in losses]), np.array([o.beyond for o in losses])
+        return walked(base, value, count, beyond, which)
 
     def _loss(self, rows: tuple[int, ...]) -> _Loss:
         key = tuple((int(self._network.curve[row]), float(self._price_w[row])) for row in rows)

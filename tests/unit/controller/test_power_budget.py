@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.budget import Claim, Point, Shares, _offered, shares
+from joulecut_controller.plan.budget import NEAR, Claim, Point, Shares, _offered, shares
 
 
 def claim(
@@ -25,7 +25,7 @@ def powers(found: Shares, claims: list[Claim]) -> float:
     total = 0.0
     for one in claims:
         wanted = found.deadline_s.get(one.name, one.own_s)
-        total += min(p.power_w for p in _offered(one) if p.iteration_time_s <= wanted * (1 + 1e-9))
+        total += min(p.power_w for p in _offered(one) if p.iteration_time_s <= wanted * (1 + NEAR))
     return total
 
 
@@ -72,7 +72,8 @@ def test_the_limit_is_kept_at_the_least_cost_of_throughput(
     best = (
         max(
             value([p.iteration_time_s for p in picked])
-            for picked in itertools.product(*(points[::3] for points in offered))
+            # Every third plan, the slowest among them: something fits wherever anything does.
+            for picked in itertools.product(*(points[::-3] for points in offered))
             if sum(p.power_w for p in picked) <= limit_w
         )
         if len(claims) < 3

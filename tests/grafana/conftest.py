@@ -1,0 +1,91 @@
+"""A demo cluster that a real Prometheus scrapes, with the scrape file and rules as shipped."""
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAFANA = ROOT / "grafana"
+sys.path.insert(0, str(GRAFANA / "dashboards" / "src"))
+
+COMMAND = (str(Path(sys.executable).with_name("joulecut")), "demo", "--no-browser")
+START_S = 120.0  # a machine busy with other tests
+END_S = 60.0
+
+
+def _agents(pid: int) -> Path:
+    """The demo's folder, from the command line of one of its processes."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    path = next(Path(word.decode()) for word in words if b"jcdemo" in word)
+    return next(parent for parent in path.parents if parent.name.startswith("jcdemo"))
+
+
+@pytest.fixture
+def cluster() -> Iterator[dict[str, list[str]]]:
+    """Addresses of a running demo's metrics, by scrape job."""
+    with subprocess.Popen(
+        COMMAND, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        killer = threading.Timer(START_S, demo.kill)
+        killer.start()
+        said: list[str] = []
+        for line in demo.stdout:
+            said.append(line)
+            if line.startswith("recommend:"):
+                break
+        killer.cancel()
+        text = "".join(said)
+        page = re.search(r"http://(\S+?)/", text)
+        agent = re.search(r"agent \S+ +pid (\d+)", text)
+        assert page is not None, text
+        assert agent is not None, text
+        rest = threading.Thread(target=demo.stdout.read)  # a full pipe would stop it
+        rest.start()
+        files = sorted(_agents(int(agent[1])).glob("*/agent.yaml"))
+        metrics = [yaml.safe_load(file.read_text())["listen"]["metrics"] for file in files]
+        yield {"joulecut-agent": metrics, "joulecut-controller": [page[1]]}
+        demo.send_signal(signal.SIGINT)
+        demo.wait(END_S)
+        rest.join(END_S)
+
+
+@pytest.fixture
+def prometheus(cluster: dict[str, list[str]], tmp_path: Path) -> Iterator[str]:
+    binary = shutil.which("prometheus")
+    if binary is None:
+        pytest.skip("Debian package prometheus is not installed")
+    config: dict[str, Any] = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(tmp_path / "rules.yaml")]
+    for scrape in config["scrape_configs"]:
+        scrape["static_configs"] = [{"targets": cluster[scrape["job_name"]]}]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    rules = (GRAFANA / "alerts" / "joulecut.rules.yaml").read_text()
+    (tmp_path / "rules.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with subprocess.Popen(
+        [
+            binary,
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        yield f"http://127.0.0.1:{port}"
+        process.terminate()
+        process.wait(timeout=END_S)

@@ -1,0 +1,231 @@
+"""The dashboards' JSON: made from its source, and held to the rules of Grafana's linter."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from joulecut_dashboards import files
+from joulecut_dashboards.panels import UNITS, WIDTH
+
+from joulecut_wire import metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAFANA = ROOT / "grafana"
+PAGES = sorted((GRAFANA / "dashboards").glob("*.json"))
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+# What a page may consist of; a key that is not here is a slip, or a shape nobody checked.
+PAGE = {
+    "uid": str, "title": str, "description": str, "tags": list, "schemaVersion": int,
+    "version": int, "editable": bool, "graphTooltip": int, "refresh": str, "time": dict,
+    "timezone": str, "links": list, "templating": dict, "panels": list,
+}  # fmt: skip
+ROW = {"id": int, "type": str, "title": str, "collapsed": bool, "panels": list, "gridPos": dict}
+PANEL = {
+    "id": int, "type": str, "title": str, "description": str, "datasource": dict,
+    "targets": list, "fieldConfig": dict, "options": dict, "gridPos": dict,
+}  # fmt: skip
+TARGET = {
+    "refId": str, "datasource": dict, "editorMode": str, "expr": str, "legendFormat": str,
+    "instant": bool, "range": bool, "format": str,
+}  # fmt: skip
+
+page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+
+
+def _page(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(path.read_text())
+    return loaded
+
+
+def _panels(path: Path) -> list[dict[str, Any]]:
+    return [panel for panel in _page(path)["panels"] if panel["type"] != "row"]
+
+
+def _targets(path: Path) -> list[dict[str, Any]]:
+    return [target for panel in _panels(path) for target in panel["targets"]]
+
+
+def _shaped(value: dict[str, Any], shape: dict[str, type], *more: str) -> None:
+    assert set(value) - set(more) == set(shape), value.get("title")
+    assert all(isinstance(value[key], kind) for key, kind in shape.items()), value.get("title")
+
+
+def test_the_files_are_what_the_sources_say() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "dashboards"), "--check"]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert judged.returncode == 0, f"run tools/dashboards: {judged.stdout}{judged.stderr}"
+    assert {path.stem for path in PAGES} == {dashboard.uid for dashboard in files.DASHBOARDS}
+
+
+def test_a_source_that_differs_is_named(tmp_path: Path) -> None:
+    """The check above can fail: in a copy with a panel renamed it does."""
+    for folder in ("grafana", "tools"):
+        subprocess.run(["cp", "-r", str(ROOT / folder), str(tmp_path)], check=True)
+    copy = tmp_path / "grafana" / "dashboards" / "joulecut-gpu.json"
+    copy.write_text(copy.read_text().replace('"Temperature"', '"Heat"'))
+    command = [sys.executable, str(tmp_path / "tools" / "dashboards"), "--check"]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (judged.returncode, judged.stdout) == (
+        1,
+        "grafana/dashboards/joulecut-gpu.json differs\n",
+    )
+
+
+def test_bad_input_to_the_tool_is_one_line() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "dashboards"), "--chek"]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert judged.returncode == 2
+    assert len(judged.stderr.splitlines()) == 1
+
+
+@page
+def test_a_page_has_the_shape_that_grafana_reads(path: Path) -> None:
+    told = _page(path)
+    _shaped(told, PAGE)
+    assert told["schemaVersion"] >= 39
+    assert told["uid"] == path.stem
+    assert not told["editable"]
+    assert told["description"]
+    for panel in told["panels"]:
+        if panel["type"] == "row":
+            _shaped(panel, ROW)
+        else:
+            _shaped(panel, PANEL, "transformations")
+            assert panel["type"] in {"timeseries", "stat", "table"}
+            assert ("transformations" in panel) == (panel["type"] == "table")
+            for target in panel["targets"]:
+                _shaped(target, TARGET)
+
+
+@page
+def test_ids_are_unique_and_panels_do_not_overlap(path: Path) -> None:
+    panels = _page(path)["panels"]
+    ids = [panel["id"] for panel in panels]
+    assert len(ids) == len(set(ids))
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        box = panel["gridPos"]
+        assert box["x"] + box["w"] <= WIDTH
+        cells = {
+            (x, y)
+            for x in range(box["x"], box["x"] + box["w"])
+            for y in range(box["y"], box["y"] + box["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@page
+def test_each_panel_has_title_description_unit_and_the_chosen_datasource(path: Path) -> None:
+    for panel in _panels(path):
+        assert panel["title"]
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+        assert panel["datasource"] == DATASOURCE
+        assert panel["targets"]
+        for override in panel["fieldConfig"]["overrides"]:
+            assert {item["value"] for item in override["properties"]} <= set(UNITS)
+        refs = [target["refId"] for target in panel["targets"]]
+        assert refs == sorted(set(refs))
+
+
+@page
+def test_variables_begin_with_the_datasource_and_are_used(path: Path) -> None:
+    told = _page(path)
+    variables = told["templating"]["list"]
+    assert (variables[0]["name"], variables[0]["type"]) == ("datasource", "datasource")
+    text = json.dumps([told["panels"], variables])
+    for variable in variables:
+        assert variable["label"]
+        assert variable["description"]
+        assert re.search(rf"\$\{{?{variable['name']}\b", text), variable["name"]
+        if variable["type"] == "query":
+            assert variable["datasource"] == DATASOURCE
+            assert variable["multi"]
+            assert variable["includeAll"]
+    known = {variable["name"] for variable in variables} | {"__rate_interval", "__range"}
+    for target in _targets(path):
+        used = set(re.findall(r"\$\{?(\w+)", target["expr"]))
+        assert used <= known, target["expr"]
+
+
+@page
+def test_rates_use_the_interval_that_fits_the_scrape(path: Path) -> None:
+    for target in _targets(path):
+        for function, window in re.findall(
+            r"\b(rate|irate|increase|delta)\(.*?\[(.*?)\]", target["expr"]
+        ):
+            allowed = {"increase": "$__range"}.get(function, "$__rate_interval")
+            assert window == allowed, target["expr"]
+        if "[" in target["expr"]:
+            assert re.search(r"\b(rate|increase)\(", target["expr"]), target["expr"]
+
+
+@page
+def test_choices_match_any_of_several(path: Path) -> None:
+    """A variable of many values is a regular expression, so `=` would find nothing."""
+    for target in _targets(path):
+        assert not re.search(r'[^~]="\$', target["expr"]), target["expr"]
+
+
+@page
+def test_every_metric_on_a_page_exists(path: Path) -> None:
+    known = {metric.full_name for metric in (*metrics.AGENT, *metrics.CONTROLLER)}
+    known |= {name + suffix for name in known for suffix in ("_bucket", "_sum", "_count")}
+    told = _page(path)
+    asked = [target["expr"] for target in _targets(path)]
+    asked += [str(variable["query"]) for variable in told["templating"]["list"]]
+    assert not set(re.findall(r"\bjoulecut_\w+", " ".join(asked))) - known
+
+
+def test_every_exported_number_is_on_some_page_or_rule() -> None:
+    """What is worth exporting is worth looking at."""
+    texts = [path.read_text() for path in PAGES]
+    texts.append((GRAFANA / "alerts" / "joulecut.rules.yaml").read_text())
+    seen = set(re.findall(r"\bjoulecut_\w+", " ".join(texts)))
+    known = {metric.full_name for metric in (*metrics.AGENT, *metrics.CONTROLLER)}
+    unseen = {name for name in known if not seen & {name, *(name + s for s in ("_bucket", "_sum"))}}
+    assert not unseen
+
+
+def test_config_maps_carry_the_same_pages() -> None:
+    maps = list(yaml.safe_load_all((GRAFANA / "kubernetes" / "dashboards.yaml").read_text()))
+    assert {item["kind"] for item in maps} == {"ConfigMap"}
+    assert all(item["metadata"]["labels"]["grafana_dashboard"] == "1" for item in maps)
+    carried = {name: json.loads(text) for item in maps for name, text in item["data"].items()}
+    assert carried == {path.name: _page(path) for path in PAGES}
+    # The API server refuses an annotation or object above about a mebibyte.
+    assert max(len(text) for item in maps for text in item["data"].values()) < 2**19
+
+
+def test_the_prometheus_rule_carries_the_same_rules() -> None:
+    rule = yaml.safe_load((GRAFANA / "kubernetes" / "rules.yaml").read_text())
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    shipped = yaml.safe_load((GRAFANA / "alerts" / "joulecut.rules.yaml").read_text())
+    assert rule["spec"] == shipped
+
+
+def test_provisioning_and_scrape_say_what_the_pages_rest_on() -> None:
+    provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/joulecut.yaml").read_text())
+    assert provider["apiVersion"] == 1
+    assert not provider["providers"][0]["allowUiUpdates"]
+    source = yaml.safe_load((GRAFANA / "provisioning/datasources/joulecut.yaml").read_text())
+    assert source["datasources"][0]["type"] == "prometheus"
+    scrape = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())
+    assert all(job["honor_labels"] for job in scrape["scrape_configs"])
+    interval = scrape["global"]["scrape_interval"]
+    assert source["datasources"][0]["jsonData"]["timeInterval"] == interval
+
+
+def test_each_page_has_a_picture_that_says_what_it_is() -> None:
+    for dashboard in files.DASHBOARDS:
+        name = f"grafana-{dashboard.uid.removeprefix('joulecut-')}.svg"
+        text = (ROOT / "docs" / "pictures" / name).read_text()
+        assert "not a Grafana screenshot" in text
+        assert all(panel.title.replace("&", "&amp;") in text for panel in dashboard.panels), name

@@ -1,0 +1,91 @@
+"""Every query of every panel is put to a real Prometheus that scrapes a running cluster.
+
+`JOULECUT_REWRITE_PICTURES=1` draws docs/pictures/grafana-*.svg from the same run.
+"""
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from joulecut_dashboards import preview
+from joulecut_dashboards.asked import ask, filled
+from joulecut_dashboards.files import DASHBOARDS
+
+from joulecut_wire.errors import Unavailable
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 240.0  # savings appear half a minute after the start of an idle machine
+PICTURE_S = 62.0  # what a picture shows: recommend, and a good part of enforce
+# Ten scrapes: a window that a late scrape on a busy machine does not empty.
+RATE_INTERVAL, RANGE = "10s", "120s"
+
+
+def _queries(quiet: bool) -> dict[str, str]:
+    return {
+        f"{dashboard.title} / {panel.title} / {n}": filled(
+            query.expr, dashboard, rate_interval=RATE_INTERVAL, over=RANGE
+        )
+        for dashboard in DASHBOARDS
+        for panel in dashboard.panels
+        for n, query in enumerate(panel.queries)
+        if bool(query.quiet_because) is quiet
+    }
+
+
+def _answers(server: str, expr: str) -> bool:
+    """Whether some series has a number now."""
+    found = ask(server, "query", query=expr)["result"]
+    return any(math.isfinite(float(series["value"][1])) for series in found)
+
+
+def _rules(server: str) -> list[dict[str, Any]]:
+    groups = ask(server, "rules")["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_every_query_answers_and_every_rule_runs(
+    prometheus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began_s = time.monotonic()
+    waiting = _queries(quiet=False)
+    assert len(waiting) > 60
+    while waiting and time.monotonic() < began_s + PATIENCE_S:
+        time.sleep(0.5)
+        try:
+            waiting = {
+                name: expr for name, expr in waiting.items() if not _answers(prometheus, expr)
+            }
+        except Unavailable as error:
+            assert "does not answer" in str(error), error  # it is starting
+    assert not waiting, "these never had data"
+    for name, expr in _queries(quiet=True).items():
+        ask(prometheus, "query", query=expr), name  # raises where the grammar is wrong
+
+    # One more evaluation of each, with everything there is to see.
+    rules = _rules(prometheus)
+    shipped = yaml.safe_load((ROOT / "grafana" / "alerts" / "joulecut.rules.yaml").read_text())
+    assert len(rules) == sum(len(group["rules"]) for group in shipped["groups"])
+    sick = {rule["name"]: rule["lastError"] for rule in rules if rule["health"] != "ok"}
+    assert not sick
+    firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
+    assert not firing, "a healthy cluster wakes nobody"
+    for record in ("job:joulecut_job_energy_bloat:ratio", "uuid:joulecut_gpu_clock_hertz:highest"):
+        assert _answers(prometheus, record)
+    for name in ("joulecut_job_energy_joules_total", "joulecut_controller_mode"):
+        assert not ask(prometheus, "query", query=f'{name}{{exported_job!=""}}')["result"]
+
+    if os.environ.get("JOULECUT_REWRITE_PICTURES"):
+        while time.monotonic() < began_s + PICTURE_S:
+            time.sleep(0.5)
+        folder = ROOT / "docs" / "pictures"
+    else:
+        folder = tmp_path
+    drawn = list(preview.draw(prometheus, DASHBOARDS, folder))
+    assert len(drawn) == len(DASHBOARDS)
+    for path in drawn:
+        assert preview.CAPTION in path.read_text()
