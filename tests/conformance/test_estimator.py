@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.hardware import ClockOption
+from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.predict.bias import BIASES_MAX
 from joulecut_controller.predict.estimator import Estimator, Sample, Subject
 from joulecut_controller.predict.online import OnlineEstimator
@@ -64,7 +65,23 @@ def learnt_online(profiles: Mapping[str, Profile]) -> Estimator:
     return estimator
 
 
-PROFILED = (ProfileEstimator, ForestEstimator, PhysicsEstimator)
+def proven(profiles: Mapping[str, Profile]) -> AdaptiveEstimator:
+    """One whose online model has proved itself on another GPU, and is asked."""
+    estimator = AdaptiveEstimator(profiles)
+    taken = estimator.snapshot()
+    estimator.adopt(taken, refit(taken))
+    for workload, shown in profiles.items():
+        for _ in range(2):
+            for (stage, kind), options in shown.options.items():
+                subject = Subject(workload, "GPU-before", stage, kind)
+                for option in options:
+                    sample = Sample(subject, option.clock_mhz, option.time_s, option.power_w)
+                    assert estimator.learn((sample,)) == ()
+        assert estimator.lesson(workload).leads
+    return estimator
+
+
+PROFILED = (ProfileEstimator, ForestEstimator, PhysicsEstimator, AdaptiveEstimator, proven)
 
 
 @pytest.fixture(params=[*PROFILED, learnt_online], ids=lambda made: made.__name__)

@@ -23,7 +23,7 @@ from joulecut_sim.possible import search
 LEARNING_S = 600.0  # what issue and docs promise: ten minutes ...
 LEARNING_ITERATIONS = 200  # ... or so many iterations, whichever is later
 COUNTER_NOISE = 0.003  # of a window's energy: counters step every 100 ms
-MEAN_ITERATIONS = 300  # for a plant's own mean under its jitter; ratios of two are known to 0.01 %
+MEAN_ITERATIONS = 120  # for a plant's own mean under its jitter; ratios of two: to 0.02 %
 OVER = 0.0005  # a window later than this, as a ratio of the default, is over the budget
 
 MakePlant = Callable[[float, int], Plant]  # (jitter of an operation, seed)

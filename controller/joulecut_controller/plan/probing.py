@@ -23,8 +23,8 @@ STEP_RATIO = 0.045
 # The upper band of iteration times between measured ones: late in one case of six, by little,
 # and put right.
 DOUBTS_TIME = 1.0
-# Clocks to stay at are entered with more distance, so that the noise of a window, or of the
-# baseline that the deadline is a ratio of, does not hide windows that are late one after another ...
+# Clocks to stay at are entered with more distance, so that the noise of a window, or that of the
+# baseline that the deadline is a ratio of, does not hide windows late one after another ...
 DOUBTS_SETTLE = 1.5
 DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
 DOUBTS_LATE = 0.5  # ... and are left at the first window that is likelier late than not
@@ -41,6 +41,7 @@ HOPE_STEPS = 5
 DOUBTS_HOPE = 2.0  # before giving up, a guess of the time may be so much too gloomy
 # A stage is supposed to have so much less work than the fit takes it to have.
 LIGHTER_RATIOS = (0.06, 0.02)
+SUPPOSED_MIN = 0.002  # what that has to promise
 SUPPOSED_STEPS = 6  # clocks by which others are raised to try it
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
@@ -354,7 +355,7 @@ class _Step:
             if model is None:
                 continue
             other = _Step(self._facts, self._readings, model, self._default)
-            step = other._step_of(stage)
+            step = other._step_of(stage, ratio)
             if step is not None:
                 found.append((step[0], stage, step[1]))
                 break
@@ -363,14 +364,16 @@ class _Step:
         gain, stage, step_mhz = max(found)
         return self._answer("probe", self._words(stage, step_mhz), step_mhz, gain, stage)
 
-    def _step_of(self, stage: int) -> tuple[float, tuple[int, ...]] | None:
+    def _step_of(self, stage: int, ratio: float) -> tuple[float, tuple[int, ...]] | None:
         """What lowering this stage promises in the end, and the next step towards it."""
         now = self._facts.now_mhz
-        wanted = cheapest(self._facts.grids, now, self._judge, self._deadline_s)
+        down_mhz = int(now[stage] * (1.0 - ratio))
+        start = (*now[:stage], down_mhz, *now[stage + 1 :])
+        wanted = cheapest(self._facts.grids, start, self._judge, self._deadline_s)
         if wanted is None or wanted.clocks_mhz[stage] >= self._lowest[stage]:
             return None
         gain = 1.0 - wanted.cost / self._judge_one(now)[1]
-        if gain < HOPE_MIN:
+        if gain < SUPPOSED_MIN:
             return None
         aim = wanted.clocks_mhz
         for base in self._roomier(stage):

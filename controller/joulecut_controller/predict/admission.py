@@ -24,6 +24,7 @@ Reason = Literal[
     "capped",
     "jump",
     "other-work",
+    "no-profile",
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -91,6 +92,12 @@ class Admission:
             seen.iteration, seen.behind, seen.behind_last = sample.iteration, 0, -1
             seen.at_s = sample.at_s
         return found
+
+    def restarted(self) -> None:
+        """Monotonic times told so far belong to another process; iterations go on."""
+        self._newest_s = None
+        for seen in self._seen.values():
+            seen.at_s = None
 
     def forget(self, workload: str) -> None:
         for subject in [subject for subject in self._seen if subject.workload == workload]:

@@ -6,7 +6,7 @@ is widened to what is really seen, old evidence is dropped, and the GPU asks to 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ class Drift:
     uuid: str
     since: int  # number of the first reading that counts
     text: str
+    off: float = 0.0  # relative error of time when it was noticed
 
 
 @dataclass(slots=True)
@@ -72,11 +73,15 @@ class Watch:
         )
         return True
 
-    def refitted(self) -> None:
-        """A new model is in force: who was seen at two clocks and holds to it has settled."""
-        for track in self._tracks.values():
+    def refitted(self, profiled: Container[str] = ()) -> None:
+        """A new model is in force: who was seen at two clocks and holds to it has settled.
+
+        Of `profiled` workloads somebody else measured the slope, and one clock will do.
+        """
+        for (workload, _), track in self._tracks.items():
             settled = track.outside and np.mean(track.outside) <= SETTLED_MAX
-            if track.since and settled and len(track.clocks_mhz) >= CLOCKS_SEEN_MIN:
+            wanted = 1 if workload in profiled else CLOCKS_SEEN_MIN
+            if track.since and settled and len(track.clocks_mhz) >= wanted:
                 track.since, track.clocks_mhz = 0, set()
 
     def since(self, workload: str, uuid: str) -> int:
@@ -106,6 +111,7 @@ class Watch:
                 f"{100.0 * (np.exp(track.off) - 1.0):+.1f} % off when noticed); band "
                 f"widened, to be probed again at {max(0, CLOCKS_SEEN_MIN - len(track.clocks_mhz))}"
                 " more clocks",
+                float(np.exp(track.off) - 1.0),
             )
             for (workload, uuid), track in sorted(self._tracks.items())
             if track.since

@@ -1,5 +1,6 @@
 """What was measured of one kind of work on one card: the unit that models are fitted to."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,3 +63,11 @@ def of_profile(
         for (stage, kind), options in profile.options.items()
         if options
     )
+
+
+def fingerprint(profile: Profile) -> str:
+    """Names the numbers of a profile, wherever they came from."""
+    digest = hashlib.sha256()
+    for key in sorted(profile.options):
+        digest.update(repr((key, sorted(profile.options[key]))).encode())
+    return digest.hexdigest()[:16]

@@ -31,13 +31,13 @@ from joulecut_controller.predict.estimator import (
     WorkShape,
     widest,
 )
-from joulecut_controller.predict.evidence import Work
+from joulecut_controller.predict.evidence import Work, fingerprint
 from joulecut_controller.predict.forest import Fitted, ForestCurve, Grid, stacked
 from joulecut_controller.predict.memory import NOT_A_STATE, dump_snapshot, load_snapshot
 from joulecut_controller.predict.plausible import OTHER_WORK, Plausibility
 from joulecut_controller.predict.pooled import Snapshot, refit
 from joulecut_controller.predict.window import CELLS_MAX, Cell, Reading, Window
-from joulecut_controller.workload import Kind
+from joulecut_controller.workload import Kind, Profile
 
 STATE_VERSION = 1
 REFIT_EVERY = 25  # accepted samples: the public stream experiment's
@@ -61,6 +61,7 @@ class OnlineEstimator:
         self._cards: OrderedDict[str, str] = OrderedDict()
         self._shapes: OrderedDict[str, WorkShape] = OrderedDict()
         self._plausibility = Plausibility()
+        self._profiles: dict[str, Profile] = {}
         self._refused: Counter[str] = Counter()
         self._separated: Counter[str] = Counter()
         self._number = 0
@@ -75,7 +76,52 @@ class OnlineEstimator:
 
     def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
         """See `estimator.Estimator`; reasons are counted in `refused`."""
-        return tuple(reason for sample in samples if (reason := self._learn(sample)))
+        return tuple(refusal.text for one in samples if (refusal := self.take(one)))
+
+    def take(self, sample: Sample) -> Refusal | None:
+        """Learns from one sample; else why not, which is counted."""
+        refusal = self._learn(sample)
+        if refusal is not None:
+            self._refused[refusal.reason] += 1
+        return refusal
+
+    def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
+        """Sweeps that count beside what running work shows, by workload.
+
+        Work whose profile is another now, or gone, begins anew.
+        """
+        for workload in sorted(self._profiles.keys() | profiles.keys()):
+            old, new = self._profiles.get(workload), profiles.get(workload)
+            if old is not None and new is not None and old.options == new.options:
+                continue
+            self.forget(workload)
+            self._profiles.pop(workload, None)
+            if new is not None:
+                self._profiles[workload] = new
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        return dict(self._profiles)
+
+    def seen(self, subject: Subject, clock_mhz: int) -> bool:
+        """Whether this GPU was seen doing this work at this clock lately."""
+        return any(
+            cell.uuid == subject.uuid and abs(cell.clock_mhz - clock_mhz) < STEP_MHZ
+            for cell in self._window.of_work(subject.workload, subject.stage, subject.kind)
+        )
+
+    def restarted(self) -> None:
+        """Another process, and perhaps another boot: times told before mean nothing now."""
+        self._admission.restarted()
+
+    def knows(self, workload: str) -> bool:
+        """Whether all work of a profiled workload has a curve fitted here."""
+        profile = self._profiles.get(workload)
+        return profile is not None and all(
+            Work(workload, stage, kind) in self._fitted.curves
+            for (stage, kind), options in profile.options.items()
+            if options
+        )
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -121,6 +167,7 @@ class OnlineEstimator:
             cells=tuple(self._window.cells()),
             cards=dict(self._cards),
             shapes=dict(self._shapes),
+            profiles=dict(self._profiles),
         )
 
     def adopt(self, taken: Snapshot, fitted: Fitted) -> None:
@@ -130,11 +177,14 @@ class OnlineEstimator:
             work: curve
             for work, curve in fitted.curves.items()
             if (work.workload, work.stage, work.kind) in alive
+            or taken.profiles.get(work.workload) is not None
         }
+        for workload in self._outdated(taken):
+            curves = {work: curve for work, curve in curves.items() if work.workload != workload}
         self._taken, self._fitted = taken, replace(fitted, curves=curves)
         self._grids.clear()
         self._expected.clear()
-        self._watch.refitted()
+        self._watch.refitted(self._profiles)
         for key, _ in self._biases.items():  # noqa: PERF102 -- its own class, no mapping
             self._replay(*key)
 
@@ -171,6 +221,11 @@ class OnlineEstimator:
         if self._curve(subject) is None:
             return ()
         cells = self._window.of_work(subject.workload, subject.stage, subject.kind)
+        profile = self._profiles.get(subject.workload)
+        if profile is not None:
+            swept = profile.options.get((subject.stage, subject.kind), ())
+            seen = {cell.clock_mhz for cell in cells}
+            return tuple(sorted(seen | {option.clock_mhz for option in swept}))
         if self._watch.since(subject.workload, subject.uuid):
             cells = tuple(cell for cell in cells if cell.uuid == subject.uuid)
         return tuple(sorted({cell.clock_mhz for cell in cells}))
@@ -199,12 +254,19 @@ class OnlineEstimator:
             "separated": self.separated,
             "now": dump_snapshot(Snapshot(0, (), self._cards, self._shapes)),
             "taken": dump_snapshot(self._taken),
+            "profiles": {name: fingerprint(p) for name, p in self._profiles.items()},
+            "outdated": sorted(self._outdated(self._taken)),
             "curves": sorted([w.workload, w.stage, w.kind] for w in self._fitted.curves),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes `state` back: all of it or, with ValueError, nothing. Fits once."""
+        """Takes `state` back: all of it or, with ValueError, nothing. Fits once.
+
+        Profiles are not part of it: they are set before. What was learnt beside a profile that
+        is no longer the same is left out.
+        """
         made = OnlineEstimator(cells_max=self._window.cells_max)
+        made._profiles = dict(self._profiles)
         try:
             made._take(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -226,16 +288,31 @@ class OnlineEstimator:
         now = load_snapshot(state["now"])
         self._cards.update(now.cards)
         self._shapes.update(now.shapes)
-        self._taken = load_snapshot(state["taken"])
+        same = {
+            name: profile
+            for name, profile in self._profiles.items()
+            if state["profiles"].get(name) == fingerprint(profile)
+        }
+        outdated = {str(name) for name in state["outdated"]}
+        self._taken = replace(
+            load_snapshot(state["taken"]),
+            profiles={name: p for name, p in same.items() if name not in outdated},
+        )
         kept = {(str(w), int(s), str(k)) for w, s, k in state["curves"]}
         fitted = refit(self._taken)
         curves = {w: c for w, c in fitted.curves.items() if (w.workload, w.stage, w.kind) in kept}
         self._fitted = replace(fitted, curves=curves)
+        for name in sorted((state["profiles"].keys() | self._profiles.keys()) - same.keys()):
+            self.forget(name)
+
+    def _outdated(self, taken: Snapshot) -> set[str]:
+        """Workloads whose profile came, went or changed since a snapshot was taken."""
+        names = self._profiles.keys() | taken.profiles.keys()
+        return {name for name in names if self._profiles.get(name) is not taken.profiles.get(name)}
 
     # -- inside --------------------------------------------------------------------------
 
-    def _learn(self, sample: Sample) -> str:
-        """Empty where the sample was taken, else why not."""
+    def _learn(self, sample: Sample) -> Refusal | None:
         subject = sample.subject
         card = self._card(sample)
         refusal = self._admission.judge(
@@ -244,14 +321,12 @@ class OnlineEstimator:
             None if card is None else card.clock_max_mhz,
         )
         if refusal is not None:
-            self._refused[refusal.reason] += 1
-            return refusal.text
+            return refusal
         self._told(sample)
         cell = self._cell(sample, card)
         judged = self._plausibility.judge(sample, cell, self._window)
         if isinstance(judged, Refusal):
-            self._refused[judged.reason] += 1
-            return judged.text
+            return judged
         if judged == OTHER_WORK:
             self.forget(subject.workload)
             self._separated["shape-changed"] += 1
@@ -273,7 +348,7 @@ class OnlineEstimator:
             self._window.forget_before(subject.workload, subject.uuid, since)
             self._replay(subject.workload, subject.uuid)
             self._new_clock = True
-        return ""
+        return None
 
     def _card(self, sample: Sample) -> Card | None:
         if sample.card:

@@ -6,7 +6,6 @@ and a sample that cannot belong to it is refused with a reason. Forests on top o
 physics answer to the same protocol (`estimator`).
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from joulecut_controller.predict.admission import Refusal, who
 from joulecut_controller.predict.bias import (
     BIASES_MAX,
     RATIO_MAX,
@@ -24,7 +24,7 @@ from joulecut_controller.predict.bias import (
 )
 from joulecut_controller.predict.curve import Priced, bend
 from joulecut_controller.predict.estimator import Band, Prediction, Sample, Subject, widest
-from joulecut_controller.predict.evidence import of_profile, sweep_of
+from joulecut_controller.predict.evidence import fingerprint, of_profile, sweep_of
 from joulecut_controller.predict.forest import fit_work
 from joulecut_controller.predict.physics import fit
 from joulecut_controller.workload import Kind, Profile
@@ -59,7 +59,7 @@ class ProfileEstimator:
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
         """Takes new evidence. A workload whose profile changed starts without bias."""
         fitted = {}
-        marks = {workload: _fingerprint(profile) for workload, profile in profiles.items()}
+        marks = {workload: fingerprint(profile) for workload, profile in profiles.items()}
         if marks == {name: known.fingerprint for name, known in self._workloads.items()}:
             return
         curves = self._curves(profiles)
@@ -71,6 +71,17 @@ class ProfileEstimator:
         for gone in self._workloads.keys() - fitted.keys():
             self._biases.forget(gone)
         self._workloads = fitted
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Names the profiles in force, by workload."""
+        return {name: known.fingerprint for name, known in self._workloads.items()}
+
+    def anew(self) -> "ProfileEstimator":
+        """One with the same profiles that has learnt nothing."""
+        made = type(self)({})
+        made._workloads = self._workloads
+        return made
 
     def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
         """Moves the bias of each sample's GPU; see `estimator.Estimator`."""
@@ -152,34 +163,39 @@ class ProfileEstimator:
         known = self._workloads.get(subject.workload)
         return known.curves.get((subject.stage, subject.kind)) if known else None
 
-    def _learn(self, sample: Sample) -> str:
-        """Empty where the sample was taken, else why not."""
-        subject = sample.subject
-        who = f"{subject.workload} stage {subject.stage} {subject.kind} on {subject.uuid}"
+    def judge(self, sample: Sample) -> Refusal | Mapping[str, float]:
+        """Why a sample cannot be of the profile, or what it measured over what that says."""
+        subject, name = sample.subject, who(sample.subject)
         if not (0.0 < sample.weight <= SAMPLE_WEIGHT_MAX):
-            return f"{who}: weight {sample.weight:g} is not in (0, {SAMPLE_WEIGHT_MAX:g}]"
+            what = f"weight {sample.weight:g} is not in (0, {SAMPLE_WEIGHT_MAX:g}]"
+            return Refusal("weight", f"{name}: {what}")
         measured = (sample.time_s,) if sample.power_w is None else (sample.time_s, sample.power_w)
         if not all(math.isfinite(value) and value > 0.0 for value in measured):
-            return f"{who}: time {sample.time_s} s and power {sample.power_w} W must be above 0"
+            what = f"time {sample.time_s} s and power {sample.power_w} W must be above 0"
+            return Refusal("not-above-zero", f"{name}: {what}")
         curve = self._curve(subject)
         if curve is None:
-            return f"{who}: no profile for it"
+            return Refusal("no-profile", f"{name}: no profile for it")
         lowest, highest = float(curve.clocks_mhz.min()), float(curve.clocks_mhz.max())
         if not lowest <= sample.clock_mhz <= highest:
-            return (
-                f"{who}: {sample.clock_mhz} MHz is outside the profiled "
-                f"{lowest:.0f}-{highest:.0f} MHz"
-            )
+            what = f"is outside the profiled {lowest:.0f}-{highest:.0f} MHz"
+            return Refusal("clock", f"{name}: {sample.clock_mhz} MHz {what}")
         clock = np.array([sample.clock_mhz], dtype=np.float64)
         ratios = {"time": sample.time_s / float(curve.time_s(clock)[0])}
         if sample.power_w is not None:
             ratios["power"] = sample.power_w / float(curve.power_w(clock)[0])
-        for name, ratio in ratios.items():
+        for quantity, ratio in ratios.items():
             if not 1.0 / RATIO_MAX <= ratio <= RATIO_MAX:
-                return (
-                    f"{who}: {name} is {ratio:.3g} times the profile's; "
-                    f"beyond {RATIO_MAX:g} times it is other work, no bias"
-                )
+                what = f"{quantity} is {ratio:.3g} times the profile's; beyond {RATIO_MAX:g} times"
+                return Refusal("other-work", f"{name}: {what} it is other work, no bias")
+        return ratios
+
+    def _learn(self, sample: Sample) -> str:
+        """Empty where the sample was taken, else why not."""
+        ratios = self.judge(sample)
+        if isinstance(ratios, Refusal):
+            return ratios.text
+        subject = sample.subject
         old = self._biases.get(subject.workload, subject.uuid)
         seen = {
             name: getattr(old, name).after(math.log(ratio), sample.weight)
@@ -221,11 +237,3 @@ def _bent(profile: Profile, *, straight: bool = False) -> Curves:
         bent = [curve.straightened() for curve in bent]
     by_options = dict(zip(distinct, bent, strict=True))
     return {key: by_options[options] for key, options in profile.options.items() if options}
-
-
-def _fingerprint(profile: Profile) -> str:
-    """Names the numbers of a profile, wherever they came from."""
-    digest = hashlib.sha256()
-    for key in sorted(profile.options):
-        digest.update(repr((key, sorted(profile.options[key]))).encode())
-    return digest.hexdigest()[:16]

@@ -101,6 +101,7 @@ class RateModel:
         at = 2 * len(self._kinds) + stage
         mean = self._prior.mean.copy()
         mean[at], sd[at] = numbers[at] - ratio, LIGHTER_SD
+        mean[0], sd[0] = numbers[0], LIGHTER_SD  # lighter than this, not than the others
         start = numbers.copy()
         start[at] = mean[at]
 

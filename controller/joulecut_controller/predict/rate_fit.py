@@ -102,9 +102,7 @@ def slopes_of(model: Model, at: Floats, steps: Floats) -> Floats:
     return np.asarray((both[:, :count] - both[:, count:]) / (2.0 * steps))
 
 
-def fit(
-    model: Model, prior: Prior, blocks: Sequence[Block], start: Floats | None = None
-) -> Fitted:
+def fit(model: Model, prior: Prior, blocks: Sequence[Block], start: Floats | None = None) -> Fitted:
     """The most probable numbers, by Gauss-Newton with halved steps, from the prior's mean.
 
     First with the measurements taken for rough, then as they are: over a landscape with kinks

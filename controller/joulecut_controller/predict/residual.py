@@ -8,7 +8,6 @@ features that mean the same everywhere: ratios, never names.
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.ensemble import RandomForestRegressor
 
 from joulecut_controller.predict.card import Card
 from joulecut_controller.predict.evidence import Evidence
@@ -64,6 +63,9 @@ class Residuals:
         if rows.shape[0] < ROWS_MIN:
             raise ValueError(f"{rows.shape[0]} rows are no forest; at least {ROWS_MIN}")
         weight = np.concatenate([one.sweep.weights for one in evidence])
+        # A second to load: whoever fits a single workload never needs it.
+        from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
+
         self._forest = RandomForestRegressor(
             n_estimators=TREES,
             min_samples_leaf=LEAF_MIN,

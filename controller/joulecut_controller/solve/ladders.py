@@ -76,35 +76,36 @@ def _doubled(side: Floats, count: int, base: int, out: Floats, shift: int) -> No
 
 
 @exact
-def walked(base: Ints, value: Floats, count: Ints, beyond: Floats, which: Ints) -> float:
-    """The least sum over a run of meetings. `which[k]` numbers the losses of meeting k, in the
-    order of `Step`."""
-    n = 0  # most cells of a row of a spine
-    for k in range(len(which)):
-        for r in range(4):
-            n = max(n, count[which[k, r]])
+def walked(
+    base: Ints, value: Floats, count: Ints, beyond: Floats, steps: int, n: int
+) -> tuple[float, float]:
+    """The least sum over a run of meetings, and how many cells met for it. Tables are, step by
+    step, the four of `Step` that belong to spines, of `n` cells at most, and after all of these
+    two sides for each step."""
     # tie[n + d]: the least before, if the row that arrives takes `offset + d` cells more in the
     # first spine than in the second; free: whatever it takes; loose: where nothing ties.
     tie = np.zeros(2 * n + 2)
-    free = loose = 0.0
+    free = loose = work = 0.0
     offset = 0
     left, right = np.empty(2 * n), np.empty(2 * n)
     half, both = np.empty((n + 1, n + 1)), np.empty((n + 1, n + 1))
-    for k in range(len(which)):
-        a, b, x, y, l, r = which[k]
-        _doubled(value[l], count[l], base[l], left, base[a] + base[x])
-        _doubled(value[r], count[r], base[r], right, base[b] + base[y])
-        shift = base[a] - base[b] - offset + n
-        _arrive(
+    for k in range(steps):
+        a, b, x, y = 4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3
+        side = 4 * steps + 2 * k
+        _doubled(value[side], count[side], base[side], left, base[a] + base[x])
+        _doubled(value[side + 1], count[side + 1], base[side + 1], right, base[b] + base[y])
+        work += _arrive(
             value[a, : count[a]],
             value[b, : count[b]],
             (beyond[a], beyond[b], free, loose),
             tie,
-            shift,
+            base[a] - base[b] - offset + n,
             left,
             half[: count[b] + 1, : count[x] + 1],
         )
-        _cross(half[: count[b] + 1, : count[x] + 1], right, both[: count[x] + 1, : count[y] + 1])
+        work += _cross(
+            half[: count[b] + 1, : count[x] + 1], right, both[: count[x] + 1, : count[y] + 1]
+        )
         free, loose = _leave(
             both[: count[x] + 1, : count[y] + 1],
             value[x, : count[x]],
@@ -114,7 +115,7 @@ def walked(base: Ints, value: Floats, count: Ints, beyond: Floats, which: Ints) 
             n,
         )
         offset = base[y] - base[x]
-    return free
+    return free, work
 
 
 @exact
@@ -126,11 +127,11 @@ def _arrive(
     shift: int,
     side: Floats,
     half: Floats,
-) -> None:
+) -> float:
     """half[q, x]: the least over p; the last of each stands for all that is beyond."""
     first_beyond, second_beyond, free, loose = ends
     most = free + first_beyond + second_beyond  # p and q beyond: leads on to anything
-    nx = half.shape[1] - 1
+    nx, work = half.shape[1] - 1, 0.0
     for q in range(len(second) + 1):
         inside = q < len(second)
         own = second[q] if inside else second_beyond
@@ -148,16 +149,18 @@ def _arrive(
             if v >= limit:
                 continue
             row[nx] = min(row[nx], v)
+            work += nx
             for x in range(nx):
                 now = v + side[p + x]
-                if now < row[x]:
+                if now < row[x]:  # noqa: PLR1730 - min() is not made lanes of
                     row[x] = now
+    return work
 
 
 @exact
-def _cross(half: Floats, side: Floats, both: Floats) -> None:
+def _cross(half: Floats, side: Floats, both: Floats) -> float:
     """both[x, y]: the least over q."""
-    last, ny = half.shape[0] - 1, both.shape[1] - 1
+    last, ny, work = half.shape[0] - 1, both.shape[1] - 1, 0.0
     for x in range(both.shape[0]):
         row, limit = both[x], half[last, x]
         row[:] = limit
@@ -166,10 +169,12 @@ def _cross(half: Floats, side: Floats, both: Floats) -> None:
             if v >= limit:
                 continue
             row[ny] = min(row[ny], v)
+            work += ny
             for y in range(ny):
                 now = v + side[q + y]
-                if now < row[y]:
+                if now < row[y]:  # noqa: PLR1730
                     row[y] = now
+    return work
 
 
 @exact

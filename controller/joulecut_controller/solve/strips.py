@@ -21,7 +21,7 @@ of the energy); the bound on the whole is Lagrangian decomposition with the rela
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -31,109 +31,130 @@ from joulecut_controller.solve.ascent import climbed, dual, paths_of, through
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events, events_of
 from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
+from joulecut_controller.solve.losses import Losses
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.waves import Floats, Ints
 
-# Of what options cost apart, mean over rows that have a choice: what loses more counts as so
-# much, whatever it does to its sides. On public profiles half of it finds as much.
-CAP = 0.3
-CELLS_COARSE = 100  # per mean duration of the fastest options: enough to choose prices by
-CELLS_FINE = (200.0, 800.0)
-ROUNDS = 2
-WORK = 2.5e8  # cells met by cells, for all strips together: 0.2 s
-STRIPS_MAX = 3
-ASKS_MIN, ASKS_PER_LINE = 32, 8  # prices tried; twice as many prove a fiftieth more
-WORTH = 1e-5  # of the bound: a strip that adds less is not worth its time
-EDGE = 1e-9  # of a cell: durations so near an edge count on both sides
+CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
+CELLS_CLIMB_MAX, CELLS_MAX = 800.0, 5_000.0
+WORK, GROWTH = 4e8, 8.0  # cells met by cells at most: 0.2 s; half the width, so much more work
+# Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
+SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
+ROUNDS, ASKS = 2, 48  # choices of parts, prices tried for each
 ROUND_OFF = 1e-9  # of what is added
 PATHS_MAX = 64  # operations looked at for one side: a spine of a pipeline has a few neighbours
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
-    """Least loss by cell: cell k is [(base + k) h, (base + k + 1) h); `beyond` after the last,
-    infinite before the first."""
+class _Strip:
+    spine: tuple[int, ...]
+    sides: tuple[tuple[int, ...], ...]  # beside rows k and k + 1 of the spine; may be empty
 
-    base: int
-    value: Floats
-    beyond: float
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return self.spine + tuple(row for side in self.sides for row in side)
+
+
+class _Part:
+    """A strip or a ladder with its tables named; rows are its own."""
+
+    def __init__(self, losses: Losses, shape: _Strip | Ladder) -> None:
+        self.rows = frozenset(shape.rows)
+        self._losses, self._ladder = losses, isinstance(shape, Ladder)
+        if isinstance(shape, Ladder):
+            spine = [rows for step in shape.steps for rows in step[:4]]
+            sides = [rows for step in shape.steps for rows in step[4:]]
+        else:
+            spine, sides = [(row,) for row in shape.spine], list(shape.sides)
+        self._spines = len(spine)
+        self._tables = losses.rows([*spine, *sides], self._spines)
+
+    def loss_j(self, price_w: Floats, cell_s: float, share: float = 1.0) -> tuple[float, float]:
+        """What any plan loses in it, at least; and cells met by cells to find out."""
+        tables = self._losses.tables(self._tables, price_w, cell_s, share)
+        base, value, count, beyond = tables
+        k = self._spines
+        if self._ladder:
+            n = int(count[:k].max())
+            return walked(base, value, count, beyond, k // 4, n)
+        work = float(np.sum(count[: k - 1] * count[1:k]))
+        return _least(
+            base[:k], value[:k], count[:k], beyond[:k], base[k:], value[k:], count[k:]
+        ), work
 
 
 class Strips:
     """One problem's network; `lines` are the rows of each stage in order."""
 
     def __init__(self, network: Network, lines: Sequence[Ints]) -> None:
-        self._network, self._lines = network, lines
+        self.network, self._lines = network, lines
         self._events: Events = events_of(network)
         begins: dict[int, list[int]] = defaultdict(list)
         for row, event in enumerate(self._events.begin.tolist()):
             begins[event].append(row)
         self._begins = begins
         self._spines = [run for line in lines for run in self._runs(line.tolist())]
-        self._mean_s = float(network.fastest.mean()) / network.second
+        self._losses = Losses(network)
+        self.mean_s = float(network.fastest.mean()) / network.second
 
     def raised(self, relaxed: Relaxation, time_price_w: float) -> Relaxation:
         """The same relaxation with the parts' losses in its bound, at the prices that prove
         most; these lead to better plans, too. `time_price_w` is the one it was made for."""
         if relaxed.link_w is None or not self._spines:
             return relaxed
-        network, deadline_s = self._network, relaxed.deadline_s
+        network, deadline_s = self.network, relaxed.deadline_s
         lines = [line for line in self._lines if len(line)]
         paths = paths_of(network, lines, relaxed.link_w)[::-1]  # the last stages press most
 
-        def value_j(link_w: Floats, cells: float) -> float:
-            pricing = _Pricing(network, link_w, self._mean_s / cells)
-            gain_j = sum(pricing.loss_j(part) for part in chosen)
-            return dual(network, link_w, time_price_w, deadline_s)[0] + gain_j * (1.0 - ROUND_OFF)
-
         best, link_w = relaxed, relaxed.link_w
         for _ in range(ROUNDS):
-            chosen = self._chosen(_Pricing(network, link_w, self._mean_s / CELLS_COARSE))
-            link_w = climbed(link_w, paths, lambda w: value_j(w, CELLS_COARSE), ASKS_MIN)
+            chosen = self._chosen(through(network, link_w))
+            asked = _Asked(self, chosen, time_price_w, deadline_s)
+            cells = asked.cells(link_w)
+            link_w = climbed(link_w, paths, partial(asked.value_j, cells=cells), ASKS)
         for flow_w in (relaxed.link_w, link_w):
-            for cells in CELLS_FINE:
-                found_j = value_j(flow_w, cells)
-                if found_j > best.bound_j:
-                    _, back_w = dual(network, flow_w, time_price_w, deadline_s)
-                    best = replace(
-                        best,
-                        bound_j=found_j,
-                        deadline_price_w=back_w,
-                        price_w=through(network, flow_w),
-                        link_w=flow_w,
-                    )
+            found_j = asked.finest_j(flow_w)
+            if found_j > best.bound_j:
+                _, back_w = dual(network, flow_w, time_price_w, deadline_s)
+                best = replace(
+                    best,
+                    bound_j=found_j,
+                    deadline_price_w=back_w,
+                    price_w=through(network, flow_w),
+                    link_w=flow_w,
+                )
         return best
 
-    def _chosen(self, pricing: "_Pricing") -> "list[_Strip | Ladder]":
+    def _chosen(self, price_w: Floats) -> list[_Part]:
         """Parts that lose most together, no row in two: its loss would count twice."""
-        gains = [pricing.loss_j(part) for part in self._parts]
+        parts, cell_s = self._parts, self.mean_s / CELLS_COARSE
+        gains = [part.loss_j(price_w, cell_s)[0] for part in parts]
         order = sorted(range(len(gains)), key=lambda k: (-gains[k], k))
-        rows = [set(part.rows) for part in self._parts]
         best, best_j = list[int](), -1.0
         for first in order:
-            taken, used = [first], set(rows[first])
+            taken, used = [first], set(parts[first].rows)
             for k in order:
-                if used.isdisjoint(rows[k]):
+                if used.isdisjoint(parts[k].rows):
                     taken.append(k)
-                    used |= rows[k]
+                    used |= parts[k].rows
             if (found_j := sum(gains[k] for k in taken)) > best_j:
                 best, best_j = taken, found_j
-        free = np.ones(self._network.size, dtype=np.bool_)
-        chosen = [self._parts[k] for k in best]
+        free = np.ones(self.network.size, dtype=np.bool_)
+        chosen = [parts[k] for k in best]
         for part in chosen:
             free[list(part.rows)] = False
         for run in self._spines:  # what is left over, with fewer sides
             if free[run].all():
-                chosen.append(self._strip(run, free))
+                chosen.append(_Part(self._losses, self._strip(run, free)))
                 free[list(chosen[-1].rows)] = False
         return chosen
 
     @cached_property
-    def _parts(self) -> "list[_Strip | Ladder]":
-        free = np.ones(self._network.size, dtype=np.bool_)
-        strips = [self._strip(run, free) for run in self._spines]
-        return [*self._ladders(free), *strips]
+    def _parts(self) -> list[_Part]:
+        free = np.ones(self.network.size, dtype=np.bool_)
+        shapes = [*self._ladders(free), *(self._strip(run, free) for run in self._spines)]
+        return [_Part(self._losses, shape) for shape in shapes]
 
     def _ladders(self, free: NDArray[np.bool_]) -> list[Ladder]:
         events = self._events
@@ -202,118 +223,48 @@ class Strips:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    spine: tuple[int, ...]
-    sides: tuple[tuple[int, ...], ...]  # beside rows k and k + 1 of the spine; may be empty
+class _Asked:
+    """The bound that parts prove, for one flow after another."""
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        return self.spine + tuple(row for side in self.sides for row in side)
+    def __init__(
+        self, strips: Strips, parts: list[_Part], time_price_w: float, deadline_s: float
+    ) -> None:
+        self._network, self._mean_s, self._parts = strips.network, strips.mean_s, parts
+        self._price_w, self._deadline_s = time_price_w, deadline_s
+        self._work = 0.0  # cells met by cells for the last value
 
+    def value_j(self, link_w: Floats, cells: float, share: float = 1.0) -> float:
+        price_w, gain_j, self._work = through(self._network, link_w), 0.0, 0.0
+        for part in self._parts:
+            loss_j, work = part.loss_j(price_w, self._mean_s / cells, share)
+            gain_j, self._work = gain_j + loss_j, self._work + work
+        relaxed_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
+        return relaxed_j + gain_j * (1.0 - ROUND_OFF)
 
-class _Pricing:
-    """The losses of one relaxation's options and waits, in cells of `cell_s` seconds."""
+    def cells(self, link_w: Floats) -> float:
+        """So many that asking often takes no longer than a few of the finest answers."""
+        cells = CELLS_COARSE
+        self.value_j(link_w, cells)
+        while GROWTH * self._work * ASKS < WORK and cells < CELLS_CLIMB_MAX:
+            cells *= 2
+            self.value_j(link_w, cells)
+        return cells
 
-    def __init__(self, network: Network, link_w: Floats, cell_s: float) -> None:
-        self._network, self._cell_s = network, cell_s
-        self._price_w = through(network, link_w)
-        curves = [network.curves.distinct[c] for c in network.curve]
-        apart_j = [float(c.cost_j[0] - c.cost_j.min()) for c in curves if len(c.hull_s) > 1]
-        self._cap_j = CAP * float(np.mean(apart_j)) if apart_j else 0.0
-        self._kept: dict[tuple[tuple[int, float], ...], _Loss] = {}
-
-    def loss_j(self, strip: "_Strip | Ladder") -> float:
-        """What any plan loses in a part, at least."""
-        if isinstance(strip, Ladder):
-            return self._ladder_j(strip)
-        spine = [self._loss((row,)) for row in strip.spine]
-        sides = [self._loss(side) for side in strip.sides]
-        value, count = _table(spine)
-        side, side_count = _table(sides)
-        return _least(
-            np.array([one.base for one in spine]),
-            value,
-            count,
-            np.array([one.beyond for one in spine]),
-            np.array([one.base for one in sides]),
-            side,
-            side_count,
-        )
-
-    def _ladder_j(self, ladder: Ladder) -> float:
-        numbers: dict[int, int] = {}
-        losses = list[_Loss]()
-        which = np.empty((len(ladder.steps), 6), dtype=np.int64)
-        for step, row in zip(ladder.steps, which, strict=True):
-            for k, rows in enumerate(step):
-                one = self._loss(rows)
-                if id(one) not in numbers:
-                    numbers[id(one)] = len(losses)
-                    losses.append(one)
-                row[k] = numbers[id(one)]
-        value, count = _table(losses)
-        base, beyond = np.array([one.base for one in losses]), np.array([o.beyond for o in losses])
-        return walked(base, value, count, beyond, which)
-
-    def _loss(self, rows: tuple[int, ...]) -> _Loss:
-        key = tuple((int(self._network.curve[row]), float(self._price_w[row])) for row in rows)
-        if key not in self._kept:
-            self._kept[key] = self._new(rows)
-        return self._kept[key]
-
-    def _new(self, rows: tuple[int, ...]) -> _Loss:
-        """Of rows one after another and of the waits between and after them."""
-        time_s, loss_j = np.zeros(1), np.zeros(1)
-        for row in rows:
-            curve = self._network.curves.distinct[self._network.curve[row]]
-            priced_j = curve.cost_j + self._price_w[row] * curve.time_s
-            time_s = (time_s[:, None] + curve.time_s).ravel()
-            loss_j = (loss_j[:, None] + (priced_j - priced_j.min())).ravel()
-        wait_w = min((float(self._price_w[row]) for row in rows), default=0.0)
-        order = np.argsort(time_s, kind="stable")
-        base = int(np.floor(time_s[order[0]] / self._cell_s - EDGE))
-        span = int((time_s[order[-1]] - time_s[order[0]]) / self._cell_s) + 2
-        if wait_w > 0.0:
-            span += min(int(self._cap_j / (wait_w * self._cell_s)) + 1, span)
-        value, beyond = _cells(
-            time_s[order], loss_j[order], wait_w, self._cell_s, base, span, EDGE * self._cell_s
-        )
-        value, beyond = np.minimum(value, self._cap_j), min(beyond, self._cap_j)
-        if len(rows) == 1:  # of a spine: what costs the cap anyway is one state
-            cheap = np.flatnonzero(value < self._cap_j)
-            value = value[: int(cheap[-1]) + 1] if len(cheap) else value[:1]
-        return _Loss(base, value, beyond)
-
-
-def _table(losses: list[_Loss]) -> tuple[Floats, Ints]:
-    count = np.array([len(one.value) for one in losses])
-    table = np.full((len(losses), int(count.max())), np.inf)
-    for row, one in zip(table, losses, strict=True):
-        row[: len(one.value)] = one.value
-    return table, count
-
-
-@exact
-def _cells(
-    time: Floats, loss: Floats, wait: float, cell: float, base: int, count: int, edge: float
-) -> tuple[Floats, float]:
-    """Least of `loss[o] + wait * (x - time[o])` over options with time[o] <= x, for the x of
-    each cell, and for all x beyond; options by time."""
-    value = np.empty(count)
-    now, o = np.inf, 0  # at the cell's lower edge
-    for k in range(count):
-        upper = (base + k + 1) * cell
-        least, then = now, now + wait * cell
-        while o < len(time) and time[o] <= upper + edge:
-            least = min(least, loss[o])
-            then = min(then, loss[o] + wait * max(0.0, upper - time[o]))
-            o += 1
-        value[k] = least
-        now = then
-    for rest in range(o, len(time)):
-        now = min(now, loss[rest])
-    return value, now
+    def finest_j(self, link_w: Floats) -> float:
+        """Cells halved while time allows, and the cap where that makes time."""
+        cells, share, best_j = CELLS_COARSE, 1.0, -np.inf
+        plain_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
+        while cells < CELLS_MAX:
+            cells *= 2
+            best_j = max(best_j, last_j := self.value_j(link_w, cells, share))
+            while GROWTH * self._work > WORK and share > SHARE_LEAST:
+                lower_j = self.value_j(link_w, cells, share / 2)
+                if lower_j - plain_j < SHARE_WORTH * (last_j - plain_j):
+                    return best_j
+                share /= 2
+            if GROWTH * self._work > WORK:
+                break
+        return best_j
 
 
 @exact

@@ -13,7 +13,7 @@ from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.plan.probing import GAIN_MIN, OVER_RATIO, STEP_RATIO, Facts
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, Reading
+from joulecut_controller.predict.rate import Ground, RateModel, Reading
 from joulecut_controller.predict.rate_cap import capped_mhz
 from joulecut_controller.predict.rate_paths import Paths
 from joulecut_controller.workload import Pipeline
@@ -92,6 +92,39 @@ def test_a_job_that_follows_its_clock_in_part_is_learnt_to_the_budget() -> None:
     start = reading((TOP,) * 3, 0.8, (1.0, 1.0, 1.07))
     assert 1.035 < end.time_s / start.time_s <= 1.05 + 1e-9
     assert sum(end.energy_j) < 0.93 * sum(start.energy_j)
+
+
+@pytest.mark.parametrize("work", [(1.0, 1.0, 1.0, 1.07), (0.97, 1.05, 0.94, 1.0)])
+def test_slack_that_no_iteration_time_shows_is_found_by_making_room(
+    work: tuple[float, ...],
+) -> None:
+    def judge(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        told = [reading(tuple(map(int, row)), 0.87, work) for row in rows]
+        return np.array([r.time_s for r in told]), np.array([sum(r.energy_j) for r in told])
+
+    end = judge(np.array([walk(4, 0.87, work, 0.05)[-1].clocks_mhz]))
+    start = judge(np.array([[TOP] * 4]))
+    best = cheapest((CLOCKS,) * 4, (TOP,) * 4, judge, float(start[0][0]) * 1.05)
+    assert best is not None
+    assert end[0][0] <= start[0][0] * 1.05
+    assert start[1][0] - end[1][0] >= 0.95 * (start[1][0] - best.cost)
+
+
+def test_a_stage_may_be_lighter_until_it_was_waited_for() -> None:
+    at, work = facts(3), (1.0, 1.0, 1.1)
+    tried = [(TOP,) * 3, (TOP, TOP, 1350), (TOP, 1350, 1350)]
+
+    def model(busy: tuple[tuple[float, ...], ...] = ()) -> RateModel:
+        readings = [replace(reading(mhz, 0.9, work), busy_s=busy) for mhz in tried]
+        return RateModel(at.ground, readings, Paths(at.ground.pipeline))
+
+    lighter = [model().lighter(stage, 0.06) for stage in range(3)]
+    assert lighter[2] is None, "lowering it slowed the job by as much as its own work"
+    assert lighter[0] is not None
+    low = np.array([[1320.0, TOP, 1350]])
+    assert lighter[0].time_s(low)[0] <= model().time_s(low)[0]
+    told = ((0.0033, 0.0067), (0.0033, 0.0067), (0.0037, 0.0073))
+    assert model(told).lighter(0, 0.06) is None, "its busy time was told"
 
 
 def test_nothing_is_advised_before_the_baseline_nor_before_a_window_ended() -> None:

@@ -98,7 +98,7 @@ _FRONTIER = Row(
             kind="table",
             width=8,
             by=("job", "kind"),
-            columns=(("Iteration", "s"), ("Power", "watt"), ("Energy an iteration", "joule")),
+            columns=(("Iteration", "s"), ("Power", "watt"), ("Energy", "joule")),
         ),
         Panel(
             "Energy an iteration",

@@ -18,7 +18,7 @@ COLUMN_PX, LINE_PX, GAP_PX, TOP_PX = 50, 28, 4, 48
 RANGE_S, STEP_S = 60.0, 1.0  # a demo's life; a scrape a second
 RATE_INTERVAL = "5s"  # four scrapes and a bit, as Grafana would choose
 COLORS = ("#3274d9", "#e0752d", "#37872d", "#a352cc", "#c4162a", "#0a8f8f", "#8a6d00", "#666666")
-LEGENDS_MAX = 4
+LETTER_PX = 6  # of the legend's font, roughly
 CAPTION = "preview drawn from the queries on a simulated cluster, not a Grafana screenshot"
 
 
@@ -124,13 +124,22 @@ def _lines(
         drawn.append(
             f'<polyline points="{spots}" fill="none" stroke="{color}" stroke-width="1.5"/>'
         )
-    names = [(name, COLORS[n % len(COLORS)]) for n, (name, _) in enumerate(lines)]
-    x = left
-    for name, color in names[:LEGENDS_MAX]:
-        drawn.append(_text(x, height - 12, name, size=10, color=color))
-        x += 14 + 6 * len(name)
-    if len(names) > LEGENDS_MAX:
-        drawn.append(_text(x, height - 12, f"and {len(names) - LEGENDS_MAX} more", size=10))
+    names = [name for name, _ in lines]
+    return "".join(drawn) + _names(names, left, right, height - 12)
+
+
+def _names(names: list[str], x: int, right: int, y: int) -> str:
+    """The legend, as far as the panel is wide."""
+    drawn = []
+    for n, name in enumerate(names):
+        width = LETTER_PX * len(name) + 14
+        more = f"and {len(names) - n} more"
+        last = n == len(names) - 1
+        if x + width + (0 if last else LETTER_PX * len(more)) > right:
+            drawn.append(_text(x, y, more, size=10))
+            break
+        drawn.append(_text(x, y, name, size=10, color=COLORS[n % len(COLORS)]))
+        x += width
     return "".join(drawn)
 
 
@@ -184,8 +193,8 @@ def _number(value: float, unit: str) -> str:
         return f"{value / 1e9:.3f} GHz"
     if unit == "bytes":
         return f"{value / 2**30:.1f} GiB"
-    if unit == "watt" and abs(value) >= 1000:
-        return f"{value / 1000:.2f} kW"
+    if unit in {"watt", "joule"} and abs(value) >= 1000:
+        return f"{value / 1000:.2f} k{unit[0].upper()}"
     if unit == "s" and abs(value) < 1:
         return f"{value * 1000:.3g} ms"
     sign = {"watt": "W", "joule": "J", "s": "s", "celsius": "°C", "kwatth": "kWh", "reqps": "/s"}
