@@ -16,7 +16,7 @@ from joulecut_wire.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
     from joulecut_agent import keeper
-    from joulecut_agent.ports.writer import ClockWriter
+    from joulecut_agent.ports.writer import DeviceWriter
     from joulecut_agent.settings import Settings
 
 USAGE = "run | keeper | restore, each with --config FILE"
@@ -73,15 +73,16 @@ def _keeper(settings: "Settings") -> int:
 
 def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
     from joulecut_agent import devices, keeper, memory  # noqa: PLC0415
+    from joulecut_agent.hand import Hand  # noqa: PLC0415
 
     backend = devices.load(device)
 
-    def open_writer() -> "ClockWriter":
+    def open_writer() -> "DeviceWriter":
         writer = backend.open_writer(options, settings.state_dir)
         memory.give_back()
         return writer
 
-    return keeper.run(settings, open_writer, agent_fd)
+    return keeper.run(settings, Hand(open_writer), agent_fd)
 
 
 def _restore(settings: "Settings") -> int:
@@ -97,7 +98,7 @@ def _restore(settings: "Settings") -> int:
     )
 
 
-def _child(agent_fd: int, words: str) -> int:
+def _child(agent_fd: int, given_as: str) -> int:
     """A keeper for the agent at `agent_fd`: that one has read the configuration already, so
     that a file broken since then cannot keep a keeper from restoring.
     """
@@ -105,13 +106,12 @@ def _child(agent_fd: int, words: str) -> int:
     from joulecut_agent.limits import Bounds  # noqa: PLC0415
 
     os.set_inheritable(agent_fd, False)
-    given: dict[str, Any] = json.loads(words)
-    default = given["keeper"]["site_default"]
-    settings = keeper.Settings(
-        given["keeper"]["state_dir"],
-        Bounds(**given["keeper"]["bounds"]),
-        None if default is None else (default[0], default[1]),
-    )
+    given: dict[str, Any] = json.loads(given_as)
+    words = given["keeper"]
+    words["bounds"] = Bounds(**words["bounds"])
+    if words["site_default"] is not None:
+        words["site_default"] = tuple(words["site_default"])
+    settings = keeper.Settings(**words)
     return _keep(settings, given["device"], given["options"], agent_fd)
 
 

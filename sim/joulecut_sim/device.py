@@ -10,9 +10,9 @@ from typing import Any
 
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
 from joulecut_agent.ports.reader import DeviceReader, Reading
-from joulecut_agent.ports.writer import ClockWriter
+from joulecut_agent.ports.writer import DeviceWriter
 from joulecut_sim.card import StateFile
-from joulecut_sim.physics import clock_mhz, power_shown_w, work_at
+from joulecut_sim.physics import clock_mhz, power_limit_w, power_shown_w, work_at
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
@@ -71,7 +71,7 @@ class SimulatedReader:
             utilization_gpu_ratio=busy,
             utilization_memory_ratio=0.5 * busy,  # assumed: half of it moves data
             memory_used_bytes=card.memory_used_bytes,
-            power_limit_enforced_w=sku.power_limit_w,
+            power_limit_enforced_w=power_limit_w(sku, card),
             event_reasons=self._reasons(index, clock, busy, moment_s),
         )
         return Reading(uuid, snapshot, None, (("read", time.perf_counter() - began),))
@@ -120,6 +120,18 @@ class SimulatedWriter:
     def reset(self, uuid: str) -> None:
         self._state.set_lock(self._usable(uuid), 0, 0, self._latency_s)
 
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        index, sku = self._usable(uuid), self._state.sku
+        limits_w = (sku.power_limit_min_w, sku.power_limit_max_w)
+        now_w = power_limit_w(sku, self._state.card(index))
+        return round(limits_w[0] * 1000), round(limits_w[1] * 1000), round(now_w * 1000)
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        low_mw, high_mw, _ = self.power_limits_mw(uuid)
+        if not low_mw <= limit_mw <= high_mw:
+            raise Unsupported("invalid_argument", f"{limit_mw / 1000:g} W on GPU {uuid}")
+        self._state.set_power_limit(self._usable(uuid), limit_mw)
+
     def close(self) -> None:
         self._state.close()
 
@@ -141,7 +153,7 @@ class SimulatedBackend:
         _checked(options)
         return SimulatedReader(_state(options, state_dir))
 
-    def open_writer(self, options: dict[str, Any], state_dir: str) -> ClockWriter:
+    def open_writer(self, options: dict[str, Any], state_dir: str) -> DeviceWriter:
         latency_s, permitted = _checked(options)
         return SimulatedWriter(_state(options, state_dir), latency_s, permitted)
 

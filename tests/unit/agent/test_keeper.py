@@ -23,7 +23,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass
 class Board:
-    """A `ClockWriter` that remembers its calls, and fails where a test says so."""
+    """A `DeviceWriter` that remembers its calls, and fails where a test says so."""
 
     locked: dict[str, tuple[int, int]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
