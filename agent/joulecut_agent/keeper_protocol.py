@@ -91,9 +91,8 @@ def encode_reply(reply: Reply) -> bytes:
 
 def decode_reply(raw: bytes) -> Reply:
     """Raises ProtocolError, and nothing else."""
-    _, values = _unpacked(_replies, raw, REPLY_BYTES)
-    slots = tuple(Slot(*slot) for slot in values[5])
-    return Reply(*values[:5], slots=slots, stopped=values[6])
+    _, (serial, epoch, ttl_s, dwell_s, mhz, slots, why) = _unpacked(_replies, raw, REPLY_BYTES)
+    return Reply(serial, epoch, ttl_s, dwell_s, mhz, tuple(Slot(*slot) for slot in slots), why)
 
 
 def _values(message: Command | Slot | Reply) -> list[Any]:

@@ -23,7 +23,8 @@ from joulecut_agent.keeper_process import KeeperProcess, wait_until_ready
 from joulecut_agent.log import say
 from joulecut_agent.ports.reader import DeviceReader
 from joulecut_agent.sampler import Sampler
-from joulecut_agent.server import AgentService, Node, Server
+from joulecut_agent.server import Server
+from joulecut_agent.service import AgentService, Node
 from joulecut_agent.settings import Settings
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
