@@ -70,14 +70,13 @@ class Keeper:
         for remark in self._journal.remarks:
             say("keeper", f"journal: {remark}")
         gpus = {uuid: leases.Gpu(last=lease) for uuid, lease in self._journal.last.items()}
-        spread_s = settings.restore_spread_s
-        self.state = leases.State(self._journal.epoch_seen, gpus, spread_s)
+        self.state = leases.State(self._journal.epoch_seen, gpus, settings.restore_spread_s)
         self.found = sorted(self._journal.held)  # what an earlier keeper left
         self._end(self.found, "keeper_start")
 
     def tick(self) -> None:
         """Restores whatever is due, and everything where the stop file is seen."""
-        if self._held() and self._stop_file():
+        if self._held() and self.stopped():
             self._end(self._held(), "stopped")
         if time.monotonic() >= self._released_s:
             self._step(None)
@@ -89,8 +88,8 @@ class Keeper:
 
     def give_back(self, cause: str) -> bool:
         """Restores every GPU under a lease; whether nothing is owed in the end."""
-        owed = [uuid for uuid, gpu in self.state.gpus.items() if gpu.owed]
-        self._end([*self._held(), *owed], cause)  # a spread-out restore is due now
+        # A spread-out restore is due now.
+        self._end([u for u, gpu in self.state.gpus.items() if gpu.lease or gpu.owed], cause)
         until_s = time.monotonic() + LEAVE_WAIT_S
         while (due_s := self.state.due_s()) < until_s:
             time.sleep(max(0.0, due_s - time.monotonic()))
@@ -109,32 +108,28 @@ class Keeper:
             ttl = limits.refuse_ttl(self._settings.bounds, command.ttl_s)
             answers = self._step(command, {"": ttl if command.op == leases.RENEW else ""})
             if command.op == leases.YIELD:  # what stands there now is not ours to undo
-                self._journal.restored(answers, answers)
+                given = [uuid for uuid, answer in answers.items() if answer.accepted]
+                self._journal.restored(given, given)
             with contextlib.suppress(OSError):  # an epoch not kept is tried with the next command
                 self._journal.intend(self.state.epoch_seen, {})
-        bounds = self._settings.bounds
         slots = tuple(self._slot(u, answers.get(u)) for u in answers or command.clocks_mhz)
-        site = (bounds.clock_min_mhz, bounds.clock_max_mhz)
-        times_s = (bounds.ttl_s_max, bounds.min_dwell_s)
-        head = (serial, self.state.epoch_seen, *times_s, site)
-        return wire.Reply(*head, slots[: wire.GPUS_MAX], self.stopped())
+        b, epoch = self._settings.bounds, self.state.epoch_seen
+        site = (b.ttl_s_max, b.min_dwell_s, (b.clock_min_mhz, b.clock_max_mhz))
+        return wire.Reply(serial, epoch, *site, slots[: wire.GPUS_MAX], self.stopped())
 
     def stopped(self) -> str:
         """Why no GPU of this node takes commands now, or ""."""
         left_s = self._released_s - time.monotonic()
         if left_s > 0.0:
             return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
-        return f"the file {self._settings.stop_file} stops all control" if self._stop_file() else ""
-
-    def _stop_file(self) -> bool:
-        return bool(self._settings.stop_file) and os.path.lexists(self._settings.stop_file)
+        stop = self._settings.stop_file
+        return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
 
     def _held(self) -> list[str]:
         return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
 
     def _end(self, uuids: list[str], cause: str) -> None:
-        clocks_mhz = dict.fromkeys(uuids, (0, 0))
-        self._step(Command(leases.END, clocks_mhz=clocks_mhz, cause=cause))
+        self._step(Command(leases.END, clocks_mhz=dict.fromkeys(uuids, (0, 0)), cause=cause))
 
     def _release(self, duration_s: float) -> Answer:
         """Gives everything back and drops all handles until `duration_s` are over; 0 resumes."""
@@ -161,16 +156,16 @@ class Keeper:
         answers = [effect for effect in effects if isinstance(effect, Answer)]
         return {a.uuid: Answer(a.uuid, False, sorry) if a.uuid in failed else a for a in answers}
 
-    def _restore(self, uuid: str, cause: str) -> bool:
+    def _restore(self, uuid: str, cause: str) -> None:
         owed, knobs = self.state.gpu(uuid).owed, self._journal.held.get(uuid, (0, 1, 0))
-        done, recorded = True, False
+        done = recorded = False
         try:
             if knobs[1]:
                 self._set_clocks(uuid, (0, 0))
             if knobs[2]:
                 recorded = self._set_power(uuid, 0, cause)
+            done = True
         except DeviceError as error:
-            done = False
             if owed and not owed.failures:
                 say("keeper", f"restore {uuid} cause={cause}: {error}; trying again")
         if done:
@@ -180,7 +175,6 @@ class Keeper:
             self._record(uuid, lowers=False)
         # What this step says is due besides stays owed: the next tick says it again.
         self.state, _ = leases.step(self.state, Written(uuid, done), time.monotonic(), {})
-        return done
 
     def _set_clocks(self, uuid: str, mhz: tuple[int, int]) -> None:
         default = self._settings.site_default
@@ -220,14 +214,14 @@ class Keeper:
         """What a command asks of a GPU, beside what it has and can do."""
         lease, power_mw = self.state.gpu(uuid).lease, command.power_mw.get(uuid, 0)
         supported_mhz = self._supported_mhz(uuid)
-        low_mw = high_mw = now_mw = 0
+        power = (0, 0, 0)
         if power_mw and not self.stopped():
             with contextlib.suppress(DeviceError):
-                low_mw, high_mw, now_mw = self._writer.power_limits_mw(uuid)
+                power = self._writer.power_limits_mw(uuid)
         mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
         before = lease.clocks_mhz if lease and lease.clocks_mhz[1] else mhz
         wanted = (*command.clocks_mhz[uuid], power_mw)
-        return Asked(wanted, (*before, now_mw), supported_mhz, (low_mw, high_mw))
+        return Asked(wanted, (*before, power[2]), supported_mhz, power[:2])
 
     def _write(self, command: Command, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
         """Writes a group or reverts it; why it did, or ""."""
@@ -270,17 +264,16 @@ class Keeper:
             self._end([lock.uuid], "reverted")
 
     def _record(self, uuid: str, *, lowers: bool) -> None:
-        past = self._writes.get(uuid, Writes())
-        self._writes[uuid] = limits.record(past, lowers, time.monotonic())
+        now_s = time.monotonic()
+        self._writes[uuid] = limits.record(self._writes.get(uuid, Writes()), lowers, now_s)
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
         """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
         known = self._clocks_mhz
-        if uuid in known or len(known) == wire.GPUS_MAX:
-            return known.get(uuid, ())
-        if clocks_mhz := self._writer.clocks_mhz(uuid):
+        fresh = uuid not in known and len(known) < wire.GPUS_MAX
+        if fresh and (clocks_mhz := self._writer.clocks_mhz(uuid)):
             known[uuid] = clocks_mhz
-        return clocks_mhz
+        return known.get(uuid, ())
 
     def _barred(self, uuid: str) -> str:
         if reason := self.trouble or self.stopped() or self._writer.uncontrollable(uuid):
@@ -289,8 +282,7 @@ class Keeper:
 
     def _slot(self, uuid: str, answer: Answer | None) -> wire.Slot:
         lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
-        barred = "" if answer else self._barred(uuid)
-        answer = answer or Answer(uuid, not barred, barred)
+        answer = answer or Answer(uuid, not (barred := self._barred(uuid)), barred)
         counts = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
         held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
         ends_s = max(0.0, lease.expires_s - time.monotonic())

@@ -248,10 +248,8 @@ def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> 
 
 
 def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Step:
-    answers: dict[str, Answer] = {}
-    for uuid in event.clocks_mhz:
-        gpu = state.gpu(uuid)
-        reason = "" if gpu.lease and not gpu.owed else "no lease to yield"
-        answers[uuid] = Answer(uuid, not reason, reason)
-    given = {u: replace(state.gpu(u), lease=None) for u, a in answers.items() if a.accepted}
-    return state.having(given), tuple(answers.values())
+    gpus = {uuid: state.gpu(uuid) for uuid in event.clocks_mhz}
+    held = {uuid: gpu for uuid, gpu in gpus.items() if gpu.lease and not gpu.owed}
+    answers = [Answer(u, u in held, "" if u in held else "no lease to yield") for u in gpus]
+    given = {uuid: replace(gpu, lease=None) for uuid, gpu in held.items()}
+    return state.having(given), tuple(answers)

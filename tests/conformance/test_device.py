@@ -136,6 +136,14 @@ class Rig(ABC):
     def lose(self, gpu: int) -> None: ...
 
     @abstractmethod
+    def find(self, gpu: int) -> None:
+        """The lost GPU is back on the bus."""
+
+    @abstractmethod
+    def reload(self) -> None:
+        """The driver goes and comes back; who had it open must open it again."""
+
+    @abstractmethod
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         """What was last written to each GPU, in MHz; None for the driver's default."""
 
@@ -166,6 +174,12 @@ class NvmlRig(Rig):
     def lose(self, gpu: int) -> None:
         self.fake.lose(gpu)
 
+    def find(self, gpu: int) -> None:
+        self.fake.return_gpu(gpu)
+
+    def reload(self) -> None:
+        self.fake.reload_driver()
+
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         return self.fake.locks()
 
@@ -195,6 +209,12 @@ class SimulatedRig(Rig):
 
     def lose(self, gpu: int) -> None:
         self.file.set_lost(gpu)
+
+    def find(self, gpu: int) -> None:
+        self.file.set_lost(gpu, False)
+
+    def reload(self) -> None:
+        self.file.reload()
 
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         asked = [self.file.asked_mhz(gpu) for gpu in range(GPUS)]
@@ -426,6 +446,39 @@ def test_a_lost_gpu_costs_only_its_own_data(rig: Rig) -> None:
             client.ask("writer", method, before[2]["uuid"], *arguments)
         assert refused.value.kind == "Gone"
     client.ask("writer", "lock", before[3]["uuid"], 0, clocks_mhz[-1])
+
+
+def test_a_gpu_that_comes_back_is_read_and_controlled_again(rig: Rig) -> None:
+    client = rig.client()
+    uuid, clocks_mhz = uuid_and_clocks(client, 1)
+    rig.lose(1)
+    assert client.ask("reader", "read")[1]["error"][0] == "Gone"
+    rig.find(1)
+    client.ask("reader", "describe")  # finds the GPUs anew
+    assert client.snapshot(1)["energy_j"] is not None
+    assert client.ask("writer", "uncontrollable", uuid) == ""
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    assert rig.locks()[1] == (clocks_mhz[0], middle(clocks_mhz))
+
+
+def test_a_driver_reload_forgets_locks_and_counts_from_zero(rig: Rig) -> None:
+    client = rig.client()
+    uuid, clocks_mhz = uuid_and_clocks(client)
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    idle_w = client.snapshot(0)["power_instant_w"]
+    reloaded_s = time.monotonic()
+    rig.reload()
+    assert rig.locks() == (None,) * GPUS
+    for port in ("reader", "writer"):
+        client.ask(port, "close")
+    for port in ("reader", "writer"):
+        client.ask(port, "open")
+    energy = energy_at(client)
+    assert 0 <= energy.value <= 1.01 * idle_w * (energy.ended_s - reloaded_s + COUNTER_STEP_S)
+    rig.set_load(0, 1.0)
+    assert client.clock_mhz(0) > middle(clocks_mhz)
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    wait("it obeys again", lambda: client.clock_mhz(0) == middle(clocks_mhz))
 
 
 def test_reading_never_fails_whatever_is_left(rig: Rig) -> None:

@@ -97,7 +97,8 @@ nvmlReturn_t part_code(struct call *call, const char *part)
 
 /* ---- how a call begins and ends ---------------------------------------------------------- */
 
-static nvmlReturn_t begin(struct call *call, const char *function, int gpu)
+/* Takes the state and does what the hooks say; whether there is a driver is not asked yet. */
+static nvmlReturn_t enter(struct call *call, const char *function, int gpu)
 {
     memset(call, 0, sizeof *call);
     call->function = function;
@@ -115,6 +116,12 @@ static nvmlReturn_t begin(struct call *call, const char *function, int gpu)
             return NVML_ERROR_UNINITIALIZED;
     }
     call->now_ns = state_now_ns(call->state);
+    return code;
+}
+
+static nvmlReturn_t begin(struct call *call, const char *function, int gpu)
+{
+    nvmlReturn_t code = enter(call, function, gpu);
     if (code != NVML_SUCCESS)
         return code;
     if (!call->state->driver_loaded)
@@ -260,17 +267,14 @@ nvmlReturn_t session_enter(const char *function)
     return call_end(&call, code);
 }
 
-nvmlReturn_t session_leave(void)
+/* Leaving works whatever became of the driver. */
+nvmlReturn_t session_leave(const char *function)
 {
-    struct state *state = state_take();
-    if (state == NULL)
-        return NVML_ERROR_UNINITIALIZED;
-    nvmlReturn_t code = NVML_ERROR_UNINITIALIZED;
-    if (atomic_load(&users) > 0) {
-        code = NVML_SUCCESS;
-        if (atomic_fetch_sub(&users, 1) == 1)
-            clients_leave(state, (uint32_t)getpid());
-    }
-    state_give();
-    return code;
+    struct call call;
+    nvmlReturn_t code = enter(&call, function, -1);
+    if (code == NVML_SUCCESS && atomic_load(&users) == 0)
+        code = NVML_ERROR_UNINITIALIZED;
+    if (code == NVML_SUCCESS && atomic_fetch_sub(&users, 1) == 1)
+        clients_leave(call.state, (uint32_t)getpid());
+    return call_end(&call, code);
 }

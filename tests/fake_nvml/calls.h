@@ -25,7 +25,7 @@ nvmlReturn_t write_end(struct call *call, uint32_t first, uint32_t second, nvmlR
 nvmlReturn_t part_code(struct call *call, const char *part);
 
 nvmlReturn_t session_enter(const char *function);
-nvmlReturn_t session_leave(void);
+nvmlReturn_t session_leave(const char *function);
 
 nvmlDevice_t handle_of(struct call *call, uint32_t index);
 nvmlReturn_t put_text(struct call *call, char *buffer, uint32_t length, const char *text);
@@ -36,18 +36,13 @@ int is_alive(uint32_t pid);
 nvmlReturn_t stub_answer(const char *function, const void *first);
 
 /* One value of one device: everything that needs no more than an expression. */
-#define GETTER(symbol, type, expression) GETTER_IF(symbol, type, 1, expression)
-
-/* The same, not supported where the condition does not hold. */
-#define GETTER_IF(symbol, type, condition, expression)                                         \
+#define GETTER(symbol, type, expression)                                                       \
     nvmlReturn_t symbol(nvmlDevice_t device, type *value)                                      \
     {                                                                                          \
         struct call call;                                                                      \
         nvmlReturn_t code = device_begin(&call, __func__, device);                             \
         if (code == NVML_SUCCESS && value == NULL)                                             \
             code = NVML_ERROR_INVALID_ARGUMENT;                                                \
-        if (code == NVML_SUCCESS && !(condition))                                              \
-            code = NVML_ERROR_NOT_SUPPORTED;                                                   \
         if (code == NVML_SUCCESS)                                                              \
             *value = (type)(expression);                                                       \
         return call_end(&call, code);                                                          \

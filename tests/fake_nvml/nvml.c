@@ -17,7 +17,7 @@ nvmlReturn_t nvmlInitWithFlags(uint32_t flags)
 
 nvmlReturn_t nvmlInit_v2(void) { return session_enter(__func__); }
 nvmlReturn_t nvmlInit(void) { return session_enter(__func__); }
-nvmlReturn_t nvmlShutdown(void) { return session_leave(); }
+nvmlReturn_t nvmlShutdown(void) { return session_leave(__func__); }
 
 const char *nvmlErrorString(nvmlReturn_t code)
 {

@@ -14,7 +14,6 @@
 #define SAMPLE_STEP_NS 20000000ULL   /* assumed; 128 of them reach back 2.5 s */
 #define EVENT_STEP_NS 1000000ULL     /* two temperatures are never crossed closer than that */
 #define AVERAGE_S 1.0                /* time constant that stands for the 1 s average */
-#define CELSIUS_PER_W 0.1            /* 400 W settles 40 degrees above ambient */
 #define THERMAL_S 20.0
 #define COOL_ENOUGH_CELSIUS (SLOWDOWN_CELSIUS - 3.0)
 #define MAX_Q_PROFILES ((1U << 1) | (1U << 15) | (1U << 22) | (1U << 23))
@@ -89,8 +88,8 @@ static struct pace busy_pace(const struct gpu_state *gpu, const struct motion *m
         reasons |= 1ULL << REASON_APPLICATION_CLOCKS;
     }
     if (motion->too_warm) {
-        clock = least(clock, under_w(gpu, (SLOWDOWN_CELSIUS - gpu->ambient_celsius) /
-                                              CELSIUS_PER_W));
+        double bearable_w = (SLOWDOWN_CELSIUS - gpu->ambient_celsius) / gpu->celsius_per_w;
+        clock = least(clock, under_w(gpu, bearable_w));
         reasons |= 1ULL << REASON_SW_THERMAL;
     }
     if (gpu->power_brake) {
@@ -182,7 +181,7 @@ static void advance_steady(struct gpu_state *gpu, struct motion *motion, uint64_
         motion->energy_visible_mj = motion->energy_mj + power_w * (double)(step_ns - from_ns) / 1e6;
     motion->energy_mj += power_w * seconds * 1e3;
     motion->power_average_w += (power_w - motion->power_average_w) * -expm1(-seconds / AVERAGE_S);
-    double settled = gpu->ambient_celsius + CELSIUS_PER_W * power_w;
+    double settled = gpu->ambient_celsius + gpu->celsius_per_w * power_w;
     motion->temperature_celsius +=
         (settled - motion->temperature_celsius) * -expm1(-seconds / THERMAL_S);
     for (int i = 0; i < REASONS; i++)
@@ -217,7 +216,7 @@ static void advance_warming(struct gpu_state *gpu, struct motion *motion, uint64
     const double marks[] = {COOL_ENOUGH_CELSIUS, SLOWDOWN_CELSIUS, HOT_CELSIUS};
     for (int crossed = 0; crossed < 1000 && motion->updated_ns < until_ns; crossed++) {
         double power_w = power_of(gpu, motion, motion->updated_ns);
-        double settled = gpu->ambient_celsius + CELSIUS_PER_W * power_w;
+        double settled = gpu->ambient_celsius + gpu->celsius_per_w * power_w;
         uint64_t left_ns = until_ns - motion->updated_ns;
         for (int i = 0; i < 3; i++) {
             uint64_t at_ns = crossing_ns(motion->temperature_celsius, settled, marks[i]);

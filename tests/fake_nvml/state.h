@@ -93,6 +93,7 @@ struct gpu_state {
     double dynamic_w_per_ghz;
     double knee_ghz;
     double volts_per_ghz; /* relative to the voltage below the knee */
+    double celsius_per_w; /* above ambient, once settled */
     uint64_t set_latency_ns;
     uint32_t nvlink_count;
     uint32_t profiles_supported; /* bit per workload power profile; 0: the card has none */
