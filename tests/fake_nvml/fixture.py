@@ -222,9 +222,9 @@ class _Others(_Faults):
         with self._look() as state:
             changed, now_ns = _gpu(state, gpu), _now_ns(state)
             if function == "nvmlDeviceSetPowerManagementLimit":
-                changed.limit_mw = first
+                changed.limit_mw = _limit_mw(changed, first / 1000)
             else:
-                lock = layout.ClockLock(first, second)
+                lock = layout.ClockLock(_clock(changed, first), _clock(changed, second))
                 self._library.physics_lock(ctypes.byref(changed), lock, now_ns)
             self._library.record_write(
                 ctypes.byref(state), now_ns, os.getpid(), gpu, function.encode(), first, second, 0
@@ -245,25 +245,27 @@ class _Others(_Faults):
         if every_s <= 0:
             raise ValueError(f"every {every_s} s: more than 0")
         with self._look() as state:
+            bound = _gpu(state, gpu)
             every_ns = int(every_s * 1e9) if clock_mhz or limit_w else 0
-            _gpu(state, gpu).foreign = layout.ForeignWriter(
-                every_ns, _now_ns(state) + every_ns, times, clock_mhz, int(limit_w * 1000)
+            limit_mw = _limit_mw(bound, limit_w) if limit_w else 0
+            bound.foreign = layout.ForeignWriter(
+                every_ns, _now_ns(state) + every_ns, times, _clock(bound, clock_mhz), limit_mw
             )
 
     def set_site_lock(self, gpu: int, max_mhz: int) -> None:
         """Locked before anybody looked: in force at once, without record or reason."""
         with self._look() as state:
             changed = _gpu(state, gpu)
-            lock = layout.ClockLock(changed.clocks_mhz[0], max_mhz)
+            lock = layout.ClockLock(changed.clocks_mhz[0], _clock(changed, max_mhz))
             changed.lock, changed.lock_before, changed.lock_at_ns = lock, lock, 0
 
     def set_out_of_band_limit(self, gpu: int, watts: float) -> None:
         """A limit from the management controller; 0 takes it away."""
-        self._change(gpu, limit_out_of_band_mw=int(watts * 1000))
+        self._change(gpu, limit_out_of_band_mw=int(_positive("limit", watts) * 1000))
 
     def set_clock_ceiling(self, gpu: int, mhz: int) -> None:
         """Clocks above it are accepted and not reached, for no reason told; 0 takes it away."""
-        self._change(gpu, clock_ceiling_mhz=mhz)
+        self._change(gpu, clock_ceiling_mhz=int(_positive("clock", mhz)))
 
     def set_profiles(self, gpu: int, requested: tuple[int, ...], enforced: tuple[int, ...]) -> None:
         """Workload power profiles by number, as somebody else set them."""
@@ -330,10 +332,12 @@ class FakeNvml(_Others):
 
     def set_load(self, gpu: int, ratio: float) -> None:
         """How busy a GPU is, 0 to 1; from now on."""
+        if not 0.0 <= ratio <= 1.0:
+            raise ValueError(f"load {ratio}: 0 to 1")
         self._change(gpu, load=ratio)
 
     def set_memory_used(self, gpu: int, used_bytes: int) -> None:
-        self._change(gpu, memory_used_bytes=used_bytes)
+        self._change(gpu, memory_used_bytes=int(_positive("memory", used_bytes)))
 
     def set_processes(self, gpu: int, used_bytes: Mapping[int, int]) -> None:
         """Who computes there, by pid; those that have died are not listed."""
@@ -369,7 +373,7 @@ class FakeNvml(_Others):
 
     def set_latency(self, gpu: int, seconds: float) -> None:
         """How long after a lock is accepted the clock follows."""
-        self._change(gpu, set_latency_ns=int(seconds * 1e9))
+        self._change(gpu, set_latency_ns=int(_positive("latency", seconds) * 1e9))
 
     def advance(self, seconds: float) -> None:
         """Lets time pass for the GPUs without waiting for it."""
@@ -448,6 +452,28 @@ def _gpu(state: layout.State, index: int) -> layout.Gpu:
         raise ValueError(f"GPU {index}: this node has {state.gpu_count}")
     found: layout.Gpu = state.gpus[index]
     return found
+
+
+def _clock(gpu: layout.Gpu, mhz: int) -> int:
+    """A clock of its list, or 0. Raises ValueError."""
+    clocks_mhz = gpu.clocks_mhz[: gpu.clock_count]
+    if mhz and mhz not in clocks_mhz:
+        step = f"{clocks_mhz[0]}, {clocks_mhz[1]} ... {clocks_mhz[-1]}"
+        raise ValueError(f"{mhz} MHz: this card has {step}")
+    return mhz
+
+
+def _limit_mw(gpu: layout.Gpu, watts: float) -> int:
+    low_w, high_w = gpu.limit_min_mw / 1000, gpu.limit_max_mw / 1000
+    if not low_w <= watts <= high_w:
+        raise ValueError(f"{watts:g} W: this card allows {low_w:g} to {high_w:g}")
+    return int(watts * 1000)
+
+
+def _positive(what: str, number: float) -> float:
+    if not number >= 0:
+        raise ValueError(f"{what} {number:g}: 0 or more")
+    return number
 
 
 def _range(lock: layout.ClockLock) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -302,6 +303,24 @@ def test_somebody_else_insists_as_often_as_he_was_told(pair: FakeNvml, open_clie
     writers = [write.pid == client.process.pid for write in pair.writes()]
     assert writers == [False, False, True, False, True, False, True]
     assert {write.pid for write in pair.writes()} == {1, client.process.pid}
+
+
+def test_what_no_card_could_show_is_refused(pair: FakeNvml) -> None:
+    for refused, what in (
+        (lambda: pair.foreign_lock(0, 210, 1001), "1001 MHz: this card has 210, 225 ... 1410"),
+        (lambda: pair.set_site_lock(0, 99), "99 MHz"),
+        (lambda: pair.set_foreign_writer(0, clock_mhz=1), "1 MHz"),
+        (lambda: pair.foreign_limit(0, 50), "50 W: this card allows 100 to 400"),
+        (lambda: pair.set_foreign_writer(0, limit_w=1e4), "10000 W"),
+        (lambda: pair.set_foreign_writer(0, clock_mhz=900, every_s=0), "every 0 s"),
+        (lambda: pair.set_load(0, 1.5), "load 1.5: 0 to 1"),
+        (lambda: pair.set_latency(0, -1), "latency -1: 0 or more"),
+        (lambda: pair.set_error("*", 1, probability=2), "probability 2: 0 to 1"),
+        (lambda: pair.xid(2, 79), "GPU 2: this node has 2"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(what)}"):
+            refused()
+    assert (pair.locks(), pair.writes(), pair.limits_w()) == ((None, None), (), (400, 400))
 
 
 def test_a_site_lock_shows_in_the_clock_alone(pair: FakeNvml, open_client: Open) -> None:
