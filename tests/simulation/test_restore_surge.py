@@ -13,7 +13,7 @@ from joulecut_sim.skus import find
 NODES, GPUS_PER_NODE = 125, 8
 TTL_S, SPREAD_S, TICK_S = 15.0, 60.0, 0.1
 LOW_MHZ, HIGH_MHZ = 1005, 1410
-SKU = find("a100-sxm")
+SKU = find("a100-sxm", "here")
 
 
 @dataclass
