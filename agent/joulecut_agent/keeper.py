@@ -25,7 +25,7 @@ from joulecut_agent.limits import Asked, Bounds, Writes
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
 from joulecut_agent.ports.writer import DeviceWriter
-from joulecut_agent.state import NONE, Answer, Command, Knobs, Lease, Lock, Restore, Written
+from joulecut_agent.state import NONE, Answer, Command, Event, Knobs, Lease, Lock, Restore, Written
 from joulecut_wire.errors import Unavailable
 
 LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # a keeper that is just restoring and leaving needs less
@@ -107,20 +107,24 @@ class Keeper:
         elif command.op != leases.STATUS:
             ttl = limits.refuse_ttl(self._settings.bounds, command.ttl_s)
             answers = self._step(command, {"": ttl if command.op == leases.RENEW else ""})
-            if command.op == leases.YIELD:  # what stands there now is not ours to undo
-                given = [uuid for uuid, answer in answers.items() if answer.accepted]
-                self._journal.restored(given, given)
+            for uuid in [u for u in answers if answers[u].accepted and command.op == leases.YIELD]:
+                # What stands there now is not ours to undo; a knob that is still ours is.
+                rest = (*command.clocks_mhz[uuid], command.power_mw.get(uuid, 0))
+                self._journal.restored([uuid] * (not any(rest)), [uuid] * (not rest[2]))
+                if any(rest):
+                    self._journal.held[uuid] = rest
+                    self._end([uuid], "cleared")
             with contextlib.suppress(OSError):  # an epoch not kept is tried with the next command
                 self._journal.intend(self.state.epoch_seen, {})
         slots = tuple(self._slot(u, answers.get(u)) for u in answers or command.clocks_mhz)
         b, epoch = self._settings.bounds, self.state.epoch_seen
         site = (b.ttl_s_max, b.min_dwell_s, (b.clock_min_mhz, b.clock_max_mhz))
-        return wire.Reply(serial, epoch, *site, slots[: wire.GPUS_MAX], self.stopped())
+        left_s = max(0.0, self._released_s - time.monotonic())
+        return wire.Reply(serial, epoch, *site, slots[: wire.GPUS_MAX], self.stopped(), left_s)
 
     def stopped(self) -> str:
         """Why no GPU of this node takes commands now, or ""."""
-        left_s = self._released_s - time.monotonic()
-        if left_s > 0.0:
+        if (left_s := self._released_s - time.monotonic()) > 0.0:
             return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
         stop = self._settings.stop_file
         return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
@@ -144,9 +148,7 @@ class Keeper:
         say("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
         return Answer("", True)
 
-    def _step(
-        self, event: Command | Written | None, refused: Mapping[str, str] | None = None
-    ) -> dict[str, Answer]:
+    def _step(self, event: Event, refused: Mapping[str, str] | None = None) -> dict[str, Answer]:
         self.state, effects = leases.step(self.state, event, time.monotonic(), refused or {})
         for effect in effects:
             if isinstance(effect, Restore):

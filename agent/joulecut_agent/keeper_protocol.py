@@ -5,7 +5,7 @@ is two bytes of length, that much MessagePack, and zeros. A message holds a whol
 that one command is one message; a reply also tells the state of each GPU that it names.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -34,7 +34,7 @@ _COUNTS = Annotated[tuple[_U32, ...], msgspec.Meta(min_length=len(CAUSES), max_l
 _COMMAND = tuple[_OP, _U64, _JOB, _U64, float, _CLOCKS, _CAUSE, _POWERS]
 _SLOT = tuple[_UUID, bool, str, _JOB, _U64, _U64, _MHZ, float, _U32, _COUNTS]
 _SLOTS = Annotated[list[_SLOT], _GPUS]
-_REPLY = tuple[_U32, _U64, float, float, _MHZ, _SLOTS, str]
+_REPLY = tuple[_U32, _U64, float, float, _MHZ, _SLOTS, str, float]
 _requests = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], _U32, _COMMAND])  # type: ignore[valid-type]
 _replies = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], _REPLY])  # type: ignore[valid-type]
 
@@ -68,6 +68,7 @@ class Reply:
     clocks_mhz: tuple[int, int]  # the site's bounds
     slots: tuple[Slot, ...]
     stopped: str = ""  # why no GPU of this node takes commands now
+    released_s: float = 0.0  # what is left of a release window
 
 
 def encode_request(serial: int, command: Command) -> bytes:
@@ -82,17 +83,15 @@ def decode_request(raw: bytes) -> tuple[int, Command]:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    slots = [_values(slot) for slot in reply.slots]
-    for slot in slots:
-        slot[2] = _cut(slot[2])
-    values = _values(reply)
-    return _packed(_replies, (MAGIC, [*values[:5], slots, _cut(reply.stopped)]), REPLY_BYTES)
+    slots = [_values(replace(slot, reason=_cut(slot.reason))) for slot in reply.slots]
+    values = _values(replace(reply, stopped=_cut(reply.stopped)))
+    return _packed(_replies, (MAGIC, [*values[:5], slots, *values[6:]]), REPLY_BYTES)
 
 
 def decode_reply(raw: bytes) -> Reply:
     """Raises ProtocolError, and nothing else."""
-    _, (serial, epoch, ttl_s, dwell_s, mhz, slots, why) = _unpacked(_replies, raw, REPLY_BYTES)
-    return Reply(serial, epoch, ttl_s, dwell_s, mhz, tuple(Slot(*slot) for slot in slots), why)
+    _, (*numbers, slots, why, left_s) = _unpacked(_replies, raw, REPLY_BYTES)
+    return Reply(*[*numbers, tuple(Slot(*slot) for slot in slots), why, left_s])
 
 
 def _values(message: Command | Slot | Reply) -> list[Any]:

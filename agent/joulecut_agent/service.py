@@ -8,7 +8,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -17,19 +17,26 @@ import grpc
 from joulecut_agent import __version__
 from joulecut_agent import state as leases
 from joulecut_agent.feed import Feed
-from joulecut_agent.keeper_client import KeeperClient, KeeperGone
+from joulecut_agent.keeper import RELEASE_S_MAX
+from joulecut_agent.keeper_client import MW_PER_W, KeeperClient, KeeperGone
 from joulecut_agent.keeper_protocol import GPUS_MAX, JOB_BYTES_MAX, ProtocolError, Reply
+from joulecut_agent.latency import WAIT_S_MAX, SetLatency
 from joulecut_agent.log import say
+from joulecut_agent.oversight import Oversight
+from joulecut_agent.ports.reader import Series
 from joulecut_agent.sampler import Sampler
+from joulecut_agent.samples import Batch, Samples
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
-from joulecut_wire import codec
-from joulecut_wire.messages import NodeDescription, Result, WatchTick
+from joulecut_agent.window import Window
+from joulecut_wire import codec, messages
+from joulecut_wire.messages import Allocation, NodeDescription, Result, WatchTick
 from joulecut_wire.metrics import CONTROL_COMMANDS
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
 WATCHERS_MAX = 8  # a controller, its successor, and people who look
+SAMPLERS_MAX, FLUSH_S = 4, 0.2  # readers of fast samples, and how often one is served
 CALLS_MAX = 4  # besides watchers; the keeper answers one at a time anyway
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 60.0  # faster than a board's own readings is no news
 Context = grpc.ServicerContext
@@ -45,16 +52,24 @@ class Node:
 
 
 class AgentService(agent_pb2_grpc.AgentServiceServicer):
-    """Release, Resume and ReadSamples answer UNIMPLEMENTED."""
+    """Every RPC of one node."""
 
     def __init__(
-        self, node: Node, sampler: Sampler, keeper: KeeperClient, feed: Feed, tally: Tally
-    ) -> None:
+        self, node: Node, *, sampler: Sampler, keeper: KeeperClient, feed: Feed, tally: Tally,
+        oversight: Oversight, window: Window, latency: SetLatency, samples: Samples,
+        allocations: Callable[[], Mapping[str, Allocation]] = dict,
+    ) -> None:  # fmt: skip
         self._node = node
         self._sampler = sampler
         self._keeper = keeper
         self._feed = feed
         self._tally = tally
+        self._oversight = oversight
+        self._window = window
+        self._latency = latency
+        self._samples = samples
+        self._allocations = allocations
+        self._sample_seats = threading.BoundedSemaphore(SAMPLERS_MAX)
         self._uuids = frozenset(gpu.uuid for gpu in sampler.gpus)
         self._seats = threading.BoundedSemaphore(WATCHERS_MAX)
         self._leaving = threading.Event()
@@ -70,7 +85,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 boot_id=self._node.boot_id,
                 epoch_seen=self._keeper.epoch_seen,
                 ttl_max_s=status.ttl_s_max if status else self._node.ttl_s_max,
-                gpus=self._keeper.described(self._sampler.gpus),
+                gpus=tuple(
+                    replace(gpu, set_latency_p95_s=self._latency.p95_s(gpu.uuid))
+                    for gpu in self._oversight.described(self._sampler.gpus)
+                ),
+                stopped=self._stopped(),
             )
         )
 
@@ -104,11 +123,23 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
-        clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings}
-        command = Command(
-            leases.APPLY, wanted.epoch, wanted.job, wanted.generation, wanted.ttl_s, clocks
-        )
-        return pb.ApplyResponse(results=self._pass_on("apply", command, uuids, wanted.reason))
+        reasons = {uuid: self._oversight.refusal(uuid) for uuid in uuids}
+        if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
+            also = f"nothing was changed, because {bad} was refused"
+            say("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}")
+            results = tuple(Result(u, False, why or also) for u, why in reasons.items())
+            return pb.ApplyResponse(results=self._counted("apply", results))
+        command = _order(context, wanted)
+        ordered_s = time.monotonic()
+        self._oversight.ordered(command, wanted.reason)
+        results_pb = self._pass_on("apply", command, uuids, wanted.reason)
+        if not all(result.accepted for result in results_pb):
+            self._oversight.withdrawn(command, wanted.reason)
+        else:
+            highest = {uuid: mhz[1] for uuid, mhz in command.clocks_mhz.items()}
+            if self._latency.ordered(highest, ordered_s):
+                self._sampler.hurry(WAIT_S_MAX)
+        return pb.ApplyResponse(results=results_pb)
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
         _check_job(context, request.job)
@@ -134,18 +165,39 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         results = self._pass_on("clear", command, uuids or [""], request.reason)
         return pb.ClearResponse(results=results)
 
-    def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802, ARG002
-        _not_yet(context, "release windows")
+    def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802
+        """Answers once every handle is dropped; FAILED_PRECONDITION where that was not possible."""
+        duration_s = request.duration_s
+        if not 0.0 < duration_s <= RELEASE_S_MAX:
+            allowed = f"above 0 and up to {RELEASE_S_MAX:g} s"
+            _bad(context, f"duration_s is {duration_s:g}; allowed: {allowed}")
+        self._windowed(context, "release", self._window.open(duration_s), request.reason)
+        return pb.ReleaseResponse(until_s=self._window.left_s)
 
-    def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeResponse:  # noqa: N802, ARG002
-        _not_yet(context, "release windows")
+    def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeResponse:  # noqa: N802
+        self._windowed(context, "resume", self._window.close(), request.reason)
+        return pb.ResumeResponse()
 
     def ReadSamples(  # noqa: N802
-        self,
-        request: pb.ReadSamplesRequest,  # noqa: ARG002
-        context: Context,
+        self, request: pb.ReadSamplesRequest, context: Context
     ) -> Iterator[pb.ReadSamplesResponse]:
-        _not_yet(context, "high-rate samples")
+        """Times are Unix times of this node; `since_s` is one of them, 0 for all there is."""
+        if not (math.isfinite(request.since_s) and request.since_s >= 0.0):
+            _bad(context, f"since_s is {request.since_s}; allowed: 0 or more")
+        if unknown := [uuid for uuid in request.uuids if uuid not in self._uuids]:
+            _bad(context, f"no GPU {unknown[0]!r} on this node")
+        if not self._sample_seats.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{SAMPLERS_MAX} readers already")
+        gone = threading.Event()
+        stream = self._samples.subscribe(request.uuids or self._uuids, request.since_s)
+        try:
+            if not context.add_callback(gone.set):
+                return
+            while not (gone.wait(FLUSH_S) or self._leaving.is_set()):
+                yield from map(_batch, stream.take())
+        finally:
+            self._samples.unsubscribe(stream)
+            self._sample_seats.release()
 
     def leave(self) -> None:
         """Ends every watch."""
@@ -153,15 +205,26 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def _tick(self, reports: tuple[Any, ...], dropped: int) -> WatchTick:
         picture = self._sampler.latest()
-        now_s = time.monotonic()
+        stopped = self._stopped()
+        held = tuple(self._allocations().values())
         if picture is None:
-            return WatchTick(0, math.inf, (), reports, dropped)
+            return WatchTick(0, math.inf, (), reports, dropped, held, stopped)
+        age_s = time.monotonic() - picture.snapshot.taken_at_s
+        gpus = self._oversight.seen(picture.snapshot.gpus)
+        sequence = picture.snapshot.sequence
+        return WatchTick(sequence, age_s, gpus, reports, dropped, held, stopped)
+
+    def _stopped(self) -> str:
+        """Why no command is taken on this node, or ""."""
+        if left_s := self._window.left_s:
+            return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
         status = self._keeper.status
-        gpus = picture.snapshot.gpus
-        if status is not None:
-            gpus = tuple(replace(gpu, lease=status.lease(gpu.uuid, now_s)) for gpu in gpus)
-        age_s = now_s - picture.snapshot.taken_at_s
-        return WatchTick(picture.snapshot.sequence, age_s, gpus, reports, dropped)
+        return status.stopped if status else ""
+
+    def _windowed(self, context: Context, op: str, refusal: str, why: str) -> None:
+        say("agent", f"{op} {f'refused: {refusal}' if refusal else 'done'} ({why})")
+        if refusal:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
 
     def _pass_on(self, op: str, command: Command, uuids: list[str], why: str) -> list[pb.Result]:
         try:
@@ -189,7 +252,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         refused = [slot for slot in reply.slots if not slot.accepted]
         if op == "renew" and not refused:
             return
-        clocks = _listed(command.clocks_mhz) if op == "apply" else ""
+        clocks = _listed(command) if op == "apply" else ""
         verdict = f"refused: {refused[0].reason}" if refused else f"accepted {len(reply.slots)}"
         say(
             "agent",
@@ -198,8 +261,38 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         )
 
 
-def _listed(clocks_mhz: Mapping[str, tuple[int, int]]) -> str:
-    return " ".join(f"{uuid}={low}-{high}MHz" for uuid, (low, high) in clocks_mhz.items())
+def _order(context: Context, wanted: messages.Command) -> Command:
+    limits_w = {s.uuid: s.power_limit_w for s in wanted.settings}
+    powers_mw = {u: round(w * MW_PER_W) for u, w in limits_w.items() if w is not None}
+    if zero := next((uuid for uuid, mw in powers_mw.items() if mw <= 0), ""):
+        _bad(context, f"a power limit of 0 W for {zero}; leave it out to leave the limit alone")
+    clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings}
+    numbers = (wanted.epoch, wanted.job, wanted.generation, wanted.ttl_s)
+    return Command(leases.APPLY, *numbers, clocks, power_mw=powers_mw)
+
+
+def _listed(command: Command) -> str:
+    words = []
+    for uuid, (low, high) in command.clocks_mhz.items():
+        power_mw = command.power_mw.get(uuid, 0)
+        knobs = [f"{low}-{high}MHz"] * bool(high) + [f"{power_mw / MW_PER_W:g}W"] * bool(power_mw)
+        words.append(f"{uuid}={','.join(knobs)}")
+    return " ".join(words)
+
+
+def _batch(batch: Batch) -> pb.ReadSamplesResponse:
+    def told(series: Series) -> list[pb.Sample]:
+        return [pb.Sample(time_s=at_s, value=value) for at_s, value in series]
+
+    return pb.ReadSamplesResponse(
+        uuid=batch.uuid,
+        power=told(batch.power_w),
+        utilization=told(batch.utilization_ratio),
+        clock_sm_mhz=told(batch.clock_sm_mhz),
+        nvlink_bytes_per_s=told(batch.nvlink_bytes_per_s),
+        pcie_bytes_per_s=told(batch.pcie_bytes_per_s),
+        dropped=batch.dropped,
+    )
 
 
 def _check_job(context: Context, job: str) -> None:
@@ -209,9 +302,4 @@ def _check_job(context: Context, job: str) -> None:
 
 def _bad(context: Context, sentence: str) -> NoReturn:
     context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
-    raise AssertionError("abort always raises")
-
-
-def _not_yet(context: Context, what: str) -> NoReturn:
-    context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{what} are not available yet")
     raise AssertionError("abort always raises")

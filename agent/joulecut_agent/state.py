@@ -29,8 +29,9 @@ class Command:
     does `power_mw`; a knob with zeros is left alone.
 
     RENEW and a CLEAR that names none concern all GPUs of `job`, or of any if that is "".
-    Epoch 0 in CLEAR is the node's own word. YIELD ends leases without a write: somebody else
-    has set these GPUs. END restores GPUs whether held or not.
+    Epoch 0 in CLEAR is the node's own word. YIELD ends leases of that generation (0: of any)
+    without a write: somebody else has set these GPUs; but the knobs that it names are still
+    ours, and are restored. END restores GPUs whether held or not.
     """
 
     op: int
@@ -84,6 +85,9 @@ class Lease:
     expires_s: float
     power_mw: int = 0
 
+    def is_of(self, event: Command) -> bool:
+        return event.epoch in {0, self.epoch} and event.generation in {0, self.generation}
+
     @property
     def knobs(self) -> Knobs:
         return (*self.clocks_mhz, self.power_mw)
@@ -128,12 +132,11 @@ class State:
         return min([*ends, *owed], default=inf)
 
 
+Event = Command | Written | None
 Step = tuple[State, tuple[Lock | Restore | Answer, ...]]
 
 
-def step(
-    state: State, event: Command | Written | None, now_s: float, refused: Mapping[str, str]
-) -> Step:
+def step(state: State, event: Event, now_s: float, refused: Mapping[str, str]) -> Step:
     """One event, or None for time alone; `refused` is what bounds and device say to it.
 
     Effects come in the order in which to perform them.
@@ -226,8 +229,7 @@ def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str
         if not reason:
             lease = replace(gpu.lease, epoch=event.epoch, expires_s=now_s + event.ttl_s)
             leases[uuid] = Gpu(lease, last=lease)
-    if not answers:
-        answers = [Answer("", False, f"job {event.job} holds no lease here")]
+    answers = answers or [Answer("", False, f"job {event.job} holds no lease here")]
     return state.having(leases, event.epoch if leases else 0), tuple(answers)
 
 
@@ -249,7 +251,9 @@ def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> 
 
 def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Step:
     gpus = {uuid: state.gpu(uuid) for uuid in event.clocks_mhz}
-    held = {uuid: gpu for uuid, gpu in gpus.items() if gpu.lease and not gpu.owed}
+    held = {u: gpu for u, gpu in gpus.items() if gpu.lease and not gpu.owed}
+    # A newer order has been written over what was seen.
+    held = {u: gpu for u, gpu in held.items() if gpu.lease and gpu.lease.is_of(event)}
     answers = [Answer(u, u in held, "" if u in held else "no lease to yield") for u in gpus]
     given = {uuid: replace(gpu, lease=None) for uuid, gpu in held.items()}
     return state.having(given), tuple(answers)

@@ -17,10 +17,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policy": ("joulecut_cli.policy", "check a policy file"),
     "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
     "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
+    "clear": ("joulecut_cli.clear", "give the GPUs of a node back now"),
+    "release": ("joulecut_cli.release", "drop every device handle of a node for a while"),
+    "resume": ("joulecut_cli.resume", "end a release window of a node"),
     "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
 }
 
-NOT_YET = ("fit", "pause", "resume", "restore", "report", "audit", "study")
+NOT_YET = ("fit", "pause", "restore", "report", "audit", "study")
 
 
 def main() -> int:

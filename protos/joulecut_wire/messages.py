@@ -75,6 +75,9 @@ class GpuSnapshot:
     drift: str = ""  # why the device does not show what was asked
     stands_back_s: float = 0.0  # no command is taken so long: somebody else sets the clocks
     slow_reason: str = ""  # why it is slow without our doing
+    persistence: bool | None = None  # the driver's persistence mode; stays on the node
+    process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
+    mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,15 @@ def _ask(call: str, what: Any, uuid: str) -> Any:
     try:
         return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     except pynvml.NVMLError as error:
+        failed = driver.failure(error.value, call, uuid)
+    if failed.code != "uninitialized":
+        raise failed
+    # The driver was reloaded under us: this process has to open it anew, once.
+    driver.close_driver()
+    driver.open_driver()
+    try:
+        return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError as error:
         raise driver.failure(error.value, call, uuid) from None
 
 

@@ -369,3 +369,49 @@ def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
     assert f"the file {stop} stops all control" in refused.slots[0].reason
     stop.unlink()
     assert _verdicts(_apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
+
+
+def _yield(keeper: Keeper, **named: object) -> bool:
+    command = Command(leases.YIELD, 1, "blue", 1, **named)  # type: ignore[arg-type]
+    (verdict,) = _verdicts(keeper.handle(9, command))
+    return verdict
+
+
+def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
+    tmp_path: Path,
+) -> None:
+    both = {"clocks_mhz": {"GPU-a": (0, 900)}, "power_mw": {"GPU-a": 300_000}}
+    for kept, calls in (
+        ({"clocks_mhz": {"GPU-a": (0, 900)}}, ["reset GPU-a"]),
+        ({"clocks_mhz": {"GPU-a": (0, 0)}, "power_mw": {"GPU-a": 300_000}}, ["limit GPU-a 400"]),
+        ({"clocks_mhz": {"GPU-a": (0, 0)}}, []),
+    ):
+        folder, board = tmp_path / str(len(calls[:1]) + len(str(kept))), Board()
+        folder.mkdir()
+        keeper = _keeper(folder, board)
+        order = Command(leases.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
+        assert _verdicts(keeper.handle(1, order)) == {True}
+        board.calls.clear()
+        assert _yield(keeper, **kept)
+        assert board.calls == calls
+        assert not _on_disk(folder)
+        assert keeper.state.gpu("GPU-a").lease is None
+        assert not keeper.give_back("shutdown") or board.calls == calls, "nothing is left to do"
+
+
+def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    _apply(keeper, {"GPU-a": (0, 900)}, generation=2)
+    assert not _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    assert keeper.state.gpu("GPU-a").lease is not None
+    assert _on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
+
+
+def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path) -> None:
+    keeper = _keeper(tmp_path, Board())
+    assert keeper.handle(1, Command(leases.STATUS)).released_s == 0.0
+    keeper.handle(2, Command(leases.RELEASE, ttl_s=600.0))
+    assert 599.0 < keeper.handle(3, Command(leases.STATUS)).released_s <= 600.0
+    keeper.handle(4, Command(leases.RESUME))
+    assert keeper.handle(5, Command(leases.STATUS)).released_s == 0.0
