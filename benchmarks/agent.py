@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "agents"), str(ROOT / "tests" / "fake_nvml")]
 
-from running_agent import RunningAgent, eventually  # noqa: E402
+from running_agent import RunningAgent  # noqa: E402
 
 from fixture import CompilerMissing, FakeNvml  # noqa: E402
 from joulecut_wire import codec  # noqa: E402
@@ -63,7 +63,8 @@ def family(pid: int) -> dict[str, int]:
             words = Path(f"/proc/{child}/cmdline").read_text()
             name = next((n for word, n in names.items() if word in words), f"child {child}")
             found[name] = child
-            found |= {"hand": c for c, p in parents.items() if p == child}
+            for grandchild in (one for one, above in parents.items() if above == child):
+                found["hand"] = grandchild
     return found
 
 
@@ -196,9 +197,8 @@ def memory_after(node: RunningAgent, samples: int) -> None:
         sizes, first = {}, node.watch().sequence
         for share in (0.02, 1.0):
             wanted = first + int(share * samples) // GPUS
-            eventually(
-                "the samples", lambda: node.watch().sequence >= wanted or time.sleep(1.0), 3600
-            )
+            while node.watch().sequence < wanted:
+                time.sleep(1.0)
             pids = family(node.process.pid)
             sizes[share] = {name: pss_mib(pid) for name, pid in pids.items()}
             node.metrics()

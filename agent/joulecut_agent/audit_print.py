@@ -1,4 +1,4 @@
-"""`joulecut-agent audit`: the trail for a person, and a line for what is done on the node itself."""
+"""`joulecut-agent audit`: the trail for a person, and a line for what is done on the node."""
 
 import json
 import os

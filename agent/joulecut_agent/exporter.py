@@ -96,7 +96,7 @@ class Collector(Registered):
         table.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
             self._tell_gpus(table, picture)
-        _tell_energy(table, self._sampler.books)
+        _tell_energy(table, self._sampler.books, picture)
         for uuid in self._sampler.unresponsive:
             table.add(names.DRIVER_UNRESPONSIVE, 1, uuid)
         if status is not None:
@@ -154,11 +154,14 @@ def _tell_allocation(table: Table, one: Allocation) -> None:
         table.add(names.GPU_OWNERS, float(owners), one.uuid)
 
 
-def _tell_energy(table: Table, books: Books) -> None:
+def _tell_energy(table: Table, books: Books, picture: Picture | None) -> None:
+    """A job is told of to its end and after; a GPU only while it can be read."""
+    seen = {gpu.uuid for gpu in picture.snapshot.gpus} if picture else set[str]()
+    idle_j = {uuid: joules for uuid, joules in books.idle_j.items() if uuid in seen}
     for metric, joules_by_name in (
         (names.JOB_ENERGY, books.measured_j),
         (names.JOB_ENERGY_ESTIMATED, books.estimated_j),
-        (names.GPU_IDLE_ENERGY, books.idle_j),
+        (names.GPU_IDLE_ENERGY, idle_j),
     ):
         for name, joules in sorted(joules_by_name.items()):
             table.add(metric, joules, name)

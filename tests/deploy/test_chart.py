@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from manifests import CHART, ROOT, check, chart, helm, one, refusal, versions
+from manifests import CHART, ROOT, chart, check, helm, one, refusal, versions
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # What Kubernetes defines, or the policy's own loader checks.
@@ -25,7 +25,7 @@ def test_it_lints_and_packs(tmp_path: Path) -> None:
 
 
 def test_its_version_is_that_of_the_package() -> None:
-    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert version
     assert {about["appVersion"], about["version"]} == {version[1]}
@@ -48,7 +48,8 @@ def test_every_version_takes_every_object(version: str) -> None:
         check(objects, version)
         kinds |= {o["kind"] for o in objects}
     assert kinds == {
-        "Certificate", "ConfigMap", "DaemonSet", "Deployment", "Job", "NetworkPolicy",
+        "Certificate", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet",
+        "Deployment", "Job", "NetworkPolicy",
         "PersistentVolumeClaim", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Role",
         "RoleBinding", "Service", "ServiceAccount",
     }  # fmt: skip
@@ -111,6 +112,11 @@ def test_a_wrong_value_is_refused_by_name(given: str, named: str) -> None:
                 "tls.controllerSecret=b",
             ),
             "controller.agents: is empty",
+        ),
+        (("agent.podApi=true",), "agent.podApi: needs agent.podResources"),
+        (
+            ("agent.jobsDir=/run/joulecut", "agent.podResources=true"),
+            "agent.jobsDir: with agent.podResources needs agent.hostPID and agent.podApi",
         ),
         (("agent.grpcHostPort=9431",), "agent.grpcHostPort: needs tls.enabled"),
         (("tls.enabled=true",), "tls.enabled: needs tls.agentSecret, or tls.certManager.enabled"),

@@ -43,8 +43,13 @@ def _config_name(objects: list[Object]) -> str:
 
 @pytest.mark.parametrize("values", [(), ("keeper",), ("everything",)])
 def test_the_agent_reads_what_the_chart_writes(
-    values: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    values: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # as in every pod
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     objects = chart(*values)
     settings = on_the_node(objects, tmp_path)
     assert "warning" not in capsys.readouterr().err
@@ -68,7 +73,7 @@ def test_the_agent_reads_what_the_overlays_write(
 
 
 def _paths_are_mounted(objects: list[Object], settings: dict[str, Settings]) -> None:
-    """What a process writes lies on a volume, as its root is read-only, and both meet at one socket."""
+    """Roots are read-only: what is written lies on a volume. And both meet at one socket."""
     pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
     mounts = {
         c["name"]: {m["mountPath"] for m in c["volumeMounts"] if not m.get("readOnly")}
@@ -76,6 +81,11 @@ def _paths_are_mounted(objects: list[Object], settings: dict[str, Settings]) -> 
     }
     agent = settings["agent.yaml"]
     assert agent.keeper.state_dir in mounts["agent"]
+    if agent.attribution.pod_resources:
+        seen = {m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"]}
+        assert str(agent.attribution.pod_resources.parent) in seen
+        assert agent.attribution.api
+        assert str(agent.attribution.api.credentials) in seen
     assert str(Path(agent.socket).parent) in mounts["agent"]
     if "keeper.yaml" not in settings:
         assert agent.keeper_mode == "none"

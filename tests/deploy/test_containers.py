@@ -30,12 +30,12 @@ def test_it_lints(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_is_shipped_runs_as_nobody_and_from_no_named_host(path: Path) -> None:
     text = path.read_text()
-    base = re.findall(r"^(?:ARG PYTHON=|FROM (?!\$))(\S+)", text, re.M)
+    base = re.findall(r"^(?:ARG PYTHON=|FROM (?!\$))(\S+)", text, re.MULTILINE)
     assert base == ["python:3.11-slim"]
     last = text.rpartition("\nFROM ")[2]
-    assert re.findall(r"^USER (.+)$", last, re.M) == ["65532:65532"]
+    assert re.findall(r"^USER (.+)$", last, re.MULTILINE) == ["65532:65532"]
     assert "COPY . ." not in last, "sources and pip stay in the first stage"
-    (command,) = re.findall(r'^ENTRYPOINT \["(.+)"\]$', last, re.M)
+    (command,) = re.findall(r'^ENTRYPOINT \["(.+)"\]$', last, re.MULTILINE)
     assert command in PROJECT["project"]["scripts"]
     (extra,) = re.findall(r"'\.\[(\w+)\]'", text)
     assert extra == path.stem

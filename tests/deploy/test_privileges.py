@@ -110,14 +110,17 @@ def test_the_agent_can_change_nothing_that_the_keeper_trusts(objects: list[Objec
             if c["name"] != "agent":
                 continue
             for mount in c["volumeMounts"]:
-                if mount["name"] in {"state", "config", "tls", "pod-resources"}:
+                if mount["name"] in {"state", "config", "tls", "web", "pod-resources", "token"}:
                     assert mount["readOnly"] is True
 
 
-def test_only_the_withdrawal_speaks_to_the_api_server(objects: list[Object]) -> None:
+def test_who_speaks_to_the_api_server_and_for_what(objects: list[Object]) -> None:
+    """The withdrawal; and the agent where it was asked to, but not the keeper beside it."""
     for name, pod in pods(objects):
         assert pod["automountServiceAccountToken"] is name.endswith("-withdraw")
-    assert not [o for o in objects if o["kind"].startswith("ClusterRole")]
+    asks = any(v["name"] == "token" for _, pod in pods(objects) for v in pod["volumes"])
+    cluster = [o["rules"] for o in objects if o["kind"] == "ClusterRole"]
+    assert cluster == ([[{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]] * asks)
     for role in (o for o in objects if o["kind"] == "Role"):
         assert role["rules"] == [
             {
@@ -128,6 +131,13 @@ def test_only_the_withdrawal_speaks_to_the_api_server(objects: list[Object]) -> 
             },
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
         ]
+
+
+def test_the_token_is_the_agent_s_alone(objects: list[Object]) -> None:
+    for _, pod in pods(objects):
+        for c in containers(pod):
+            holds = any(m["name"] == "token" for m in c["volumeMounts"])
+            assert not holds or c["name"] == "agent"
 
 
 def test_no_gpu_is_taken_from_a_job(objects: list[Object]) -> None:
@@ -176,7 +186,10 @@ def test_what_is_left_over_is_restored_before_anything_starts(objects: list[Obje
 def test_networks_are_closed_but_for_what_is_asked(objects: list[Object]) -> None:
     policy = one(objects, "NetworkPolicy", "-agent")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    assert policy["egress"] == []
+    asks = any(o["kind"] == "ClusterRole" for o in objects)
+    assert [p["port"] for rule in policy["egress"] for p in rule["ports"]] == [443, 6443][
+        : 2 * asks
+    ]
     ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     agent = one(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]
     assert ports == {port["name"] for port in agent["ports"]}
@@ -199,7 +212,9 @@ def _shape(objects: list[Object]) -> dict[str, Any]:
     for volume in pod["volumes"]:
         if volume["name"] == "configmap":
             volume["configMap"]["name"] = "joulecut-agent"
-    files = next(o["data"] for o in objects if o["kind"] == "ConfigMap" and "agent.yaml" in o["data"])
+    files = next(
+        o["data"] for o in objects if o["kind"] == "ConfigMap" and "agent.yaml" in o["data"]
+    )
     pod["volumes"] = sorted(pod["volumes"], key=lambda v: v["name"])
     for c in containers(pod):
         c["volumeMounts"] = sorted(c["volumeMounts"], key=lambda m: m["name"])

@@ -69,7 +69,9 @@ class ApiServer:
             self.broken -= 1
             return 500, {}
         if address.path.endswith("/pods"):
-            assert "app.kubernetes.io/component=agent" in parse_qs(address.query)["labelSelector"][0]
+            assert (
+                "app.kubernetes.io/component=agent" in parse_qs(address.query)["labelSelector"][0]
+            )
             items = [
                 {"spec": {"nodeName": node}, "status": {"phase": "Running"}} for node in self.left
             ]

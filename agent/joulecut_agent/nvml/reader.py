@@ -111,12 +111,8 @@ class NvmlReader:
     def describe(
         self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
     ) -> tuple[GpuDescription, ...]:
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            raise driver.failure(error.value, "nvmlDeviceGetCount") from None
         found = []
-        for index in range(count):
+        for index in range(_count()):
             if index not in leave_out:
                 step(index)
                 found.append(self._describe(index))
@@ -129,7 +125,10 @@ class NvmlReader:
     ) -> tuple[Reading, ...]:
         if not self._uuids:
             with contextlib.suppress(DeviceError):
-                self.describe(leave_out, step)
+                for index in set(range(_count())).difference(leave_out):
+                    step(index)
+                    with contextlib.suppress(DeviceError):
+                        self._device(index)
         readings = []
         for index in sorted(self._uuids):
             if index not in leave_out:
@@ -196,6 +195,13 @@ class NvmlReader:
             self._drop(index)
         known = self._described.get(self._uuids.get(index, ""))
         return known and replace(known, controllable=False, reason=str(failed))
+
+
+def _count() -> int:
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        raise driver.failure(error.value, "nvmlDeviceGetCount") from None
 
 
 def _describe(device: _Device) -> GpuDescription:

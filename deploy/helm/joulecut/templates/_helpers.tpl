@@ -60,6 +60,10 @@ capabilities: {drop: [ALL]}
   "grpc" (printf "%s:%d" $grpcHost (int .Values.agent.ports.grpc))
   "socket" "/run/joulecut/jobs.sock") -}}
 {{- $_ := set $own "keeper" (ternary "/var/lib/joulecut/keeper.sock" "none" .Values.keeper.enabled) -}}
+{{- if .Values.agent.podResources -}}
+{{- $kubelet := dict "pod_resources" "/var/lib/kubelet/pod-resources/kubelet.sock" "pods" (ternary "api" "none" .Values.agent.podApi) -}}
+{{- $_ := set $own "attribution" (dict "kubernetes" $kubelet) -}}
+{{- end -}}
 {{- if .Values.agent.webConfigSecret -}}
 {{- $_ := set $own "web_config" "/etc/joulecut-web/web.yml" -}}
 {{- end -}}
@@ -138,6 +142,12 @@ httpGet: {path: /healthz, port: metrics}
 {{- if not .Values.controller.agents }}
 {{- fail "controller.agents: is empty; allowed: NODE:PORT of at least one agent, as agent.grpcHostPort opens it" }}
 {{- end }}
+{{- end }}
+{{- if and .Values.agent.podApi (not .Values.agent.podResources) }}
+{{- fail "agent.podApi: needs agent.podResources, which says whose pods to ask for" }}
+{{- end }}
+{{- if and .Values.agent.jobsDir .Values.agent.podResources (not (and .Values.agent.hostPID .Values.agent.podApi)) (ne (dig "reports" "bind" "owner" .Values.agent.config) "any") }}
+{{- fail "agent.jobsDir: with agent.podResources needs agent.hostPID and agent.podApi, as a job's word is checked against its pod; or agent.config.reports.bind: any" }}
 {{- end }}
 {{- if and .Values.agent.grpcHostPort (not .Values.tls.enabled) }}
 {{- fail "agent.grpcHostPort: needs tls.enabled: without certificates the agent answers on loopback only" }}
