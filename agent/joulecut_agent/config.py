@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent import devices, keeper
+from joulecut_agent import devices, keeper, protection
+from joulecut_agent.attribution import settings as attribution
 from joulecut_agent.limits import Bounds
 from joulecut_agent.log import say
 from joulecut_agent.settings import Settings
@@ -25,9 +26,11 @@ SOCKET = "/run/joulecut/jobs.sock"  # where `joulecut.Reporter` looks too
 STATE_DIR = "/var/lib/joulecut"
 SOCKET_PATH_BYTES_MAX = 107  # sun_path holds 108, the last of them zero
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near; a value in kHz or Hz is caught
+POWER_W_MAX = 10_000.0  # no board comes near; a value in mW is caught
+SPREAD_S_MAX = 60.0  # a GPU that nobody holds must not stay slow for longer than a lease may
 KEYS = (
-    "device", "node", "listen", "state_dir", "sample_interval_s", "lease", "bounds",
-    "site_default", "keeper",
+    "device", "node", "listen", "state_dir", "sample_interval_s", "lease", "bounds", "power",
+    "site_default", "keeper", "stop_file", "attribution", "reports", *protection.KEYS,
 )  # fmt: skip
 
 
@@ -47,11 +50,17 @@ class _Reading:
             raise doc.bad((), "no mapping of keys", ", ".join(KEYS))
         device = self._text(("device",), None, devices.names())
         self._warn((), [*KEYS, *devices.names()])
-        self._warn(("listen",), ["metrics", "grpc", "socket"])
-        self._warn(("lease",), ["ttl_s_max"])
+        self._warn(("listen",), ["metrics", "grpc", "socket", *protection.LISTEN_KEYS])
+        self._warn(("lease",), ["ttl_s_max", "restore_spread_s"])
+        self._warn(("power",), ["safe"])
         grpc = self._address(("listen", "grpc"), GRPC)
-        if not _is_loopback(grpc[0]):
-            raise doc.bad(("listen", "grpc"), f"{grpc[0]} without encryption", "a loopback address")
+        tls = protection.tls(doc, self._folder)
+        if tls is None and not _is_loopback(grpc[0]):
+            allowed = "a loopback address, or a section tls"
+            raise doc.bad(("listen", "grpc"), f"{grpc[0]} without encryption", allowed)
+        local = protection.local_socket(doc, self._folder)
+        if local is not None:
+            self._fits(("listen", "grpc_socket"), Path(local.path))
         state_dir = self._path(("state_dir",), STATE_DIR)
         self._fits(("state_dir",), state_dir / "keeper.sock")
         jobs = self._path(("listen", "socket"), SOCKET)
@@ -65,7 +74,20 @@ class _Reading:
             socket=str(jobs),
             sample_interval_s=self._number(("sample_interval_s",), 1.0, 0.05, 60.0),
             keeper_mode=self._keeper(),
-            keeper=keeper.Settings(str(state_dir), self._bounds(), self._range(("site_default",))),
+            keeper=keeper.Settings(
+                str(state_dir),
+                self._bounds(),
+                self._range(("site_default",)),
+                self._power_safe(),
+                self._number(("lease", "restore_spread_s"), 0.0, 0.0, SPREAD_S_MAX),
+                str(self._path(("stop_file",), str(state_dir / "stop"))),
+            ),
+            tls=tls,
+            rules=protection.rules(doc),
+            local_socket=local,
+            audit=protection.audit(doc),
+            web_config=protection.web_config(doc, self._folder),
+            attribution=attribution.read(self),
         )
 
     def _bounds(self) -> Bounds:
@@ -73,6 +95,11 @@ class _Reading:
         names = [name for name in Bounds.__slots__ if name != "ttl_s_max"]
         self._warn(("bounds",), names)
         low, high = self._range(("bounds",)) or (0, 0)
+        low_w = self._number(("bounds", "power_min_w"), 0.0, 0.0, POWER_W_MAX)
+        high_w = self._number(("bounds", "power_max_w"), 0.0, 0.0, POWER_W_MAX)
+        if high_w and low_w > high_w:
+            where = ("bounds", "power_min_w")
+            raise self._doc.bad(where, f"{low_w:g} W", f"at most {high_w:g} W")
         return Bounds(
             ttl_s_max=self._number(("lease", "ttl_s_max"), plain.ttl_s_max, 0.1, 3600.0),
             clock_min_mhz=low,
@@ -86,7 +113,20 @@ class _Reading:
             changed_share_per_minute=self._number(
                 ("bounds", "changed_share_per_minute"), plain.changed_share_per_minute, 0.0, 1.0
             ),
+            power_min_w=low_w,
+            power_max_w=high_w,
         )
+
+    def _power_safe(self) -> str | int:
+        """What a power limit falls to: "recorded", "keep", or milliwatts."""
+        path = ("power", "safe")
+        value = self._value(path)
+        if value is None or value == "recorded" or value == "keep":  # noqa: PLR1714 -- a list has no hash
+            return "keep" if value == "keep" else "recorded"
+        if isinstance(value, str):
+            allowed = f"recorded, keep, or watts from 1 to {POWER_W_MAX:g}"
+            raise self._doc.bad(path, f"{value!r}", allowed)
+        return round(1000.0 * self._number(path, 0.0, 1.0, POWER_W_MAX))
 
     def _range(self, path: KeyPath) -> tuple[int, int] | None:
         if path == ("site_default",):

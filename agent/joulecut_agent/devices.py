@@ -16,6 +16,17 @@ def names() -> list[str]:
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
+def address(name: str) -> str:
+    """Where a back end is, as `module:name`: for a process that loads it by itself.
+
+    Raises BadInput on a name nobody registered.
+    """
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return point.value
+    raise BadInput("device", f"{name!r} is unknown", ", ".join(names()))
+
+
 def load(name: str) -> Backend:
     """Raises BadInput on a name nobody registered, Unavailable where its role is missing."""
     for point in entry_points(group=GROUP):

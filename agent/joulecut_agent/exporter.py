@@ -3,36 +3,35 @@
 What could not be read is absent. A stale number would be believed; a missing one is seen.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
 )
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector as Registered
 
 from joulecut_agent import __version__
+from joulecut_agent.attribution.owner import OWNERS_LABEL
+from joulecut_agent.intent import until_label
+from joulecut_agent.job_energy import Books
 from joulecut_agent.keeper_client import KeeperClient, Status
+from joulecut_agent.latency import SetLatency
+from joulecut_agent.oversight import Oversight
 from joulecut_agent.sampler import Picture, Sampler
 from joulecut_agent.state import CAUSES
 from joulecut_agent.tally import BUCKETS_S, Tally
+from joulecut_agent.window import Window
 from joulecut_wire import metrics as names
-from joulecut_wire.errors import Unavailable
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 from joulecut_wire.metrics import PREFIX, Metric
 
 HZ_PER_MHZ = 1e6
-SCRAPES_MAX = 8  # at once; one Prometheus and a few people
-REQUEST_WAIT_S = 5.0  # who is slower than this holds a place for nothing
 
 
 class Table:
@@ -70,14 +69,18 @@ class Collector(Registered):
     """Tells everything this agent knows; each scrape is a pure reading of memory."""
 
     def __init__(
-        self, sampler: Sampler, keeper: KeeperClient, tally: Tally,
-        working: Callable[[], Mapping[str, str]], keeper_wanted: bool,
+        self, *, sampler: Sampler, keeper: KeeperClient, tally: Tally,
+        allocations: Callable[[], Mapping[str, Allocation]], keeper_wanted: bool,
+        oversight: Oversight, window: Window, latency: SetLatency,
     ) -> None:  # fmt: skip
         self._sampler = sampler
         self._keeper = keeper
         self._tally = tally
-        self._working = working
+        self._allocations = allocations
         self._keeper_wanted = keeper_wanted
+        self._oversight = oversight
+        self._window = window
+        self._latency = latency
 
     def collect(self) -> Iterable[Family]:
         table = Table()
@@ -88,27 +91,48 @@ class Collector(Registered):
         table.add(names.COLLECT_TIMESTAMP, self._sampler.last_tick_unix_s)
         if self._keeper_wanted:
             table.add(names.KEEPER_UP, float(status is not None))
+        released = bool(self._window.left_s)
+        table.add(names.AGENT_RELEASED, float(released))
+        table.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
             self._tell_gpus(table, picture)
+        _tell_energy(table, self._sampler.books, picture)
+        for uuid in self._sampler.unresponsive:
+            table.add(names.DRIVER_UNRESPONSIVE, 1, uuid)
         if status is not None:
             _tell_control(table, status)
-        for metric in (names.CONTROL_COMMANDS, names.NVML_ERRORS, names.REPORTS):
+            self._tell_intent(table)
+        for metric in (
+            names.ACCESS_DENIED,
+            names.AUDIT_LOST,
+            names.CONTROL_COMMANDS,
+            names.CONTROL_DRIFT,
+            names.NVML_ERRORS,
+            names.REPORTS,
+            names.REPORTS_REFUSED,
+        ):
             for labels, count in self._tally.counts(metric.name):
                 table.add(metric, count, *labels)
         yield from table.families()
         yield self._durations()
 
     def _tell_gpus(self, table: Table, picture: Picture) -> None:
-        descriptions = {gpu.uuid: gpu for gpu in self._keeper.described(self._sampler.gpus)}
-        working = self._working()
-        for gpu in picture.snapshot.gpus:
+        described = self._oversight.described(self._sampler.gpus)
+        descriptions = {gpu.uuid: gpu for gpu in described}
+        allocations = self._allocations()
+        for gpu in self._oversight.seen(picture.snapshot.gpus):
             description = descriptions[gpu.uuid]
             _tell_identity(table, description)
             _tell_gpu(table, gpu, description)
-            if job := working.get(gpu.uuid):
-                table.add(names.GPU_ALLOCATION_INFO, 1, gpu.uuid, job, "", "", "report")
-        for job, joules in sorted(picture.job_j.items()):
-            table.add(names.JOB_ENERGY, joules, job)
+            _tell_trouble(table, gpu)
+            table.add(names.GPU_SET_LATENCY, self._latency.p95_s(gpu.uuid) or None, gpu.uuid)
+            _tell_allocation(table, allocations.get(gpu.uuid, Allocation(gpu.uuid, "")))
+
+    def _tell_intent(self, table: Table) -> None:
+        for uuid, one in self._oversight.intents().items():
+            ratio = "" if one.max_slowdown_ratio is None else f"{one.max_slowdown_ratio:g}"
+            until = until_label(one.until_unix_s)
+            table.add(names.GPU_INTENT_INFO, 1, uuid, one.job, one.reason, until, ratio)
 
     def _durations(self) -> HistogramMetricFamily:
         metric = names.NVML_CALL_DURATION
@@ -120,6 +144,27 @@ class Collector(Registered):
                 buckets.append((bound, float(running)))
             family.add_metric([call], buckets=buckets, sum_value=total_s)
         return family
+
+
+def _tell_allocation(table: Table, one: Allocation) -> None:
+    """Always one series, or a join of two metrics by GPU fails while a GPU changes hands."""
+    words = (one.uuid, one.job, one.namespace, one.pod, one.source or "none")
+    table.add(names.GPU_ALLOCATION_INFO, 1, *words)
+    if owners := one.labels.get(OWNERS_LABEL):
+        table.add(names.GPU_OWNERS, float(owners), one.uuid)
+
+
+def _tell_energy(table: Table, books: Books, picture: Picture | None) -> None:
+    """A job is told of to its end and after; a GPU only while it can be read."""
+    seen = {gpu.uuid for gpu in picture.snapshot.gpus} if picture else set[str]()
+    idle_j = {uuid: joules for uuid, joules in books.idle_j.items() if uuid in seen}
+    for metric, joules_by_name in (
+        (names.JOB_ENERGY, books.measured_j),
+        (names.JOB_ENERGY_ESTIMATED, books.estimated_j),
+        (names.GPU_IDLE_ENERGY, idle_j),
+    ):
+        for name, joules in sorted(joules_by_name.items()):
+            table.add(metric, joules, name)
 
 
 def _tell_identity(table: Table, gpu: GpuDescription) -> None:
@@ -151,6 +196,14 @@ def _tell_gpu(table: Table, gpu: GpuSnapshot, about: GpuDescription) -> None:
     table.add(names.GPU_MEMORY_USED, gpu.memory_used_bytes, uuid)
 
 
+def _tell_trouble(table: Table, gpu: GpuSnapshot) -> None:
+    if gpu.drift:
+        table.add(names.GPU_DRIFT, 1, gpu.uuid, gpu.drift)
+    if gpu.slow_reason:
+        table.add(names.GPU_SLOW, 1, gpu.uuid, gpu.slow_reason)
+    table.add(names.GPU_STANDS_BACK, gpu.stands_back_s or None, gpu.uuid)
+
+
 def _tell_control(table: Table, status: Status) -> None:
     now_s, unix_s = time.monotonic(), time.time()
     for uuid, slot in status.slots.items():
@@ -158,79 +211,9 @@ def _tell_control(table: Table, status: Status) -> None:
         if lease is not None:
             if lease.clock_min_mhz:
                 table.add(names.GPU_CLOCK_LIMIT, lease.clock_min_mhz * HZ_PER_MHZ, uuid, "min")
-            table.add(names.GPU_CLOCK_LIMIT, lease.clock_max_mhz * HZ_PER_MHZ, uuid, "max")
+            if lease.clock_max_mhz:
+                table.add(names.GPU_CLOCK_LIMIT, lease.clock_max_mhz * HZ_PER_MHZ, uuid, "max")
+            table.add(names.GPU_POWER_LIMIT, lease.power_limit_w, uuid, "requested")
             table.add(names.CONTROL_LEASE_EXPIRES, unix_s + lease.expires_in_s, uuid)
         for cause, count in zip(CAUSES, slot.restores, strict=True):
             table.add(names.CONTROL_RESTORES, count or None, uuid, cause)
-
-
-class Exporter:
-    """A small HTTP server: `/metrics`, and `/healthz` for this process alone."""
-
-    def __init__(self, collector: Collector, host: str, port: int) -> None:
-        """Binds. Raises Unavailable where the address is taken."""
-        registry = CollectorRegistry()
-        registry.register(collector)
-        seats = threading.BoundedSemaphore(SCRAPES_MAX)
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_WAIT_S
-            server_version = f"joulecut-agent/{__version__}"
-            sys_version = ""
-
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path == "/metrics":
-                    encode, kind = choose_encoder(self.headers.get("Accept") or "")
-                    self._send(200, kind, encode(registry))
-                elif path == "/healthz":
-                    self._send(200, "text/plain; charset=utf-8", b"ok\n")
-                else:
-                    self._send(404, "text/plain; charset=utf-8", b"see /metrics and /healthz\n")
-
-            def _send(self, status: int, kind: str, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """A scrape is no event."""
-
-        class Http(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 2 * SCRAPES_MAX
-
-            def process_request(self, request: Any, client_address: Any) -> None:
-                if seats.acquire(blocking=False):
-                    super().process_request(request, client_address)
-                else:
-                    self.shutdown_request(request)
-
-            def process_request_thread(self, request: Any, client_address: Any) -> None:
-                try:
-                    super().process_request_thread(request, client_address)
-                finally:
-                    seats.release()
-
-            def handle_error(self, *_: object) -> None:
-                """A client that hangs up is no event either."""
-
-        if ":" in host:
-            import socket  # noqa: PLC0415 -- for its one constant
-
-            Http.address_family = socket.AF_INET6
-        try:
-            self._http = Http((host, port), Handler)
-        except OSError as error:
-            raise Unavailable(f"metrics cannot listen on {host}:{port}: {error.strerror}") from None
-        self.port: int = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
-
-    def start(self) -> None:
-        """Serves until the process ends: a shutdown is worth seeing too."""
-        self._thread.start()
-
-    def _serve(self) -> None:
-        self._http.serve_forever(poll_interval=60.0)  # nobody ever asks it to stop

@@ -7,6 +7,7 @@ clock. The kernel names the sender, so that the agent sees it exit, whatever it 
 import contextlib
 import errno
 import os
+import select
 import selectors
 import socket
 import struct
@@ -16,12 +17,14 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from joulecut_agent.attribution.binding import Binding, Refusal, Sender
+from joulecut_agent.attribution.processes import Belonging
 from joulecut_agent.feed import Feed
 from joulecut_agent.log import say
 from joulecut_agent.tally import Tally
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
-from joulecut_wire.metrics import REPORTS
+from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 from joulecut_wire.reports import DATAGRAM_BYTES_MAX, decode
 
 REPORTERS_MAX = 256  # processes watched for their end: 16 for each GPU of the largest node
@@ -29,12 +32,15 @@ PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
 TURN_MAX = 64  # datagrams in one turn, so that a flood leaves time for everything else
 LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
 SILENCE_S = 60.0  # after which a job whose process we cannot see is taken to be gone
+UNKNOWN_GPU, MARK = "unknown_gpu", "mark"
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
 
 
 @dataclass(slots=True)
 class _Reporter:
     pidfd: int
+    uid: int
+    belongs: Belonging | None
     pairs: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -49,16 +55,21 @@ class Jobs:
 
     def __init__(
         self, path: Path, uuids: Collection[str], feed: Feed, tally: Tally,
-        ended: Callable[[str, str], None],
+        ended: Callable[[str, str], None], *, binding: Binding | None = None,
     ) -> None:  # fmt: skip
-        """Raises OSError where the socket cannot be made."""
+        """Without a binding anybody may speak for any GPU. Raises OSError where the socket
+        cannot be made.
+        """
         self._path = path
         self._uuids = frozenset(uuids)
         self._feed = feed
         self._tally = tally
         self._ended = ended
+        self._binding = binding
         self._reporters: dict[int, _Reporter] = {}
         self._work: Mapping[str, _Work] = {}
+        self._held: Mapping[str, tuple[_Work, ...]] = {}  # every live job, not the newest alone
+        self.held: Callable[[str, tuple[str, ...], float], None] = lambda *_: None
         self._silent = 0
         self._said_s = -inf
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,6 +103,11 @@ class Jobs:
         now_s = time.monotonic()
         return {uuid: work.job for uuid, work in self._work.items() if now_s < work.until_s}
 
+    def holding(self) -> dict[str, tuple[str, ...]]:
+        """Every live job of each GPU that has some. From any thread."""
+        held, now_s = self._held, time.monotonic()
+        return {u: tuple(w.job for w in works if now_s < w.until_s) for u, works in held.items()}
+
     def close(self) -> None:
         self._selector.close()
         self._socket.close()
@@ -105,22 +121,58 @@ class Jobs:
             raw, ancillary, _, _ = self._socket.recvmsg(DATAGRAM_BYTES_MAX + 1, space)
         except OSError:
             return False
-        pid = 0
+        sender = Sender(0, -1)
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-                pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+                sender = Sender(*_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[:2])
         try:
             report = decode(raw)
         except BadInput as error:
-            self._turn_down("dropped", pid, str(error))
+            self._turn_down("dropped", sender.pid, str(error))
             return True
         if not isinstance(report, IterationReport):
-            self._turn_down("refused", pid, "marks of single operations are not used yet")
+            self._refuse(sender, Refusal(MARK, "marks of single operations are not used yet"))
         elif report.uuid not in self._uuids:
-            self._turn_down("refused", pid, f"no GPU {report.uuid} on this node")
+            self._refuse(sender, Refusal(UNKNOWN_GPU, f"no GPU {report.uuid} on this node"))
         else:
-            self._accept(report, pid)
+            self._judge(report, sender)
         return True
+
+    def _judge(self, report: IterationReport, sender: Sender) -> None:
+        """Takes a report from who may speak for its GPU."""
+        known = self._reporters.get(sender.pid)
+        pidfd, belongs = -1, known.belongs if known else None
+        if known is None and sender.pid > 0:
+            with contextlib.suppress(OSError):  # gone already
+                pidfd = os.pidfd_open(sender.pid)
+        try:
+            if self._binding is not None:
+                if known is None and pidfd >= 0:
+                    belongs = self._belonging(sender, pidfd)
+                speakers = {
+                    one.uid
+                    for one in self._reporters.values()
+                    if any(uuid == report.uuid for _, uuid in one.pairs)
+                }
+                refusal = self._binding.refusal(report.uuid, sender, belongs, speakers)
+                if refusal is not None:
+                    self._refuse(sender, refusal)
+                    return
+            if pidfd >= 0 and len(self._reporters) < REPORTERS_MAX:
+                self._reporters[sender.pid] = _Reporter(pidfd, sender.uid, belongs)
+                self._selector.register(pidfd, selectors.EVENT_READ, sender.pid)
+                pidfd = -1
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+        self._accept(report, sender.pid)
+
+    def _belonging(self, sender: Sender, pidfd: int) -> Belonging | None:
+        """None where the process ended meanwhile: its number may be somebody else's by now."""
+        assert self._binding is not None
+        belongs = self._binding.belonging(sender)
+        ended, _, _ = select.select([pidfd], [], [], 0)
+        return None if ended else belongs
 
     def _accept(self, report: IterationReport, pid: int) -> None:
         self._tally.count(REPORTS.name, "accepted")
@@ -129,20 +181,14 @@ class Jobs:
         work = _Work(report.job, inf if seen else time.monotonic() + patience_s)
         if self._work.get(report.uuid) != work:
             self._work = {**self._work, report.uuid: work}
+        self._hold(report.uuid, work, report.duration_s)
         self._feed.publish(report)
 
     def _follow(self, pid: int, pair: tuple[str, str]) -> bool:
         """Whether the end of this process will be noticed. Another container's has pid 0."""
         reporter = self._reporters.get(pid)
         if reporter is None:
-            if pid <= 0 or len(self._reporters) >= REPORTERS_MAX:
-                return False
-            try:
-                reporter = _Reporter(os.pidfd_open(pid))
-            except OSError:  # gone already
-                return False
-            self._reporters[pid] = reporter
-            self._selector.register(reporter.pidfd, selectors.EVENT_READ, pid)
+            return False
         if len(reporter.pairs) < PAIRS_MAX:
             reporter.pairs.add(pair)
         return pair in reporter.pairs
@@ -156,7 +202,27 @@ class Jobs:
         for job, uuid in sorted(reporter.pairs - others):
             if uuid in self._work and self._work[uuid].job == job:
                 self._work = {u: work for u, work in self._work.items() if u != uuid}
+            self._let_go(job, uuid)
             self._ended(job, uuid)
+
+    def _hold(self, uuid: str, work: _Work, duration_s: float) -> None:
+        """Who reports an iteration has worked for as long as that took."""
+        now_s = time.monotonic()
+        others = tuple(
+            w for w in self._held.get(uuid, ()) if w.job != work.job and now_s < w.until_s
+        )
+        if (*others, work) != self._held.get(uuid):
+            self._held = {**self._held, uuid: (*others, work)}
+            self.held(uuid, tuple(w.job for w in (*others, work)), now_s - max(0.0, duration_s))
+
+    def _let_go(self, job: str, uuid: str) -> None:
+        left = tuple(w for w in self._held.get(uuid, ()) if w.job != job)
+        self._held = {**self._held, uuid: left}
+        self.held(uuid, tuple(w.job for w in left), time.monotonic())
+
+    def _refuse(self, sender: Sender, refusal: Refusal) -> None:
+        self._tally.count(REPORTS_REFUSED.name, refusal.code)
+        self._turn_down("refused", sender.pid, refusal.text)
 
     def _turn_down(self, result: str, pid: int, reason: str) -> None:
         self._tally.count(REPORTS.name, result)

@@ -12,13 +12,15 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from joulecut_agent.state import Lease
+from joulecut_agent.state import Knobs, Lease
 
 BYTES_MAX = 65_536  # some 600 records; read in a moment, and a page cache never notices
 
 
 class Journal:
-    """`held` is what this boot's GPUs were locked to, (min, max) in MHz, newest last."""
+    """`held` is what this boot's GPUs were set to, newest last; `limits_mw` the power limits
+    that stood before the first of ours.
+    """
 
     def __init__(self, path: Path, boot_id: str) -> None:
         """Reads what is there. Raises OSError where a file is there and cannot be read."""
@@ -26,28 +28,38 @@ class Journal:
         self._boot_id = boot_id
         self._fd = -1
         self.epoch_seen = 0
-        self.held: dict[str, tuple[int, int]] = {}
+        self.held: dict[str, Knobs] = {}
+        self.limits_mw: dict[str, int] = {}
         self.last: dict[str, Lease] = {}  # the newest intent for each GPU, whatever became of it
         self.remarks: set[str] = set()  # what a person should read
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_bytes().splitlines():
                 self._replay(line)
 
-    def intend(self, epoch: int, locks: Mapping[str, tuple[int, int]], generation: int = 0) -> None:
+    def intend(
+        self, epoch: int, knobs: Mapping[str, Knobs], generation: int = 0,
+        limits_mw: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         """Returns once the intent would survive a power cut. Raises OSError: then write nothing."""
+        fresh = {u: mw for u, mw in (limits_mw or {}).items() if u not in self.limits_mw}
         lines = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
-        last = {u: Lease("", epoch, generation, mhz, 0.0) for u, mhz in locks.items()}
-        if lines := lines + self._sets(last):
+        last = {u: Lease("", epoch, generation, k[:2], 0.0, k[2]) for u, k in knobs.items()}
+        if lines := lines + self._limits(fresh) + self._sets(last):
             self._append(lines)
             self.epoch_seen = max(self.epoch_seen, epoch)
-            self.held.update(locks)
+            self.limits_mw.update(fresh)
+            self.held.update(knobs)
             self.last.update(last)
 
-    def restored(self, uuids: Iterable[str]) -> None:
-        """Never raises: a record that is missing only costs one more restore."""
-        if known := [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]:
+    def restored(self, uuids: Iterable[str], forget: Iterable[str] = ()) -> None:
+        """`forget` has its recorded power limit back. Never raises: a record that is missing
+        only costs one more restore.
+        """
+        known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
+        gone = {uuid: 0 for uuid in forget if self.limits_mw.pop(uuid, 0)}
+        if lines := [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limits(gone):
             with contextlib.suppress(OSError):
-                self._append([f"restored {self._boot_id} {uuid}" for uuid in known])
+                self._append(lines)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -55,8 +67,11 @@ class Journal:
         self._fd = -1
 
     def _sets(self, last: Mapping[str, Lease]) -> list[str]:
-        numbers = {u: (*g.clocks_mhz, g.epoch, g.generation) for u, g in last.items()}
+        numbers = {u: (*g.clocks_mhz, g.epoch, g.generation, g.power_mw) for u, g in last.items()}
         return [f"set {self._boot_id} {u} " + " ".join(map(str, n)) for u, n in numbers.items()]
+
+    def _limits(self, limits_mw: Mapping[str, int]) -> list[str]:
+        return [f"limit {self._boot_id} {uuid} {mw}" for uuid, mw in limits_mw.items()]
 
     def _replay(self, line: bytes) -> None:
         checksum, _, body = line.partition(b" ")
@@ -68,13 +83,19 @@ class Journal:
             self.epoch_seen = max(self.epoch_seen, int(values[0]))
         elif kind == "restored":
             self.held.pop(values[0], None)
-        else:
-            low, high, epoch, generation = map(int, values[1:])
-            self.last[values[0]] = Lease("", epoch, generation, (low, high), 0.0)
+        elif kind == "limit":
+            self.limits_mw.pop(values[0], None)
+            if boot_id == self._boot_id and int(values[1]):  # another boot's went with it
+                self.limits_mw[values[0]] = int(values[1])
+        elif kind == "set":
+            low, high, epoch, generation, *power = map(int, values[1:])  # no power before 0.2
+            self.last[values[0]] = Lease("", epoch, generation, (low, high), 0.0, sum(power))
             if boot_id == self._boot_id:
-                self.held[values[0]] = (low, high)
+                self.held[values[0]] = self.last[values[0]].knobs
             else:
                 self.remarks.add("what another boot had locked is gone by itself: nothing to write")
+        else:
+            self.remarks.add("a line of a newer version was skipped")
 
     def _append(self, lines: list[str]) -> None:
         try:
@@ -87,7 +108,8 @@ class Journal:
             raise
 
     def _compact(self) -> None:
-        lines = [f"epoch {self._boot_id} {self.epoch_seen}", *self._sets(self.last)]
+        lines = [f"epoch {self._boot_id} {self.epoch_seen}", *self._limits(self.limits_mw)]
+        lines += self._sets(self.last)
         lines += [f"restored {self._boot_id} {u}" for u in self.last if u not in self.held]
         fresh = self._path.with_suffix(".new")
         self.close()

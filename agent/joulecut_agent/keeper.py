@@ -13,7 +13,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,29 +24,38 @@ from joulecut_agent.journal import Journal
 from joulecut_agent.limits import Asked, Bounds, Writes
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
-from joulecut_agent.ports.writer import ClockWriter
-from joulecut_agent.state import Answer, Command, Lease, Lock, Restore, Written
+from joulecut_agent.ports.writer import DeviceWriter
+from joulecut_agent.state import NONE, Answer, Command, Event, Knobs, Lease, Lock, Restore, Written
 from joulecut_wire.errors import Unavailable
 
 LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # a keeper that is just restoring and leaving needs less
 LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; what is left stays in the journal
 CLIENTS_MAX = 8  # an agent, a `restore`, and room for a few curious ones
+STOP_LOOK_S = 1.0  # how soon the stop file is seen while something is held
+RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`site_default` is (min, max) in MHz of a GPU without a lease; None is the driver's."""
+    """`site_default` is (min, max) in MHz of a GPU without a lease; None is the driver's.
+
+    `power_safe` is what a power limit of ours falls to when nobody renews it: "recorded" (as
+    it was before), "keep", or the site's cap in mW. `restore_spread_s`: see `state.State`.
+    """
 
     state_dir: str
     bounds: Bounds = field(default_factory=Bounds)
     site_default: tuple[int, int] | None = None
+    power_safe: str | int = "recorded"
+    restore_spread_s: float = 0.0
+    stop_file: str = ""
 
 
 class Keeper:
     """Leases, bounds, journal and device together. Not thread-safe: one loop owns it."""
 
-    def __init__(self, settings: Settings, writer: ClockWriter) -> None:
+    def __init__(self, settings: Settings, writer: DeviceWriter) -> None:
         """Restores what the journal names, before anybody can ask. Raises OSError."""
         self._settings = settings
         self._writer = writer
@@ -54,28 +63,37 @@ class Keeper:
         self._clocks_mhz: dict[str, tuple[int, ...]] = {}
         self._writes: dict[str, Writes] = {}
         self._restores: dict[tuple[str, str], int] = {}
+        self._released_s = -math.inf
         self.trouble = writer.permission()
         if self.trouble:
             say("keeper", f"cannot set clocks: {self.trouble}")
         for remark in self._journal.remarks:
             say("keeper", f"journal: {remark}")
         gpus = {uuid: leases.Gpu(last=lease) for uuid, lease in self._journal.last.items()}
-        self.state = leases.State(self._journal.epoch_seen, gpus)
-        self.found = dict(self._journal.held)  # what an earlier keeper left
-        self._step(Command(leases.END, clocks_mhz=self.found, cause="keeper_start"))
+        self.state = leases.State(self._journal.epoch_seen, gpus, settings.restore_spread_s)
+        self.found = sorted(self._journal.held)  # what an earlier keeper left
+        self._end(self.found, "keeper_start")
 
     def tick(self) -> None:
-        """Restores whatever is due."""
-        self._step(None)
+        """Restores whatever is due, and everything where the stop file is seen."""
+        if self._held() and self.stopped():
+            self._end(self._held(), "stopped")
+        if time.monotonic() >= self._released_s:
+            self._step(None)
+
+    def due_s(self) -> float:
+        """When `tick` has something to do, if nobody asks before."""
+        look_s = time.monotonic() + STOP_LOOK_S if self._held() else math.inf
+        return max(self._released_s, min(self.state.due_s(), look_s))
 
     def give_back(self, cause: str) -> bool:
         """Restores every GPU under a lease; whether nothing is owed in the end."""
-        held = {uuid: (0, 0) for uuid, gpu in self.state.gpus.items() if gpu.lease}
-        self._step(Command(leases.END, clocks_mhz=held, cause=cause))
+        # A spread-out restore is due now.
+        self._end([u for u, gpu in self.state.gpus.items() if gpu.lease or gpu.owed], cause)
         until_s = time.monotonic() + LEAVE_WAIT_S
         while (due_s := self.state.due_s()) < until_s:
             time.sleep(max(0.0, due_s - time.monotonic()))
-            self.tick()
+            self._step(None)
         return not any(gpu.owed for gpu in self.state.gpus.values())
 
     def handle(self, serial: int, command: Command) -> wire.Reply:
@@ -84,51 +102,104 @@ class Keeper:
         answers: dict[str, Answer] = {}
         if command.op == leases.APPLY:
             answers = self._apply(command)
+        elif command.op in {leases.RELEASE, leases.RESUME}:
+            answers = {"": self._release(command.ttl_s * (command.op == leases.RELEASE))}
         elif command.op != leases.STATUS:
             ttl = limits.refuse_ttl(self._settings.bounds, command.ttl_s)
             answers = self._step(command, {"": ttl if command.op == leases.RENEW else ""})
+            for uuid in [u for u in answers if answers[u].accepted and command.op == leases.YIELD]:
+                # What stands there now is not ours to undo; a knob that is still ours is.
+                rest = (*command.clocks_mhz[uuid], command.power_mw.get(uuid, 0))
+                self._journal.restored([uuid] * (not any(rest)), [uuid] * (not rest[2]))
+                if any(rest):
+                    self._journal.held[uuid] = rest
+                    self._end([uuid], "cleared")
             with contextlib.suppress(OSError):  # an epoch not kept is tried with the next command
                 self._journal.intend(self.state.epoch_seen, {})
-        bounds = self._settings.bounds
         slots = tuple(self._slot(u, answers.get(u)) for u in answers or command.clocks_mhz)
-        site = (bounds.clock_min_mhz, bounds.clock_max_mhz)
-        times_s = (bounds.ttl_s_max, bounds.min_dwell_s)
-        return wire.Reply(serial, self.state.epoch_seen, *times_s, site, slots[: wire.GPUS_MAX])
+        b, epoch = self._settings.bounds, self.state.epoch_seen
+        site = (b.ttl_s_max, b.min_dwell_s, (b.clock_min_mhz, b.clock_max_mhz))
+        left_s = max(0.0, self._released_s - time.monotonic())
+        return wire.Reply(serial, epoch, *site, slots[: wire.GPUS_MAX], self.stopped(), left_s)
 
-    def _step(
-        self, event: Command | Written | None, refused: Mapping[str, str] | None = None
-    ) -> dict[str, Answer]:
+    def stopped(self) -> str:
+        """Why no GPU of this node takes commands now, or ""."""
+        if (left_s := self._released_s - time.monotonic()) > 0.0:
+            return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
+        stop = self._settings.stop_file
+        return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
+
+    def _held(self) -> list[str]:
+        return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
+
+    def _end(self, uuids: list[str], cause: str) -> None:
+        self._step(Command(leases.END, clocks_mhz=dict.fromkeys(uuids, (0, 0)), cause=cause))
+
+    def _release(self, duration_s: float) -> Answer:
+        """Gives everything back and drops all handles until `duration_s` are over; 0 resumes."""
+        if not 0.0 <= duration_s <= RELEASE_S_MAX:
+            return Answer("", False, f"{duration_s:g} s; allowed: up to {RELEASE_S_MAX:g} s")
+        self._released_s = -math.inf
+        if duration_s:
+            if not self.give_back("released"):
+                return Answer("", False, "not every GPU could be given back: nothing was released")
+            self._writer.close()
+            self._released_s = time.monotonic() + duration_s
+        say("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
+        return Answer("", True)
+
+    def _step(self, event: Event, refused: Mapping[str, str] | None = None) -> dict[str, Answer]:
         self.state, effects = leases.step(self.state, event, time.monotonic(), refused or {})
-        restores = [effect for effect in effects if isinstance(effect, Restore)]
-        self._journal.restored([r.uuid for r in restores if self._restore(r.uuid, r.cause)])
-        failed = {uuid for uuid, gpu in self.state.gpus.items() if gpu.owed}
+        for effect in effects:
+            if isinstance(effect, Restore):
+                self._restore(effect.uuid, effect.cause)
+        failed = {uuid for uuid, gpu in self.state.gpus.items() if gpu.owed and gpu.owed.failures}
         sorry = "the restore failed; it is tried again until it is done"
         answers = [effect for effect in effects if isinstance(effect, Answer)]
         return {a.uuid: Answer(a.uuid, False, sorry) if a.uuid in failed else a for a in answers}
 
-    def _restore(self, uuid: str, cause: str) -> bool:
-        default, owed = self._settings.site_default, self.state.gpu(uuid).owed
-        done = True
+    def _restore(self, uuid: str, cause: str) -> None:
+        owed, knobs = self.state.gpu(uuid).owed, self._journal.held.get(uuid, (0, 1, 0))
+        done = recorded = False
         try:
-            if default and default[1] in self._supported_mhz(uuid):
-                self._writer.lock(uuid, *default)
-            else:
-                self._writer.reset(uuid)
+            if knobs[1]:
+                self._set_clocks(uuid, (0, 0))
+            if knobs[2]:
+                recorded = self._set_power(uuid, 0, cause)
+            done = True
         except DeviceError as error:
-            done = False
             if owed and not owed.failures:
                 say("keeper", f"restore {uuid} cause={cause}: {error}; trying again")
         if done:
             say("keeper", f"restore {uuid} cause={cause}: done")
+            self._journal.restored([uuid], [uuid] if recorded else ())
             self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
             self._record(uuid, lowers=False)
         # What this step says is due besides stays owed: the next tick says it again.
         self.state, _ = leases.step(self.state, Written(uuid, done), time.monotonic(), {})
-        return done
+
+    def _set_clocks(self, uuid: str, mhz: tuple[int, int]) -> None:
+        default = self._settings.site_default
+        if not mhz[1] and default and default[1] in self._supported_mhz(uuid):
+            mhz = default
+        if mhz[1]:
+            self._writer.lock(uuid, *mhz)
+        else:
+            self._writer.reset(uuid)
+
+    def _set_power(self, uuid: str, power_mw: int, cause: str = "cleared") -> bool:
+        """Sets a limit, or for 0 the safe one; whether that is the one that stood before ours."""
+        safe, recorded_mw = self._settings.power_safe, self._journal.limits_mw.get(uuid, 0)
+        back = not power_mw and (cause == "cleared" or safe == "recorded")
+        if not power_mw:
+            power_mw = recorded_mw if back else 0 if isinstance(safe, str) else safe
+        if power_mw:
+            self._writer.limit_power(uuid, power_mw)
+        return back
 
     def _apply(self, command: Command) -> dict[str, Answer]:
-        now_s, bounds, wanted = time.monotonic(), self._settings.bounds, command.clocks_mhz
-        asked = {u: Asked(m, self._before(u), self._supported_mhz(u)) for u, m in wanted.items()}
+        now_s, bounds = time.monotonic(), self._settings.bounds
+        asked = {uuid: self._asked(uuid, command) for uuid in command.clocks_mhz}
         judged = limits.judge(bounds, asked, self._writes, len(self._clocks_mhz), now_s)
         ttl = limits.refuse_ttl(bounds, command.ttl_s)
         refused = {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
@@ -141,16 +212,31 @@ class Keeper:
             self.state = after
         return answers
 
+    def _asked(self, uuid: str, command: Command) -> Asked:
+        """What a command asks of a GPU, beside what it has and can do."""
+        lease, power_mw = self.state.gpu(uuid).lease, command.power_mw.get(uuid, 0)
+        supported_mhz = self._supported_mhz(uuid)
+        power = (0, 0, 0)
+        if power_mw and not self.stopped():
+            with contextlib.suppress(DeviceError):
+                power = self._writer.power_limits_mw(uuid)
+        mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
+        before = lease.clocks_mhz if lease and lease.clocks_mhz[1] else mhz
+        wanted = (*command.clocks_mhz[uuid], power_mw)
+        return Asked(wanted, (*before, power[2]), supported_mhz, power[:2])
+
     def _write(self, command: Command, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
         """Writes a group or reverts it; why it did, or ""."""
+        knobs: dict[str, Knobs] = {uuid: one.wanted for uuid, one in asked.items()}
+        before_mw = {uuid: one.before[2] for uuid, one in asked.items() if one.wanted[2]}
         try:
-            self._journal.intend(command.epoch, command.clocks_mhz, command.generation)
+            self._journal.intend(command.epoch, knobs, command.generation, before_mw)
         except OSError as error:
             return f"the journal cannot be written: {error.strerror}"
         for n, lock in enumerate(locks):
             self._record(lock.uuid, lowers=asked[lock.uuid].lowers)
             try:
-                self._writer.lock(lock.uuid, *lock.clocks_mhz)
+                self._set(lock.uuid, lock.wanted, lock.before)
             except DeviceError as error:
                 denied = isinstance(error, NotPermitted)
                 if denied and not self.trouble:
@@ -160,47 +246,51 @@ class Keeper:
                 return f"{lock.uuid} was not set, the group was reverted: {error}"
         return ""
 
+    def _set(self, uuid: str, wanted: Knobs, before: Knobs) -> None:
+        """Writes what differs; a knob that is no longer asked for goes back."""
+        if wanted[:2] != before[:2]:
+            self._set_clocks(uuid, wanted[:2])
+        if wanted[2] != before[2]:
+            self._set_power(uuid, wanted[2])
+
     def _revert(self, locks: list[Lock], touched: int) -> None:
         # The rest was intended, and never written.
-        self._journal.restored([lock.uuid for lock in locks[touched:] if not lock.before_mhz])
+        untouched = [lock.uuid for lock in locks[touched:] if lock.before == NONE]
+        fresh = untouched if self._settings.power_safe == "recorded" else ()
+        self._journal.restored(untouched, fresh)
         for lock in reversed(locks[:touched]):
             with contextlib.suppress(DeviceError):
-                if lock.before_mhz is not None:
-                    self._writer.lock(lock.uuid, *lock.before_mhz)
+                if lock.before != NONE:
+                    self._set(lock.uuid, lock.before, lock.wanted)
                     continue
-            self._step(Command(leases.END, clocks_mhz={lock.uuid: (0, 0)}, cause="reverted"))
+            self._end([lock.uuid], "reverted")
 
     def _record(self, uuid: str, *, lowers: bool) -> None:
-        past = self._writes.get(uuid, Writes())
-        self._writes[uuid] = limits.record(past, lowers, time.monotonic())
+        now_s = time.monotonic()
+        self._writes[uuid] = limits.record(self._writes.get(uuid, Writes()), lowers, now_s)
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
         """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
         known = self._clocks_mhz
-        if uuid in known or len(known) == wire.GPUS_MAX:
-            return known.get(uuid, ())
-        if clocks_mhz := self._writer.clocks_mhz(uuid):
+        fresh = uuid not in known and len(known) < wire.GPUS_MAX
+        if fresh and (clocks_mhz := self._writer.clocks_mhz(uuid)):
             known[uuid] = clocks_mhz
-        return clocks_mhz
-
-    def _before(self, uuid: str) -> tuple[int, int]:
-        lease = self.state.gpu(uuid).lease
-        fallback = self._settings.site_default or (0, max(self._supported_mhz(uuid), default=0))
-        return lease.clocks_mhz if lease else fallback
+        return known.get(uuid, ())
 
     def _barred(self, uuid: str) -> str:
-        if reason := self.trouble or self._writer.uncontrollable(uuid):
+        if reason := self.trouble or self.stopped() or self._writer.uncontrollable(uuid):
             return reason
         return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"
 
     def _slot(self, uuid: str, answer: Answer | None) -> wire.Slot:
         lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
-        barred = "" if answer else self._barred(uuid)
-        answer = answer or Answer(uuid, not barred, barred)
+        answer = answer or Answer(uuid, not (barred := self._barred(uuid)), barred)
         counts = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
         held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
         ends_s = max(0.0, lease.expires_s - time.monotonic())
-        return wire.Slot(uuid, answer.accepted, answer.reason, *held, ends_s, counts)
+        return wire.Slot(
+            uuid, answer.accepted, answer.reason, *held, ends_s, lease.power_mw, counts
+        )
 
 
 def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:
@@ -218,7 +308,7 @@ def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:
     raise Unavailable(f"another keeper holds {state_dir}/keeper.lock")
 
 
-def run(settings: Settings, open_writer: Callable[[], ClockWriter], agent_fd: int = -1) -> int:
+def run(settings: Settings, writer: DeviceWriter, agent_fd: int = -1) -> int:
     """Serves until a signal, or until the agent at the other end of `agent_fd` is gone.
 
     Returns 0 when every GPU was given back. Raises Unavailable, OSError, DeviceError.
@@ -229,7 +319,7 @@ def run(settings: Settings, open_writer: Callable[[], ClockWriter], agent_fd: in
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     hold(settings.state_dir)
-    keeper = Keeper(settings, open_writer())
+    keeper = Keeper(settings, writer)
     path = Path(settings.state_dir) / "keeper.sock"
     path.unlink(missing_ok=True)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -252,7 +342,7 @@ def _serve(
             source.setblocking(False)
             selector.register(source, selectors.EVENT_READ, source)
         while True:
-            wait_s = max(0.0, keeper.state.due_s() - time.monotonic())
+            wait_s = max(0.0, keeper.due_s() - time.monotonic())
             ready = selector.select(None if wait_s == math.inf else wait_s)
             keeper.tick()
             for source in (key.data for key, _ in ready):

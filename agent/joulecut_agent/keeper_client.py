@@ -17,6 +17,7 @@ from joulecut_agent.state import Command
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuDescription, Lease
 
+MW_PER_W = 1000.0
 ANSWER_WAIT_S = 5.0  # 16 writes of 20 ms and a slow fsync fit ten times
 
 
@@ -35,6 +36,8 @@ class Status:
     clock_min_mhz: int
     clock_max_mhz: int
     slots: dict[str, Slot]
+    stopped: str = ""  # why no GPU of this node takes commands now
+    released_s: float = 0.0  # what was left of a release window
 
     def lease(self, uuid: str, now_s: float) -> Lease | None:
         """The lease of a GPU, with what is left of it at `now_s`; None where it has none."""
@@ -42,7 +45,9 @@ class Status:
         if slot is None or not slot.job:
             return None
         left_s = slot.expires_in_s - (now_s - self.taken_at_s)
-        return Lease(slot.job, slot.epoch, slot.generation, *slot.clocks_mhz, max(0.0, left_s))
+        power_w = slot.power_mw / MW_PER_W if slot.power_mw else None
+        numbers = (slot.job, slot.epoch, slot.generation, *slot.clocks_mhz)
+        return Lease(*numbers, max(0.0, left_s), power_w)
 
 
 class KeeperClient:
@@ -56,6 +61,7 @@ class KeeperClient:
         self._socket: socket.socket | None = None
         self._serial = 0
         self.status: Status | None = None
+        self.lines = 0  # connections so far: a new one may be to another keeper
         self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
 
     def look_after(self, uuids: Iterable[str]) -> None:
@@ -66,6 +72,7 @@ class KeeperClient:
         """Speaks over `line` from now on."""
         with self._lock:
             self._drop()
+            self.lines += 1
             line.settimeout(ANSWER_WAIT_S)
             self._socket = line
 
@@ -105,6 +112,8 @@ class KeeperClient:
                 reply.min_dwell_s,
                 *reply.clocks_mhz,
                 {slot.uuid: slot for slot in reply.slots},
+                reply.stopped,
+                reply.released_s,
             )
             self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
             return self.status
@@ -120,13 +129,15 @@ class KeeperClient:
         slot = status.slots.get(gpu.uuid)
         barred = f"a keeper holds at most {wire.GPUS_MAX} GPUs"
         reason = gpu.reason or (barred if slot is None else slot.reason)
+        controllable = gpu.controllable and not reason
         return replace(
             gpu,
             clock_min_mhz=status.clock_min_mhz,
             clock_max_mhz=status.clock_max_mhz,
             min_dwell_s=status.min_dwell_s,
-            controllable=gpu.controllable and not reason,
+            controllable=controllable,
             reason=reason,
+            power_controllable=controllable and gpu.power_limit_max_w > 0.0,
         )
 
     def _ask(self, command: Command) -> Reply:

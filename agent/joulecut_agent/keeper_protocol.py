@@ -1,25 +1,42 @@
-"""What agent and keeper tell each other: one fixed-size message each way, no parser to fool.
+"""What agent and keeper tell each other: one fixed-size message each way, checked by its types.
 
-Each is one packet of a SOCK_SEQPACKET socket: REQUEST_BYTES down, REPLY_BYTES back. Numbers
-are little endian, texts UTF-8 padded with zeros. A message holds a whole node, so that one
-command is one message; a reply also tells the state of each GPU that it names.
+Each is one packet of a SOCK_SEQPACKET socket: REQUEST_BYTES down, REPLY_BYTES back. A packet
+is two bytes of length, that much MessagePack, and zeros. A message holds a whole node, so
+that one command is one message; a reply also tells the state of each GPU that it names.
 """
 
-import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
-from joulecut_agent.state import CAUSES, STATUS, Command
+import msgspec
+
+from joulecut_agent.state import CAUSES, YIELD, Command
 
 GPUS_MAX = 16  # the most that one machine is built with (DGX-2)
 JOB_BYTES_MAX = 253  # a DNS name's length
 UUID_BYTES_MAX = 96  # NVML's own buffer
-_MAGIC = b"jck1"
-_REQUEST = struct.Struct("<4sBBBxIQQd256s")
-_SETTING = struct.Struct("<96sHH")
-_REPLY = struct.Struct("<4sBxxxIQddHH4x")
-_SLOT = struct.Struct("<96s??HH2x160s256sQQd8I")
-REQUEST_BYTES = _REQUEST.size + GPUS_MAX * _SETTING.size  # 1,892
-REPLY_BYTES = _REPLY.size + GPUS_MAX * _SLOT.size  # 9,260
+REASON_BYTES_MAX = 160
+REQUEST_BYTES = 4096  # 16 GPUs with a UUID of 96 bytes and 13 more each, and a job's name
+REPLY_BYTES = 16_384  # the same with a job, a reason and 100 bytes of numbers for each
+MAGIC = "jck2"
+_U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
+_U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_U64 = Annotated[int, msgspec.Meta(ge=0)]  # MessagePack itself ends at 2**64 - 1
+_OP = Annotated[int, msgspec.Meta(ge=1, le=YIELD)]
+_JOB = Annotated[str, msgspec.Meta(max_length=JOB_BYTES_MAX)]
+_UUID = Annotated[str, msgspec.Meta(max_length=UUID_BYTES_MAX)]
+_MHZ = tuple[_U16, _U16]
+_GPUS = msgspec.Meta(max_length=GPUS_MAX)
+_CLOCKS = Annotated[dict[_UUID, _MHZ], _GPUS]
+_POWERS = Annotated[dict[_UUID, _U32], _GPUS]
+_CAUSE = Literal[CAUSES]  # type: ignore[valid-type]
+_COUNTS = Annotated[tuple[_U32, ...], msgspec.Meta(min_length=len(CAUSES), max_length=len(CAUSES))]
+_COMMAND = tuple[_OP, _U64, _JOB, _U64, float, _CLOCKS, _CAUSE, _POWERS]
+_SLOT = tuple[_UUID, bool, str, _JOB, _U64, _U64, _MHZ, float, _U32, _COUNTS]
+_SLOTS = Annotated[list[_SLOT], _GPUS]
+_REPLY = tuple[_U32, _U64, float, float, _MHZ, _SLOTS, str, float]
+_requests = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], _U32, _COMMAND])  # type: ignore[valid-type]
+_replies = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], _REPLY])  # type: ignore[valid-type]
 
 
 class ProtocolError(ValueError):
@@ -38,6 +55,7 @@ class Slot:
     generation: int = 0
     clocks_mhz: tuple[int, int] = (0, 0)
     expires_in_s: float = 0.0
+    power_mw: int = 0  # the limit we set; 0 where we set none
     restores: tuple[int, ...] = (0,) * len(CAUSES)  # by cause, since this keeper started
 
 
@@ -49,76 +67,56 @@ class Reply:
     min_dwell_s: float
     clocks_mhz: tuple[int, int]  # the site's bounds
     slots: tuple[Slot, ...]
+    stopped: str = ""  # why no GPU of this node takes commands now
+    released_s: float = 0.0  # what is left of a release window
 
 
 def encode_request(serial: int, command: Command) -> bytes:
     """Raises ProtocolError on what does not fit."""
-    gpus, job = command.clocks_mhz, _text(command.job, JOB_BYTES_MAX)
-    head = (command.op, len(gpus), CAUSES.index(command.cause), serial)
-    try:
-        raw = _REQUEST.pack(_MAGIC, *head, command.epoch, command.generation, command.ttl_s, job)
-        raw += b"".join(_SETTING.pack(_text(u, UUID_BYTES_MAX), *mhz) for u, mhz in gpus.items())
-    except struct.error as error:
-        raise ProtocolError(f"out of range: {error}") from None
-    if len(raw) > REQUEST_BYTES:
-        raise ProtocolError(f"{len(gpus)} GPUs; at most {GPUS_MAX} in one command")
-    return raw.ljust(REQUEST_BYTES, b"\0")
+    return _packed(_requests, (MAGIC, serial, _values(command)), REQUEST_BYTES)
 
 
 def decode_request(raw: bytes) -> tuple[int, Command]:
     """The serial number and the command. Raises ProtocolError, and nothing else."""
-    _check(raw, REQUEST_BYTES)
-    _, op, count, cause, serial, epoch, generation, ttl_s, job = _REQUEST.unpack_from(raw)
-    if not 1 <= op <= STATUS or count > GPUS_MAX or cause >= len(CAUSES):
-        raise ProtocolError(f"operation {op}, {count} GPUs, cause {cause}")
-    gpus = {}
-    for n in range(count):
-        uuid, low, high = _SETTING.unpack_from(raw, _REQUEST.size + n * _SETTING.size)
-        gpus[_word(uuid)] = (low, high)
-    if len(gpus) != count:
-        raise ProtocolError("a GPU is named twice")
-    return serial, Command(op, epoch, _word(job), generation, ttl_s, gpus, CAUSES[cause])
+    _, serial, values = _unpacked(_requests, raw, REQUEST_BYTES)
+    return serial, Command(*values)
 
 
 def encode_reply(reply: Reply) -> bytes:
-    head = (reply.serial, reply.epoch_seen, reply.ttl_s_max, reply.min_dwell_s)
-    raw = _REPLY.pack(_MAGIC, len(reply.slots), *head, *reply.clocks_mhz)
-    for slot in reply.slots:
-        reason = slot.reason.encode(errors="replace")[:160].decode(errors="ignore").encode()
-        names = (_text(slot.uuid, UUID_BYTES_MAX), slot.accepted, bool(slot.job), *slot.clocks_mhz)
-        lease = (_text(slot.job, JOB_BYTES_MAX), slot.epoch, slot.generation, slot.expires_in_s)
-        raw += _SLOT.pack(*names, reason, *lease, *slot.restores, 0)
-    return raw.ljust(REPLY_BYTES, b"\0")
+    slots = [_values(replace(slot, reason=_cut(slot.reason))) for slot in reply.slots]
+    values = _values(replace(reply, stopped=_cut(reply.stopped)))
+    return _packed(_replies, (MAGIC, [*values[:5], slots, *values[6:]]), REPLY_BYTES)
 
 
 def decode_reply(raw: bytes) -> Reply:
     """Raises ProtocolError, and nothing else."""
-    _check(raw, REPLY_BYTES)
-    _, count, serial, epoch_seen, ttl_s_max, dwell_s, low, high = _REPLY.unpack_from(raw)
-    slots = []
-    for n in range(min(count, GPUS_MAX)):
-        part = _SLOT.unpack_from(raw, _REPLY.size + n * _SLOT.size)
-        uuid, accepted, _, slot_low, slot_high, reason, job, epoch, generation, ends_s = part[:10]
-        words, counts = (_word(reason), _word(job)), part[10 : 10 + len(CAUSES)]
-        mhz = (slot_low, slot_high)
-        slots.append(Slot(_word(uuid), accepted, *words, epoch, generation, mhz, ends_s, counts))
-    return Reply(serial, epoch_seen, ttl_s_max, dwell_s, (low, high), tuple(slots))
+    _, (*numbers, slots, why, left_s) = _unpacked(_replies, raw, REPLY_BYTES)
+    return Reply(*[*numbers, tuple(Slot(*slot) for slot in slots), why, left_s])
 
 
-def _check(raw: bytes, size: int) -> None:
-    if len(raw) != size or not raw.startswith(_MAGIC):
-        raise ProtocolError(f"{len(raw)} bytes that are no message of {size}")
+def _values(message: Command | Slot | Reply) -> list[Any]:
+    return [getattr(message, name) for name in message.__slots__]
 
 
-def _text(text: str, bytes_max: int) -> bytes:
-    raw = text.encode(errors="surrogatepass")
-    if len(raw) > bytes_max or b"\0" in raw:
-        raise ProtocolError(f"{text[:40]!r} is longer than {bytes_max} bytes, or holds a zero")
-    return raw
-
-
-def _word(raw: bytes) -> str:
+def _packed(decoder: msgspec.msgpack.Decoder[Any], message: Any, size: int) -> bytes:
     try:
-        return raw.rstrip(b"\0").decode()
-    except UnicodeDecodeError:
-        raise ProtocolError("a text is not UTF-8") from None
+        body = msgspec.msgpack.encode(message)
+        decoder.decode(body)
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"does not fit: {error}") from None
+    if len(body) + 2 > size:
+        raise ProtocolError(f"{len(body)} bytes; at most {size - 2}")
+    return (len(body).to_bytes(2, "little") + body).ljust(size, b"\0")
+
+
+def _unpacked(decoder: msgspec.msgpack.Decoder[Any], raw: bytes, size: int) -> Any:
+    try:
+        if len(raw) == size:
+            return decoder.decode(raw[2 : 2 + int.from_bytes(raw[:2], "little")])
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"no message: {error}") from None
+    raise ProtocolError(f"{len(raw)} bytes that are no message of {size}")
+
+
+def _cut(reason: str) -> str:
+    return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")

@@ -9,12 +9,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from joulecut_agent.state import Knobs
+
 WINDOW_S = 60.0  # what "per minute" means below
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The site's bounds. 0 MHz means the device's own bound."""
+    """The site's bounds. 0 MHz or 0 W means the device's own bound."""
 
     ttl_s_max: float = 60.0  # the longest a GPU may stay capped after its controller died
     clock_min_mhz: int = 0
@@ -22,19 +24,24 @@ class Bounds:
     min_dwell_s: float = 1.0  # ten times a slow clock change, so that each can be seen to settle
     writes_per_minute: int = 30  # a GPU; 20 a second is known to stall NCCL (nccl #1551)
     changed_share_per_minute: float = 1.0  # of the node's GPUs; a careful site asks for less
+    power_min_w: float = 0.0
+    power_max_w: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One GPU of a command; ranges are (min, max) in MHz, min 0 the device's lowest."""
+    """One GPU of a command; knobs are (min, max, power) as in `state.Lock`, a zero is not asked."""
 
-    wanted: tuple[int, int]
-    before: tuple[int, int]  # what it is locked to now, or may do without a lock
+    wanted: Knobs
+    before: Knobs  # what it is set to now, or may do without a setting
     supported_mhz: tuple[int, ...]
+    power_mw: tuple[int, int] = (0, 0)  # the range that the device takes
 
     @property
     def lowers(self) -> bool:
-        return self.wanted[1] < self.before[1] or self.wanted[0] < self.before[0]
+        low, high, power_mw = self.wanted
+        slower = high > 0 and (high < self.before[1] or low < self.before[0])
+        return slower or 0 < power_mw < self.before[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def judge(
     crowd = crowd if len(lowered) > share * gpus else ""
     reasons = {}
     for uuid, asked in group.items():
-        reasons[uuid] = _refuse_range(bounds, asked)
+        reasons[uuid] = _refuse_range(bounds, asked) or _refuse_power(bounds, asked)
         if asked.lowers and not reasons[uuid]:
             reasons[uuid] = _refuse_pace(bounds, writes.get(uuid, Writes()), now_s) or crowd
     return reasons
@@ -78,7 +85,9 @@ def _recent(past: Writes, now_s: float) -> tuple[float, ...]:
 
 
 def _refuse_range(bounds: Bounds, asked: Asked) -> str:
-    low, high = asked.wanted
+    low, high, power_mw = asked.wanted
+    if not high:
+        return "" if power_mw and not low else "neither clocks nor a power limit are asked"
     for clock_mhz in (high,) if low == 0 else (high, low):
         if clock_mhz not in asked.supported_mhz:
             return f"{clock_mhz} MHz is not a supported clock"
@@ -87,6 +96,15 @@ def _refuse_range(bounds: Bounds, asked: Asked) -> str:
         if 0 < bounds.clock_max_mhz < clock_mhz:
             return f"{clock_mhz} MHz is above the site's {bounds.clock_max_mhz} MHz"
     return f"{low} MHz to {high} MHz is no range" if low > high else ""
+
+
+def _refuse_power(bounds: Bounds, asked: Asked) -> str:
+    low_w = max(asked.power_mw[0] / 1000.0, bounds.power_min_w)
+    high_w = min(asked.power_mw[1] / 1000.0, bounds.power_max_w or math.inf)
+    power_w = asked.wanted[2] / 1000.0
+    if not power_w or low_w <= power_w <= high_w:
+        return ""
+    return f"power limit {power_w:g} W; allowed: {low_w:g} to {high_w:g} W"
 
 
 def _refuse_pace(bounds: Bounds, past: Writes, now_s: float) -> str:

@@ -15,20 +15,36 @@ from pathlib import Path
 
 from joulecut_agent import devices, memory
 from joulecut_agent import state as leases
-from joulecut_agent.exporter import Collector, Exporter
+from joulecut_agent.access import ROLES
+from joulecut_agent.attribution.registry import Registry
+from joulecut_agent.audit import Trail
+from joulecut_agent.energy_file import EnergyFile
+from joulecut_agent.exporter import Collector
+from joulecut_agent.eye import Eye, wait_for_driver
 from joulecut_agent.feed import Feed
+from joulecut_agent.gate import Gate
+from joulecut_agent.intent import IntentFile
 from joulecut_agent.jobs import Jobs
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
 from joulecut_agent.keeper_process import KeeperProcess, wait_until_ready
+from joulecut_agent.latency import SetLatency
 from joulecut_agent.log import say
-from joulecut_agent.ports.reader import DeviceReader
+from joulecut_agent.notify import Notifier
+from joulecut_agent.oversight import Oversight
 from joulecut_agent.sampler import Sampler
-from joulecut_agent.server import AgentService, Node, Server
+from joulecut_agent.samples import Samples
+from joulecut_agent.scrape import Exporter
+from joulecut_agent.server import Doors, Server
+from joulecut_agent.service import AgentService, Node
 from joulecut_agent.settings import Settings
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
+from joulecut_agent.window import Window
 from joulecut_wire.errors import Unavailable
-from joulecut_wire.metrics import CONTROL_COMMANDS, REPORTS
+from joulecut_wire.messages import GpuSnapshot
+from joulecut_wire.metrics import ACCESS_DENIED, AUDIT_LOST, CONTROL_COMMANDS, REPORTS
+from joulecut_wire.tls import rotating
+from joulecut_wire.web_config import WebConfig
 
 READY_WAIT_S = 10.0  # for a keeper that waits for its predecessor and restores 16 GPUs
 POLL_S_MAX = 1.0  # how long a lost keeper or an ended lease may go unseen here
@@ -45,12 +61,13 @@ class Agent:
         one left, whatever fails after that.
         """
         self._settings = settings
+        self._notifier = Notifier()
         wanted = settings.keeper_mode != "none"
         self._client = KeeperClient("the keeper does not answer" if wanted else "no keeper")
         self._child: KeeperProcess | None = None
         self._selector = selectors.DefaultSelector()
-        backend = devices.load(settings.device)
-        reader = backend.open_reader(settings.options, settings.keeper.state_dir)
+        eye = Eye(devices.address(settings.device), settings.options, settings.keeper.state_dir)
+        wait_for_driver(eye)
         if settings.keeper_mode == "child":
             self._child = KeeperProcess(
                 self._client, settings.keeper, settings.device, settings.options
@@ -59,33 +76,116 @@ class Agent:
         with contextlib.ExitStack() as undo:
             if self._child:
                 undo.callback(self._child.stop)
-            self._build(reader, undo)
+            self._build(eye, undo)
             undo.pop_all()
         self._lost = False
 
-    def _build(self, reader: DeviceReader, undo: contextlib.ExitStack) -> None:
+    def _measure(self, eye: Eye, boot_id: str, feed: Feed, undo: contextlib.ExitStack) -> Samples:
+        """Makes what reads the device, and what knows for whom it works."""
         settings = self._settings
-        self._tally = _zeroed()
-        feed = Feed()
-        gpus = reader.describe()
-        uuids = [gpu.uuid for gpu in gpus]
+        uuids = [gpu.uuid for gpu in eye.gpus]
         self._client.look_after(uuids)
+        self._registry = self._attribute()
+        undo.callback(self._registry.stop)
         try:
-            self._jobs = Jobs(Path(settings.socket), uuids, feed, self._tally, self._job_ended)
+            self._jobs = Jobs(
+                Path(settings.socket),
+                uuids,
+                feed,
+                self._tally,
+                self._job_ended,
+                binding=self._registry.binding if settings.attribution.bind == "owner" else None,
+            )
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
         undo.callback(self._jobs.close)
         self._sampler = Sampler(
-            reader, gpus, settings.sample_interval_s, self._tally, self._jobs.working
+            eye,
+            settings.sample_interval_s,
+            self._tally,
+            jobs=self._registry.jobs,
+            file=EnergyFile(Path(settings.keeper.state_dir) / "energy.json", boot_id),
         )
-        node = Node(settings.node, BOOT_ID.read_text().strip(), settings.keeper.bounds.ttl_s_max)
-        service = AgentService(node, self._sampler, self._client, feed, self._tally)
-        self._server = Server(service, *settings.grpc)
+        self._jobs.held = self._registry.reported
+        self._sampler.samples = samples = Samples(
+            Eye(devices.address(settings.device), settings.options, settings.keeper.state_dir)
+        )
+        return samples
+
+    def _build(self, eye: Eye, undo: contextlib.ExitStack) -> None:
+        settings = self._settings
+        self._tally = _zeroed()
+        feed = Feed()
+        boot_id = BOOT_ID.read_text().strip()
+        samples = self._measure(eye, boot_id, feed, undo)
         wanted = settings.keeper_mode != "none"
-        self._exporter = Exporter(
-            Collector(self._sampler, self._client, self._tally, self._jobs.working, wanted),
-            *settings.metrics,
+        latency = SetLatency()
+        self._sampler.watcher = latency.seen
+        self._oversight = Oversight(
+            lambda: self._sampler.gpus, self._client, self._tally, settings.keeper.site_default
         )
+        self._oversight.barred = self._registry.barred
+        self._window = Window(self._sampler, self._client, keeper_wanted=wanted)
+        self._intent = IntentFile(Path(settings.keeper.state_dir) / "intent.json")
+        undo.callback(self._intent.remove)
+        node = Node(settings.node, boot_id, settings.keeper.bounds.ttl_s_max)
+        service = AgentService(
+            node,
+            sampler=self._sampler,
+            keeper=self._client,
+            feed=feed,
+            tally=self._tally,
+            oversight=self._oversight,
+            window=self._window,
+            latency=latency,
+            samples=samples,
+            allocations=self._registry.allocations,
+        )
+        trail = Trail(
+            Path(settings.keeper.state_dir),
+            settings.audit,
+            lambda: self._tally.count(AUDIT_LOST.name),
+        )
+        gate = Gate(settings.rules, trail, lambda role: self._tally.count(ACCESS_DENIED.name, role))
+        pem = rotating(settings.tls, lambda line: say("agent", line)) if settings.tls else None
+        self._server = Server(service, Doors(settings.grpc, pem, settings.local_socket), gate)
+        collector = Collector(
+            sampler=self._sampler,
+            keeper=self._client,
+            tally=self._tally,
+            allocations=self._registry.allocations,
+            keeper_wanted=wanted,
+            oversight=self._oversight,
+            window=self._window,
+            latency=latency,
+        )
+        path = settings.web_config
+        web = WebConfig(path, lambda line: say("agent", line)) if path else None
+        self._exporter = Exporter(collector, *settings.metrics, web)
+
+    def _attribute(self) -> Registry:
+        """Whose the GPUs are; it asks the parts that are made after it, once it is started."""
+
+        def seen() -> dict[str, GpuSnapshot]:
+            picture = self._sampler.latest()
+            return {gpu.uuid: gpu for gpu in picture.snapshot.gpus} if picture else {}
+
+        return Registry(
+            self._settings.attribution,
+            gpus=lambda: self._sampler.gpus,
+            seen=seen,
+            reports=lambda: self._jobs.holding(),  # noqa: PLW0108 -- not made yet
+            held=self._held,
+            changed=self._owner_changed,
+            noted=lambda *change: self._sampler.held(*change),  # noqa: PLW0108
+            board=Path(self._settings.keeper.state_dir) / "owners",
+        )
+
+    def _held(self) -> dict[str, str]:
+        """The job of each GPU under a lease."""
+        status, now_s = self._client.status, time.monotonic()
+        leased = {uuid: status.lease(uuid, now_s) for uuid in status.slots} if status else {}
+        return {uuid: lease.job for uuid, lease in leased.items() if lease}
 
     def run(self) -> int:
         """Until SIGTERM or Ctrl-C. Returns 0 when every GPU was given back."""
@@ -94,10 +194,14 @@ class Agent:
             self._selector.register(bell, selectors.EVENT_READ)
             self._selector.register(self._jobs, selectors.EVENT_READ)
             poll_s = min(self._settings.sample_interval_s, POLL_S_MAX)
-            due_s = time.monotonic()
+            due_s = ask_s = time.monotonic()
             while True:
-                if time.monotonic() >= due_s:
-                    self._poll()
+                now_s = time.monotonic()
+                if now_s >= due_s:
+                    if now_s >= ask_s:  # the keeper looks at every device to answer
+                        self._poll()
+                        ask_s = now_s + POLL_S_MAX
+                    self._oversee()
                     due_s = time.monotonic() + poll_s
                 wait_s = max(0.0, due_s - time.monotonic())
                 for source in [key.fileobj for key, _ in self._selector.select(wait_s)]:
@@ -110,6 +214,7 @@ class Agent:
 
     def _start(self) -> None:
         self._sampler.start()
+        self._registry.start()
         self._connect()
         if self._settings.keeper_mode != "none":
             self._lost = not wait_until_ready(self._client, READY_WAIT_S)
@@ -127,6 +232,25 @@ class Agent:
             f" socket={self._settings.socket} keeper_pid={pid or '-'}\n"
         )
         sys.stdout.flush()
+        self._notifier.ready(self._health())
+
+    def _oversee(self) -> None:
+        """Looks after what was set, and says how things stand."""
+        self._window.follow()
+        if picture := self._sampler.latest():
+            self._oversight.look(picture.snapshot)
+        self._intent.write(self._oversight.intents())
+        self._notifier.alive(self._health())
+
+    def _health(self) -> str:
+        status, now_s = self._client.status, time.monotonic()
+        if self._window.left_s:
+            return "released: no device is read or set"
+        picture = self._sampler.latest()
+        read = len(picture.snapshot.gpus) if picture else 0
+        held = sum(status.lease(uuid, now_s) is not None for uuid in status.slots) if status else 0
+        why = f"; {status.stopped}" if status and status.stopped else ""
+        return f"{read} of {len(self._sampler.gpus)} GPUs measured, {held} under a lease{why}"
 
     def _poll(self) -> None:
         """Starts or finds a keeper where there is none, and asks it how things stand."""
@@ -176,6 +300,15 @@ class Agent:
 
     def _job_ended(self, job: str, uuid: str) -> None:
         command = Command(leases.CLEAR, job=job, clocks_mhz={uuid: (0, 0)}, cause="job_ended")
+        self._give_back(uuid, command)
+
+    def _owner_changed(self, uuid: str) -> None:
+        """Whatever job holds a lease on it: that was for the owner who has gone."""
+        if uuid in self._held():
+            say("agent", f"{uuid} has changed hands: its lease is given back")
+        self._give_back(uuid, Command(leases.CLEAR, clocks_mhz={uuid: (0, 0)}, cause="job_ended"))
+
+    def _give_back(self, uuid: str, command: Command) -> None:
         status = self._client.status
         if status is None or status.slots.get(uuid) is None:
             return
@@ -185,9 +318,12 @@ class Agent:
 
     def _stop(self) -> int:
         """Gives every GPU back first; without a keeper no command can take one again."""
+        self._notifier.stopping()
         done = self._child.stop() if self._child else True
+        self._intent.remove()
         self._client.detach()
         self._server.stop()
+        self._registry.stop()
         self._jobs.close()
         self._sampler.stop()
         say("agent", "gone" if done else "gone; not every GPU could be given back (see journal)")
@@ -217,6 +353,9 @@ def _zeroed() -> Tally:
     for op in ("apply", "renew", "clear"):
         for result in ("accepted", "refused"):
             tally.count(CONTROL_COMMANDS.name, op, result, by=0)
+    tally.count(AUDIT_LOST.name, by=0)
+    for role in ROLES:
+        tally.count(ACCESS_DENIED.name, role, by=0)
     for result in ("accepted", "refused", "dropped"):
         tally.count(REPORTS.name, result, by=0)
     return tally

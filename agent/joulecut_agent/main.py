@@ -1,4 +1,4 @@
-"""The command `joulecut-agent`: run, keeper, restore.
+"""The command `joulecut-agent`: run, keeper, restore, release, resume, audit.
 
 Each subcommand imports what it needs and no more: a keeper carries no gRPC.
 """
@@ -7,19 +7,24 @@ import json
 import os
 import sys
 from argparse import SUPPRESS
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecut_wire import duration
 from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
     from joulecut_agent import keeper
-    from joulecut_agent.ports.writer import ClockWriter
+    from joulecut_agent.ports.writer import DeviceWriter
     from joulecut_agent.settings import Settings
 
-USAGE = "run | keeper | restore, each with --config FILE"
+COMMANDS = ("run", "keeper", "restore", "release", "resume", "audit")
+USAGE = "each with --config FILE; release and resume ask the keeper on this node"
+SINCE_S_MAX = 10 * 366 * 86_400.0  # longer than any trail
+WINDOW_S_MAX = 3600.0  # the keeper's own bound
 
 
 def main() -> int:
@@ -30,8 +35,11 @@ def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises JoulecutError."""
     _need_role()
     parser = Parser("joulecut-agent", "measures GPUs, and holds their clocks under leases")
-    parser.add_argument("command", choices=("run", "keeper", "restore"), help=USAGE)
+    parser.add_argument("command", choices=COMMANDS, help=USAGE)
     parser.add_argument("--config", metavar="FILE", type=Path, help="the agent's configuration")
+    parser.add_argument("--for", dest="duration", metavar="TIME", help="of release: 90s, 10m, 1h")
+    parser.add_argument("--since", metavar="TIME", help="of audit: 90s, 10m, 24h")
+    parser.add_argument("--json", action="store_true", help="of audit: one JSON object a line")
     parser.add_argument("--agent-fd", type=int, default=-1, help=SUPPRESS)
     parser.add_argument("--settings", default="", help=SUPPRESS)
     args = parser.parse_args(argv)
@@ -40,8 +48,18 @@ def dispatch(argv: list[str]) -> int:
             return _child(args.agent_fd, args.settings)
         if args.config is None:
             raise BadInput("--config", "is missing", "the path of a configuration file")
+        if args.command == "release":
+            window_s = duration.seconds(args.duration or "", "--for", WINDOW_S_MAX)
+            return _release(_settings(args.config), window_s)
+        if args.duration is not None:
+            raise BadInput("--for", f"has no meaning for {args.command}", "release --for TIME")
+        if args.command == "audit":
+            return _audit(args.config, args.since, args.json)
+        if args.since is not None or args.json:
+            raise BadInput("--since, --json", f"have no meaning for {args.command}", "audit")
         settings = _settings(args.config)
-        return {"run": _run, "keeper": _keeper, "restore": _restore}[args.command](settings)
+        commands = {"run": _run, "keeper": _keeper, "restore": _restore, "resume": _resume}
+        return commands[args.command](settings)
     except OSError as error:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
 
@@ -57,7 +75,8 @@ def _settings(path: Path) -> "Settings":
     from joulecut_agent import config  # noqa: PLC0415
 
     settings = config.load(path)
-    Path(settings.keeper.state_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
+    # Everybody may look in (intent.json); what is not for everybody says so itself.
+    Path(settings.keeper.state_dir).mkdir(mode=0o755, parents=True, exist_ok=True)
     return settings
 
 
@@ -73,15 +92,31 @@ def _keeper(settings: "Settings") -> int:
 
 def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
     from joulecut_agent import devices, keeper, memory  # noqa: PLC0415
+    from joulecut_agent.hand import Hand  # noqa: PLC0415
 
     backend = devices.load(device)
 
-    def open_writer() -> "ClockWriter":
+    def open_writer() -> "DeviceWriter":
         writer = backend.open_writer(options, settings.state_dir)
         memory.give_back()
         return writer
 
-    return keeper.run(settings, open_writer, agent_fd)
+    return keeper.run(settings, Hand(open_writer), agent_fd)
+
+
+def _audit(path: Path, since: str | None, as_json: bool) -> int:
+    from joulecut_agent import audit_print, config  # noqa: PLC0415
+
+    since_s = None if since is None else duration.seconds(since, "--since", SINCE_S_MAX)
+    folder = Path(config.load(path).keeper.state_dir)
+    return audit_print.run(folder, since_s, as_json=as_json)
+
+
+def _noted(settings: "Settings", op: str, act: Callable[[], int], **asked: Any) -> int:
+    from joulecut_agent import audit_print  # noqa: PLC0415
+
+    folder = Path(settings.keeper.state_dir)
+    return audit_print.noted(folder, settings.audit, op, act, **asked)
 
 
 def _restore(settings: "Settings") -> int:
@@ -89,15 +124,44 @@ def _restore(settings: "Settings") -> int:
 
     backend = devices.load(settings.device)
     state_dir = settings.keeper.state_dir
-    sockets = [Path(state_dir) / "keeper.sock"]
-    if settings.keeper_mode not in {"child", "none"}:
-        sockets.insert(0, Path(settings.keeper_mode))
-    return restore.run(
-        settings.keeper, sockets, lambda: backend.open_writer(settings.options, state_dir)
+    return _noted(
+        settings,
+        "restore",
+        lambda: restore.run(
+            settings.keeper,
+            _sockets(settings),
+            lambda: backend.open_writer(settings.options, state_dir),
+        ),
     )
 
 
-def _child(agent_fd: int, words: str) -> int:
+def _release(settings: "Settings", duration_s: float) -> int:
+    from joulecut_agent import break_glass  # noqa: PLC0415
+
+    sockets = _sockets(settings)
+    return _noted(
+        settings,
+        "release",
+        lambda: break_glass.release(sockets, duration_s),
+        duration_s=duration_s,
+    )
+
+
+def _resume(settings: "Settings") -> int:
+    from joulecut_agent import break_glass  # noqa: PLC0415
+
+    return _noted(settings, "resume", lambda: break_glass.resume(_sockets(settings)))
+
+
+def _sockets(settings: "Settings") -> list[Path]:
+    """Where a keeper of this node may listen."""
+    sockets = [Path(settings.keeper.state_dir) / "keeper.sock"]
+    if settings.keeper_mode not in {"child", "none"}:
+        sockets.insert(0, Path(settings.keeper_mode))
+    return sockets
+
+
+def _child(agent_fd: int, given_as: str) -> int:
     """A keeper for the agent at `agent_fd`: that one has read the configuration already, so
     that a file broken since then cannot keep a keeper from restoring.
     """
@@ -105,13 +169,12 @@ def _child(agent_fd: int, words: str) -> int:
     from joulecut_agent.limits import Bounds  # noqa: PLC0415
 
     os.set_inheritable(agent_fd, False)
-    given: dict[str, Any] = json.loads(words)
-    default = given["keeper"]["site_default"]
-    settings = keeper.Settings(
-        given["keeper"]["state_dir"],
-        Bounds(**given["keeper"]["bounds"]),
-        None if default is None else (default[0], default[1]),
-    )
+    given: dict[str, Any] = json.loads(given_as)
+    words = given["keeper"]
+    words["bounds"] = Bounds(**words["bounds"])
+    if words["site_default"] is not None:
+        words["site_default"] = tuple(words["site_default"])
+    settings = keeper.Settings(**words)
     return _keep(settings, given["device"], given["options"], agent_fd)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from joulecut_agent import keeper
 from joulecut_agent import state as leases
+from joulecut_agent.hand import Hand
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
-from joulecut_agent.ports.writer import ClockWriter
+from joulecut_agent.ports.writer import DeviceWriter
 from joulecut_agent.state import Command
 from joulecut_wire.errors import Unavailable
 
@@ -20,7 +21,7 @@ WAIT_S = 10.0  # for a keeper that is just starting or leaving
 
 
 def run(
-    settings: keeper.Settings, sockets: list[Path], open_writer: Callable[[], ClockWriter]
+    settings: keeper.Settings, sockets: list[Path], open_writer: Callable[[], DeviceWriter]
 ) -> int:
     """Asks the keeper behind one of `sockets`, or does it itself. Returns an exit status."""
     until_s = time.monotonic() + WAIT_S
@@ -36,7 +37,7 @@ def run(
                 client.detach()
         try:
             keeper.hold(settings.state_dir, wait_s=0.2)
-            return _by_hand(settings, open_writer())
+            return _by_hand(settings, Hand(open_writer))
         except Unavailable:
             if time.monotonic() >= until_s:
                 raise Unavailable(f"a keeper holds the lock, and does not answer: {gone}") from None
@@ -51,9 +52,9 @@ def _told(client: KeeperClient) -> int:
     return 0 if all(slot.accepted for slot in reply.slots) else 1
 
 
-def _by_hand(settings: keeper.Settings, writer: ClockWriter) -> int:
+def _by_hand(settings: keeper.Settings, writer: DeviceWriter) -> int:
     ours = keeper.Keeper(settings, writer)
-    named = sorted(ours.found)
+    named = ours.found
     done = ours.give_back("keeper_start")
     for uuid in named:
         owed = ours.state.gpu(uuid).owed

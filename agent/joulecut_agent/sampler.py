@@ -4,19 +4,44 @@ It is the only reader of the device: a scrape or a watcher sees the last picture
 age, and can never hang in the driver.
 """
 
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from joulecut_agent.job_energy import JobEnergy
+from joulecut_agent.energy_file import EnergyFile
+from joulecut_agent.eye_protocol import DRIVER as WHOLE_DRIVER
+from joulecut_agent.job_energy import Books, JobEnergy
 from joulecut_agent.log import say
-from joulecut_agent.ports.reader import DeviceReader, Reading
+from joulecut_agent.ports.reader import Reading
+from joulecut_agent.samples import Samples
 from joulecut_agent.tally import Tally
 from joulecut_wire.messages import GpuDescription, NodeSnapshot
 from joulecut_wire.metrics import NVML_ERRORS
 
+HURRY_S = 0.02  # the step of the driver's own samples
+PAUSE_WAIT_S = 3.0  # a tick takes milliseconds; a driver that does not answer takes for ever
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
+STALE_S_MIN = 3.0  # and one GPU that hangs must not cost the data of the others
+DRIVER = "/sys/module/nvidia"  # made anew each time the driver is loaded
+SAVE_S = 5.0  # how much of the books a kill may cost; a change of job saves them at once
+
+
+class Source(Protocol):
+    """What reads the GPUs, in bounded time; see `eye.Eye`."""
+
+    gpus: tuple[GpuDescription, ...]
+
+    def read(self) -> tuple[Reading, ...]: ...
+
+    def cut(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def unresponsive(self) -> frozenset[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +51,6 @@ class Picture:
     snapshot: NodeSnapshot
     unix_s: float
     complete: bool  # every GPU was read
-    job_j: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, complete=False)
@@ -36,19 +60,32 @@ class Sampler:
     """A thread of its own, which alone touches the reader."""
 
     def __init__(
-        self, reader: DeviceReader, gpus: tuple[GpuDescription, ...], interval_s: float,
-        tally: Tally, jobs: Callable[[], Mapping[str, str]],
+        self, source: Source, interval_s: float, tally: Tally, *,
+        jobs: Callable[[], Mapping[str, tuple[str, ...]]], file: EnergyFile,
     ) -> None:  # fmt: skip
-        """`jobs` tells the live job of each GPU that has one."""
-        self.gpus = gpus
-        self._reader = reader
+        """`jobs` tells the live jobs of each GPU that has some; `file` keeps their energy."""
+        self._source = source
         self._interval_s = interval_s
         self._tally = tally
         self._jobs = jobs
+        self._file = file
         self._energy = JobEnergy()
+        self._file.load(self._energy, time.monotonic())
+        self._holding = threading.Lock()  # over the books: jobs come and go in another thread
+        self._save_s = 0.0
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._hurry_until_s = 0.0
+        self._said: dict[str, str] = {}
+        self.gpus = source.gpus
+        # Sees each tick, briefly; whether it needs the next one soon.
+        self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
+        self.samples: Samples | None = None  # which has the device open too
+        self._released = threading.Event()  # asked for
+        self._dropped = threading.Event()  # done
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._picture = NOTHING
+        self._books = Books()
 
     def start(self) -> None:
         """Returns after the first tick, so that nobody sees an agent without numbers."""
@@ -57,46 +94,165 @@ class Sampler:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=2.0)  # a reader that hangs must not keep the agent
+        self._wake.set()
+        self._thread.join(timeout=2.0)
+        if self._thread.is_alive():  # in a driver that hangs, which must not keep the agent
+            self._source.cut()
+            self._thread.join(timeout=1.0)
+        self._save()
+
+    def hurry(self, duration_s: float) -> None:
+        """Ticks each HURRY_S for a while, so that a change of clocks is seen when it happens."""
+        self._hurry_until_s = time.monotonic() + duration_s
+        self._wake.set()
+
+    def held(self, uuid: str, jobs: Iterable[str], since_s: float) -> None:
+        """A GPU works for these jobs; from any thread. Counters are read at such a change."""
+        with self._holding:
+            changed = self._energy.hold(uuid, jobs, since_s)
+        if changed:
+            self._save_s = 0.0
+            self.hurry(0.0)
+
+    def pause(self) -> bool:
+        """Drops the device, and every number read from it; whether that was done in time."""
+        self._released.set()
+        self._wake.set()
+        if self.samples is not None and not self.samples.pause():
+            return False
+        if self._dropped.wait(PAUSE_WAIT_S):
+            return True
+        self._source.cut()
+        return self._dropped.wait(PAUSE_WAIT_S)
+
+    def resume(self) -> None:
+        """Opens the device again as soon as it can be."""
+        if self.samples is not None:
+            self.samples.resume()
+        self._released.clear()
+        self._wake.set()
+
+    @property
+    def paused(self) -> bool:
+        return self._released.is_set()
 
     def latest(self) -> Picture | None:
         """The newest picture, or None where it is stale: old numbers are no numbers."""
         picture = self._picture
         age_s = time.monotonic() - picture.snapshot.taken_at_s
-        return picture if age_s <= STALE_TICKS * self._interval_s else None
+        fresh_s = max(STALE_TICKS * self._interval_s, STALE_S_MIN)
+        return picture if age_s <= fresh_s else None
 
     @property
     def last_tick_unix_s(self) -> float:
         return self._picture.unix_s
 
+    @property
+    def books(self) -> Books:
+        """Whose energy it was; what is known of it does not go stale."""
+        return self._books
+
+    @property
+    def unresponsive(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs whose calls hang; "" where the driver does as a whole."""
+        silent = self._source.unresponsive
+        uuids = [gpu.uuid for gpu in self.gpus if gpu.index in silent]
+        return (*([""] if WHOLE_DRIVER in silent else []), *uuids)
+
     def _run(self) -> None:
         due_s = time.monotonic() + self._interval_s
-        while not self._stop.wait(max(0.0, due_s - time.monotonic())):
+        while not self._stop.is_set():
+            self._wake.wait(max(0.0, due_s - time.monotonic()))
+            self._wake.clear()
             try:
-                self._tick()
+                if self._ready():
+                    self._tick()
             except Exception as error:
-                say("agent", f"sampling failed: {type(error).__name__}: {error}")
-            due_s = max(due_s + self._interval_s, time.monotonic())
-        self._reader.close()
+                self._complain("tick", f"sampling failed: {type(error).__name__}: {error}")
+            now_s = time.monotonic()
+            if now_s < self._hurry_until_s:
+                due_s = now_s + min(HURRY_S, self._interval_s)
+            elif now_s >= due_s:
+                due_s = max(due_s + self._interval_s, now_s)
+        if not self._dropped.is_set():
+            self._source.close()
+
+    def _ready(self) -> bool:
+        """Whether the device is there to be read: dropped where asked, opened again after."""
+        if self._released.is_set():
+            if not self._dropped.is_set():
+                self._source.close()
+                sequence = self._picture.snapshot.sequence
+                self._picture = replace(
+                    NOTHING, snapshot=replace(NOTHING.snapshot, sequence=sequence)
+                )
+                self._dropped.set()
+            return False
+        self._dropped.clear()
+        return not self._stop.is_set()
 
     def _tick(self) -> None:
-        before = self._picture.snapshot
-        readings = self._reader.read()
-        gpus = tuple(reading.snapshot for reading in readings if reading.snapshot is not None)
+        before, load = self._picture.snapshot, _driver_load()
+        readings = self._source.read()
+        self.gpus = self._source.gpus
+        known = {gpu.uuid for gpu in self.gpus}
+        read = [r for r in readings if r.snapshot is not None and r.uuid in known]
+        gpus = tuple(reading.snapshot for reading in read if reading.snapshot is not None)
         self._count(readings)
-        counters_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
-        self._energy.add(counters_j, self._jobs())
+        self._account(read, load)
         self._picture = replace(
             self._picture,
             snapshot=NodeSnapshot(before.sequence + 1, time.monotonic(), gpus),
             unix_s=time.time(),
             complete=len(gpus) == len(self.gpus),
-            job_j=self._energy.joules(),
         )
+        if not self.watcher(self._picture.snapshot):
+            self._hurry_until_s = 0.0
+
+    def _account(self, readings: Iterable[Reading], load: str) -> None:
+        now_s, jobs = time.monotonic(), self._jobs()
+        counters_j = {
+            reading.uuid: (reading.taken_at_s or now_s, reading.snapshot.energy_j)
+            for reading in readings
+            if reading.snapshot is not None and reading.snapshot.energy_j is not None
+        }
+        with self._holding:
+            self._energy.loaded(load)
+            for gpu in self.gpus:
+                self._energy.hold(gpu.uuid, jobs.get(gpu.uuid, ()), now_s)
+            self._energy.add(counters_j, now_s)
+            self._books = self._energy.books()
+        if now_s >= self._save_s:
+            self._save()
+
+    def _save(self) -> None:
+        self._save_s = time.monotonic() + SAVE_S
+        with self._holding:
+            saved = self._energy.saved()
+        try:
+            self._file.save(saved)
+        except OSError as error:
+            self._complain("save", f"job energy is not kept: {error.strerror or error}")
+        else:
+            self._said.pop("save", None)
+
+    def _complain(self, what: str, line: str) -> None:
+        """Once, however often it happens in a row."""
+        if line != self._said.get(what):
+            say("agent", line)
+        self._said[what] = line
 
     def _count(self, readings: tuple[Reading, ...]) -> None:
         for reading in readings:
             if reading.error is not None:
                 self._tally.count(NVML_ERRORS.name, reading.error.code)
-            for call, seconds in reading.call_seconds:
-                self._tally.time(call, seconds)
+            self._tally.time(reading.call_seconds)
+
+
+def _driver_load() -> str:
+    """What differs from one load of the driver to the next; "" where it cannot be told."""
+    try:
+        seen = os.stat(DRIVER)
+    except OSError:
+        return ""
+    return f"{seen.st_ino}.{seen.st_ctime_ns}"

@@ -1,41 +1,31 @@
-"""The agent's gRPC service: it checks the shape of what is asked, and passes it on.
+"""Serves the agent's service where it may be reached, with gRPC health.
 
-Whether a clock may change is the keeper's to say. A refusal is a value in the answer; only
-a request that makes no sense at all is an error of the call.
+Three ways in: mutual TLS for the network, a unix socket whose group is the permission, and
+plain text on loopback. Nothing else is ever bound.
 """
 
 import contextlib
-import math
-import threading
-import time
-from collections.abc import Iterator, Mapping
+import grp
+import os
+import socket
+import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from joulecut_agent import __version__
-from joulecut_agent import state as leases
-from joulecut_agent.feed import Feed
-from joulecut_agent.keeper_client import KeeperClient, KeeperGone
-from joulecut_agent.keeper_protocol import GPUS_MAX, JOB_BYTES_MAX, ProtocolError, Reply
-from joulecut_agent.log import say
-from joulecut_agent.sampler import Sampler
-from joulecut_agent.state import Command
-from joulecut_agent.tally import Tally
-from joulecut_wire import codec
+from joulecut_agent.access import LocalSocket
+from joulecut_agent.gate import SERVICE, Gate
+from joulecut_agent.service import CALLS_MAX, WATCHERS_MAX, AgentService
 from joulecut_wire.errors import Unavailable
-from joulecut_wire.messages import NodeDescription, Result, WatchTick
-from joulecut_wire.metrics import CONTROL_COMMANDS
-from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.tls import Pem, Rotating
 from joulecut_wire.v1 import agent_pb2_grpc
 
-WATCHERS_MAX = 8  # a controller, its successor, and people who look
-CALLS_MAX = 4  # besides watchers; the keeper answers one at a time anyway
-INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 60.0  # faster than a board's own readings is no news
 STOP_WAIT_S = 1.0
+SOCKET_UMASK = 0o117  # leaves 0660 from the first moment on
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # or a second agent would share the port in silence
     ("grpc.max_receive_message_length", 1 << 20),
@@ -44,212 +34,56 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # the same; whichever a version of gRPC obeys
 )
-SERVICE = "joulecut_wire.v1.AgentService"
-Context = grpc.ServicerContext
+# A certificate is looked at when a connection begins: so one that ran out, or whose authority
+# was taken away, is shut out within the hour. Calls under way get a minute to be taken up anew.
+TLS_OPTIONS = (
+    ("grpc.max_connection_age_ms", 3_600_000),
+    ("grpc.max_connection_age_grace_ms", 60_000),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """What `Describe` says of the node itself."""
+class Doors:
+    """Where to listen: `address` (host, port) in TLS where `pem` is given."""
 
-    name: str
-    boot_id: str
-    ttl_s_max: float
-
-
-class AgentService(agent_pb2_grpc.AgentServiceServicer):
-    """Release, Resume and ReadSamples answer UNIMPLEMENTED."""
-
-    def __init__(
-        self, node: Node, sampler: Sampler, keeper: KeeperClient, feed: Feed, tally: Tally
-    ) -> None:
-        self._node = node
-        self._sampler = sampler
-        self._keeper = keeper
-        self._feed = feed
-        self._tally = tally
-        self._uuids = frozenset(gpu.uuid for gpu in sampler.gpus)
-        self._seats = threading.BoundedSemaphore(WATCHERS_MAX)
-        self._leaving = threading.Event()
-
-    def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
-        with contextlib.suppress(KeeperGone):
-            self._keeper.refresh()
-        status = self._keeper.status
-        return codec.encode_node(
-            NodeDescription(
-                node=self._node.name,
-                agent_version=__version__,
-                boot_id=self._node.boot_id,
-                epoch_seen=self._keeper.epoch_seen,
-                ttl_max_s=status.ttl_s_max if status else self._node.ttl_s_max,
-                gpus=self._keeper.described(self._sampler.gpus),
-            )
-        )
-
-    def Watch(self, request: pb.WatchRequest, context: Context) -> Iterator[pb.WatchResponse]:  # noqa: N802
-        interval_s = request.interval_s
-        if not (math.isfinite(interval_s) and 0 <= interval_s <= INTERVAL_S_MAX):
-            _bad(context, f"interval_s is {interval_s}; allowed: 0 to {INTERVAL_S_MAX:g}")
-        if not self._seats.acquire(blocking=False):
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_MAX} watchers already")
-        gone = threading.Event()
-        subscription = self._feed.subscribe()
-        try:
-            # False where the call has ended already: then nobody would ever set `gone`.
-            if not context.add_callback(gone.set):
-                return
-            while not (gone.is_set() or self._leaving.is_set()):
-                yield codec.encode_tick(self._tick(*subscription.drain()))
-                gone.wait(max(interval_s, INTERVAL_S_MIN))
-        finally:
-            self._feed.unsubscribe(subscription)
-            self._seats.release()
-
-    def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802
-        wanted = codec.decode_command(request)
-        uuids = [setting.uuid for setting in wanted.settings]
-        _check_job(context, wanted.job)
-        if not 0 < len(uuids) <= GPUS_MAX:
-            _bad(context, f"{len(uuids)} settings; allowed: 1 to {GPUS_MAX}")
-        if len(set(uuids)) < len(uuids):
-            _bad(context, "a GPU is named twice in one command")
-        if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
-            reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
-            return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
-        clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings}
-        command = Command(
-            leases.APPLY, wanted.epoch, wanted.job, wanted.generation, wanted.ttl_s, clocks
-        )
-        return pb.ApplyResponse(results=self._pass_on("apply", command, uuids, wanted.reason))
-
-    def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
-        _check_job(context, request.job)
-        command = Command(
-            leases.RENEW, request.epoch, request.job, request.generation, request.ttl_s
-        )
-        return pb.RenewResponse(results=self._pass_on("renew", command, [""], ""))
-
-    def Clear(self, request: pb.ClearRequest, context: Context) -> pb.ClearResponse:  # noqa: N802
-        uuids = list(dict.fromkeys(request.uuids))
-        if request.job:
-            _check_job(context, request.job)
-        if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
-            reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
-            return pb.ClearResponse(results=self._refuse("clear", uuids[:GPUS_MAX], reason))
-        if request.epoch == 0 < self._keeper.epoch_seen:
-            # To the keeper it would be the node's own word, which no epoch binds.
-            reason = f"epoch 0 is older than {self._keeper.epoch_seen}"
-            return pb.ClearResponse(results=self._refuse("clear", uuids or [""], reason))
-        command = Command(
-            leases.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(uuids, (0, 0))
-        )
-        results = self._pass_on("clear", command, uuids or [""], request.reason)
-        return pb.ClearResponse(results=results)
-
-    def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802, ARG002
-        _not_yet(context, "release windows")
-
-    def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeResponse:  # noqa: N802, ARG002
-        _not_yet(context, "release windows")
-
-    def ReadSamples(  # noqa: N802
-        self,
-        request: pb.ReadSamplesRequest,  # noqa: ARG002
-        context: Context,
-    ) -> Iterator[pb.ReadSamplesResponse]:
-        _not_yet(context, "high-rate samples")
-
-    def leave(self) -> None:
-        """Ends every watch."""
-        self._leaving.set()
-
-    def _tick(self, reports: tuple[Any, ...], dropped: int) -> WatchTick:
-        picture = self._sampler.latest()
-        now_s = time.monotonic()
-        if picture is None:
-            return WatchTick(0, math.inf, (), reports, dropped)
-        status = self._keeper.status
-        gpus = picture.snapshot.gpus
-        if status is not None:
-            gpus = tuple(replace(gpu, lease=status.lease(gpu.uuid, now_s)) for gpu in gpus)
-        age_s = now_s - picture.snapshot.taken_at_s
-        return WatchTick(picture.snapshot.sequence, age_s, gpus, reports, dropped)
-
-    def _pass_on(self, op: str, command: Command, uuids: list[str], why: str) -> list[pb.Result]:
-        try:
-            reply = self._keeper.ask(command)
-            with contextlib.suppress(KeeperGone):
-                self._keeper.refresh()  # so that the next watch shows the lease
-        except (KeeperGone, ProtocolError) as error:
-            return self._refuse(op, uuids, str(error))
-        self._audit(op, command, reply, why)
-        results = tuple(Result(slot.uuid, slot.accepted, slot.reason) for slot in reply.slots)
-        return self._counted(op, results)
-
-    def _refuse(self, op: str, uuids: list[str], reason: str) -> list[pb.Result]:
-        say("agent", f"{op} refused: {reason}")
-        return self._counted(op, tuple(Result(uuid, False, reason) for uuid in uuids))
-
-    def _counted(self, op: str, results: tuple[Result, ...]) -> list[pb.Result]:
-        for result in results:
-            verdict = "accepted" if result.accepted else "refused"
-            self._tally.count(CONTROL_COMMANDS.name, op, verdict)
-        return codec.encode_results(results)
-
-    def _audit(self, op: str, command: Command, reply: Reply, why: str) -> None:
-        """One line a command; a heartbeat only where it was refused."""
-        refused = [slot for slot in reply.slots if not slot.accepted]
-        if op == "renew" and not refused:
-            return
-        clocks = _listed(command.clocks_mhz) if op == "apply" else ""
-        verdict = f"refused: {refused[0].reason}" if refused else f"accepted {len(reply.slots)}"
-        say(
-            "agent",
-            f"{op} job={command.job or '*'} epoch={command.epoch} generation={command.generation}"
-            f" {clocks} {verdict} ({why})",
-        )
-
-
-def _listed(clocks_mhz: Mapping[str, tuple[int, int]]) -> str:
-    return " ".join(f"{uuid}={low}-{high}MHz" for uuid, (low, high) in clocks_mhz.items())
-
-
-def _check_job(context: Context, job: str) -> None:
-    if not job or not job.isprintable() or len(job.encode(errors="replace")) > JOB_BYTES_MAX:
-        _bad(context, f"job {job[:40]!r}; allowed: 1 to {JOB_BYTES_MAX} printable bytes")
-
-
-def _bad(context: Context, sentence: str) -> NoReturn:
-    context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
-    raise AssertionError("abort always raises")
-
-
-def _not_yet(context: Context, what: str) -> NoReturn:
-    context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{what} are not available yet")
-    raise AssertionError("abort always raises")
+    address: tuple[str, int]
+    pem: Rotating[Pem] | None = None
+    local: LocalSocket | None = None
 
 
 class Server:
-    """The service on one address, with gRPC health."""
+    """The service behind its doors and its gate, with gRPC health."""
 
-    def __init__(self, service: AgentService, host: str, port: int) -> None:
-        """Binds, without serving yet. Raises Unavailable where the address is taken."""
+    def __init__(self, service: AgentService, doors: Doors, gate: Gate) -> None:
+        """Binds, without serving yet. Raises Unavailable where an address is taken."""
         self._service = service
+        self._local = doors.local
         self._server = grpc.server(
             ThreadPoolExecutor(WATCHERS_MAX + CALLS_MAX, thread_name_prefix="grpc"),
-            options=OPTIONS,
+            interceptors=[gate],
+            options=OPTIONS + (TLS_OPTIONS if doors.pem else ()),
         )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(service, self._server)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        host, port = doors.address
         shown = f"[{host}]" if ":" in host else host
+        self.port = self._bind(f"{shown}:{port}", doors.pem)
+        if doors.local is not None:
+            with _fresh(doors.local):
+                self._bind(f"unix:{doors.local.path}", None)
+
+    def _bind(self, address: str, pem: Rotating[Pem] | None) -> int:
         try:
-            self.port = self._server.add_insecure_port(f"{shown}:{port}")
+            if pem is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, _credentials(pem))
         except RuntimeError:
-            self.port = 0
-        if self.port == 0:
-            raise Unavailable(f"gRPC cannot listen on {shown}:{port}: is it in use?")
+            port = 0
+        if port == 0:
+            raise Unavailable(f"gRPC cannot listen on {address}: is it in use?")
+        return int(port)
 
     def start(self) -> None:
         self._server.start()
@@ -261,3 +95,69 @@ class Server:
         self._health.enter_graceful_shutdown()
         self._service.leave()
         self._server.stop(STOP_WAIT_S).wait(STOP_WAIT_S + 1.0)
+        if self._local is not None:
+            Path(self._local.path).unlink(missing_ok=True)
+
+
+def _credentials(pem: Rotating[Pem]) -> grpc.ServerCredentials:
+    """Asks for the newest certificates at every handshake, and for one of the client."""
+
+    def configuration(now: Pem) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(now.key, now.cert)], now.ca)
+
+    served = pem.current()
+
+    def newer() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        now = pem.current()
+        if now is served:
+            return None
+        served = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(served),
+        newer,  # type: ignore[arg-type]  # None means: as before
+        require_client_authentication=True,
+    )
+
+
+@contextlib.contextmanager
+def _fresh(local: LocalSocket) -> Iterator[None]:
+    """Makes room for the socket, and gives it its mode and group. Raises Unavailable.
+
+    gRPC does not tell who is at the other end of it (SO_PEERCRED), so that the file's mode
+    and group are the whole permission.
+    """
+    path = Path(local.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(path)
+    umask = os.umask(SOCKET_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(umask)
+    if local.group:
+        try:
+            os.chown(path, -1, grp.getgrnam(local.group).gr_gid)
+        except (KeyError, OSError) as error:
+            path.unlink(missing_ok=True)
+            why = "there is no such group" if isinstance(error, KeyError) else error.strerror
+            raise Unavailable(f"{path} cannot be given to group {local.group}: {why}") from None
+
+
+def _make_room(path: Path) -> None:
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(about.st_mode):
+        raise Unavailable(f"gRPC cannot listen on {path}: it is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise Unavailable(f"gRPC cannot listen on {path}: another agent does")

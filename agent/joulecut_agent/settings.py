@@ -1,9 +1,14 @@
 """What an agent runs with, as one checked value: made by `config`, used by `loop`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from joulecut_agent import keeper
+from joulecut_agent.access import LocalSocket, Rules
+from joulecut_agent.attribution.settings import AttributionSettings
+from joulecut_agent.audit import Limits
+from joulecut_wire.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +24,9 @@ class Settings:
     sample_interval_s: float
     keeper_mode: str
     keeper: keeper.Settings
+    tls: TlsFiles | None = None
+    rules: Rules = field(default_factory=Rules)
+    local_socket: LocalSocket | None = None
+    audit: Limits = field(default_factory=Limits)
+    web_config: Path | None = None
+    attribution: AttributionSettings = field(default_factory=AttributionSettings)

@@ -9,19 +9,29 @@ again until it is done. Start-up, shutdown and expiry all take that one path.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
+from zlib import crc32
 
-APPLY, RENEW, CLEAR, STATUS, END = range(1, 6)
-_WORDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone"
+APPLY, RENEW, CLEAR, STATUS, RELEASE, RESUME, YIELD, END = range(1, 9)
+_WORDS = (
+    "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released stopped"
+)
 CAUSES = tuple(_WORDS.split())
 RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs a person
 
 
+Knobs = tuple[int, int, int]
+NONE: Knobs = (0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`op` on the GPUs that `clocks_mhz` names; their (min, max) count for APPLY alone.
+    """`op` on the GPUs that `clocks_mhz` names; their (min, max) count for APPLY alone, as
+    does `power_mw`; a knob with zeros is left alone.
 
     RENEW and a CLEAR that names none concern all GPUs of `job`, or of any if that is "".
-    Epoch 0 in CLEAR is the node's own word. END restores GPUs whether held or not.
+    Epoch 0 in CLEAR is the node's own word. YIELD ends leases of that generation (0: of any)
+    without a write: somebody else has set these GPUs; but the knobs that it names are still
+    ours, and are restored. END restores GPUs whether held or not.
     """
 
     op: int
@@ -31,6 +41,7 @@ class Command:
     ttl_s: float = 0.0
     clocks_mhz: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cause: str = "cleared"
+    power_mw: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +54,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
+    """Knobs are (min, max, power): clocks in MHz, min 0 the device's lowest, max 0 default;
+    power limit in mW, 0 not set by us.
+    """
+
     uuid: str
-    clocks_mhz: tuple[int, int]  # (min, max); min 0 is the device's lowest
-    before_mhz: tuple[int, int] | None  # to go back to if the group fails; None is default
+    wanted: Knobs
+    before: Knobs  # to go back to if the group fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,14 @@ class Lease:
     generation: int
     clocks_mhz: tuple[int, int]
     expires_s: float
+    power_mw: int = 0
+
+    def is_of(self, event: Command) -> bool:
+        return event.epoch in {0, self.epoch} and event.generation in {0, self.generation}
+
+    @property
+    def knobs(self) -> Knobs:
+        return (*self.clocks_mhz, self.power_mw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +111,19 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class State:
+    """After `spread_s` at the latest a lease that ran out is restored: a controller that dies
+    must not raise the power of a whole cluster at once.
+    """
+
     epoch_seen: int = 0
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
+    spread_s: float = 0.0
 
     def gpu(self, uuid: str) -> Gpu:
         return self.gpus.get(uuid, Gpu())
 
     def having(self, changed: Mapping[str, Gpu], epoch: int = 0) -> "State":
-        return State(max(self.epoch_seen, epoch), {**self.gpus, **changed})
+        return State(max(self.epoch_seen, epoch), {**self.gpus, **changed}, self.spread_s)
 
     def due_s(self) -> float:
         """When time alone has something to do; infinite where nothing is held or owed."""
@@ -104,36 +132,38 @@ class State:
         return min([*ends, *owed], default=inf)
 
 
+Event = Command | Written | None
 Step = tuple[State, tuple[Lock | Restore | Answer, ...]]
 
 
-def step(
-    state: State, event: Command | Written | None, now_s: float, refused: Mapping[str, str]
-) -> Step:
+def step(state: State, event: Event, now_s: float, refused: Mapping[str, str]) -> Step:
     """One event, or None for time alone; `refused` is what bounds and device say to it.
 
     Effects come in the order in which to perform them.
     """
     over = [u for u, gpu in state.gpus.items() if gpu.lease and now_s >= gpu.lease.expires_s]
-    state = _end(state, over, "lease_expired", now_s)
+    state = _end(state, over, "lease_expired", now_s, state.spread_s)
     effects: tuple[Lock | Restore | Answer, ...] = ()
     if isinstance(event, Written):
         state = _written(state, event, now_s)
     elif event is not None and event.op == END:
         state = _end(state, event.clocks_mhz, event.cause, now_s)
     elif event is not None:
-        act = {APPLY: _apply, RENEW: _renew, CLEAR: _clear}[event.op]
+        act = {APPLY: _apply, RENEW: _renew, CLEAR: _clear, YIELD: _yield}[event.op]
         state, effects = act(state, event, now_s, refused)
     owed = [(uuid, gpu.owed) for uuid, gpu in state.gpus.items() if gpu.owed]
     return state, (*(Restore(u, o.cause) for u, o in owed if now_s >= o.due_s), *effects)
 
 
-def _end(state: State, uuids: Iterable[str], cause: str, now_s: float) -> State:
+def _end(
+    state: State, uuids: Iterable[str], cause: str, now_s: float, spread_s: float = 0.0
+) -> State:
     ended = {}
     for uuid in uuids:
         gpu = state.gpu(uuid)
         failures = gpu.owed.failures if gpu.owed else 0
-        ended[uuid] = replace(gpu, lease=None, owed=Owed(cause, failures, now_s))
+        due_s = now_s + spread_s * crc32(uuid.encode()) / 2**32
+        ended[uuid] = replace(gpu, lease=None, owed=Owed(cause, failures, due_s))
     return state.having(ended)
 
 
@@ -151,24 +181,27 @@ def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str
     leases: dict[str, Gpu] = {}
     locks: list[Lock] = []
     for uuid, wanted in event.clocks_mhz.items():
-        gpu = state.gpu(uuid)
-        reasons[uuid] = _outdated(state, gpu, event, wanted) or refused.get(uuid, "")
-        if gpu.owed and not reasons[uuid]:
+        gpu, power_mw = state.gpu(uuid), event.power_mw.get(uuid, 0)
+        numbers = (event.job, event.epoch, event.generation, wanted, now_s + event.ttl_s)
+        lease = Lease(*numbers, power_mw)
+        reasons[uuid] = _outdated(state, gpu, event, lease) or refused.get(uuid, "")
+        if gpu.owed and not reasons[uuid] and (gpu.owed.failures or gpu.owed.due_s <= now_s):
             reasons[uuid] = f"its restore ({gpu.owed.cause}) is still owed"
-        before = gpu.lease.clocks_mhz if gpu.lease else None
-        lease = Lease(event.job, event.epoch, event.generation, wanted, now_s + event.ttl_s)
+        # A restore that is only spread out has not begun: the old knobs are still in force.
+        held = gpu.lease or (gpu.last if gpu.owed else None)
+        before = held.knobs if held else NONE
         leases[uuid] = Gpu(lease, last=lease)
-        if wanted != before:
-            locks.append(Lock(uuid, wanted, before))
+        if lease.knobs != before:
+            locks.append(Lock(uuid, lease.knobs, before))
     if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
         also = f"nothing was changed, because {bad} was refused"
         return state, tuple(Answer(uuid, False, why or also) for uuid, why in reasons.items())
     # Critical stages go up before others come down, or the job is slow for a moment.
-    locks.sort(key=lambda lock: not lock.before_mhz or lock.clocks_mhz[1] <= lock.before_mhz[1])
+    locks.sort(key=lambda lock: not lock.before[1] or 0 < lock.wanted[1] <= lock.before[1])
     return state.having(leases, event.epoch), (*locks, *(Answer(uuid, True) for uuid in reasons))
 
 
-def _outdated(state: State, gpu: Gpu, event: Command, wanted: tuple[int, int]) -> str:
+def _outdated(state: State, gpu: Gpu, event: Command, wanted: Lease) -> str:
     asked, last = (event.epoch, event.generation), gpu.last
     if event.epoch < state.epoch_seen:
         return f"epoch {event.epoch} is older than {state.epoch_seen}"
@@ -176,7 +209,7 @@ def _outdated(state: State, gpu: Gpu, event: Command, wanted: tuple[int, int]) -
         return ""
     if asked < (last.epoch, last.generation):
         return f"generation {event.generation} is older than {last.generation}"
-    if (event.job, wanted) != (last.job or event.job, last.clocks_mhz):
+    if (event.job, wanted.knobs) != (last.job or event.job, last.knobs):
         return f"generation {event.generation} came before, with other content"
     return ""
 
@@ -196,8 +229,7 @@ def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str
         if not reason:
             lease = replace(gpu.lease, epoch=event.epoch, expires_s=now_s + event.ttl_s)
             leases[uuid] = Gpu(lease, last=lease)
-    if not answers:
-        answers = [Answer("", False, f"job {event.job} holds no lease here")]
+    answers = answers or [Answer("", False, f"job {event.job} holds no lease here")]
     return state.having(leases, event.epoch if leases else 0), tuple(answers)
 
 
@@ -215,3 +247,13 @@ def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> 
     over = [u for u, answer in answers.items() if answer.accepted]
     over = [u for u in over if state.gpu(u).lease or state.gpu(u).owed]
     return _end(state.having({}, event.epoch), over, event.cause, now_s), tuple(answers.values())
+
+
+def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Step:
+    gpus = {uuid: state.gpu(uuid) for uuid in event.clocks_mhz}
+    held = {u: gpu for u, gpu in gpus.items() if gpu.lease and not gpu.owed}
+    # A newer order has been written over what was seen.
+    held = {u: gpu for u, gpu in held.items() if gpu.lease and gpu.lease.is_of(event)}
+    answers = [Answer(u, u in held, "" if u in held else "no lease to yield") for u in gpus]
+    given = {uuid: replace(gpu, lease=None) for uuid, gpu in held.items()}
+    return state.having(given), tuple(answers)

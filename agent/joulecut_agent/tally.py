@@ -3,6 +3,7 @@
 import threading
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 
 KEYS_MAX = 1024  # of one counter; labels are words of ours or of the driver, never of a job
 BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)  # a read to a hang
@@ -26,13 +27,14 @@ class Tally:
         with self._lock:
             return sorted(self._counts.get(name, Counter()).items())
 
-    def time(self, call: str, seconds: float) -> None:
+    def time(self, durations_s: Iterable[tuple[str, float]]) -> None:
         with self._lock:
-            if call not in self._durations and len(self._durations) >= KEYS_MAX:
-                return
-            buckets, total = self._durations.get(call, ([0] * (len(BUCKETS_S) + 1), 0.0))
-            buckets[bisect_left(BUCKETS_S, seconds)] += 1
-            self._durations[call] = (buckets, total + seconds)
+            for call, seconds in durations_s:
+                if call not in self._durations and len(self._durations) >= KEYS_MAX:
+                    continue
+                buckets, total_s = self._durations.get(call, ([0] * (len(BUCKETS_S) + 1), 0.0))
+                buckets[bisect_left(BUCKETS_S, seconds)] += 1
+                self._durations[call] = (buckets, total_s + seconds)
 
     def durations(self) -> list[tuple[str, list[int], float]]:
         """Call, counts by bucket (the last is above all bounds, none is cumulative), sum."""

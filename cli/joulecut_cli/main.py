@@ -18,11 +18,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policy": ("joulecut_cli.policy", "check a policy file"),
     "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
     "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
+    "clear": ("joulecut_cli.clear", "give the GPUs of a node back now"),
+    "release": ("joulecut_cli.release", "drop every device handle of a node for a while"),
+    "resume": ("joulecut_cli.resume", "end a release window of a node"),
     "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
     "study": ("joulecut_cli.study.command", "decoder layers over clocks: sweep, report, fit"),
 }
 
-NOT_YET = ("pause", "resume", "restore", "report", "audit")
+NOT_YET = ("pause", "restore", "report", "audit")
 
 
 def main() -> int:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_wire.document import Document, KeyPath, load
+from joulecut_wire.tls import TlsFiles
 
-KEYS = ("agents", "policy", "store", "listen", "interval_s", "lease")
+KEYS = ("agents", "policy", "store", "listen", "interval_s", "lease", "tls", "web_config")
+TLS_KEYS = ("cert", "key", "ca", "server_name")
 STORE_PREFIX = "sqlite:///"
 HTTP_DEFAULT = "127.0.0.1:9440"
 INTERVAL_S_DEFAULT = 5.0
@@ -20,7 +22,9 @@ INTERVAL_S_MAX = 300.0  # a lease is three of them, and nobody should wait longe
 TTL_S_MIN = 0.5  # a heartbeat every sixth of a second is what an event loop keeps
 TTL_S_MAX = 3600.0
 AGENTS_MAX = 4096
-LOOPBACK = "localhost or a loopback address, as nothing is encrypted or authenticated yet"
+LOOPBACK = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
+PROTECTED = "localhost or a loopback address; anything else needs a web_config with TLS"
+SOCKET = "unix:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,9 @@ class Config:
     http: tuple[str, int]
     interval_s: float
     ttl_s: float | None
+    tls: TlsFiles | None = None  # for agents: all of them then, so that none is met in plain text
+    server_name: str = ""  # that every agent's certificate must hold, instead of its address
+    web_config: Path | None = None
 
 
 def read(path: Path) -> Config:
@@ -55,14 +62,36 @@ def read(path: Path) -> Config:
     ttl_s = None
     if "ttl_s" in lease:
         ttl_s = _number(document, ("lease", "ttl_s"), lease["ttl_s"], TTL_S_MIN, TTL_S_MAX)
+    tls, server_name = _tls(document, data, base)
+    web_config = None
+    if "web_config" in data:
+        web_config = base / _text(document, ("web_config",), data["web_config"])
+    http = _address(document, ("listen", "http"), listen.get("http", HTTP_DEFAULT), port_min=0)
+    if web_config is None and not _is_loopback(http[0]):
+        raise document.bad(("listen", "http"), f"{http[0]} without encryption", PROTECTED)
     return Config(
-        agents=_agents(document, data["agents"]),
+        agents=_agents(document, data["agents"], encrypted=tls is not None),
         policy=base / _text(document, ("policy",), data["policy"]),
         store=_store(document, data["store"], base),
-        http=_address(document, ("listen", "http"), listen.get("http", HTTP_DEFAULT), port_min=0),
+        http=http,
         interval_s=interval_s,
         ttl_s=ttl_s,
+        tls=tls,
+        server_name=server_name,
+        web_config=web_config,
     )
+
+
+def _tls(document: Document, data: dict[str, Any], base: Path) -> tuple[TlsFiles | None, str]:
+    if "tls" not in data:
+        return None, ""
+    given = _mapping(document, ("tls",), data["tls"], TLS_KEYS)
+    for word in ("cert", "key", "ca"):
+        if word not in given:
+            raise document.bad(("tls",), f"key {word} is missing", ", ".join(TLS_KEYS))
+    cert, key, ca = (base / _text(document, ("tls", k), given[k]) for k in ("cert", "key", "ca"))
+    name = given.get("server_name")
+    return TlsFiles(cert, key, ca), _text(document, ("tls", "server_name"), name) if name else ""
 
 
 def _mapping(
@@ -89,13 +118,18 @@ def _number(document: Document, path: KeyPath, value: Any, low: float, high: flo
     return float(value)
 
 
-def _agents(document: Document, value: Any) -> tuple[str, ...]:
+def _agents(document: Document, value: Any, *, encrypted: bool) -> tuple[str, ...]:
     if not isinstance(value, list) or not 0 < len(value) <= AGENTS_MAX:
         raise document.bad(("agents",), "not a list", f"1 to {AGENTS_MAX} of host:port")
     agents: list[str] = []
     for i, item in enumerate(value):
-        host, port = _address(document, ("agents", i), item, port_min=1)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if isinstance(item, str) and item.startswith(SOCKET) and item != SOCKET:
+            address = item
+        else:
+            host, port = _address(document, ("agents", i), item, port_min=1)
+            if not encrypted and not _is_loopback(host):
+                raise document.bad(("agents", i), f"{host} without encryption", LOOPBACK)
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if address in agents:
             raise document.bad(("agents", i), f"{address} is given twice", "one of each")
         agents.append(address)
@@ -113,14 +147,16 @@ def _address(document: Document, path: KeyPath, value: Any, *, port_min: int) ->
         or not port_min <= int(port) <= 65_535
     ):
         raise document.bad(path, f"{text!r}", f"host:port, port {port_min} to 65535")
-    if host != "localhost":
-        try:
-            loopback = ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            loopback = False
-        if not loopback:
-            raise document.bad(path, f"{host} is not available yet", LOOPBACK)
     return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _store(document: Document, value: Any, base: Path) -> str:

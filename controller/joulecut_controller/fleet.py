@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -18,6 +18,7 @@ from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, GpuSnapshot, NodeDescription, Result, WatchTick
+from joulecut_wire.tls import Pem, Rotating
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1.agent_pb2_grpc import AgentServiceStub
 
@@ -35,6 +36,13 @@ SILENCE_S_MIN = 5.0
 DESCRIBE_EVERY_S = 30.0  # what may change without a reconnect: controllable, epoch seen
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
 MESSAGE_BYTES_MAX = 64 << 20  # a thousand reports a tick are a tenth of a megabyte
+ROTATION_LOOK_S = 2.0  # certificates live for hours at least
+OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_http_proxy", 0),  # agents are reached directly, whatever the shell says
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+)
 
 
 @dataclass(slots=True)
@@ -53,7 +61,8 @@ class _Agent:
 class GrpcFleet:
     """The agents at these addresses (host:port). `watch_s` is how often they send; a command
     that is not answered within `deadline_s` counts as refused, a stream that brings nothing
-    for `silence_s` is taken up anew.
+    for `silence_s` is taken up anew. With `tls` every agent is met in TLS, and has to be in its
+    certificate what its address says, or `server_name`.
     """
 
     def __init__(
@@ -63,7 +72,13 @@ class GrpcFleet:
         watch_s: float,
         deadline_s: float = COMMAND_DEADLINE_S,
         silence_s: float = SILENCE_S_MIN,
+        tls: Rotating[Pem] | None = None,
+        server_name: str = "",
     ) -> None:
+        self._tls = tls
+        self._server_name = server_name
+        self._pem: Pem | None = None  # what the channels were opened with
+        self._retired: list[grpc.aio.Channel] = []  # opened with older ones
         self._watch_s = watch_s
         self._deadline_s = deadline_s
         self._silence_s = max(silence_s, SILENCE_INTERVALS * watch_s)
@@ -75,22 +90,50 @@ class GrpcFleet:
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
-        options = (
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.enable_http_proxy", 0),  # agents are reached directly, whatever the shell says
-            ("grpc.initial_reconnect_backoff_ms", 200),
-            ("grpc.max_reconnect_backoff_ms", 2000),
-        )
+        self._pem = self._tls.current() if self._tls else None
         for address, agent in self._agents.items():
-            channel = grpc.aio.insecure_channel(address, options=options)
-            self._channels[address] = channel
-            self._stubs[address] = cast("AgentServiceAsyncStub", AgentServiceStub(channel))
+            self._open(address)
             self._tasks.append(asyncio.create_task(self._follow(agent), name=f"watch {address}"))
+        if self._tls:
+            self._tasks.append(asyncio.create_task(self._rotate(self._tls), name="certificates"))
+
+    def _open(self, address: str) -> None:
+        options: list[tuple[str, Any]] = list(OPTIONS)
+        if self._pem is None or address.startswith("unix:"):
+            channel = grpc.aio.insecure_channel(address, options=options)
+        else:
+            if self._server_name:
+                options.append(("grpc.ssl_target_name_override", self._server_name))
+            pem = self._pem
+            credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+            channel = grpc.aio.secure_channel(address, credentials, options=options)
+        self._channels[address] = channel
+        self._stubs[address] = cast("AgentServiceAsyncStub", AgentServiceStub(channel))
+
+    async def _rotate(self, tls: Rotating[Pem]) -> None:
+        """New channels with new certificates; calls under way end on the old ones."""
+        while True:
+            await asyncio.sleep(ROTATION_LOOK_S)
+            pem = await asyncio.to_thread(tls.current)
+            if pem is self._pem:
+                continue
+            self._pem, old = pem, dict(self._channels)
+            for address in self._agents:
+                self._open(address)
+            self._retired.extend(old.values())
+            # By then every stream has moved on, and every command has had its whole deadline.
+            await asyncio.sleep(self._silence_s + self._deadline_s)
+            await self._close_retired()
+
+    async def _close_retired(self) -> None:
+        retired, self._retired = self._retired, []
+        await asyncio.gather(*(channel.close() for channel in retired))
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._close_retired()
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
     async def described(self, limit_s: float) -> bool:
@@ -165,13 +208,16 @@ class GrpcFleet:
         """Describe, then watch, again and again."""
         backoff_s = BACKOFF_S_MIN
         while True:
+            stub = self._stubs[agent.address]
             try:
                 await self._describe(agent)
-                async for tick, arrived_s in self._ticks(agent):
+                async for tick, arrived_s in self._ticks(agent, stub):
                     self._take(agent, tick, arrived_s)
                     backoff_s = BACKOFF_S_MIN
                     if agent.asked.is_set() or arrived_s - agent.described_s > DESCRIBE_EVERY_S:
                         await self._describe(agent)
+                if stub is not self._stubs[agent.address]:
+                    continue  # only the certificates changed: the agent is not lost
                 agent.error = "the stream ended"
             except grpc.aio.AioRpcError as error:
                 agent.error = _said(error)
@@ -191,10 +237,13 @@ class GrpcFleet:
         for gone in [uuid for uuid in agent.snapshots if uuid not in known]:
             del agent.snapshots[gone]
 
-    async def _ticks(self, agent: _Agent) -> AsyncIterator[tuple[WatchTick, float]]:
-        call = self._stubs[agent.address].Watch(pb.WatchRequest(interval_s=self._watch_s))
+    async def _ticks(
+        self, agent: _Agent, stub: "AgentServiceAsyncStub"
+    ) -> AsyncIterator[tuple[WatchTick, float]]:
+        """Until the stream ends, or another stub has taken its place."""
+        call = stub.Watch(pb.WatchRequest(interval_s=self._watch_s))
         try:
-            while True:
+            while stub is self._stubs[agent.address]:
                 message = await asyncio.wait_for(call.read(), self._silence_s)
                 if not isinstance(message, pb.WatchResponse):  # grpc.aio.EOF
                     return

@@ -29,11 +29,14 @@ from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.telemetry import BoardCollector
 from joulecut_controller.web.app import build
+from joulecut_controller.web.guard import is_loopback
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_controller.workload import Granularity
 from joulecut_wire.command import FINE
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.tls import rotating
+from joulecut_wire.web_config import WebConfig
 
 NAME = "joulecut-controller"
 # Agents that do not answer by then are looked for on; only their epochs are not known yet,
@@ -63,12 +66,15 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing read yet that could be stale
+    tls = rotating(config.tls, _log) if config.tls else None
     publisher, face = Publisher(), _Face()
     # First, since it can fail: a controller without a page must not take a term.
-    server = Server(build(publisher, metrics_text=face.metrics_text), *config.http)
+    web = _protection(config)
+    app = build(publisher, metrics_text=face.metrics_text, web=web)
+    server = Server(app, *config.http, web)
     await server.start()
     watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
-    fleet = GrpcFleet(config.agents, watch_s=watch_s)
+    fleet = GrpcFleet(config.agents, watch_s=watch_s, tls=tls, server_name=config.server_name)
     await fleet.start()
     warming = Warming()
     warmed = asyncio.create_task(warming.run(), name="warm-up")
@@ -96,8 +102,8 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         )
         face.show(reconciler)
         loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
-        address = server.url.removeprefix("http://")
-        _say(f"{NAME} ready http={address} epoch={reconciler.epoch}")
+        scheme, _, address = server.url.partition("://")
+        _say(f"{NAME} ready {scheme}={address} epoch={reconciler.epoch}")
         await _lead(config, reconciler, publisher, stopping)
     finally:
         warmed.cancel()
@@ -109,6 +115,18 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
 
 def _keep(problem: Problem, granularity: Granularity) -> Kept:
     return Kept(prepared(problem, granularity))
+
+
+def _protection(config: Config) -> WebConfig | None:
+    """Raises BadInput where the page would be open to a network."""
+    web = WebConfig(config.web_config, _log) if config.web_config else None
+    if not is_loopback(config.http[0]):
+        if web is None or web.context() is None:
+            allowed = "a loopback address, or TLS by web_config"
+            raise BadInput("listen.http", f"{config.http[0]} without encryption", allowed)
+        if not web.authenticates:
+            _log("warning: the page asks nobody who he is; see client_auth_type, basic_auth_users")
+    return web
 
 
 class _Face:

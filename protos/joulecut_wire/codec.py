@@ -35,9 +35,13 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
                 controllable=gpu.controllable,
                 reason=gpu.reason,
                 min_dwell_s=gpu.min_dwell_s,
+                power_controllable=gpu.power_controllable,
+                set_latency_p95_s=gpu.set_latency_p95_s,
             )
             for gpu in node.gpus
         ],
+        stopped=node.stopped,
+        roles=node.roles,
     )
 
 
@@ -62,9 +66,13 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
                 controllable=gpu.controllable,
                 reason=gpu.reason,
                 min_dwell_s=gpu.min_dwell_s,
+                power_controllable=gpu.power_controllable,
+                set_latency_p95_s=gpu.set_latency_p95_s,
             )
             for gpu in msg.gpus
         ),
+        stopped=msg.stopped,
+        roles=tuple(msg.roles),
     )
 
 
@@ -92,8 +100,16 @@ def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
             clock_min_mhz=lease.clock_min_mhz,
             clock_max_mhz=lease.clock_max_mhz,
             expires_in_s=lease.expires_in_s,
+            power_limit_mw=_mw(lease.power_limit_w),
         ),
+        drift=gpu.drift,
+        stands_back_s=gpu.stands_back_s,
+        slow_reason=gpu.slow_reason,
     )
+
+
+def _limit_w(msg: pb.Lease | pb.Setting) -> float | None:
+    return msg.power_limit_mw / _MW_PER_W if msg.HasField("power_limit_mw") else None
 
 
 def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
@@ -124,9 +140,13 @@ def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
             clock_min_mhz=lease.clock_min_mhz,
             clock_max_mhz=lease.clock_max_mhz,
             expires_in_s=lease.expires_in_s,
+            power_limit_w=_limit_w(lease),
         )
         if msg.HasField("lease")
         else None,
+        drift=msg.drift,
+        stands_back_s=msg.stands_back_s,
+        slow_reason=msg.slow_reason,
     )
 
 
@@ -151,6 +171,18 @@ def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
             for report in tick.reports
         ],
         reports_dropped=tick.reports_dropped,
+        allocations=[
+            pb.Allocation(
+                uuid=one.uuid,
+                job=one.job,
+                namespace=one.namespace,
+                pod=one.pod,
+                source=one.source,
+                labels=one.labels,
+            )
+            for one in tick.allocations
+        ],
+        stopped=tick.stopped,
     )
 
 
@@ -177,6 +209,18 @@ def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
             for report in msg.reports
         ),
         reports_dropped=msg.reports_dropped,
+        allocations=tuple(
+            m.Allocation(
+                uuid=one.uuid,
+                job=one.job,
+                namespace=one.namespace,
+                pod=one.pod,
+                source=one.source,
+                labels=dict(one.labels),
+            )
+            for one in msg.allocations
+        ),
+        stopped=msg.stopped,
     )
 
 
@@ -191,6 +235,7 @@ def encode_command(command: m.Command) -> pb.ApplyRequest:
                 uuid=setting.uuid,
                 clock_min_mhz=setting.clock_min_mhz,
                 clock_max_mhz=setting.clock_max_mhz,
+                power_limit_mw=_mw(setting.power_limit_w),
             )
             for setting in command.settings
         ],
@@ -209,6 +254,7 @@ def decode_command(msg: pb.ApplyRequest) -> m.Command:
                 uuid=setting.uuid,
                 clock_min_mhz=setting.clock_min_mhz,
                 clock_max_mhz=setting.clock_max_mhz,
+                power_limit_w=_limit_w(setting),
             )
             for setting in msg.settings
         ),

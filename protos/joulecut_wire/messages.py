@@ -4,7 +4,8 @@
 about gRPC. Absence is `None`: a field the device cannot give is never zero.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class GpuDescription:
     controllable: bool = False
     reason: str = ""  # why it is not controllable; empty where it is
     min_dwell_s: float = 0.0
+    power_controllable: bool = False
+    set_latency_p95_s: float = 0.0  # from order to clock seen, measured; 0 where not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class NodeDescription:
     epoch_seen: int
     ttl_max_s: float
     gpus: tuple[GpuDescription, ...]
+    stopped: str = ""  # why no command is taken on this node now
+    roles: tuple[str, ...] = ()  # what the caller may do here
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Lease:
     clock_min_mhz: int
     clock_max_mhz: int
     expires_in_s: float
+    power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,12 @@ class GpuSnapshot:
     power_limit_enforced_w: float | None = None
     event_reasons: tuple[str, ...] = ()
     lease: Lease | None = None
+    drift: str = ""  # why the device does not show what was asked
+    stands_back_s: float = 0.0  # no command is taken so long: somebody else sets the clocks
+    slow_reason: str = ""  # why it is slow without our doing
+    persistence: bool | None = None  # the driver's persistence mode; stays on the node
+    process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
+    mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,18 @@ class IterationReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Allocation:
+    """Whose a GPU is. `labels` are those of its pod or job, for a policy to match."""
+
+    uuid: str
+    job: str
+    namespace: str = ""
+    pod: str = ""
+    source: str = ""  # kubernetes, slurm, process or report
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class WatchTick:
     """One message of the `Watch` stream: a snapshot's age, its GPUs, the reports since."""
 
@@ -108,6 +132,8 @@ class WatchTick:
     gpus: tuple[GpuSnapshot, ...]
     reports: tuple[IterationReport, ...] = ()
     reports_dropped: int = 0
+    allocations: tuple[Allocation, ...] = ()
+    stopped: str = ""  # why no command is taken on this node now
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +141,13 @@ class Setting:
     """A clock range asked for one GPU; `clock_min_mhz` 0 means the device's lowest.
 
     A range and not a point: a GPU that has nothing to do may then still fall to idle clocks.
+    `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit.
     """
 
     uuid: str
     clock_max_mhz: int
     clock_min_mhz: int = 0
+    power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

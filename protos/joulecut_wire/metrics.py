@@ -39,7 +39,7 @@ def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
 # -- agent ---------------------------------------------------------------------------------
 GPU_ENERGY = _counter("gpu_energy_joules_total", ("uuid",), "Board energy from the device's own counter, since driver load.")
 GPU_POWER = _gauge("gpu_power_watts", ("uuid", "kind"), "Power draw: kind average (the driver's window) or instant.")
-GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limits: kind enforced, default, min or max.")
+GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limits: kind enforced, default, min, max, or requested (by us).")
 GPU_CLOCK = _gauge("gpu_clock_hertz", ("uuid", "domain"), "Clock the device shows now: domain sm or memory.")
 GPU_CLOCK_LIMIT = _gauge("gpu_clock_limit_hertz", ("uuid", "bound"), "Clock range we asked for; absent for a GPU without a lock.")
 GPU_CLOCK_EVENT = _gauge("gpu_clock_event_active", ("uuid", "reason"), "1 while the device names this reason for its clock.")
@@ -47,15 +47,29 @@ GPU_UTILIZATION = _gauge("gpu_utilization_ratio", ("uuid", "engine"), "Share of 
 GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", ("uuid", "sensor"), "Temperature by sensor.")
 GPU_MEMORY_USED = _gauge("gpu_memory_used_bytes", ("uuid",), "Device memory in use.")
 GPU_INFO = Metric("gpu_info", "info", ("uuid", "index", "model", "controllable", "reason"), "What a GPU is called, and whether it may be controlled here.")
-GPU_ALLOCATION_INFO = Metric("gpu_allocation_info", "info", ("uuid", "job", "namespace", "pod", "source"), "Which job a GPU works for; one series a GPU.")
-JOB_ENERGY = _counter("job_energy_joules_total", ("job",), "Energy of a job's GPUs on this node, from their counters.")
+GPU_ALLOCATION_INFO = Metric("gpu_allocation_info", "info", ("uuid", "job", "namespace", "pod", "source"), "Whose a GPU is: one series a GPU; job shared for several owners, and source none where nobody holds it.")
+JOB_ENERGY = _counter("job_energy_joules_total", ("job",), "Energy of a job's GPUs on this node while it alone held them, from their counters.")
+JOB_ENERGY_ESTIMATED = _counter("job_energy_estimated_joules_total", ("job",), "Energy of GPUs while several jobs held them: equal shares of what the counter showed, an estimate.")
+GPU_IDLE_ENERGY = _counter("gpu_idle_energy_joules_total", ("uuid",), "Board energy while no job was known to hold the GPU; with both job energies it adds up to the boards.")
+DRIVER_UNRESPONSIVE = _gauge("driver_unresponsive", ("uuid",), "1 while calls about a GPU do not return and it is left alone; uuid is empty for the whole driver.")
 CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU settings by operation (apply, renew, clear) and result.")
 CONTROL_LEASE_EXPIRES = _gauge("control_lease_expires_timestamp_seconds", ("uuid",), "Unix time at which a GPU's lease ends; absent without a lease.")
 CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show what was asked, by cause.")
 CONTROL_RESTORES = _counter("control_restores_total", ("uuid", "cause"), "Times a GPU was put back to its default, by cause.")
+CONTROL_STOPPED = _gauge("control_stopped", (), "1 while no command is taken on this node: its stop file, or a release window.")
+AGENT_RELEASED = _gauge("agent_released", (), "1 inside a release window: every device handle is dropped, nothing is read.")
+ACCESS_DENIED = _counter("access_denied_total", ("role",), "Calls refused because the caller has not this role.")
+AUDIT_LOST = _counter("audit_lines_lost_total", (), "Lines of the audit trail that could not be written; the commands went on.")
+GPU_DRIFT = _gauge("gpu_drift_active", ("uuid", "cause"), "1 while a GPU does not show what was asked, or its lease was given up for it.")
+GPU_STANDS_BACK = _gauge("gpu_stands_back_seconds", ("uuid",), "How long no command is taken, because somebody else sets this GPU.")
+GPU_SLOW = _gauge("gpu_slow_active", ("uuid", "reason"), "1 while a busy GPU is slower than asked without our doing, by reason.")
+GPU_INTENT_INFO = Metric("gpu_intent_info", "info", ("uuid", "job", "reason", "until", "max_slowdown"), "A GPU that is slow on purpose: the hour by which its lease ends unless renewed, and the most it loses.")
+GPU_SET_LATENCY = _gauge("gpu_set_latency_p95_seconds", ("uuid",), "From an order to the clock being seen, measured, 95th percentile; absent until seen.")
 NVML_CALL_DURATION = Metric("nvml_call_duration_seconds", "histogram", ("call",), "Duration of device calls.")
 NVML_ERRORS = _counter("nvml_errors_total", ("code",), "Failed device calls by error code.")
 REPORTS = _counter("job_reports_total", ("result",), "Job datagrams by result: accepted, refused, dropped.")
+REPORTS_REFUSED = _counter("job_reports_refused_total", ("reason",), "Job datagrams not taken: unknown_gpu, mark, not_owner, unverified (whose it is cannot be seen), taken.")
+GPU_OWNERS = _gauge("gpu_owners", ("uuid",), "How many owners a shared GPU has; absent for one or none.")
 COLLECT_SUCCESS = _gauge("collect_success", (), "1 if the last sampling tick read every GPU.")
 COLLECT_TIMESTAMP = _gauge("collect_timestamp_seconds", (), "Unix time of the last sampling tick.")
 KEEPER_UP = _gauge("keeper_up", (), "1 while the keeper answers; absent where none is wanted.")
@@ -85,8 +99,10 @@ RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: conn
 AGENT: tuple[Metric, ...] = (
     GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
     GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
-    CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, NVML_CALL_DURATION,
-    NVML_ERRORS, REPORTS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
+    JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, DRIVER_UNRESPONSIVE,
+    ACCESS_DENIED, AUDIT_LOST, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STOPPED,
+    AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY,
+    NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
 )  # fmt: skip
 
 CONTROLLER: tuple[Metric, ...] = (

@@ -149,6 +149,14 @@ class StateFile:
 
         self._change(index, write)
 
+    def set_power_limit(self, index: int, limit_mw: int) -> None:
+        """The board's power limit; 0 is the driver's default."""
+
+        def write(card: Card) -> Card:
+            return replace(card, power_limit_mw=limit_mw, writes=card.writes + 1)
+
+        self._change(index, write)
+
     def set_load(self, index: int, ratio: float) -> None:
         """A steady load without a job; 0 is idle, 1 a dense kernel."""
         self._change(index, lambda card: replace(card, load_ratio=ratio))

@@ -5,14 +5,15 @@ no import runs from agent to simulator. Standard library only: an agent stays li
 """
 
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
-from joulecut_agent.ports.reader import DeviceReader, Reading
-from joulecut_agent.ports.writer import ClockWriter
+from joulecut_agent.ports.reader import Burst, DeviceReader, Reading, untold
+from joulecut_agent.ports.writer import DeviceWriter
 from joulecut_sim.card import StateFile
-from joulecut_sim.physics import clock_mhz, power_shown_w, work_at
+from joulecut_sim.physics import Card, clock_mhz, power_limit_w, power_shown_w, work_at
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
@@ -20,6 +21,7 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot
 # (arXiv 2502.20075 measures a wide spread by target clock).
 SET_LATENCY_S = 0.05
 LATENCY_S_MAX = 10.0
+SAMPLE_STEP_S, SAMPLES_MAX = 0.02, 128  # the fastest power samples of a driver, and its buffer
 
 _OPTIONS = ("state", "cards", "sku", "node", "set_latency_s", "permission")
 
@@ -29,8 +31,13 @@ class SimulatedReader:
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
+        self._seen_s: dict[int, float] = {}  # the newest sample told of each GPU
 
-    def describe(self) -> tuple[GpuDescription, ...]:
+    def describe(
+        self,
+        leave_out: Collection[int] = (),  # noqa: ARG002 -- a file does not hang
+        step: Callable[[int], None] = untold,  # noqa: ARG002
+    ) -> tuple[GpuDescription, ...]:
         state, sku = self._state, self._state.sku
         return tuple(
             GpuDescription(
@@ -47,18 +54,40 @@ class SimulatedReader:
             for index in range(state.cards)
         )
 
-    def read(self) -> tuple[Reading, ...]:
-        return tuple(map(self._read, range(self._state.cards)))
+    def read(
+        self,
+        leave_out: Collection[int] = (),
+        step: Callable[[int], None] = untold,  # noqa: ARG002
+    ) -> tuple[Reading, ...]:
+        wanted = (index for index in range(self._state.cards) if index not in leave_out)
+        return tuple(map(self._read, wanted))
+
+    def burst(self, index: int) -> Burst:
+        """Power, utilisation and clock each SAMPLE_STEP_S; these cards have no links to count."""
+        state, sku = self._state, self._state.sku
+        card, moment_s = state.now(index)
+        if card.lost:
+            raise Gone("gpu_is_lost", f"GPU {index} fell off the bus")
+        unix_s = time.time() - moment_s
+        newest = int(moment_s / SAMPLE_STEP_S)
+        seen = round(self._seen_s.get(index, 0.0) / SAMPLE_STEP_S)
+        steps = range(max(seen, newest - SAMPLES_MAX) + 1, newest + 1)
+        times_s = [step * SAMPLE_STEP_S for step in steps]
+        self._seen_s[index] = newest * SAMPLE_STEP_S
+        return Burst(
+            power_w=tuple((unix_s + at, power_shown_w(sku, card, at)) for at in times_s),
+            utilization_ratio=tuple((unix_s + at, _busy_ratio(card, at)) for at in times_s),
+            clock_sm_mhz=tuple((unix_s + at, float(clock_mhz(sku, card, at))) for at in times_s),
+        )
 
     def _read(self, index: int) -> Reading:
-        began = time.perf_counter()
+        began, taken_at_s = time.perf_counter(), time.monotonic()
         state, sku = self._state, self._state.sku
         uuid = state.uuid(index)
         card, moment_s = state.now(index)
         if card.lost:
             return Reading(uuid, None, Gone("gpu_is_lost", f"GPU {index} fell off the bus"))
-        work = work_at(card, moment_s)
-        busy = work.utilization if work else min(1.0, card.load_ratio)
+        busy = _busy_ratio(card, moment_s)
         clock = clock_mhz(sku, card, moment_s)
         snapshot = GpuSnapshot(
             uuid=uuid,
@@ -71,10 +100,11 @@ class SimulatedReader:
             utilization_gpu_ratio=busy,
             utilization_memory_ratio=0.5 * busy,  # assumed: half of it moves data
             memory_used_bytes=card.memory_used_bytes,
-            power_limit_enforced_w=sku.power_limit_w,
+            power_limit_enforced_w=power_limit_w(sku, card),
             event_reasons=self._reasons(index, clock, busy, moment_s),
         )
-        return Reading(uuid, snapshot, None, (("read", time.perf_counter() - began),))
+        cost = (("read", time.perf_counter() - began),)
+        return Reading(uuid, snapshot, None, cost, taken_at_s)
 
     def _reasons(self, index: int, clock: int, busy: float, moment_s: float) -> tuple[str, ...]:
         if busy <= 0.0:
@@ -85,6 +115,11 @@ class SimulatedReader:
 
     def close(self) -> None:
         self._state.close()
+
+
+def _busy_ratio(card: Card, when_s: float) -> float:
+    work = work_at(card, when_s)
+    return work.utilization if work else min(1.0, card.load_ratio)
 
 
 class SimulatedWriter:
@@ -120,6 +155,18 @@ class SimulatedWriter:
     def reset(self, uuid: str) -> None:
         self._state.set_lock(self._usable(uuid), 0, 0, self._latency_s)
 
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        index, sku = self._usable(uuid), self._state.sku
+        limits_w = (sku.power_limit_min_w, sku.power_limit_max_w)
+        now_w = power_limit_w(sku, self._state.card(index))
+        return round(limits_w[0] * 1000), round(limits_w[1] * 1000), round(now_w * 1000)
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        low_mw, high_mw, _ = self.power_limits_mw(uuid)
+        if not low_mw <= limit_mw <= high_mw:
+            raise Unsupported("invalid_argument", f"{limit_mw / 1000:g} W on GPU {uuid}")
+        self._state.set_power_limit(self._usable(uuid), limit_mw)
+
     def close(self) -> None:
         self._state.close()
 
@@ -141,7 +188,7 @@ class SimulatedBackend:
         _checked(options)
         return SimulatedReader(_state(options, state_dir))
 
-    def open_writer(self, options: dict[str, Any], state_dir: str) -> ClockWriter:
+    def open_writer(self, options: dict[str, Any], state_dir: str) -> DeviceWriter:
         latency_s, permitted = _checked(options)
         return SimulatedWriter(_state(options, state_dir), latency_s, permitted)
 

@@ -57,7 +57,8 @@ class Card:
     memory_used_bytes: int = 0
     lost: bool = False
     mig: bool = False
-    writes: int = 0  # locks and resets accepted so far
+    writes: int = 0  # locks, resets and power limits accepted so far
+    power_limit_mw: int = 0  # 0: the driver's default
     works: tuple[Work, ...] = ()
     changes: tuple[Change, ...] = ()
 
@@ -91,13 +92,19 @@ def work_at(card: Card, when_s: float) -> Work | None:
     return last
 
 
+def power_limit_w(sku: Sku, card: Card) -> float:
+    """The limit in force; work that a job hands in has its own cap, from its profile."""
+    return card.power_limit_mw / 1000.0 if card.power_limit_mw else sku.power_limit_w
+
+
 def clock_mhz(sku: Sku, card: Card, when_s: float) -> int:
     """The SM clock the card runs at: what is allowed under load, the lowest otherwise."""
     low, high = lock_at(card, when_s)
     work = work_at(card, when_s)
     if work is None and card.load_ratio <= 0.0:
         return max(sku.clock_min_mhz, low)
-    cap = work.clock_cap_mhz if work else sku.cap_clock_mhz(card.load_ratio, sku.power_limit_w)
+    limit_w = power_limit_w(sku, card)
+    cap = work.clock_cap_mhz if work else sku.cap_clock_mhz(card.load_ratio, limit_w)
     return min(high or sku.clock_max_mhz, cap)
 
 
@@ -109,7 +116,7 @@ def _power_w(sku: Sku, card: Card, when_s: float) -> float:
     if card.load_ratio <= 0.0:
         return sku.idle_power_w
     _, high = lock_at(card, when_s)
-    cap = sku.cap_clock_mhz(card.load_ratio, sku.power_limit_w)
+    cap = sku.cap_clock_mhz(card.load_ratio, power_limit_w(sku, card))
     return sku.load_power_w(min(high or sku.clock_max_mhz, cap), card.load_ratio)
 
 

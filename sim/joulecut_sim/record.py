@@ -34,7 +34,7 @@ def pack(card: Card) -> bytes:
         card.writes,
         len(works),
         len(changes),
-        0,
+        card.power_limit_mw,
     )
     body = b"".join(
         _WORK.pack(w.begin_s, w.end_s, w.energy_j, w.clock_cap_mhz, w.utilization) for w in works
@@ -47,7 +47,7 @@ def pack(card: Card) -> bytes:
 
 def unpack(raw: bytes) -> Card:
     """The inverse of `pack`."""
-    at, energy, latched, average, celsius, load, memory, flags, writes, works, changes, _ = (
+    at, energy, latched, average, celsius, load, memory, flags, writes, works, changes, limit_mw = (
         _HEAD.unpack_from(raw)
     )
     return Card(
@@ -61,6 +61,7 @@ def unpack(raw: bytes) -> Card:
         lost=bool(flags & _LOST),
         mig=bool(flags & _MIG),
         writes=writes,
+        power_limit_mw=limit_mw,
         works=tuple(
             Work(*_WORK.unpack_from(raw, _HEAD.size + i * _WORK.size)) for i in range(works)
         ),

@@ -4,6 +4,7 @@ Each device is used from child processes, as in production; what happens to the 
 themselves (load, faults) comes from outside, by each rig's own means.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from joulecut_sim.card import StateFile
 GPUS = 4
 PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
 COUNTER_STEP_S = 0.1  # how old an energy reading may be
+SAMPLED = ("power_w", "utilization_ratio", "clock_sm_mhz")
 UNKNOWN = "GPU-00000000-0000-0000-0000-000000000000"
 
 
@@ -136,6 +138,14 @@ class Rig(ABC):
     def lose(self, gpu: int) -> None: ...
 
     @abstractmethod
+    def find(self, gpu: int) -> None:
+        """The lost GPU is back on the bus."""
+
+    @abstractmethod
+    def reload(self) -> None:
+        """The driver goes and comes back; who had it open must open it again."""
+
+    @abstractmethod
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         """What was last written to each GPU, in MHz; None for the driver's default."""
 
@@ -166,6 +176,12 @@ class NvmlRig(Rig):
     def lose(self, gpu: int) -> None:
         self.fake.lose(gpu)
 
+    def find(self, gpu: int) -> None:
+        self.fake.return_gpu(gpu)
+
+    def reload(self) -> None:
+        self.fake.reload_driver()
+
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         return self.fake.locks()
 
@@ -195,6 +211,12 @@ class SimulatedRig(Rig):
 
     def lose(self, gpu: int) -> None:
         self.file.set_lost(gpu)
+
+    def find(self, gpu: int) -> None:
+        self.file.set_lost(gpu, False)
+
+    def reload(self) -> None:
+        self.file.reload()
 
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         asked = [self.file.asked_mhz(gpu) for gpu in range(GPUS)]
@@ -428,8 +450,42 @@ def test_a_lost_gpu_costs_only_its_own_data(rig: Rig) -> None:
     client.ask("writer", "lock", before[3]["uuid"], 0, clocks_mhz[-1])
 
 
+def test_a_gpu_that_comes_back_is_read_and_controlled_again(rig: Rig) -> None:
+    client = rig.client()
+    uuid, clocks_mhz = uuid_and_clocks(client, 1)
+    rig.lose(1)
+    assert client.ask("reader", "read")[1]["error"][0] == "Gone"
+    rig.find(1)
+    client.ask("reader", "describe")  # finds the GPUs anew
+    assert client.snapshot(1)["energy_j"] is not None
+    assert client.ask("writer", "uncontrollable", uuid) == ""
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    assert rig.locks()[1] == (clocks_mhz[0], middle(clocks_mhz))
+
+
+def test_a_driver_reload_forgets_locks_and_counts_from_zero(rig: Rig) -> None:
+    client = rig.client()
+    uuid, clocks_mhz = uuid_and_clocks(client)
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    idle_w = client.snapshot(0)["power_instant_w"]
+    reloaded_s = time.monotonic()
+    rig.reload()
+    assert rig.locks() == (None,) * GPUS
+    for port in ("reader", "writer"):
+        client.ask(port, "close")
+    for port in ("reader", "writer"):
+        client.ask(port, "open")
+    energy = energy_at(client)
+    assert 0 <= energy.value <= 1.01 * idle_w * (energy.ended_s - reloaded_s + COUNTER_STEP_S)
+    rig.set_load(0, 1.0)
+    assert client.clock_mhz(0) > middle(clocks_mhz)
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    wait("it obeys again", lambda: client.clock_mhz(0) == middle(clocks_mhz))
+
+
 def test_reading_never_fails_whatever_is_left(rig: Rig) -> None:
     client = rig.client()
+    client.ask("reader", "describe")
     for gpu in range(GPUS):
         rig.lose(gpu)
     readings = client.ask("reader", "read")
@@ -498,3 +554,49 @@ def test_an_unknown_option_is_bad_input(rig: Rig, port: str) -> None:
     with pytest.raises(Failed, match=rf"{rig.name}\.colour: unknown key") as refused:
         client.ask(port, "open")
     assert refused.value.kind == "BadInput"
+
+
+def test_a_gpu_left_out_is_not_even_described(rig: Rig) -> None:
+    client = rig.client()
+    uuids = [gpu["uuid"] for gpu in client.ask("reader", "describe")]
+    readings = client.ask("reader", "read", [1])
+    assert [reading["uuid"] for reading in readings] == [uuids[0], *uuids[2:]]
+
+
+def test_a_reading_says_when_it_was_taken(rig: Rig) -> None:
+    readings, began_s, ended_s = rig.client().timed("reader", "read")
+    taken_s = [reading["taken_at_s"] for reading in readings]
+    assert began_s <= taken_s[0] <= taken_s[-1] <= ended_s
+    assert taken_s == sorted(taken_s)
+
+
+def test_bursts_tell_every_sample_of_the_device_once_and_in_order(rig: Rig) -> None:
+    client = rig.client()
+    rig.set_load(0, 1.0)
+    told: dict[str, list[list[float]]] = {}
+
+    def enough() -> bool:
+        burst = client.ask("reader", "burst", 0)
+        for name, series in burst.items():
+            told.setdefault(name, []).extend(series)
+        return min(len(told[name]) for name in SAMPLED) > 50
+
+    wait("fifty samples", enough)
+    for name in SAMPLED:
+        times_s = [at_s for at_s, _ in told[name]]
+        assert times_s == sorted(set(times_s)), name
+        assert abs(times_s[-1] - time.time()) < PATIENCE_S
+        steps_s = sorted(after - before for before, after in itertools.pairwise(times_s))
+        assert 0.005 < steps_s[len(steps_s) // 2] < 0.2, "as fast as the driver samples"
+    snapshot = client.snapshot(0)
+    assert told["power_w"][-1][1] == pytest.approx(snapshot["power_instant_w"], rel=0.05)
+    assert told["utilization_ratio"][-1][1] == pytest.approx(snapshot["utilization_gpu_ratio"])
+    assert told["clock_sm_mhz"][-1][1] == snapshot["clock_sm_mhz"]
+
+
+def test_a_lost_gpu_has_no_burst(rig: Rig) -> None:
+    client = rig.client()
+    rig.lose(2)
+    with pytest.raises(Failed) as refused:
+        client.ask("reader", "burst", 2)
+    assert refused.value.kind == "Gone"

@@ -34,9 +34,9 @@ def node(shared: RunningAgent) -> Iterator[RunningAgent]:
 
 @pytest.fixture
 def generation(request: pytest.FixtureRequest) -> int:
-    """A number of this test's own, above that of every test before it."""
+    """The first of ten numbers of this test's own, above those of every test before it."""
     names = [item.name for item in request.session.items]
-    return 1 + names.index(request.node.name)
+    return 10 * (1 + names.index(request.node.name))
 
 
 def test_describe_tells_what_may_be_done(node: RunningAgent) -> None:
@@ -222,15 +222,41 @@ def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
             frozen.kill()
 
 
-def test_what_is_not_built_says_so(node: RunningAgent) -> None:
-    for call in (
-        lambda: node.stub.Release(pb.ReleaseRequest(), timeout=PATIENCE_S),
-        lambda: node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S),
-        lambda: next(node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S)),
-    ):
-        code, details = _code(call)
-        assert code == "UNIMPLEMENTED"
-        assert "not available yet" in details
+def _limit(node: RunningAgent, limit_mw: int, generation: int, clock_mhz: int = 0) -> Any:
+    setting = pb.Setting(uuid=node.gpus.uuid(0), clock_max_mhz=clock_mhz, power_limit_mw=limit_mw)
+    return node.stub.Apply(
+        pb.ApplyRequest(epoch=1, job="demo", generation=generation, ttl_s=30.0, settings=[setting]),
+        timeout=PATIENCE_S,
+    ).results[0]
+
+
+def test_a_power_limit_is_set_shown_and_given_back(node: RunningAgent, generation: int) -> None:
+    about = node.describe().gpus[0]
+    assert about.power_controllable
+    assert _limit(node, 300_000, generation).accepted
+    assert node.gpus.card(0).power_limit_mw == 300_000
+    assert node.locked() == {}, "clocks of 0 are left alone"
+    lease = node.watch().gpus[0].lease
+    assert lease is not None
+    assert (lease.clock_max_mhz, lease.power_limit_w) == (0, 300.0)
+    series = f'joulecut_gpu_power_limit_watts{{kind="requested",uuid="{about.uuid}"}} 300.0'
+    assert series in node.metrics()
+    assert "=300W accepted" in node.log
+    assert _limit(node, 250_000, generation + 1, clock_mhz=1005).accepted
+    assert node.locked() == {0: 1005}
+    assert node.clear()[0].accepted
+    assert node.locked() == {}
+    assert node.gpus.card(0).power_limit_mw == round(about.power_limit_default_w * 1000)
+
+
+def test_a_power_limit_out_of_range_is_refused(node: RunningAgent, generation: int) -> None:
+    for limit_mw in (1, 99_000, 2**32 - 1):
+        result = _limit(node, limit_mw, generation)
+        assert not result.accepted
+        assert "W; allowed: 100 to 500 W" in result.reason
+    code, details = _code(lambda: _limit(node, 0, generation))
+    assert (code, "0 W" in details) == ("INVALID_ARGUMENT", True)
+    assert node.gpus.card(0).writes == 0 or node.watch().gpus[0].lease is None
 
 
 def test_grpc_health_serves(node: RunningAgent) -> None:

@@ -31,6 +31,7 @@ leases = st.builds(
     clock_min_mhz=u32,
     clock_max_mhz=u32,
     expires_in_s=seconds,
+    power_limit_w=optional(watts),
 )
 gpu_snapshots = st.builds(
     m.GpuSnapshot,
@@ -47,6 +48,18 @@ gpu_snapshots = st.builds(
     power_limit_enforced_w=optional(watts),
     event_reasons=st.tuples(names),
     lease=optional(leases),
+    drift=names,
+    stands_back_s=seconds,
+    slow_reason=names,
+)
+allocations = st.builds(
+    m.Allocation,
+    uuid=names,
+    job=names,
+    namespace=names,
+    pod=names,
+    source=names,
+    labels=st.dictionaries(names, names, max_size=2),
 )
 iteration_reports = st.builds(
     m.IterationReport,
@@ -65,6 +78,8 @@ ticks = st.builds(
     gpus=st.lists(gpu_snapshots, max_size=3).map(tuple),
     reports=st.lists(iteration_reports, max_size=3).map(tuple),
     reports_dropped=u64,
+    allocations=st.lists(allocations, max_size=3).map(tuple),
+    stopped=names,
 )
 nodes = st.builds(
     m.NodeDescription,
@@ -88,8 +103,12 @@ nodes = st.builds(
             controllable=st.booleans(),
             reason=names,
             min_dwell_s=seconds,
+            power_controllable=st.booleans(),
+            set_latency_p95_s=seconds,
         )
     ),
+    stopped=names,
+    roles=st.lists(names, max_size=4).map(tuple),
 )
 commands = st.builds(
     m.Command,
@@ -98,7 +117,14 @@ commands = st.builds(
     generation=u64,
     ttl_s=seconds,
     settings=st.lists(
-        st.builds(m.Setting, uuid=names, clock_max_mhz=u32, clock_min_mhz=u32), max_size=4
+        st.builds(
+            m.Setting,
+            uuid=names,
+            clock_max_mhz=u32,
+            clock_min_mhz=u32,
+            power_limit_w=optional(watts),
+        ),
+        max_size=4,
     ).map(tuple),
     reason=names,
 )

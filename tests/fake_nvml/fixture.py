@@ -1,4 +1,4 @@
-"""A node of fake GPUs for tests: builds the library once, and steers what it shows.
+"""A node of fake GPUs for tests: what it shows, and what can be done to it.
 
 `pythonpath = ["tests/fake_nvml"]` in the pytest options lets any test say
 
@@ -16,16 +16,14 @@ NVML is loaded once
 a process, so a client of the fake is a child process with `environment()`.
 """
 
+import contextlib
 import ctypes
-import hashlib
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +31,14 @@ from typing import Any
 import pytest
 
 import layout
+from fake_library import CompilerMissing, build
 
-HERE = Path(__file__).resolve().parent
-CACHE = HERE.parents[1] / "build" / "fake_nvml"  # ignored by git
-SOURCES = ("nvml.c", "physics.c", "state.c")
-HEADERS = ("nvml.h", "state.h")
-FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+__all__ = ["Call", "CompilerMissing", "FakeNvml", "Write", "build", "fake_nvml"]
+
 FOREVER = -1
 EVERY_GPU = -1
-GPU_IS_LOST = 15
+XID_CRITICAL_ERROR = 0x8  # event types, nvml.h
+MIG_CONFIG_CHANGE = 0x100
 
 
 _PROLOGUE = """
@@ -60,47 +57,6 @@ n.nvmlInit()
 _EPILOGUE = "\nprint(json.dumps(answer))\n"
 
 
-class CompilerMissing(Exception):
-    """There is no gcc, so there is no fake."""
-
-
-def build(cache_dir: Path = CACHE, flags: tuple[str, ...] = ()) -> Path:
-    """The folder with libnvidia-ml.so.1, compiled unless these very sources are there already.
-
-    `flags` are appended to gcc's. Raises CompilerMissing.
-    """
-    stubs = _stubs()
-    digest = hashlib.sha256(" ".join((*FLAGS, *flags)).encode() + stubs.encode())
-    for name in SOURCES + HEADERS:
-        digest.update((HERE / name).read_bytes())
-    folder = cache_dir / digest.hexdigest()[:16]
-    if (folder / "libnvidia-ml.so.1").exists():
-        return folder
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        raise CompilerMissing("gcc is not installed: it compiles the fake NVML library")
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
-        (Path(scratch) / "stubs.c").write_text(stubs)
-        library = Path(scratch) / "libnvidia-ml.so.1"
-        sources = [str(HERE / name) for name in SOURCES] + [str(Path(scratch) / "stubs.c")]
-        subprocess.run([compiler, *FLAGS, *flags, *sources, "-o", str(library), "-lm"], check=True)
-        folder.mkdir(exist_ok=True)
-        library.replace(folder / "libnvidia-ml.so.1")  # atomic: parallel builders agree
-    return folder
-
-
-def _stubs() -> str:
-    """C that answers "not supported" for each symbol the binding knows and nvml.c does not."""
-    import pynvml  # noqa: PLC0415 - only its source is wanted, and only here
-
-    bound = set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"', Path(pynvml.__file__).read_text()))
-    own = set(re.findall(r"\b(nvml[A-Z]\w*)\(", (HERE / "nvml.c").read_text()))
-    own |= set(re.findall(r"[A-Z_]+\((nvml\w+)", (HERE / "nvml.c").read_text()))
-    lines = [f"int {name}(void);\nint {name}(void) {{ return 3; }}" for name in sorted(bound - own)]
-    return "\n".join(["/* generated: symbols without an answer of their own */", *lines, ""])
-
-
 @dataclass(frozen=True)
 class Write:
     """One setter call, as the library recorded it. `code` is NVML's answer."""
@@ -113,7 +69,219 @@ class Write:
     code: int
 
 
-class FakeNvml:
+@dataclass(frozen=True)
+class Call:
+    """One call of any kind. `gpu` is -1 where it named none."""
+
+    at_s: float
+    pid: int
+    gpu: int
+    function: str
+    code: int
+
+
+class _Faults:
+    """Making calls fail and stall, and GPUs and drivers come and go."""
+
+    _shared: layout.Shared
+    _library: ctypes.CDLL
+
+    @contextlib.contextmanager
+    def _look(self) -> Iterator[layout.State]:
+        """The state, with everything done that was due by now."""
+        with self._shared.turn() as state:
+            self._library.fake_catch_up(ctypes.byref(state), _now_ns(state))
+            yield state
+
+    def _change(self, gpu: int, **values: Any) -> None:
+        """Sets fields of a GPU, having let its counters catch up under the old ones."""
+        with self._look() as state:
+            for name, value in values.items():
+                setattr(_gpu(state, gpu), name, value)
+
+    def set_error(
+        self,
+        function: str,
+        code: int,
+        *,
+        gpu: int = EVERY_GPU,
+        skip: int = 0,
+        count: int = FOREVER,
+        delay_s: float = 0.0,
+        probability: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        """Makes a C function (or "field:186", or "*" for all) answer `code` after `skip` good
+        calls, `count` times, each time with this probability. `delay_s` stalls the call first;
+        a negative one hangs it. Code 0 only stalls.
+        """
+        if not 0.0 <= probability <= 1.0:
+            raise ValueError(f"probability {probability}: 0 to 1")
+        delay_ms = -1 if delay_s < 0 else round(delay_s * 1000)
+        with self._shared.turn() as state:
+            free = next((hook for hook in state.hooks if not hook.function), None)
+            if free is None:
+                raise ValueError(f"all {layout.HOOKS_MAX} hooks are in use")
+            state.hooks_total += 1
+            free.id, free.hits = state.hooks_total, 0
+            free.gpu, free.code, free.skip, free.count = gpu, code, skip, count
+            free.delay_ms, free.probability, free.random = delay_ms, probability, seed
+            free.function = function.encode()  # last: now it is in force
+
+    def hang(self, function: str, *, gpu: int = EVERY_GPU, skip: int = 0, count: int = 1) -> None:
+        """Makes calls that never return, until `clear_errors()` or until they are killed."""
+        self.set_error(function, 0, gpu=gpu, skip=skip, count=count, delay_s=-1)
+
+    def hits(self, function: str) -> int:
+        """How often the rules that are set for a function struck."""
+        with self._shared.turn() as state:
+            wanted = function.encode()
+            return sum(hook.hits for hook in state.hooks if hook.function == wanted)
+
+    def clear_errors(self) -> None:
+        """No rule left, hung calls return, lost GPUs are there again as they were."""
+        with self._look() as state:
+            for hook in state.hooks:
+                hook.function = b""
+            for gpu in state.gpus[: state.gpu_count]:
+                gpu.lost = 0
+
+    def lose(self, gpu: int, xid: int = 0) -> None:
+        """The GPU falls off the bus: each call about it answers GPU_IS_LOST."""
+        self._change(gpu, lost=1)
+        if xid:
+            self.xid(gpu, xid)
+
+    def return_gpu(self, gpu: int) -> None:
+        """It is back, as after a reset: settings default, counters zero, old handles void."""
+        with self._look() as state:
+            returned = _gpu(state, gpu)
+            returned.attached += 1
+            layout.load_driver(returned, _now_ns(state))
+            returned.lost = 0
+
+    def xid(self, gpu: int, code: int) -> None:
+        self.event(gpu, XID_CRITICAL_ERROR, code)
+
+    def event(self, gpu: int, kind: int, data: int = 0) -> None:
+        """Delivered once to each event set that has registered for this kind."""
+        with self._shared.turn() as state:
+            _gpu(state, gpu)
+            state.events[state.events_total % layout.EVENTS_MAX] = layout.Event(kind, data, gpu)
+            state.events_total += 1
+
+    def reload_driver(self, *, upgraded: bool = False) -> None:
+        """Locks and limits default, energy zero. Who had it open must open it again; after an
+        upgrade only a process that has not yet loaded the library can.
+        """
+        with self._look() as state:
+            state.driver_loaded, state.driver_loads = 1, state.driver_loads + 1
+            state.driver_version += upgraded
+            for gpu in state.gpus[: state.gpu_count]:
+                layout.load_driver(gpu, _now_ns(state))
+
+    def unload_driver(self) -> None:
+        """From now on calls answer DRIVER_NOT_LOADED, until `load_driver()`."""
+        with self._look() as state:
+            state.driver_loaded = 0
+
+    def load_driver(self) -> None:
+        self.reload_driver()
+
+    def lose_persistence(self, gpu: int) -> None:
+        """Persistence mode off, and with it what was set; counters stay."""
+        with self._look() as state:
+            self._library.physics_forget(ctypes.byref(_gpu(state, gpu)), _now_ns(state))
+            _gpu(state, gpu).persistence = 0
+
+    def set_idle_unload(self, on: bool) -> None:
+        """Whether settings are lost when the last client leaves or dies, without persistence."""
+        with self._look() as state:
+            state.idle_unload = int(on)
+
+    def set_permission(self, allowed: bool | None) -> None:
+        """True: everybody may write; False: nobody; None: who has CAP_SYS_ADMIN."""
+        with self._shared.turn() as state:
+            state.permission = {True: 0, False: 1, None: 2}[allowed]
+
+
+class _Others(_Faults):
+    """What others do to the GPUs: other writers, the site, the board's management controller."""
+
+    def foreign_lock(self, gpu: int, min_mhz: int, max_mhz: int) -> None:
+        """Somebody else locks the clocks; recorded as a write of this process."""
+        self._foreign(gpu, "nvmlDeviceSetGpuLockedClocks", min_mhz, max_mhz)
+
+    def foreign_reset(self, gpu: int) -> None:
+        self._foreign(gpu, "nvmlDeviceResetGpuLockedClocks", 0, 0)
+
+    def foreign_limit(self, gpu: int, watts: float) -> None:
+        self._foreign(gpu, "nvmlDeviceSetPowerManagementLimit", int(watts * 1000), 0)
+
+    def _foreign(self, gpu: int, function: str, first: int, second: int) -> None:
+        with self._look() as state:
+            changed, now_ns = _gpu(state, gpu), _now_ns(state)
+            if function == "nvmlDeviceSetPowerManagementLimit":
+                changed.limit_mw = _limit_mw(changed, first / 1000)
+            else:
+                lock = layout.ClockLock(_clock(changed, first), _clock(changed, second))
+                self._library.physics_lock(ctypes.byref(changed), lock, now_ns)
+            self._library.record_write(
+                ctypes.byref(state), now_ns, os.getpid(), gpu, function.encode(), first, second, 0
+            )
+
+    def set_foreign_writer(
+        self,
+        gpu: int,
+        *,
+        clock_mhz: int = 0,
+        limit_w: float = 0.0,
+        every_s: float = 1.0,
+        times: int = FOREVER,
+    ) -> None:
+        """Somebody who puts his own clock and limit back every so often, `times` times at most;
+        recorded with pid 1. Neither clock nor limit: he goes away.
+        """
+        if every_s <= 0:
+            raise ValueError(f"every {every_s} s: more than 0")
+        with self._look() as state:
+            bound = _gpu(state, gpu)
+            every_ns = int(every_s * 1e9) if clock_mhz or limit_w else 0
+            limit_mw = _limit_mw(bound, limit_w) if limit_w else 0
+            bound.foreign = layout.ForeignWriter(
+                every_ns, _now_ns(state) + every_ns, times, _clock(bound, clock_mhz), limit_mw
+            )
+
+    def set_site_lock(self, gpu: int, max_mhz: int) -> None:
+        """Locked before anybody looked: in force at once, without record or reason."""
+        with self._look() as state:
+            changed = _gpu(state, gpu)
+            lock = layout.ClockLock(changed.clocks_mhz[0], _clock(changed, max_mhz))
+            changed.lock, changed.lock_before, changed.lock_at_ns = lock, lock, 0
+
+    def set_out_of_band_limit(self, gpu: int, watts: float) -> None:
+        """A limit from the management controller; 0 takes it away."""
+        self._change(gpu, limit_out_of_band_mw=int(_positive("limit", watts) * 1000))
+
+    def set_clock_ceiling(self, gpu: int, mhz: int) -> None:
+        """Clocks above it are accepted and not reached, for no reason told; 0 takes it away."""
+        self._change(gpu, clock_ceiling_mhz=int(_positive("clock", mhz)))
+
+    def set_profiles(self, gpu: int, requested: tuple[int, ...], enforced: tuple[int, ...]) -> None:
+        """Workload power profiles by number, as somebody else set them."""
+        masks = [sum(1 << number for number in numbers) for numbers in (requested, enforced)]
+        self._change(gpu, profiles_requested=masks[0], profiles_enforced=masks[1])
+
+    def set_ambient(self, gpu: int, celsius: float) -> None:
+        """The air it is cooled with; busy boards throttle in hot air."""
+        self._change(gpu, ambient_celsius=celsius)
+
+    def set_power_brake(self, gpu: int, on: bool) -> None:
+        """The external power brake: half the clock."""
+        self._change(gpu, power_brake=int(on))
+
+
+class FakeNvml(_Others):
     """A node of fake GPUs: a state file, and the library that shows it to NVML's clients.
 
     Makes a fresh state; with `gpus=None` takes up the one that is there. Raises CompilerMissing.
@@ -128,8 +296,15 @@ class FakeNvml:
         with self._shared.turn() as state:
             self.uuids = tuple(gpu.uuid.decode() for gpu in state.gpus[: state.gpu_count])
         # The library's own physics, on our mapping: a change must not rewrite the past.
-        self._physics = ctypes.CDLL(str(self.library_dir / "libnvidia-ml.so.1"))
-        self._physics.physics_advance.argtypes = [ctypes.POINTER(layout.Gpu), ctypes.c_uint64]
+        self._library = ctypes.CDLL(str(self.library_dir / "libnvidia-ml.so.1"))
+        whole, one, number = ctypes.POINTER(layout.State), ctypes.POINTER(layout.Gpu), ctypes.c_uint
+        now_ns = ctypes.c_uint64
+        self._library.fake_catch_up.argtypes = [whole, now_ns]
+        self._library.physics_forget.argtypes = [one, now_ns]
+        self._library.physics_lock.argtypes = [one, layout.ClockLock, now_ns]
+        self._library.record_write.argtypes = [
+            whole, now_ns, number, ctypes.c_int, ctypes.c_char_p, number, number, ctypes.c_int,
+        ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
         """This process's environment, plus what makes a child load the fake."""
@@ -157,64 +332,48 @@ class FakeNvml:
 
     def set_load(self, gpu: int, ratio: float) -> None:
         """How busy a GPU is, 0 to 1; from now on."""
+        if not 0.0 <= ratio <= 1.0:
+            raise ValueError(f"load {ratio}: 0 to 1")
         self._change(gpu, load=ratio)
 
     def set_memory_used(self, gpu: int, used_bytes: int) -> None:
-        self._change(gpu, memory_used_bytes=used_bytes)
+        self._change(gpu, memory_used_bytes=int(_positive("memory", used_bytes)))
+
+    def set_processes(self, gpu: int, used_bytes: Mapping[int, int]) -> None:
+        """Who computes there, by pid; those that have died are not listed."""
+        if len(used_bytes) > layout.PROCESSES_MAX:
+            raise ValueError(f"{len(used_bytes)} processes: at most {layout.PROCESSES_MAX}")
+        with self._look() as state:
+            listed = [layout.GpuProcess(pid, 0, used) for pid, used in used_bytes.items()]
+            empty = [layout.GpuProcess()] * (layout.PROCESSES_MAX - len(listed))
+            _gpu(state, gpu).processes[:] = listed + empty
+
+    def set_traffic(
+        self,
+        gpu: int,
+        *,
+        nvlink_tx: float = 0.0,
+        nvlink_rx: float = 0.0,
+        pcie_tx: float = 0.0,
+        pcie_rx: float = 0.0,
+    ) -> None:
+        """Bytes per second, from now on."""
+        self._change(
+            gpu,
+            nvlink_tx_bytes_per_s=nvlink_tx,
+            nvlink_rx_bytes_per_s=nvlink_rx,
+            pcie_tx_bytes_per_s=pcie_tx,
+            pcie_rx_bytes_per_s=pcie_rx,
+        )
 
     def set_mig(self, gpu: int, enabled: bool) -> None:
-        self._change(gpu, mig_enabled=int(enabled))
-
-    def set_out_of_band_limit(self, gpu: int, watts: float) -> None:
-        """A limit from the management controller; 0 takes it away."""
-        self._change(gpu, limit_out_of_band_mw=int(watts * 1000))
+        """Switches MIG at run time; clients are told by an event."""
+        self._change(gpu, mig_enabled=int(enabled), mig_pending=int(enabled))
+        self.event(gpu, MIG_CONFIG_CHANGE)
 
     def set_latency(self, gpu: int, seconds: float) -> None:
         """How long after a lock is accepted the clock follows."""
-        self._change(gpu, set_latency_ns=int(seconds * 1e9))
-
-    def set_permission(self, allowed: bool | None) -> None:
-        """True: everybody may write; False: nobody; None: who has CAP_SYS_ADMIN."""
-        with self._shared.turn() as state:
-            state.permission = {True: 0, False: 1, None: 2}[allowed]
-
-    def set_error(
-        self,
-        function: str,
-        code: int,
-        *,
-        gpu: int = EVERY_GPU,
-        skip: int = 0,
-        count: int = FOREVER,
-        delay_s: float = 0.0,
-    ) -> None:
-        """Makes a C function (or "field:186", or "*" for all) answer `code` after `skip` good
-        calls, `count` times. `delay_s` stalls the call first; a negative one hangs it.
-        """
-        delay_ms = -1 if delay_s < 0 else round(delay_s * 1000)
-        with self._shared.turn() as state:
-            free = next((hook for hook in state.hooks if not hook.function), None)
-            if free is None:
-                raise ValueError(f"all {layout.HOOKS_MAX} hooks are in use")
-            free.gpu, free.code, free.skip, free.count = gpu, code, skip, count
-            free.delay_ms = delay_ms
-            free.function = function.encode()
-
-    def lose(self, gpu: int) -> None:
-        """The GPU falls off the bus: each call about it answers GPU_IS_LOST."""
-        self.set_error("*", GPU_IS_LOST, gpu=gpu)
-
-    def clear_errors(self) -> None:
-        with self._shared.turn() as state:
-            for hook in state.hooks:
-                hook.function = b""
-
-    def reload_driver(self) -> None:
-        """Locks and limits return to default, energy counters to zero."""
-        with self._shared.turn() as state:
-            now_ns = time.monotonic_ns() + state.clock_skew_ns
-            for gpu in state.gpus[: state.gpu_count]:
-                layout.load_driver(gpu, now_ns)
+        self._change(gpu, set_latency_ns=int(_positive("latency", seconds) * 1e9))
 
     def advance(self, seconds: float) -> None:
         """Lets time pass for the GPUs without waiting for it."""
@@ -223,24 +382,32 @@ class FakeNvml:
 
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         """Each GPU's locked range in MHz as last written; None where it is not locked."""
-        with self._shared.turn() as state:
-            return tuple(
-                (gpu.lock.min_mhz, gpu.lock.max_mhz) if gpu.lock.max_mhz else None
-                for gpu in state.gpus[: state.gpu_count]
-            )
+        with self._look() as state:
+            return tuple(_range(gpu.lock) for gpu in state.gpus[: state.gpu_count])
 
     def memory_locks(self) -> tuple[tuple[int, int] | None, ...]:
-        with self._shared.turn() as state:
-            return tuple(
-                (gpu.memory_lock.min_mhz, gpu.memory_lock.max_mhz)
-                if gpu.memory_lock.max_mhz
-                else None
-                for gpu in state.gpus[: state.gpu_count]
-            )
+        with self._look() as state:
+            return tuple(_range(gpu.memory_lock) for gpu in state.gpus[: state.gpu_count])
+
+    def limits_w(self) -> tuple[float, ...]:
+        """Each GPU's power limit as last written, whatever is enforced."""
+        with self._look() as state:
+            return tuple(gpu.limit_mw / 1000 for gpu in state.gpus[: state.gpu_count])
+
+    def energies_j(self) -> tuple[float, ...]:
+        """What each GPU has used since its driver was loaded, exactly, ahead of its counter."""
+        with self._look() as state:
+            gpus = state.gpus[: state.gpu_count]
+            return tuple(gpu.motion[gpu.motion_now].energy_mj / 1000 for gpu in gpus)
+
+    def clients(self) -> tuple[int, ...]:
+        """The processes that have NVML open now."""
+        with self._look() as state:
+            return tuple(sorted(client.pid for client in state.clients if client.pid))
 
     def writes(self) -> tuple[Write, ...]:
         """Every setter call so far, oldest first, refused ones too."""
-        with self._shared.turn() as state:
+        with self._look() as state:
             if state.writes_total > layout.WRITES_MAX:
                 raise ValueError(f"more than {layout.WRITES_MAX} writes: the first ones are lost")
             return tuple(
@@ -255,15 +422,62 @@ class FakeNvml:
                 for record in state.writes[: state.writes_total]
             )
 
-    def _change(self, gpu: int, **values: float) -> None:
-        """Sets fields of a GPU, having let its counters catch up under the old ones."""
+    def forget_writes(self) -> None:
+        """Starts the record of writes anew."""
+        with self._look() as state:
+            state.writes_total = 0
+
+    def calls_total(self) -> int:
+        """How many calls there have been, of any kind; for telling that there was none."""
         with self._shared.turn() as state:
-            if not 0 <= gpu < state.gpu_count:
-                raise ValueError(f"GPU {gpu}: this node has {state.gpu_count}")
-            now_ns = time.monotonic_ns() + state.clock_skew_ns
-            self._physics.physics_advance(ctypes.byref(state.gpus[gpu]), now_ns)
-            for name, value in values.items():
-                setattr(state.gpus[gpu], name, value)
+            return int(state.calls_total)
+
+    def calls(self) -> tuple[Call, ...]:
+        """The last calls of any kind, oldest first; init, queries and shutdown too."""
+        with self._shared.turn() as state:
+            total = state.calls_total
+            kept = range(max(0, total - layout.CALLS_MAX), total)
+            records = [state.calls[number % layout.CALLS_MAX] for number in kept]
+            return tuple(
+                Call(r.at_ns / 1e9, r.pid, r.gpu, r.function.decode(), r.code) for r in records
+            )
+
+
+def _now_ns(state: layout.State) -> int:
+    return time.monotonic_ns() + int(state.clock_skew_ns)
+
+
+def _gpu(state: layout.State, index: int) -> layout.Gpu:
+    if not 0 <= index < state.gpu_count:
+        raise ValueError(f"GPU {index}: this node has {state.gpu_count}")
+    found: layout.Gpu = state.gpus[index]
+    return found
+
+
+def _clock(gpu: layout.Gpu, mhz: int) -> int:
+    """A clock of its list, or 0. Raises ValueError."""
+    clocks_mhz = gpu.clocks_mhz[: gpu.clock_count]
+    if mhz and mhz not in clocks_mhz:
+        step = f"{clocks_mhz[0]}, {clocks_mhz[1]} ... {clocks_mhz[-1]}"
+        raise ValueError(f"{mhz} MHz: this card has {step}")
+    return mhz
+
+
+def _limit_mw(gpu: layout.Gpu, watts: float) -> int:
+    low_w, high_w = gpu.limit_min_mw / 1000, gpu.limit_max_mw / 1000
+    if not low_w <= watts <= high_w:
+        raise ValueError(f"{watts:g} W: this card allows {low_w:g} to {high_w:g}")
+    return int(watts * 1000)
+
+
+def _positive(what: str, number: float) -> float:
+    if not number >= 0:
+        raise ValueError(f"{what} {number:g}: 0 or more")
+    return number
+
+
+def _range(lock: layout.ClockLock) -> tuple[int, int] | None:
+    return (lock.min_mhz, lock.max_mhz) if lock.max_mhz else None
 
 
 @pytest.fixture

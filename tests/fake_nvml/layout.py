@@ -15,14 +15,61 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAGIC = 0x4D564E4C554F4A
-VERSION = 1
+VERSION = 2
 GPUS_MAX = 16
 HOOKS_MAX = 32
-WRITES_MAX = 1024
+WRITES_MAX = CALLS_MAX = 1024
+EVENTS_MAX = 64
+CLIENTS_MAX = 256
+PROCESSES_MAX = 16
+SAMPLES_MAX = 128
+REASONS = 9
 
 
 class ClockLock(c.Structure):
     _fields_ = [("min_mhz", c.c_uint32), ("max_mhz", c.c_uint32)]
+
+
+class Sample(c.Structure):
+    _fields_ = [
+        ("at_ns", c.c_uint64),
+        ("power_mw", c.c_uint32),
+        ("clock_mhz", c.c_uint32),
+        ("busy_percent", c.c_uint32),
+        ("memory_mhz", c.c_uint32),
+    ]
+
+
+class Motion(c.Structure):
+    _fields_ = [
+        ("updated_ns", c.c_uint64),
+        ("energy_mj", c.c_double),
+        ("energy_visible_mj", c.c_double),
+        ("power_average_w", c.c_double),
+        ("temperature_celsius", c.c_double),
+        ("too_warm", c.c_uint32),
+        ("too_hot", c.c_uint32),
+        ("reason_ns", c.c_uint64 * REASONS),
+        ("nvlink_tx_bytes", c.c_double),
+        ("nvlink_rx_bytes", c.c_double),
+        ("pcie_tx_bytes", c.c_double),
+        ("pcie_rx_bytes", c.c_double),
+        ("samples_total", c.c_uint64),
+    ]
+
+
+class GpuProcess(c.Structure):
+    _fields_ = [("pid", c.c_uint32), ("reserved", c.c_uint32), ("used_bytes", c.c_uint64)]
+
+
+class ForeignWriter(c.Structure):
+    _fields_ = [
+        ("every_ns", c.c_uint64),
+        ("next_ns", c.c_uint64),
+        ("times", c.c_int64),
+        ("clock_mhz", c.c_uint32),
+        ("limit_mw", c.c_uint32),
+    ]
 
 
 class Gpu(c.Structure):
@@ -47,22 +94,39 @@ class Gpu(c.Structure):
         ("dynamic_w_per_ghz", c.c_double),
         ("knee_ghz", c.c_double),
         ("volts_per_ghz", c.c_double),
+        ("celsius_per_w", c.c_double),
         ("set_latency_ns", c.c_uint64),
+        ("nvlink_count", c.c_uint32),
+        ("profiles_supported", c.c_uint32),
         ("load", c.c_double),
         ("memory_used_bytes", c.c_uint64),
         ("mig_enabled", c.c_uint32),
+        ("mig_pending", c.c_uint32),
         ("persistence", c.c_uint32),
         ("limit_mw", c.c_uint32),
         ("limit_out_of_band_mw", c.c_uint32),
+        ("clock_ceiling_mhz", c.c_uint32),
+        ("application_mhz", c.c_uint32),
+        ("power_brake", c.c_uint32),
         ("lock", ClockLock),
         ("lock_before", ClockLock),
         ("lock_at_ns", c.c_uint64),
         ("memory_lock", ClockLock),
-        ("updated_ns", c.c_uint64),
-        ("energy_mj", c.c_double),
-        ("energy_visible_mj", c.c_double),
-        ("power_average_w", c.c_double),
-        ("temperature_celsius", c.c_double),
+        ("ambient_celsius", c.c_double),
+        ("nvlink_tx_bytes_per_s", c.c_double),
+        ("nvlink_rx_bytes_per_s", c.c_double),
+        ("pcie_tx_bytes_per_s", c.c_double),
+        ("pcie_rx_bytes_per_s", c.c_double),
+        ("profiles_requested", c.c_uint32),
+        ("profiles_enforced", c.c_uint32),
+        ("lost", c.c_uint32),
+        ("attached", c.c_uint32),
+        ("foreign", ForeignWriter),
+        ("processes", GpuProcess * PROCESSES_MAX),
+        ("motion_now", c.c_uint32),
+        ("reserved", c.c_uint32),
+        ("motion", Motion * 2),
+        ("samples", Sample * SAMPLES_MAX),
     ]
 
 
@@ -74,6 +138,10 @@ class Hook(c.Structure):
         ("skip", c.c_int64),
         ("count", c.c_int64),
         ("delay_ms", c.c_int64),
+        ("probability", c.c_double),
+        ("random", c.c_uint64),
+        ("hits", c.c_uint64),
+        ("id", c.c_uint64),
     ]
 
 
@@ -89,6 +157,30 @@ class WriteRecord(c.Structure):
     ]
 
 
+class CallRecord(c.Structure):
+    _fields_ = [
+        ("at_ns", c.c_uint64),
+        ("pid", c.c_uint32),
+        ("gpu", c.c_int32),
+        ("function", c.c_char * 96),
+        ("code", c.c_int32),
+        ("reserved", c.c_uint32),
+    ]
+
+
+class Event(c.Structure):
+    _fields_ = [
+        ("type", c.c_uint64),
+        ("data", c.c_uint64),
+        ("gpu", c.c_int32),
+        ("reserved", c.c_uint32),
+    ]
+
+
+class Client(c.Structure):
+    _fields_ = [("pid", c.c_uint32), ("reserved", c.c_uint32), ("started_ticks", c.c_uint64)]
+
+
 class State(c.Structure):
     _fields_ = [
         ("magic", c.c_uint64),
@@ -97,17 +189,29 @@ class State(c.Structure):
         ("gpu_count", c.c_uint32),
         ("permission", c.c_uint32),
         ("clock_skew_ns", c.c_int64),
+        ("epoch_offset_ns", c.c_int64),
+        ("driver_loaded", c.c_uint32),
+        ("driver_loads", c.c_uint32),
+        ("driver_version", c.c_uint32),
+        ("idle_unload", c.c_uint32),
         ("writes_total", c.c_uint64),
+        ("calls_total", c.c_uint64),
+        ("events_total", c.c_uint64),
+        ("hooks_total", c.c_uint64),
         ("hooks", Hook * HOOKS_MAX),
+        ("clients", Client * CLIENTS_MAX),
+        ("events", Event * EVENTS_MAX),
         ("gpus", Gpu * GPUS_MAX),
         ("writes", WriteRecord * WRITES_MAX),
+        ("calls", CallRecord * CALLS_MAX),
     ]
 
 
 @dataclass(frozen=True)
 class Model:
     """A card to imitate. Dynamic power and knee are fits to public sweeps of LLM stages
-    (A100, A40) and FP64 DGEMM (H100, H200); what they do not show is assumed.
+    (A100, A40) and FP64 DGEMM (H100, H200); what they do not show is assumed, for V100 and
+    B200 everything but the clocks and limits of the V100.
     """
 
     name: str
@@ -123,12 +227,18 @@ class Model:
     dynamic_w_per_ghz: float
     knee_ghz: float
     volts_per_ghz: float
+    nvlinks: int = 0
+    profiles: int = 0  # bit per workload power profile
 
 
 MODELS = {
+    "v100": Model(
+        "Tesla V100-SXM2-32GB", 5, (7, 0), tuple(int(7.5 * n + 0.5) for n in range(18, 205)),
+        (877,), 135, (150, 300, 300), 32, 40, 45, 110, 1.1, 0.7, nvlinks=6,
+    ),
     "a100": Model(
         "NVIDIA A100-SXM4-80GB", 7, (8, 0), tuple(range(210, 1411, 15)), (1593,), 210,
-        (100, 400, 400), 80, 50, 52, 150, 1.107, 0.76,
+        (100, 400, 400), 80, 50, 52, 150, 1.107, 0.76, nvlinks=12,
     ),
     "a40": Model(
         "NVIDIA A40", 7, (8, 6), tuple(range(210, 1741, 15)), (405, 7251), 210,
@@ -136,14 +246,21 @@ MODELS = {
     ),
     "h100": Model(
         "NVIDIA H100 80GB HBM3", 9, (9, 0), tuple(range(345, 1981, 15)), (1593, 2619), 345,
-        (200, 700, 700), 80, 70, 58, 228, 1.0, 0.54,
+        (200, 700, 700), 80, 70, 58, 228, 1.0, 0.54, nvlinks=18,
     ),
     "h200": Model(
         "NVIDIA H200", 9, (9, 0), tuple(range(345, 1981, 15)), (1593, 3201), 345,
-        (200, 700, 700), 141, 75, 56, 270, 1.0, 0.41,
+        (200, 700, 700), 141, 75, 56, 270, 1.0, 0.41, nvlinks=18,
+    ),
+    "b200": Model(
+        "NVIDIA B200", 10, (10, 0), tuple(range(345, 1966, 15)), (3996,), 345,
+        (200, 1000, 1000), 180, 140, 120, 300, 1.0, 0.45, nvlinks=18, profiles=0b111111111,
     ),
 }  # fmt: skip
 
+AMBIENT_CELSIUS = 28.0  # assumed
+RISE_CELSIUS = 40.0  # assumed: how far above it a board settles at its default limit
+DRIVER_VERSION = 580
 SET_LATENCY_S = 0.02  # assumed: public measurements span 10 to 500 ms
 
 
@@ -156,6 +273,8 @@ def create(path: Path, gpus: int, model: Model) -> None:
     if not 0 <= gpus <= GPUS_MAX:
         raise ValueError(f"{gpus} GPUs: a fake node has 0 to {GPUS_MAX}")
     state = State(magic=MAGIC, version=VERSION, bytes=c.sizeof(State), gpu_count=gpus)
+    state.epoch_offset_ns = time.time_ns() - time.monotonic_ns()
+    state.driver_loaded, state.driver_version = 1, DRIVER_VERSION
     for index in range(gpus):
         gpu = state.gpus[index]
         gpu.name, gpu.uuid = model.name.encode(), uuid_of(index).encode()
@@ -174,6 +293,9 @@ def create(path: Path, gpus: int, model: Model) -> None:
         gpu.dynamic_w_per_ghz = model.dynamic_w_per_ghz
         gpu.knee_ghz, gpu.volts_per_ghz = model.knee_ghz, model.volts_per_ghz
         gpu.set_latency_ns = int(SET_LATENCY_S * 1e9)
+        gpu.nvlink_count, gpu.profiles_supported = model.nvlinks, model.profiles
+        gpu.ambient_celsius = AMBIENT_CELSIUS
+        gpu.celsius_per_w = RISE_CELSIUS / model.limit_w[1]
         load_driver(gpu, time.monotonic_ns())
     fresh = path.with_name(path.name + ".fresh")
     fresh.write_bytes(bytes(state))
@@ -184,9 +306,15 @@ def load_driver(gpu: Gpu, now_ns: int) -> None:
     """What a driver load does to a GPU: locks and limits gone, counters at zero."""
     gpu.limit_mw = gpu.limit_default_mw
     gpu.lock = gpu.lock_before = gpu.memory_lock = ClockLock(0, 0)
-    gpu.lock_at_ns, gpu.updated_ns, gpu.persistence = 0, now_ns, 0
-    gpu.energy_mj = gpu.energy_visible_mj = 0.0
-    gpu.power_average_w, gpu.temperature_celsius = gpu.idle_w, 33.0
+    gpu.lock_at_ns = gpu.persistence = gpu.application_mhz = 0
+    gpu.profiles_requested = gpu.profiles_enforced = 0
+    gpu.mig_enabled = gpu.mig_pending
+    gpu.motion_now = 0
+    gpu.motion[0] = Motion(
+        updated_ns=now_ns,
+        power_average_w=gpu.idle_w,
+        temperature_celsius=gpu.ambient_celsius + gpu.celsius_per_w * gpu.idle_w,
+    )
 
 
 class Shared:

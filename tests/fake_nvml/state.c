@@ -1,4 +1,4 @@
-/* Opening the shared state, and taking turns at it.
+/* Opening the shared state, taking turns at it, and what happens in it between two calls.
  *
  * The turn is a flock on a descriptor opened for each call: the kernel drops it when its holder
  * is killed, it keeps threads and forked children apart as well, and it costs microseconds.
@@ -8,11 +8,14 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#define FOREIGN_PID 1 /* whom the records name for a writer that insists */
 
 static struct state *mapped;
 static char state_path[4096];
@@ -71,4 +74,127 @@ uint64_t state_now_ns(const struct state *state)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec +
            (uint64_t)state->clock_skew_ns;
+}
+
+/* ---- who uses the driver ----------------------------------------------------------------- */
+
+/* When a process was started, in ticks; 0 where it has ended. */
+static uint64_t started_ticks(uint32_t pid)
+{
+    char path[32], line[1024];
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return 0;
+    line[length] = '\0';
+    char *field = strrchr(line, ')'); /* the name may hold blanks and brackets */
+    if (field == NULL || field[1] == '\0' || field[2] == 'Z' || field[2] == 'X')
+        return 0;
+    for (int i = 2; i < 22 && field != NULL; i++) /* starttime is the 22nd, see proc(5) */
+        field = strchr(field + 1, ' ');
+    return field == NULL ? 0 : strtoull(field, NULL, 10);
+}
+
+static void left(struct state *state, struct client *client)
+{
+    client->pid = 0;
+    for (int i = 0; i < CLIENTS_MAX; i++)
+        if (state->clients[i].pid != 0)
+            return;
+    if (!state->idle_unload)
+        return;
+    for (uint32_t i = 0; i < state->gpu_count; i++)
+        if (!state->gpus[i].persistence)
+            physics_forget(&state->gpus[i], state_now_ns(state));
+}
+
+void clients_bury(struct state *state)
+{
+    for (int i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = &state->clients[i];
+        if (client->pid != 0 && started_ticks(client->pid) != client->started_ticks)
+            left(state, client);
+    }
+}
+
+int clients_enter(struct state *state, uint32_t pid)
+{
+    clients_bury(state);
+    for (int i = 0; i < CLIENTS_MAX; i++) {
+        struct client *client = &state->clients[i];
+        if (client->pid != 0)
+            continue;
+        client->started_ticks = started_ticks(pid);
+        client->pid = pid;
+        return 0;
+    }
+    return -1;
+}
+
+void clients_leave(struct state *state, uint32_t pid)
+{
+    for (int i = 0; i < CLIENTS_MAX; i++)
+        if (state->clients[i].pid == pid)
+            left(state, &state->clients[i]);
+}
+
+/* ---- what others did ----------------------------------------------------------------------- */
+
+void record_write(struct state *state, uint64_t at_ns, uint32_t pid, int gpu,
+                  const char *function, uint32_t first, uint32_t second, int code)
+{
+    struct write_record *record = &state->writes[state->writes_total % WRITES_MAX];
+    memset(record, 0, sizeof *record);
+    record->at_ns = at_ns;
+    record->pid = pid;
+    record->gpu = gpu;
+    snprintf(record->function, sizeof record->function, "%s", function);
+    record->arguments[0] = first;
+    record->arguments[1] = second;
+    record->code = code;
+    state->writes_total++;
+}
+
+/* One round of the writer that insists. */
+static void insist(struct state *state, uint32_t index, uint64_t at_ns)
+{
+    struct gpu_state *gpu = &state->gpus[index];
+    struct foreign_writer *writer = &gpu->foreign;
+    uint32_t low_mhz = gpu->clocks_mhz[0];
+    physics_advance(gpu, at_ns);
+    if (writer->clock_mhz != 0 && gpu->lock.max_mhz != writer->clock_mhz && writer->times != 0) {
+        physics_lock(gpu, (struct clock_lock){low_mhz, writer->clock_mhz}, at_ns);
+        record_write(state, at_ns, FOREIGN_PID, (int)index, "nvmlDeviceSetGpuLockedClocks",
+                     low_mhz, writer->clock_mhz, 0);
+        writer->times -= writer->times > 0;
+    }
+    if (writer->limit_mw != 0 && gpu->limit_mw != writer->limit_mw && writer->times != 0) {
+        gpu->limit_mw = writer->limit_mw;
+        record_write(state, at_ns, FOREIGN_PID, (int)index, "nvmlDeviceSetPowerManagementLimit",
+                     writer->limit_mw, 0, 0);
+        writer->times -= writer->times > 0;
+    }
+}
+
+void fake_catch_up_gpu(struct state *state, uint32_t index, uint64_t now_ns)
+{
+    struct gpu_state *gpu = &state->gpus[index];
+    struct foreign_writer *writer = &gpu->foreign;
+    if (writer->every_ns != 0 && writer->next_ns <= now_ns) {
+        /* Nobody wrote since the last call, so only the first round finds something to do. */
+        insist(state, index, writer->next_ns);
+        uint64_t rounds = (now_ns - writer->next_ns) / writer->every_ns + 1;
+        writer->next_ns += rounds * writer->every_ns;
+    }
+    physics_advance(gpu, now_ns);
+}
+
+void fake_catch_up(struct state *state, uint64_t now_ns)
+{
+    clients_bury(state);
+    for (uint32_t i = 0; i < state->gpu_count; i++)
+        fake_catch_up_gpu(state, i, now_ns);
 }

@@ -32,3 +32,8 @@ def test_the_agent_restores_whatever_ended_it() -> None:
     start = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     after = next(line for line in text.splitlines() if line.startswith("ExecStopPost="))
     assert after == start.replace("ExecStart=", "ExecStopPost=").replace(" run ", " restore ")
+
+
+def test_the_agent_tells_systemd_how_it_is() -> None:
+    lines = (UNITS / "joulecut-agent.service").read_text().splitlines()
+    assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=30"} <= set(lines)

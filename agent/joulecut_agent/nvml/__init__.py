@@ -12,7 +12,7 @@ from joulecut_wire.errors import BadInput
 
 if TYPE_CHECKING:  # the keeper loads this file, and has no use for what a reader tells
     from joulecut_agent.ports.reader import DeviceReader
-    from joulecut_agent.ports.writer import ClockWriter
+    from joulecut_agent.ports.writer import DeviceWriter
 
 
 class NvmlBackend:
@@ -26,7 +26,7 @@ class NvmlBackend:
         _needs_capability(options)
         return NvmlReader()
 
-    def open_writer(self, options: dict[str, Any], state_dir: str) -> "ClockWriter":  # noqa: ARG002
+    def open_writer(self, options: dict[str, Any], state_dir: str) -> "DeviceWriter":  # noqa: ARG002
         from joulecut_agent.nvml.writer import NvmlWriter  # noqa: PLC0415
 
         return NvmlWriter(_needs_capability(options))

@@ -4,15 +4,18 @@ A field that a device cannot give is absent, never zero; a GPU that fell off the
 its own data alone. Which number means what differs by architecture, and is settled here.
 """
 
+import contextlib
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
 
 from joulecut_agent.nvml import driver
+from joulecut_agent.nvml.bursts import Bursts
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
-from joulecut_agent.ports.reader import Reading
+from joulecut_agent.ports.reader import Burst, Reading, untold
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 # nvml.h, nvmlClocksEventReason*: bits of one word.
@@ -28,6 +31,9 @@ EVENT_REASONS = (
     (0x100, "display"),
 )
 
+SLOW_S = 0.5  # half of what drift waits before it believes a limit; each call costs every tick
+USES_S = 1.0  # listing processes is the dearest reading; that one ended is seen without it
+PROCESSES_MAX = 64  # told of one GPU
 SCOPE_GPU = 0  # of a field value: the GPU alone, not the module it sits on (Grace) or its memory
 AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
 
@@ -40,11 +46,26 @@ class _Device:
     usage_is_instant: bool  # what nvmlDeviceGetPowerUsage shows on this architecture
 
 
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """What changes seldom, and is asked for no more often than is of use."""
+
+    due_s: float
+    clock_memory_mhz: int | None
+    temperature_celsius: float | None
+    memory_used_bytes: int | None
+    power_limit_enforced_w: float | None
+    persistence: bool | None
+    uses_due_s: float
+    process_ids: tuple[int, ...]
+    mig_uuids: tuple[str, ...]
+
+
 class _Tick:
     """The calls about one GPU at one tick: how long each took, and which failed."""
 
     def __init__(self, device: _Device) -> None:
-        self._device = device
+        self.device = device
         self.seconds: list[tuple[str, float]] = []
         self.error: DeviceError | None = None
 
@@ -55,7 +76,7 @@ class _Tick:
             return None
         began_s = time.perf_counter()
         try:
-            return function(self._device.handle, *arguments, **options)
+            return function(self.device.handle, *arguments, **options)
         except pynvml.NVMLError as error:
             self.absent(error.value, call)
             return None
@@ -64,7 +85,7 @@ class _Tick:
 
     def absent(self, code: int, call: str) -> None:
         """Notes why an answer is missing; what a device cannot do is no failure of the tick."""
-        device = self._device
+        device = self.device
         failed = driver.failure(code, call, f"GPU {device.index} ({device.uuid})")
         if isinstance(failed, Gone):
             raise failed from None
@@ -73,59 +94,114 @@ class _Tick:
 
 
 class NvmlReader:
-    """Reads the GPUs of this node. Raises DeviceError where there is no driver."""
+    """Reads the GPUs of this node. Raises DeviceError where there is no driver.
+
+    A handle lives until its GPU is gone; one that came back is looked up again.
+    """
 
     def __init__(self) -> None:
         driver.open_driver()
         self._open = True
         self._devices: dict[int, _Device] = {}
+        self._slow: dict[int, _Slow] = {}
+        self._uuids: dict[int, str] = {}  # what each index was last known as
         self._described: dict[str, GpuDescription] = {}
-        try:
-            self._find()
-        except BaseException:
-            self.close()
-            raise
+        self._bursts: dict[str, Bursts] = {}
 
-    def describe(self) -> tuple[GpuDescription, ...]:
-        self._find()
-        return tuple(
-            description
-            for _, device in sorted(self._devices.items())
-            if (description := self._describe(device)) is not None
-        )
+    def describe(
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+    ) -> tuple[GpuDescription, ...]:
+        found = []
+        for index in range(_count()):
+            if index not in leave_out:
+                step(index)
+                found.append(self._describe(index))
+            elif index in self._uuids:
+                found.append(self._described.get(self._uuids[index]))
+        return tuple(description for description in found if description is not None)
 
-    def read(self) -> tuple[Reading, ...]:
-        return tuple(_read(device) for _, device in sorted(self._devices.items()))
+    def read(
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+    ) -> tuple[Reading, ...]:
+        if not self._uuids:
+            with contextlib.suppress(DeviceError):
+                for index in set(range(_count())).difference(leave_out):
+                    step(index)
+                    with contextlib.suppress(DeviceError):
+                        self._device(index)
+        readings = []
+        for index in sorted(self._uuids):
+            if index not in leave_out:
+                step(index)
+                readings.append(self._read(index))
+        return tuple(readings)
+
+    def burst(self, index: int) -> Burst:
+        """Raises DeviceError."""
+        device = self._device(index)
+        return self._bursts.setdefault(device.uuid, Bursts()).take(device.handle, index)
 
     def close(self) -> None:
         if self._open:
             self._open = False
             driver.close_driver()
 
-    def _find(self) -> None:
-        """Handles by index. A GPU that does not answer keeps the one it had, if it had one."""
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            raise driver.failure(error.value, "nvmlDeviceGetCount") from None
-        for index in range(count):
+    def _device(self, index: int) -> _Device:
+        """Raises DeviceError."""
+        if index not in self._devices:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
                 self._devices[index] = _Device(index, uuid, handle, _usage_is_instant(handle))
-            except pynvml.NVMLError:
-                continue
+            except pynvml.NVMLError as error:
+                raise driver.failure(error.value, "lookup", f"GPU {index}") from None
+            self._uuids[index] = uuid
+        return self._devices[index]
 
-    def _describe(self, device: _Device) -> GpuDescription | None:
+    def _read(self, index: int) -> Reading:
+        taken_at_s = time.monotonic()
+        try:
+            device = self._device(index)
+        except DeviceError as error:
+            return Reading(self._uuids[index], None, error, (), taken_at_s)
+        tick, snapshot = _Tick(device), None
+        try:
+            slow = self._slow.get(index)
+            if slow is None or taken_at_s >= slow.due_s:
+                slow = self._slow[index] = _slow(tick, slow)
+            snapshot = _snapshot(tick, device, slow)
+        except Gone as gone:
+            tick.error = gone
+            self._drop(index)
+        return Reading(device.uuid, snapshot, tick.error, tuple(tick.seconds), taken_at_s)
+
+    def _drop(self, index: int) -> None:
+        self._devices.pop(index, None)
+        self._slow.pop(index, None)
+
+    def _describe(self, index: int) -> GpuDescription | None:
         """None for a GPU that has never answered; what it said last where it is silent now."""
         try:
+            device = self._device(index)
             described = _describe(device)
         except pynvml.NVMLError as error:
-            known = self._described.get(device.uuid)
-            reason = str(driver.failure(error.value, "describe", f"GPU {device.index}"))
-            return known and replace(known, controllable=False, reason=reason)
-        self._described[device.uuid] = described
-        return described
+            failed = driver.failure(error.value, "describe", f"GPU {index}")
+        except DeviceError as error:
+            failed = error
+        else:
+            self._described[device.uuid] = described
+            return described
+        if isinstance(failed, Gone):
+            self._drop(index)
+        known = self._described.get(self._uuids.get(index, ""))
+        return known and replace(known, controllable=False, reason=str(failed))
+
+
+def _count() -> int:
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        raise driver.failure(error.value, "nvmlDeviceGetCount") from None
 
 
 def _describe(device: _Device) -> GpuDescription:
@@ -151,37 +227,66 @@ def _usage_is_instant(handle: Any) -> bool:
     return capability is not None and capability <= AMPERE
 
 
-def _read(device: _Device) -> Reading:
-    tick = _Tick(device)
-    try:
-        snapshot = _snapshot(tick, device)
-    except Gone as gone:
-        return Reading(device.uuid, None, gone, tuple(tick.seconds))
-    return Reading(device.uuid, snapshot, tick.error, tuple(tick.seconds))
-
-
-def _snapshot(tick: _Tick, device: _Device) -> GpuSnapshot:
+def _snapshot(tick: _Tick, device: _Device, slow: _Slow) -> GpuSnapshot:
     average_w, instant_w = _power_w(tick, device)
     energy_mj = tick.ask("nvmlDeviceGetTotalEnergyConsumption")
-    limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
     rates = tick.ask("nvmlDeviceGetUtilizationRates")
-    # The second form leaves out what the driver keeps for itself; older drivers have one form.
-    memory = tick.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
-    memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
     return GpuSnapshot(
         uuid=device.uuid,
         power_average_w=average_w,
         power_instant_w=instant_w,
         energy_j=None if energy_mj is None else energy_mj / 1000,
         clock_sm_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
-        clock_memory_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
-        temperature_celsius=_temperature_celsius(tick),
+        clock_memory_mhz=slow.clock_memory_mhz,
+        temperature_celsius=slow.temperature_celsius,
         utilization_gpu_ratio=None if rates is None else rates.gpu / 100,
         utilization_memory_ratio=None if rates is None else rates.memory / 100,
+        memory_used_bytes=slow.memory_used_bytes,
+        power_limit_enforced_w=slow.power_limit_enforced_w,
+        event_reasons=_event_reasons(tick),
+        persistence=slow.persistence,
+        process_ids=slow.process_ids,
+        mig_uuids=slow.mig_uuids,
+    )
+
+
+def _slow(tick: _Tick, before: _Slow | None) -> _Slow:
+    now_s = time.monotonic()
+    if before is not None and now_s < before.uses_due_s:
+        uses_due_s, pids, migs = before.uses_due_s, before.process_ids, before.mig_uuids
+    else:
+        uses_due_s, pids, migs = now_s + USES_S, _process_ids(tick), _mig_uuids(tick)
+    limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
+    # The second form leaves out what the driver keeps for itself; older drivers have one form.
+    memory = tick.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
+    memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
+    persistence = tick.ask("nvmlDeviceGetPersistenceMode")
+    return _Slow(
+        time.monotonic() + SLOW_S,
+        clock_memory_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+        temperature_celsius=_temperature_celsius(tick),
         memory_used_bytes=None if memory is None else memory.used,
         power_limit_enforced_w=None if limit_mw is None else limit_mw / 1000,
-        event_reasons=_event_reasons(tick),
+        persistence=None if persistence is None else bool(persistence),
+        uses_due_s=uses_due_s,
+        process_ids=pids,
+        mig_uuids=migs,
     )
+
+
+def _process_ids(tick: _Tick) -> tuple[int, ...]:
+    listed = tick.ask("nvmlDeviceGetComputeRunningProcesses") or ()
+    return tuple(sorted({int(one.pid) for one in listed}))[:PROCESSES_MAX]
+
+
+def _mig_uuids(tick: _Tick) -> tuple[str, ...]:
+    """Of each instance of this board; an index without one is skipped."""
+    found = []
+    for place in range(tick.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        with contextlib.suppress(pynvml.NVMLError):
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(tick.device.handle, place)
+            found.append(pynvml.nvmlDeviceGetUUID(instance))
+    return tuple(found)
 
 
 def _power_w(tick: _Tick, device: _Device) -> tuple[float | None, float | None]:

@@ -1,7 +1,7 @@
-"""Locking SM clocks through NVML: the only module of ours that changes a real GPU.
+"""SM clock locks and power limits through NVML: the only module of ours that changes a GPU.
 
-It touches nothing else: no memory clock, no power limit, no application clock. There is no
-getter for locked clocks, so success means that the driver accepted the request, no more.
+It touches nothing else: no memory clock, no application clock. There is no getter for locked
+clocks, so success means that the driver accepted the request, no more.
 """
 
 from pathlib import Path
@@ -54,6 +54,25 @@ class NvmlWriter:
     def reset(self, uuid: str) -> None:
         _ask("reset", pynvml.nvmlDeviceResetGpuLockedClocks, uuid)
 
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        def read(handle: Any) -> tuple[int, int, int]:
+            low, high = driver.optional(
+                pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle, (0, 0)
+            )
+            now = driver.optional(pynvml.nvmlDeviceGetPowerManagementLimit, handle, 0)
+            return (low, high, now) if now else (0, 0, 0)
+
+        low, high, now = _ask("power_limits", read, uuid)
+        return low, high, now
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        # The first form: of the second the binding does not check the return code.
+        _ask(
+            "limit_power",
+            lambda handle: pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw),
+            uuid,
+        )
+
     def close(self) -> None:
         if self._open:
             self._open = False
@@ -62,6 +81,15 @@ class NvmlWriter:
 
 def _ask(call: str, what: Any, uuid: str) -> Any:
     """Calls `what` with a fresh handle: after a driver reload an old one is void."""
+    try:
+        return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError as error:
+        failed = driver.failure(error.value, call, uuid)
+    if failed.code != "uninitialized":
+        raise failed
+    # The driver was reloaded under us: this process has to open it anew, once.
+    driver.close_driver()
+    driver.open_driver()
     try:
         return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     except pynvml.NVMLError as error:

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from joulecut_agent.ports.reader import DeviceReader
-from joulecut_agent.ports.writer import ClockWriter
+from joulecut_agent.ports.writer import DeviceWriter
 
 
 class Backend(Protocol):
@@ -14,4 +14,4 @@ class Backend(Protocol):
 
     def open_reader(self, options: dict[str, Any], state_dir: str) -> DeviceReader: ...
 
-    def open_writer(self, options: dict[str, Any], state_dir: str) -> ClockWriter: ...
+    def open_writer(self, options: dict[str, Any], state_dir: str) -> DeviceWriter: ...

@@ -1,10 +1,10 @@
-"""Writing clocks: the smallest port, since the keeper must stay small enough to read."""
+"""Writing clocks and power limits: the smallest port, since the keeper must stay small."""
 
 from typing import Protocol
 
 
-class ClockWriter(Protocol):
-    """Writes SM clock locks; the keeper alone holds one.
+class DeviceWriter(Protocol):
+    """Writes SM clock locks and power limits; the keeper alone holds one.
 
     There is no getter for locked clocks: what was written is known from the journal only.
     """
@@ -27,6 +27,14 @@ class ClockWriter(Protocol):
 
     def reset(self, uuid: str) -> None:
         """Back to the driver's default clocks. Idempotent. Raises DeviceError."""
+        ...
+
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        """(lowest, highest, set now) in milliwatts; zeros where it cannot be set."""
+        ...
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        """Sets the power limit. Raises DeviceError."""
         ...
 
     def close(self) -> None: ...

@@ -20,10 +20,12 @@ from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.web.answer import encode, found, found_bytes, refusal
 from joulecut_controller.web.guard import Guard
 from joulecut_controller.web.job import job_json
+from joulecut_controller.web.login import Login
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.render import board_json, event_with_detail_json
 from joulecut_controller.web.stream import Stream
 from joulecut_controller.web.timeline import timeline_json
+from joulecut_wire.web_config import WebConfig
 
 STATIC = Path(__file__).parent / "static"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,11 +40,13 @@ def build(
     *,
     metrics_text: Callable[[], bytes] | None = None,
     hosts: Iterable[str] = (),
+    web: WebConfig | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
     `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
     allowed in the Host header besides loopback ones, for a controller that listens there.
+    `web` asks for passwords; in TLS, a browser compares the name itself, and any host is served.
     """
     pages = _Pages(publisher, metrics_text)
     routes = [
@@ -58,7 +62,10 @@ def build(
         Route("/healthz", pages.health),
     ]
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    if web is None:
+        return Guard(app, hosts)
+    return Login(Guard(app, hosts, any_host=web.context() is not None), web)
 
 
 class _Pages:

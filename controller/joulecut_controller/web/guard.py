@@ -32,11 +32,13 @@ HEADERS = {
 class Guard:
     """Lets reading requests for known hosts through, and marks every answer.
 
-    `hosts` are names or addresses, without port, allowed besides the loopback ones.
+    `hosts` are names or addresses, without port, allowed besides the loopback ones; `any_host`
+    is for TLS, where a foreign name fails already at the certificate.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = (), *, any_host: bool = False) -> None:
         self._app = app
+        self._any_host = any_host
         self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +51,7 @@ class Guard:
             await send(message)
 
         host = host_name(Headers(scope=scope).get("host", ""))
-        if not (is_loopback(host) or host in self._hosts):
+        if not (self._any_host or is_loopback(host) or host in self._hosts):
             answer = refusal(403, "this host name is not served here: use http://127.0.0.1")
             await answer(scope, receive, marked)
         elif scope["method"] not in READING:

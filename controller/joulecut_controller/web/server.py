@@ -13,6 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from joulecut_wire.errors import Unavailable
+from joulecut_wire.web_config import RotatingContext, WebConfig
 
 CONNECTIONS_MAX = 512  # Watchers, scrapers and a few tabs fetching; beyond it something is wrong.
 GRACE_S = 2.0  # For answers under way at a stop; streams end by themselves before that.
@@ -22,8 +23,10 @@ BACKLOG = 128
 class Server:
     """One listening socket and its application. `await start()`, then `await stop()`."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, web: WebConfig | None = None) -> None:
+        """Speaks TLS where `web` says so."""
         self._app = app
+        self._web = web
         self._host = host
         self._port = port
         self._running: asyncio.Task[None] | None = None
@@ -37,7 +40,8 @@ class Server:
     @property
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        scheme = "https" if self._web and self._web.context() else "http"
+        return f"{scheme}://{host}:{self._port}"
 
     async def start(self) -> None:
         """Binds and serves. Raises Unavailable where the address cannot be had."""
@@ -53,6 +57,9 @@ class Server:
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=int(GRACE_S),
         )
+        if self._web and self._web.context():
+            config.load()  # which would set no context of ours
+            config.ssl = RotatingContext.of(self._web)
         self._uvicorn = _Quiet(config)
         self._running = asyncio.create_task(self._uvicorn.serve([listener]), name="web")
         while not self._uvicorn.started and not self._running.done():

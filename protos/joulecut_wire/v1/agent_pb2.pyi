@@ -37,14 +37,22 @@ class DescribeResponse(google.protobuf.message.Message):
     EPOCH_SEEN_FIELD_NUMBER: builtins.int
     TTL_MAX_S_FIELD_NUMBER: builtins.int
     GPUS_FIELD_NUMBER: builtins.int
+    STOPPED_FIELD_NUMBER: builtins.int
+    ROLES_FIELD_NUMBER: builtins.int
     node: builtins.str
     agent_version: builtins.str
     boot_id: builtins.str
     epoch_seen: builtins.int
     """The largest epoch this node has ever accepted; older ones are refused."""
     ttl_max_s: builtins.float
+    stopped: builtins.str
+    """Why no command is taken on this node now (stop file, release window); empty where they are."""
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Gpu]: ...
+    @property
+    def roles(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the caller may do here: observe, clear, release, apply."""
+
     def __init__(
         self,
         *,
@@ -54,8 +62,10 @@ class DescribeResponse(google.protobuf.message.Message):
         epoch_seen: builtins.int = ...,
         ttl_max_s: builtins.float = ...,
         gpus: collections.abc.Iterable[global___Gpu] | None = ...,
+        stopped: builtins.str = ...,
+        roles: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "node", b"node", "ttl_max_s", b"ttl_max_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "node", b"node", "roles", b"roles", "stopped", b"stopped", "ttl_max_s", b"ttl_max_s"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -75,6 +85,8 @@ class Gpu(google.protobuf.message.Message):
     CONTROLLABLE_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     MIN_DWELL_S_FIELD_NUMBER: builtins.int
+    POWER_CONTROLLABLE_FIELD_NUMBER: builtins.int
+    SET_LATENCY_P95_S_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     index: builtins.int
     model: builtins.str
@@ -88,6 +100,10 @@ class Gpu(google.protobuf.message.Message):
     reason: builtins.str
     """Why it is not; empty where it is."""
     min_dwell_s: builtins.float
+    power_controllable: builtins.bool
+    """Whether the power limit may be set, beside the clocks."""
+    set_latency_p95_s: builtins.float
+    """From an order to the clock being seen, measured on this GPU; 0 where it is not known yet."""
     @property
     def clocks_mhz(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """SM clocks the device supports, ascending."""
@@ -107,8 +123,10 @@ class Gpu(google.protobuf.message.Message):
         controllable: builtins.bool = ...,
         reason: builtins.str = ...,
         min_dwell_s: builtins.float = ...,
+        power_controllable: builtins.bool = ...,
+        set_latency_p95_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "clocks_mhz", b"clocks_mhz", "controllable", b"controllable", "index", b"index", "min_dwell_s", b"min_dwell_s", "model", b"model", "power_limit_default_mw", b"power_limit_default_mw", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_min_mw", b"power_limit_min_mw", "reason", b"reason", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "clocks_mhz", b"clocks_mhz", "controllable", b"controllable", "index", b"index", "min_dwell_s", b"min_dwell_s", "model", b"model", "power_controllable", b"power_controllable", "power_limit_default_mw", b"power_limit_default_mw", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_min_mw", b"power_limit_min_mw", "reason", b"reason", "set_latency_p95_s", b"set_latency_p95_s", "uuid", b"uuid"]) -> None: ...
 
 global___Gpu = Gpu
 
@@ -136,15 +154,23 @@ class WatchResponse(google.protobuf.message.Message):
     GPUS_FIELD_NUMBER: builtins.int
     REPORTS_FIELD_NUMBER: builtins.int
     REPORTS_DROPPED_FIELD_NUMBER: builtins.int
+    ALLOCATIONS_FIELD_NUMBER: builtins.int
+    STOPPED_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     age_s: builtins.float
     """How old the sample was when it was sent: clocks of two hosts are never compared."""
     reports_dropped: builtins.int
+    stopped: builtins.str
+    """As in DescribeResponse."""
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GpuSnapshot]: ...
     @property
     def reports(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___IterationReport]:
         """Job reports since the message before; bounded, oldest dropped first."""
+
+    @property
+    def allocations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Allocation]:
+        """Whose each GPU is, as the node knows it; at most one a GPU."""
 
     def __init__(
         self,
@@ -154,10 +180,62 @@ class WatchResponse(google.protobuf.message.Message):
         gpus: collections.abc.Iterable[global___GpuSnapshot] | None = ...,
         reports: collections.abc.Iterable[global___IterationReport] | None = ...,
         reports_dropped: builtins.int = ...,
+        allocations: collections.abc.Iterable[global___Allocation] | None = ...,
+        stopped: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped"]) -> None: ...
 
 global___WatchResponse = WatchResponse
+
+@typing.final
+class Allocation(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class LabelsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    UUID_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    POD_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    uuid: builtins.str
+    job: builtins.str
+    namespace: builtins.str
+    pod: builtins.str
+    source: builtins.str
+    """kubernetes, slurm, process or report."""
+    @property
+    def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Labels of the pod or job that a policy may match."""
+
+    def __init__(
+        self,
+        *,
+        uuid: builtins.str = ...,
+        job: builtins.str = ...,
+        namespace: builtins.str = ...,
+        pod: builtins.str = ...,
+        source: builtins.str = ...,
+        labels: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "labels", b"labels", "namespace", b"namespace", "pod", b"pod", "source", b"source", "uuid", b"uuid"]) -> None: ...
+
+global___Allocation = Allocation
 
 @typing.final
 class GpuSnapshot(google.protobuf.message.Message):
@@ -176,6 +254,9 @@ class GpuSnapshot(google.protobuf.message.Message):
     POWER_LIMIT_ENFORCED_MW_FIELD_NUMBER: builtins.int
     EVENT_REASONS_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
+    DRIFT_FIELD_NUMBER: builtins.int
+    STANDS_BACK_S_FIELD_NUMBER: builtins.int
+    SLOW_REASON_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     power_average_mw: builtins.int
     power_instant_mw: builtins.int
@@ -187,6 +268,12 @@ class GpuSnapshot(google.protobuf.message.Message):
     utilization_memory_ratio: builtins.float
     memory_used_bytes: builtins.int
     power_limit_enforced_mw: builtins.int
+    drift: builtins.str
+    """Why the device does not show what was asked; empty where it does."""
+    stands_back_s: builtins.float
+    """For how long no command is taken on this GPU, because somebody else sets its clocks."""
+    slow_reason: builtins.str
+    """Why the GPU is slower than asked without our doing (power_brake, thermal, power_cap)."""
     @property
     def event_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -207,9 +294,12 @@ class GpuSnapshot(google.protobuf.message.Message):
         power_limit_enforced_mw: builtins.int | None = ...,
         event_reasons: collections.abc.Iterable[builtins.str] | None = ...,
         lease: global___Lease | None = ...,
+        drift: builtins.str = ...,
+        stands_back_s: builtins.float = ...,
+        slow_reason: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "energy_j", b"energy_j", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "energy_j", b"energy_j", "event_reasons", b"event_reasons", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "drift", b"drift", "energy_j", b"energy_j", "event_reasons", b"event_reasons", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "slow_reason", b"slow_reason", "stands_back_s", b"stands_back_s", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio", "uuid", b"uuid"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz"]) -> typing.Literal["clock_memory_mhz"] | None: ...
     @typing.overload
@@ -243,12 +333,14 @@ class Lease(google.protobuf.message.Message):
     CLOCK_MIN_MHZ_FIELD_NUMBER: builtins.int
     CLOCK_MAX_MHZ_FIELD_NUMBER: builtins.int
     EXPIRES_IN_S_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_MW_FIELD_NUMBER: builtins.int
     job: builtins.str
     epoch: builtins.int
     generation: builtins.int
     clock_min_mhz: builtins.int
     clock_max_mhz: builtins.int
     expires_in_s: builtins.float
+    power_limit_mw: builtins.int
     def __init__(
         self,
         *,
@@ -258,8 +350,11 @@ class Lease(google.protobuf.message.Message):
         clock_min_mhz: builtins.int = ...,
         clock_max_mhz: builtins.int = ...,
         expires_in_s: builtins.float = ...,
+        power_limit_mw: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "epoch", b"epoch", "expires_in_s", b"expires_in_s", "generation", b"generation", "job", b"job"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "epoch", b"epoch", "expires_in_s", b"expires_in_s", "generation", b"generation", "job", b"job", "power_limit_mw", b"power_limit_mw"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Lease = Lease
 
@@ -359,17 +454,24 @@ class Setting(google.protobuf.message.Message):
     UUID_FIELD_NUMBER: builtins.int
     CLOCK_MIN_MHZ_FIELD_NUMBER: builtins.int
     CLOCK_MAX_MHZ_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_MW_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     clock_min_mhz: builtins.int
+    """Both 0: the clocks are left alone."""
     clock_max_mhz: builtins.int
+    power_limit_mw: builtins.int
+    """Absent: the power limit is left alone."""
     def __init__(
         self,
         *,
         uuid: builtins.str = ...,
         clock_min_mhz: builtins.int = ...,
         clock_max_mhz: builtins.int = ...,
+        power_limit_mw: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "uuid", b"uuid"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "power_limit_mw", b"power_limit_mw", "uuid", b"uuid"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Setting = Setting
 
@@ -532,9 +634,14 @@ global___ReleaseResponse = ReleaseResponse
 class ResumeRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    REASON_FIELD_NUMBER: builtins.int
+    reason: builtins.str
     def __init__(
         self,
+        *,
+        reason: builtins.str = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reason", b"reason"]) -> None: ...
 
 global___ResumeRequest = ResumeRequest
 
@@ -574,19 +681,35 @@ class ReadSamplesResponse(google.protobuf.message.Message):
     UUID_FIELD_NUMBER: builtins.int
     POWER_FIELD_NUMBER: builtins.int
     UTILIZATION_FIELD_NUMBER: builtins.int
+    CLOCK_SM_MHZ_FIELD_NUMBER: builtins.int
+    NVLINK_BYTES_PER_S_FIELD_NUMBER: builtins.int
+    PCIE_BYTES_PER_S_FIELD_NUMBER: builtins.int
+    DROPPED_FIELD_NUMBER: builtins.int
     uuid: builtins.str
+    dropped: builtins.int
+    """Samples lost because nobody read them in time."""
     @property
     def power(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Sample]: ...
     @property
     def utilization(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Sample]: ...
+    @property
+    def clock_sm_mhz(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Sample]: ...
+    @property
+    def nvlink_bytes_per_s(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Sample]: ...
+    @property
+    def pcie_bytes_per_s(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Sample]: ...
     def __init__(
         self,
         *,
         uuid: builtins.str = ...,
         power: collections.abc.Iterable[global___Sample] | None = ...,
         utilization: collections.abc.Iterable[global___Sample] | None = ...,
+        clock_sm_mhz: collections.abc.Iterable[global___Sample] | None = ...,
+        nvlink_bytes_per_s: collections.abc.Iterable[global___Sample] | None = ...,
+        pcie_bytes_per_s: collections.abc.Iterable[global___Sample] | None = ...,
+        dropped: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["power", b"power", "utilization", b"utilization", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clock_sm_mhz", b"clock_sm_mhz", "dropped", b"dropped", "nvlink_bytes_per_s", b"nvlink_bytes_per_s", "pcie_bytes_per_s", b"pcie_bytes_per_s", "power", b"power", "utilization", b"utilization", "uuid", b"uuid"]) -> None: ...
 
 global___ReadSamplesResponse = ReadSamplesResponse
 

@@ -16,8 +16,12 @@ node: n7
 listen: {metrics: "0.0.0.0:9430", grpc: "[::1]:0", socket: run/jobs.sock}
 state_dir: state
 sample_interval_s: 0.5
-lease: {ttl_s_max: 20}
+lease: {ttl_s_max: 20, restore_spread_s: 8}
+power: {safe: 350.5}
+stop_file: run/stop
 bounds:
+  power_min_w: 200
+  power_max_w: 450
   clock_min_mhz: 600
   clock_max_mhz: 1305
   min_dwell_s: 5
@@ -43,6 +47,9 @@ def test_what_is_not_said_has_a_reasoned_default(tmp_path: Path) -> None:
     assert settings.keeper.bounds == Bounds()
     assert settings.keeper.site_default is None
     assert settings.keeper.state_dir == "/var/lib/joulecut"
+    assert settings.keeper.power_safe == "recorded"
+    assert settings.keeper.restore_spread_s == 0.0
+    assert settings.keeper.stop_file == "/var/lib/joulecut/stop"
 
 
 def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -54,7 +61,10 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
     assert settings.socket == str(tmp_path / "run/jobs.sock")
     assert settings.keeper.state_dir == str(tmp_path / "state")
     assert settings.keeper_mode == str(tmp_path / "run/keeper.sock")
-    assert settings.keeper.bounds == Bounds(20.0, 600, 1305, 5.0, 6, 0.25)
+    assert settings.keeper.bounds == Bounds(20.0, 600, 1305, 5.0, 6, 0.25, 200.0, 450.0)
+    assert settings.keeper.power_safe == 350_500
+    assert settings.keeper.restore_spread_s == 8.0
+    assert settings.keeper.stop_file == str(tmp_path / "run/stop")
     assert settings.keeper.site_default == (210, 1290)
 
 
@@ -89,6 +99,18 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
             "bounds.clock_min_mhz: 900 MHz; allowed: at most 600 MHz",
         ),
         ("device: simulated\nsite_default: {clock_min_mhz: 600}", "site_default: no clock_max_mhz"),
+        ("device: simulated\nlease: {restore_spread_s: 61}", "a number from 0 to 60"),
+        ("device: simulated\npower: {safe: off}", "power.safe: False; allowed: a number"),
+        ("device: simulated\npower: {safe: never}", "recorded, keep, or watts from 1 to 10000"),
+        ("device: simulated\npower: {safe: 300000}", "power.safe: 300000; allowed: a number"),
+        ("device: simulated\npower: {safe: [1]}", "power.safe: [1]; allowed: a number"),
+        ("device: simulated\npower: keep", "power: 'keep'; allowed: a mapping"),
+        ("device: simulated\nstop_file: 7", "stop_file: 7; allowed: a path"),
+        ("device: simulated\nbounds: {power_max_w: -1}", "bounds.power_max_w: -1"),
+        (
+            "device: simulated\nbounds: {power_min_w: 400, power_max_w: 300}",
+            "bounds.power_min_w: 400 W; allowed: at most 300 W",
+        ),
         ("device: simulated\nkeeper: maybe", "keeper: 'maybe'; allowed: child, none, or a path"),
         ("device: simulated\nstate_dir: " + "x" * 120, "state_dir: "),
         ("device: simulated\ndevice: nvml", "key given twice"),

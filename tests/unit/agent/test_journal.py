@@ -2,6 +2,7 @@
 
 import os
 import resource
+import zlib
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ A, B = "GPU-a", "GPU-b"
 
 def _written(path: Path) -> Journal:
     journal = Journal(path, BOOT)
-    journal.intend(3, {A: (0, 900), B: (210, 600)})
-    journal.intend(4, {A: (0, 600)})
+    journal.intend(3, {A: (0, 900, 0), B: (210, 600, 0)})
+    journal.intend(4, {A: (0, 600, 0)})
     journal.restored([B])
     journal.close()
     return journal
@@ -27,13 +28,13 @@ def _written(path: Path) -> Journal:
 def test_what_was_intended_is_found_again(tmp_path: Path) -> None:
     _written(tmp_path / "journal")
     again = Journal(tmp_path / "journal", BOOT)
-    assert (again.held, again.epoch_seen, again.remarks) == ({A: (0, 600)}, 4, set())
+    assert (again.held, again.epoch_seen, again.remarks) == ({A: (0, 600, 0)}, 4, set())
 
 
 def test_an_intent_outlives_a_crash_before_its_write(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", BOOT)
-    journal.intend(1, {A: (0, 900)})  # and here the process dies
-    assert Journal(tmp_path / "journal", BOOT).held == {A: (0, 900)}
+    journal.intend(1, {A: (0, 900, 0)})  # and here the process dies
+    assert Journal(tmp_path / "journal", BOOT).held == {A: (0, 900, 0)}
     journal.close()
 
 
@@ -47,18 +48,18 @@ def test_torn_at_every_byte_it_still_names_every_gpu_whose_line_is_whole(tmp_pat
         journal = Journal(torn, BOOT)
         # A last line without its newline may be whole: then it counts.
         whole = raw[:cut].count(b"\n") + (cut < len(raw) and raw[cut : cut + 1] == b"\n")
-        expected: dict[str, tuple[int, int]] = {}
+        expected: dict[str, tuple[int, int, int]] = {}
         for line in raw.splitlines()[:whole]:
             _, kind, _, *values = line.decode().split(" ")
             if kind == "set":
-                expected[values[0]] = (int(values[1]), int(values[2]))
+                expected[values[0]] = (int(values[1]), int(values[2]), 0)
             elif kind == "restored":
                 expected.pop(values[0], None)
         assert journal.held == expected, cut
-        journal.intend(9, {"GPU-new": (0, 900)})  # must not be glued to the torn line
+        journal.intend(9, {"GPU-new": (0, 900, 0)})  # must not be glued to the torn line
         journal.close()
         again = Journal(torn, BOOT)
-        assert again.held == {**expected, "GPU-new": (0, 900)}, cut
+        assert again.held == {**expected, "GPU-new": (0, 900, 0)}, cut
         assert again.epoch_seen == 9
         torn.unlink()
 
@@ -87,16 +88,16 @@ def test_locks_of_another_boot_are_gone_by_themselves_but_its_epoch_counts(tmp_p
     later = Journal(tmp_path / "journal", "b002-0")
     assert (later.held, later.epoch_seen) == ({}, 4)
     assert "nothing to write" in "".join(later.remarks)
-    later.intend(4, {B: (0, 900)})
+    later.intend(4, {B: (0, 900, 0)})
     later.close()
-    assert Journal(tmp_path / "journal", "b002-0").held == {B: (0, 900)}
+    assert Journal(tmp_path / "journal", "b002-0").held == {B: (0, 900, 0)}
 
 
 def test_it_stays_small_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
     for turn in range(3000):
-        journal.intend(1, {A: (0, 600 + turn % 2)})
+        journal.intend(1, {A: (0, 600 + turn % 2, 0)})
         if turn % 3 == 0:
             journal.restored([A])
         assert path.stat().st_size < module.BYTES_MAX + 200
@@ -112,7 +113,7 @@ def test_a_compaction_that_dies_leaves_the_old_file(tmp_path: Path) -> None:
     _written(path)
     (tmp_path / "journal.new").write_bytes(b"half of a li")
     journal = Journal(path, BOOT)
-    assert journal.held == {A: (0, 600)}
+    assert journal.held == {A: (0, 600, 0)}
     journal.intend(5, {})
     journal.close()
     assert Journal(path, BOOT).epoch_seen == 5
@@ -132,20 +133,20 @@ def test_a_full_disk_refuses_the_intent_and_forgets_nothing(tmp_path: Path) -> N
             resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
             journal = Journal(path, BOOT)
             try:
-                journal.intend(5, {f"GPU-{n}": (0, 900) for n in range(8)})
+                journal.intend(5, {f"GPU-{n}": (0, 900, 0) for n in range(8)})
             except OSError:
-                if journal.held == {A: (0, 600)} and journal.epoch_seen == 4:
+                if journal.held == {A: (0, 600, 0)} and journal.epoch_seen == 4:
                     journal.restored([A])  # must not raise: resets go ahead
                     resource.setrlimit(
                         resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
                     )
-                    journal.intend(6, {B: (0, 900)})  # and once there is room it works again
+                    journal.intend(6, {B: (0, 900, 0)})  # and once there is room it works again
                     status = 0
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     again = Journal(path, BOOT)
-    assert (again.held, again.epoch_seen) == ({B: (0, 900)}, 6)
+    assert (again.held, again.epoch_seen) == ({B: (0, 900, 0)}, 6)
 
 
 def test_the_newest_number_of_a_gpu_outlives_its_lock_a_compaction_and_a_boot(
@@ -153,8 +154,8 @@ def test_the_newest_number_of_a_gpu_outlives_its_lock_a_compaction_and_a_boot(
 ) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
-    journal.intend(3, {A: (0, 900), B: (0, 600)}, 7)
-    journal.intend(3, {A: (0, 600)}, 8)
+    journal.intend(3, {A: (0, 900, 0), B: (0, 600, 0)}, 7)
+    journal.intend(3, {A: (0, 600, 0)}, 8)
     journal.restored([A, B])
     journal.close()
     for boot_id in (BOOT, "b002-0"):
@@ -170,15 +171,49 @@ def test_the_newest_number_of_a_gpu_outlives_its_lock_a_compaction_and_a_boot(
 def test_a_journal_that_somebody_deletes_is_written_anew_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
-    journal.intend(1, {A: (0, 900)})
+    journal.intend(1, {A: (0, 900, 0)})
     path.unlink()
-    journal.intend(1, {B: (0, 600)})
-    assert Journal(path, BOOT).held == {A: (0, 900), B: (0, 600)}
+    journal.intend(1, {B: (0, 600, 0)})
+    assert Journal(path, BOOT).held == {A: (0, 900, 0), B: (0, 600, 0)}
     journal.close()
 
 
 def test_a_directory_that_is_gone_refuses_too(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "nowhere" / "journal", BOOT)
     with pytest.raises(OSError, match="No such file"):
-        journal.intend(1, {A: (0, 900)})
+        journal.intend(1, {A: (0, 900, 0)})
     assert not journal.held
+
+
+def test_the_power_limit_that_stood_before_ours_is_kept_until_it_stands_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    journal.intend(1, {A: (0, 0, 300_000)}, 1, {A: 400_000})
+    journal.intend(1, {A: (0, 0, 250_000)}, 2, {A: 300_000})  # by now ours: not recorded
+    journal.close()
+    again = Journal(path, BOOT)
+    assert (again.held, again.limits_mw) == ({A: (0, 0, 250_000)}, {A: 400_000})
+    again.intend(2, {})  # compacts
+    assert Journal(path, BOOT).limits_mw == {A: 400_000}
+    again.restored([A], [A])
+    again.close()
+    assert Journal(path, BOOT).limits_mw == {}
+    fresh = Journal(path, BOOT)
+    fresh.intend(2, {A: (0, 0, 200_000)}, 3, {A: 350_000})
+    fresh.close()
+    assert Journal(path, BOOT).limits_mw == {A: 350_000}
+    assert Journal(path, "b002-0").limits_mw == {}, "a boot puts every limit back by itself"
+
+
+def test_what_an_older_version_wrote_is_read_and_what_a_newer_one_did_is_skipped(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    lines = [f"set {BOOT} {A} 0 900 3 7", f"colour {BOOT} {A} blue", f"set {BOOT} {B} 0 600 3 8"]
+    bodies = [line.encode() for line in lines]
+    path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(body), body) for body in bodies))
+    journal = Journal(path, BOOT)
+    assert journal.held == {A: (0, 900, 0), B: (0, 600, 0)}
+    assert "newer version" in "".join(journal.remarks)

@@ -1,19 +1,22 @@
 """The keeper over a device that fails on demand: what is written, journaled and reverted."""
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from joulecut_agent import keeper as module
+from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import state as leases
 from joulecut_agent.journal import Journal
 from joulecut_agent.keeper import Keeper, Settings
 from joulecut_agent.keeper_protocol import Reply
 from joulecut_agent.limits import Bounds
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
-from joulecut_agent.state import Command
+from joulecut_agent.state import Command, Knobs
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -23,7 +26,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass
 class Board:
-    """A `ClockWriter` that remembers its calls, and fails where a test says so."""
+    """A `DeviceWriter` that remembers its calls, and fails where a test says so."""
 
     locked: dict[str, tuple[int, int]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -31,6 +34,8 @@ class Board:
     denied: str = ""
     mig: frozenset[str] = frozenset()
     before_write: Callable[[str], None] = lambda uuid: None
+    limits_mw: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UUIDS, 400_000))
+    closed: int = 0
 
     def permission(self) -> str:
         return self.denied
@@ -54,8 +59,18 @@ class Board:
             raise error
         self.locked.pop(uuid, None)
 
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        return 100_000, 400_000, self.limits_mw[uuid]
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        self.before_write(uuid)
+        self.calls.append(f"limit {uuid} {limit_mw // 1000}")
+        if error := self.fail("limit", uuid):
+            raise error
+        self.limits_mw[uuid] = limit_mw
+
     def close(self) -> None:
-        """Nothing to close."""
+        self.closed += 1
 
 
 def _keeper(folder: Path, board: Board, **settings: object) -> Keeper:
@@ -76,17 +91,18 @@ def _verdicts(reply: Reply) -> set[bool]:
     return {slot.accepted for slot in reply.slots}
 
 
-def _on_disk(folder: Path) -> dict[str, tuple[int, int]]:
+def _on_disk(folder: Path) -> dict[str, Knobs]:
     return Journal(folder / "journal", BOOT.read_text().strip()).held
 
 
 def test_the_intent_is_on_disk_before_each_write(tmp_path: Path) -> None:
     board = Board()
-    seen: list[dict[str, tuple[int, int]]] = []
+    seen: list[dict[str, Knobs]] = []
     board.before_write = lambda uuid: seen.append(_on_disk(tmp_path))
     wanted = {"GPU-a": (0, 900), "GPU-b": (210, 600)}
     assert _verdicts(_apply(_keeper(tmp_path, board), wanted)) == {True}
-    assert seen == [wanted, wanted]
+    on_disk = {uuid: (*mhz, 0) for uuid, mhz in wanted.items()}
+    assert seen == [on_disk, on_disk]
     assert board.locked == {"GPU-a": (0, 900), "GPU-b": (210, 600)}
 
 
@@ -243,3 +259,159 @@ def test_failing_writes_are_paced_like_good_ones(tmp_path: Path) -> None:
     keeper = _keeper(tmp_path, board, bounds=Bounds(min_dwell_s=60.0))
     assert "busy" in _apply(keeper, {"GPU-a": (0, 900)}).slots[0].reason
     assert "dwell" in _apply(keeper, {"GPU-a": (0, 900)}, 2).slots[0].reason
+
+
+def _both(
+    keeper: Keeper, uuid: str, generation: int, mhz: tuple[int, int], power_w: int
+) -> wire.Slot:
+    command = Command(leases.APPLY, 1, "blue", generation, 30.0, {uuid: mhz})
+    return keeper.handle(1, replace(command, power_mw={uuid: power_w * 1000})).slots[0]
+
+
+def test_each_knob_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 350_000  # the site's
+    keeper = _keeper(tmp_path, board)
+    assert _both(keeper, "GPU-a", 1, (0, 0), 300).accepted
+    assert board.calls == ["limit GPU-a 300"], "no clock was asked for"
+    assert _both(keeper, "GPU-a", 2, (0, 900), 250).accepted
+    assert _apply(keeper, {"GPU-a": (0, 900)}, 3).slots[0].accepted
+    assert board.limits_mw["GPU-a"] == 350_000, "no longer asked for: as it was before us"
+    assert _both(keeper, "GPU-a", 4, (0, 0), 200).accepted
+    assert not board.locked
+    board.calls.clear()
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.calls == ["limit GPU-a 350"]
+    assert not _on_disk(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("safe", "expired_w", "cleared_w"),
+    [("recorded", 350, 350), ("keep", 200, 350), (180_000, 180, 350)],
+)
+def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_back(
+    tmp_path: Path, safe: str | int, expired_w: int, cleared_w: int
+) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 350_000
+    keeper = _keeper(tmp_path, board, power_safe=safe)
+    command = Command(
+        leases.APPLY, 1, "blue", 1, 0.05, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 200_000}
+    )
+    assert keeper.handle(1, command).slots[0].accepted
+    time.sleep(0.06)
+    keeper.tick()
+    assert board.limits_mw["GPU-a"] == expired_w * 1000
+    assert not _on_disk(tmp_path)
+    keeper = _keeper(tmp_path, board, power_safe=safe)  # and the journal still knows the old one
+    assert keeper.handle(1, replace(command, generation=2, ttl_s=30.0)).slots[0].accepted
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.limits_mw["GPU-a"] == cleared_w * 1000
+
+
+def test_a_limit_that_fails_takes_the_clock_of_its_group_back(tmp_path: Path) -> None:
+    board = Board(fail=lambda call, uuid: Transient("t", "busy") if call == "limit" else None)
+    keeper = _keeper(tmp_path, board)
+    slot = _both(keeper, "GPU-a", 1, (0, 900), 200)
+    assert "the group was reverted" in slot.reason
+    assert not board.locked
+    board.fail = lambda call, uuid: None
+    assert keeper.give_back("shutdown")
+    assert board.limits_mw["GPU-a"] == 400_000
+    assert not _on_disk(tmp_path)
+
+
+def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    for ttl_s in (-1.0, 3600.1, math.nan, math.inf):
+        refused = keeper.handle(2, Command(leases.RELEASE, ttl_s=ttl_s)).slots[0]
+        assert (refused.accepted, board.closed) == (False, 0)
+    reply = keeper.handle(3, Command(leases.RELEASE, ttl_s=0.2))
+    assert reply.slots[0].accepted
+    assert (board.locked, board.closed) == ({}, 1)
+    board.calls.clear()
+    refused = _apply(keeper, {"GPU-a": (0, 600)}, 2)
+    assert "released for 1 s more" in refused.slots[0].reason
+    assert refused.stopped == refused.slots[0].reason
+    assert not board.calls, "nothing touches the driver"
+    time.sleep(0.21)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
+    keeper.handle(4, Command(leases.RELEASE, ttl_s=60.0))
+    keeper.handle(5, Command(leases.RESUME))
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
+
+
+def test_a_release_is_refused_where_a_gpu_cannot_be_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAVE_WAIT_S", 0.1)  # a constant, so that the test is quick
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    _apply(keeper, {"GPU-a": (0, 900)})
+    board.fail = lambda call, uuid: Transient("t", "busy")
+    answer = keeper.handle(2, Command(leases.RELEASE, ttl_s=60.0)).slots[0]
+    assert (answer.accepted, board.closed) == (False, 0)
+    assert "nothing was released" in answer.reason
+    assert keeper.state.gpus["GPU-a"].owed, "and it is tried again"
+
+
+def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
+    board, stop = Board(), tmp_path / "stop"
+    keeper = _keeper(tmp_path, board, stop_file=str(stop))
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    assert keeper.due_s() <= time.monotonic() + module.STOP_LOOK_S, "it looks by itself"
+    stop.symlink_to(tmp_path / "nowhere")  # whatever it is, it is there
+    keeper.tick()
+    assert not board.locked
+    refused = _apply(keeper, {"GPU-a": (0, 600)}, 2)
+    assert f"the file {stop} stops all control" in refused.slots[0].reason
+    stop.unlink()
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
+
+
+def _yield(keeper: Keeper, **named: object) -> bool:
+    command = Command(leases.YIELD, 1, "blue", 1, **named)  # type: ignore[arg-type]
+    (verdict,) = _verdicts(keeper.handle(9, command))
+    return verdict
+
+
+def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
+    tmp_path: Path,
+) -> None:
+    both = {"clocks_mhz": {"GPU-a": (0, 900)}, "power_mw": {"GPU-a": 300_000}}
+    for kept, calls in (
+        ({"clocks_mhz": {"GPU-a": (0, 900)}}, ["reset GPU-a"]),
+        ({"clocks_mhz": {"GPU-a": (0, 0)}, "power_mw": {"GPU-a": 300_000}}, ["limit GPU-a 400"]),
+        ({"clocks_mhz": {"GPU-a": (0, 0)}}, []),
+    ):
+        folder, board = tmp_path / str(len(calls[:1]) + len(str(kept))), Board()
+        folder.mkdir()
+        keeper = _keeper(folder, board)
+        order = Command(leases.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
+        assert _verdicts(keeper.handle(1, order)) == {True}
+        board.calls.clear()
+        assert _yield(keeper, **kept)
+        assert board.calls == calls
+        assert not _on_disk(folder)
+        assert keeper.state.gpu("GPU-a").lease is None
+        assert not keeper.give_back("shutdown") or board.calls == calls, "nothing is left to do"
+
+
+def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    _apply(keeper, {"GPU-a": (0, 900)}, generation=2)
+    assert not _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    assert keeper.state.gpu("GPU-a").lease is not None
+    assert _on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
+
+
+def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path) -> None:
+    keeper = _keeper(tmp_path, Board())
+    assert keeper.handle(1, Command(leases.STATUS)).released_s == 0.0
+    keeper.handle(2, Command(leases.RELEASE, ttl_s=600.0))
+    assert 599.0 < keeper.handle(3, Command(leases.STATUS)).released_s <= 600.0
+    keeper.handle(4, Command(leases.RESUME))
+    assert keeper.handle(5, Command(leases.STATUS)).released_s == 0.0

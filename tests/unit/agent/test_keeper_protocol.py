@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulecut_agent import keeper_protocol as wire
 from joulecut_agent.keeper_protocol import ProtocolError, Reply, Slot
-from joulecut_agent.state import CAUSES, STATUS, Command
+from joulecut_agent.state import CAUSES, YIELD, Command
 
 letters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 names = st.text(letters, min_size=1, max_size=24)
@@ -18,13 +18,14 @@ clock_pairs = st.tuples(shorts, shorts)
 seconds = st.floats(allow_nan=False)
 commands = st.builds(
     Command,
-    op=st.integers(1, STATUS),
+    op=st.integers(1, YIELD),
     epoch=longs,
     job=st.text(letters, max_size=60),
     generation=longs,
     ttl_s=seconds,
     clocks_mhz=st.dictionaries(names, clock_pairs, max_size=wire.GPUS_MAX),
     cause=st.sampled_from(CAUSES),
+    power_mw=st.dictionaries(names, st.integers(0, 2**32 - 1), max_size=wire.GPUS_MAX),
 )
 slots = st.builds(
     Slot,
@@ -36,6 +37,7 @@ slots = st.builds(
     generation=longs,
     clocks_mhz=clock_pairs,
     expires_in_s=seconds,
+    power_mw=st.integers(0, 2**32 - 1),
     restores=st.tuples(*[st.integers(0, 2**32 - 1)] * len(CAUSES)),
 )
 replies = st.builds(
@@ -46,6 +48,7 @@ replies = st.builds(
     min_dwell_s=seconds,
     clocks_mhz=clock_pairs,
     slots=st.lists(slots, max_size=wire.GPUS_MAX).map(tuple),
+    stopped=st.text(letters, max_size=60),
 )
 
 
@@ -64,7 +67,7 @@ def test_a_reply_comes_out_as_it_went_in(reply: Reply) -> None:
 
 
 def test_the_sizes_are_those_in_the_documentation() -> None:
-    assert (wire.REQUEST_BYTES, wire.REPLY_BYTES) == (1892, 9260)
+    assert (wire.REQUEST_BYTES, wire.REPLY_BYTES) == (4096, 16_384)
 
 
 @given(st.binary(max_size=2 * wire.REQUEST_BYTES))
@@ -85,7 +88,7 @@ def test_a_damaged_request_is_a_command_or_refused(
         _, decoded = wire.decode_request(bytes(raw))
     except ProtocolError:
         return
-    assert 1 <= decoded.op <= STATUS
+    assert 1 <= decoded.op <= YIELD
     assert len(decoded.clocks_mhz) <= wire.GPUS_MAX
 
 
@@ -104,7 +107,6 @@ def test_a_damaged_reply_is_a_reply_or_refused(reply: Reply, damage: list[tuple[
     "command",
     [
         Command(1, job="j" * 254),
-        Command(1, job="a\0b"),
         Command(1, clocks_mhz={"u" * 97: (0, 1)}),
         Command(1, clocks_mhz={"u": (0, 65_536)}),
         Command(1, clocks_mhz={"u": (-1, 5)}),

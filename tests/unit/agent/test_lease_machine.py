@@ -1,18 +1,19 @@
 """The lease machine against everything that a controller, a network or a clock may do to it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent import state as leases
-from joulecut_agent.state import Answer, Command, Lock, Restore, State, Written, step
+from joulecut_agent.state import NONE, Answer, Command, Knobs, Lock, Restore, State, Written, step
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 HIGH = (0, 1410)
 
 clocks = st.sampled_from([(0, 600), (0, 900), (210, 900), (0, 1410)])
 settings = st.dictionaries(st.sampled_from(UUIDS), clocks, min_size=1)
+powers = st.dictionaries(st.sampled_from(UUIDS), st.sampled_from([200_000, 300_000]))
 numbers = st.integers(0, 3)
 ttls_s = st.floats(0.5, 20.0)
 jobs = st.sampled_from(["blue", "red"])
@@ -24,6 +25,7 @@ applies = st.builds(
     generation=numbers,
     ttl_s=ttls_s,
     clocks_mhz=settings,
+    power_mw=powers,
 )
 renews = st.builds(
     Command, op=st.just(leases.RENEW), epoch=numbers, job=jobs, generation=numbers, ttl_s=ttls_s
@@ -45,7 +47,7 @@ class World:
 
     state: State = field(default_factory=State)
     now_s: float = 100.0
-    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    locked: dict[str, Knobs] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     restored: list[tuple[float, str, str]] = field(default_factory=list)
 
@@ -56,8 +58,8 @@ class World:
         answers = [effect for effect in effects if isinstance(effect, Answer)]
         for effect in effects:
             if isinstance(effect, Lock):
-                assert effect.before_mhz == self.locked.get(effect.uuid)
-                self.locked[effect.uuid] = effect.clocks_mhz
+                assert effect.before == self.locked.get(effect.uuid, NONE)
+                self.locked[effect.uuid] = effect.wanted
             elif isinstance(effect, Restore):
                 done = effect.uuid not in self.broken
                 if done:
@@ -155,9 +157,7 @@ def test_an_equal_number_with_other_content_is_refused(
     changed = dict.fromkeys(command.clocks_mhz, other)
     if changed == command.clocks_mhz:
         return
-    twin = Command(
-        leases.APPLY, command.epoch, command.job, command.generation, command.ttl_s, changed
-    )
+    twin = replace(command, clocks_mhz=changed)
     before = world.state
     assert not any(answer.accepted for answer in world.tell(twin))
     assert world.state == before
@@ -261,3 +261,46 @@ def test_a_newer_job_takes_over_and_the_old_one_cannot_renew() -> None:
     assert world.tell(Command(leases.APPLY, 1, "red", 2, 5.0, {"GPU-a": (0, 600)}))[0].accepted
     assert not world.tell(Command(leases.RENEW, 1, "blue", 1, 5.0))[0].accepted
     assert world.tell(Command(leases.RENEW, 1, "red", 2, 5.0))[0].accepted
+
+
+@given(histories, st.floats(0.1, 30.0))
+def test_spread_restores_are_all_done_within_the_bound(
+    history: list[tuple[float, Command | None]], spread_s: float
+) -> None:
+    world = World(State(spread_s=spread_s)).after(history)
+    until_s = max(world.promised().values(), default=world.now_s) + spread_s
+    while (due_s := world.state.due_s()) < float("inf"):
+        assert due_s <= max(until_s, world.now_s)
+        world.now_s = due_s
+        world.tell(None)
+    assert not world.locked
+
+
+def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take_them() -> None:
+    uuids = [f"GPU-{n}" for n in range(200)]
+    world = World(State(spread_s=10.0))
+    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, dict.fromkeys(uuids, (0, 900))))
+    world.now_s += 5.0
+    world.tell(None)
+    for second in range(1, 11):
+        world.now_s = 105.0 + second
+        world.tell(None)
+        assert abs(len(world.restored) - 20 * second) <= 20, "no surge at any time"
+        if second == 5:
+            left = next(iter(world.locked))
+            again = world.tell(Command(leases.APPLY, 2, "blue", 2, 30.0, {left: (0, 900)}))
+            assert again[0].accepted
+    assert set(world.locked) == {left}
+
+
+@given(histories, st.sampled_from(UUIDS))
+def test_what_is_yielded_is_not_written_and_not_held(
+    history: list[tuple[float, Command | None]], uuid: str
+) -> None:
+    world = World().after(history)
+    held, before = uuid in world.promised(), dict(world.locked)
+    answers = world.tell(Command(leases.YIELD, clocks_mhz={uuid: (0, 0)}))
+    assert [answer.accepted for answer in answers] == [held]
+    assert world.locked == before, "somebody else has set it: nothing is written"
+    assert uuid not in world.promised()
+    assert set(world.promised()) == set(before) - {uuid}

@@ -8,32 +8,54 @@ from hypothesis import strategies as st
 
 from joulecut_agent import limits
 from joulecut_agent.limits import Asked, Bounds, Writes
+from joulecut_agent.state import Knobs
 
 CLOCKS = (210, 600, 900, 1200, 1410)
-TOP = (0, 1410)
-clock_ranges = st.tuples(st.sampled_from((0, *CLOCKS)), st.sampled_from(CLOCKS))
+TOP = (0, 1410, 0)
+clock_ranges = st.tuples(st.sampled_from((0, *CLOCKS)), st.sampled_from(CLOCKS), st.just(0))
 TIGHT = Bounds(min_dwell_s=10.0, writes_per_minute=2, changed_share_per_minute=0.5)
 
 
-def _one(bounds: Bounds, wanted: tuple[int, int], before: tuple[int, int] = TOP) -> str:
+def _one(bounds: Bounds, wanted: Knobs, before: Knobs = TOP) -> str:
     return limits.judge(bounds, {"a": Asked(wanted, before, CLOCKS)}, {}, 8, 0.0)["a"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
-        ((0, 1201), "1201 MHz is not a supported clock"),
-        ((211, 900), "211 MHz is not a supported clock"),
-        ((0, 600), "600 MHz is below the site's 900 MHz"),
-        ((0, 1410), "1410 MHz is above the site's 1200 MHz"),
-        ((600, 1200), "600 MHz is below the site's 900 MHz"),
-        ((1200, 900), "1200 MHz to 900 MHz is no range"),
-        ((0, 900), ""),
-        ((900, 1200), ""),
+        ((0, 1201, 0), "1201 MHz is not a supported clock"),
+        ((211, 900, 0), "211 MHz is not a supported clock"),
+        ((0, 600, 0), "600 MHz is below the site's 900 MHz"),
+        ((0, 1410, 0), "1410 MHz is above the site's 1200 MHz"),
+        ((600, 1200, 0), "600 MHz is below the site's 900 MHz"),
+        ((1200, 900, 0), "1200 MHz to 900 MHz is no range"),
+        ((0, 900, 0), ""),
+        ((900, 1200, 0), ""),
     ],
 )
-def test_out_of_range_is_refused_and_never_clamped(wanted: tuple[int, int], reason: str) -> None:
+def test_out_of_range_is_refused_and_never_clamped(wanted: Knobs, reason: str) -> None:
     assert _one(Bounds(clock_min_mhz=900, clock_max_mhz=1200), wanted) == reason
+
+
+@pytest.mark.parametrize(
+    ("power_mw", "reason"),
+    [
+        (99_999, "power limit 99.999 W; allowed: 150 to 350 W"),
+        (149_999, "power limit 149.999 W; allowed: 150 to 350 W"),
+        (350_001, "power limit 350.001 W; allowed: 150 to 350 W"),
+        (150_000, ""),
+        (350_000, ""),
+    ],
+)
+def test_a_power_limit_out_of_range_is_refused(power_mw: int, reason: str) -> None:
+    asked = Asked((0, 0, power_mw), (0, 1410, 400_000), CLOCKS, (100_000, 400_000))
+    bounds = Bounds(power_min_w=150.0, power_max_w=350.0)
+    assert limits.judge(bounds, {"a": asked}, {}, 8, 0.0)["a"] == reason
+    assert asked.lowers, "it has to wait like a lower clock"
+    nothing = Asked((0, 0, 0), (0, 1410, 400_000), CLOCKS, (100_000, 400_000))
+    assert "neither" in limits.judge(bounds, {"a": nothing}, {}, 8, 0.0)["a"]
+    unable = Asked((0, 0, 200_000), (0, 1410, 0), CLOCKS)
+    assert "allowed" in limits.judge(Bounds(), {"a": unable}, {}, 8, 0.0)["a"]
 
 
 @pytest.mark.parametrize("ttl_s", [0.0, -1.0, 60.0001, math.inf, -math.inf, math.nan])
@@ -48,7 +70,7 @@ def test_a_ttl_within_the_bound_passes(ttl_s: float) -> None:
 
 @given(clock_ranges, clock_ranges, st.floats(0.0, 60.0), st.lists(st.floats(0.0, 60.0), max_size=9))
 def test_the_way_up_never_waits(
-    before: tuple[int, int], wanted: tuple[int, int], changed_s: float, lowered_s: list[float]
+    before: Knobs, wanted: Knobs, changed_s: float, lowered_s: list[float]
 ) -> None:
     asked = Asked(wanted, before, CLOCKS)
     if wanted[0] > wanted[1] or asked.lowers:
@@ -61,7 +83,7 @@ def test_the_way_up_never_waits(
 
 
 def test_dwell_and_rate_hold_lowering_back() -> None:
-    down = {"a": Asked((0, 900), TOP, CLOCKS)}
+    down = {"a": Asked((0, 900, 0), TOP, CLOCKS)}
     past = Writes()
     assert limits.judge(TIGHT, down, {"a": past}, 8, 0.0)["a"] == ""
     past = limits.record(past, True, 0.0)
@@ -74,11 +96,11 @@ def test_dwell_and_rate_hold_lowering_back() -> None:
 def test_the_share_counts_gpus_and_not_writes() -> None:
     quick = Bounds(min_dwell_s=0.0, changed_share_per_minute=0.5)
     writes = {name: Writes(0.0, (0.0, 1.0, 2.0)) for name in ("a", "b", "c")}
-    down = {"d": Asked((0, 900), TOP, CLOCKS)}
+    down = {"d": Asked((0, 900, 0), TOP, CLOCKS)}
     assert limits.judge(quick, down, writes, 8, 5.0)["d"] == ""
-    more = {**down, "e": Asked((0, 900), TOP, CLOCKS)}
+    more = {**down, "e": Asked((0, 900, 0), TOP, CLOCKS)}
     assert "5 of 8" in limits.judge(quick, more, writes, 8, 5.0)["d"]
-    again = {"a": Asked((0, 600), (0, 900), CLOCKS)}
+    again = {"a": Asked((0, 600, 0), (0, 900, 0), CLOCKS)}
     assert limits.judge(quick, again, writes, 8, 5.0)["a"] == ""
 
 
@@ -87,7 +109,7 @@ def test_the_defaults_let_a_small_node_change_as_one_and_soon_again() -> None:
     writes: dict[str, Writes] = {}
     for turn in range(40):
         now_s = 2.0 * turn
-        wanted, before = ((0, 900), TOP) if turn % 2 else ((0, 600), (0, 900))
+        wanted, before = ((0, 900, 0), TOP) if turn % 2 else ((0, 600, 0), (0, 900, 0))
         group = {name: Asked(wanted, before, CLOCKS) for name in node}
         assert not any(limits.judge(Bounds(), group, writes, 4, now_s).values()), now_s
         writes = {name: limits.record(writes.get(name, Writes()), True, now_s) for name in node}

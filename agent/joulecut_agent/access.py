@@ -1,0 +1,165 @@
+"""Who is calling, and what he may do: a name that a certificate proves, and roles for names.
+
+Four roles, none of which holds another: who may look may not command, and who may give GPUs
+back at night need not be able to slow them. Only names that the client CA vouched for count.
+"""
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+OBSERVE, CLEAR, RELEASE, APPLY = "observe", "clear", "release", "apply"
+ROLES = (OBSERVE, CLEAR, RELEASE, APPLY)
+EVERYBODY = "*"
+COMMON_NAME = "CN="  # before a common name, so that none is taken for a DNS name
+NAME_LENGTH_MAX = 256  # a DNS name has 253; of a URI nobody would read more in an audit line
+NAMES_MAX = 64  # of one certificate
+PATTERNS_MAX = 256  # of one role
+UID_KEPT_S = 10.0  # ports are used again; for the audit trail alone, no role hangs on it
+UIDS_MAX = 64
+SOCKETS_BYTES_MAX = 4 << 20  # some 25,000 connections; a node with more tells no uid
+ESTABLISHED = "01"  # /proc/net/tcp, column st
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`name` stands in the audit trail; `via` is mtls, socket or loopback."""
+
+    name: str
+    via: str
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSocket:
+    """A unix socket, mode 0660: who is in its group may do everything."""
+
+    path: str
+    group: str = ""  # empty: the agent's own
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Patterns of names by role. Without a word on a role: everybody whom the CA vouches for
+    may observe, and nobody may do anything else. `loopback` are the roles of every process on
+    this node, where plain text is served at all.
+    """
+
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    loopback: tuple[str, ...] = ROLES
+
+    def roles(self, names: Iterable[str]) -> tuple[str, ...]:
+        """What a caller with these names, all of them proven, may do."""
+        known = list(names)
+        return tuple(
+            role
+            for role in ROLES
+            if any(matches(p, name) for p in self._patterns(role) for name in known)
+        )
+
+    def _patterns(self, role: str) -> tuple[str, ...]:
+        return self.patterns.get(role, (EVERYBODY,) if role == OBSERVE else ())
+
+
+def matches(pattern: str, name: str) -> bool:
+    """`*` alone is everybody. Elsewhere it stands for any characters within one label of a DNS
+    name, or one segment of a URI. DNS names know no case; URIs and common names do.
+    """
+    if pattern == EVERYBODY:
+        return True
+    kind = _kind(pattern)
+    if kind != _kind(name):
+        return False
+    within = {"uri": "[^/]*", "cn": ".*", "dns": "[^.]*"}[kind]
+    parts = (re.escape(part) for part in pattern.split("*"))
+    return bool(re.fullmatch(within.join(parts), name, re.IGNORECASE if kind == "dns" else 0))
+
+
+def caller(context: Any, rules: Rules) -> Caller:
+    """The other end of a gRPC call; with no roles where it has no name."""
+    proofs: Mapping[str, Sequence[bytes]] = context.auth_context()
+    if proofs.get("transport_security_type") == [b"ssl"]:
+        names = proven_names(proofs)
+        return Caller(names[0] if names else "", "mtls", rules.roles(names))
+    peer = str(context.peer())
+    if peer.startswith("unix:"):
+        return Caller("local socket", "socket", ROLES)
+    # Nothing but loopback is ever bound without encryption; here it is asked once more.
+    return Caller(_UIDS.name(peer), "loopback", rules.loopback if _is_loopback(peer) else ())
+
+
+def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:
+    """URI and DNS names of the certificate; its common name only where it has neither."""
+    raw = [*proofs.get("peer_uri", ()), *proofs.get("peer_dns", ())]
+    names = [_text(name) for name in raw[:NAMES_MAX]]
+    if not raw:
+        names = [
+            COMMON_NAME + text for n in proofs.get("x509_common_name", ()) if (text := _text(n))
+        ]
+    return [name for name in names if name]
+
+
+def _text(raw: bytes) -> str:
+    """A name as text; nothing where it holds what no name should."""
+    text = raw.decode("utf-8", errors="replace")
+    fine = text.isprintable() and "\ufffd" not in text and len(text) <= NAME_LENGTH_MAX
+    return text if fine and " " not in text[:1] else ""
+
+
+def _kind(name: str) -> str:
+    if name.startswith(COMMON_NAME):
+        return "cn"
+    return "uri" if ":" in name else "dns"
+
+
+def _is_loopback(peer: str) -> bool:
+    return unquote(peer).startswith(("ipv4:127.", "ipv6:[::1]:", "ipv6:[::ffff:127."))
+
+
+class _Uids:
+    """Whose a connection from this machine is, as the kernel lists it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[float, str]] = OrderedDict()
+
+    def name(self, peer: str) -> str:
+        now_s = time.monotonic()
+        with self._lock:
+            until_s, name = self._known.get(peer, (0.0, ""))
+            if now_s >= until_s:
+                uid = _uid(peer)
+                name = "local user" if uid is None else f"local uid {uid}"
+                self._known[peer] = (now_s + UID_KEPT_S, name)
+                self._known.move_to_end(peer)
+                if len(self._known) > UIDS_MAX:
+                    self._known.popitem(last=False)
+            return name
+
+
+def _uid(peer: str) -> int | None:
+    """None where the kernel does not say."""
+    port = unquote(peer).rpartition(":")[2]
+    if not (port.isascii() and port.isdigit()):
+        return None
+    wanted = f":{int(port):04X}"
+    for table in ("tcp", "tcp6"):
+        try:
+            with Path("/proc/net", table).open() as file:
+                text = file.read(SOCKETS_BYTES_MAX)
+        except OSError:
+            continue
+        for line in text.splitlines()[1:]:
+            words = line.split()
+            if len(words) > 7 and words[1].endswith(wanted) and words[3] == ESTABLISHED:
+                return int(words[7])
+    return None
+
+
+_UIDS = _Uids()

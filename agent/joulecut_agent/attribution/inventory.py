@@ -1,0 +1,80 @@
+"""Which GPU a name means: schedulers name devices by UUID, slice, index, minor or MIG instance.
+
+A name that leads to no GPU of this node is unknown, and is never taken for the next best one.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from joulecut_wire.messages import GpuDescription
+
+MIG_OLD = re.compile(r"MIG-(GPU-[0-9a-fA-F-]+)/\d+/\d+")  # drivers before 470
+DRA_DEVICE = re.compile(r"gpu-(\d+)(-mig-.*)?")  # NVIDIA's driver names devices by minor
+INFORMATION_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The GPUs of this node by every name they have; `mig` leads from an instance to its board."""
+
+    by_index: Mapping[int, str]
+    mig: Mapping[str, str] = field(default_factory=dict)
+    by_minor: Mapping[int, str] = field(default_factory=dict)
+
+    def device(self, name: str) -> tuple[str, bool] | None:
+        """(UUID, whether it is a slice) of a device plugin's id; None where it is unknown."""
+        plain, sliced, _ = name.partition("::")
+        if plain.startswith("MIG-"):
+            old = MIG_OLD.fullmatch(plain)
+            uuid = old[1] if old else self.mig.get(plain, "")
+            return (uuid, True) if uuid in self.uuids else None
+        if plain.isascii() and plain.isdigit() and len(plain) < 6:
+            plain = self.by_index.get(int(plain), "")
+        return (plain, bool(sliced)) if plain in self.uuids else None
+
+    def claimed(self, driver: str, device: str, cdi: Iterable[str]) -> tuple[str, bool] | None:
+        """As `device`, of one result of a resource claim: its CDI names first, then its own."""
+        for name in cdi:
+            kind, _, value = name.partition("=")
+            if kind in {"nvidia.com/gpu", "nvidia.com/mig"} and (found := self.device(value)):
+                return found
+        match = DRA_DEVICE.fullmatch(device)
+        if driver == "gpu.nvidia.com" and match is not None and len(match[1]) < 6:
+            uuid = self.by_minor.get(int(match[1]), "")
+            return (uuid, bool(match[2])) if uuid in self.uuids else None
+        return None
+
+    def ordinal(self, name: str) -> tuple[str, bool] | None:
+        """As `device`, of a mapping file's name: an index, `INDEX.INSTANCE`, or a UUID."""
+        plain, dot, instance = name.partition(".")
+        if dot and instance.isascii() and instance.isdigit():
+            found = self.device(plain)
+            return (found[0], True) if found else None
+        return None if dot else self.device(name)
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        return frozenset(self.by_index.values())
+
+
+def of(gpus: Iterable[GpuDescription], mig: Mapping[str, str], proc: Path) -> Inventory:
+    return Inventory({gpu.index: gpu.uuid for gpu in gpus}, mig, minors(proc))
+
+
+def minors(proc: Path) -> dict[int, str]:
+    """UUID by device minor, as the driver lists them in `/proc/driver/nvidia/gpus`."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(OSError):
+        for card in (proc / "driver" / "nvidia" / "gpus").iterdir():
+            words = {}
+            with contextlib.suppress(OSError), (card / "information").open("rb") as file:
+                for line in file.read(INFORMATION_BYTES_MAX).decode(errors="replace").splitlines():
+                    key, _, value = line.partition(":")
+                    words[key.strip()] = value.strip()
+            minor = words.get("Device Minor", "")
+            if minor.isascii() and minor.isdigit() and len(minor) < 6:
+                found[int(minor)] = words.get("GPU UUID", "")
+    return found

@@ -1,0 +1,241 @@
+"""Labels, uid and phase of the pods that hold GPUs: asked of the API server, one pod at a time.
+
+The kubelet's device list has neither labels nor an end: a pod that is over may stay in it.
+`get` on pods is the least right that tells both; a node asks about its own few GPU pods, once
+each and then seldom, in a thread that nothing waits for.
+"""
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from joulecut_agent.log import say
+
+ANSWER_WAIT_S = 2.0
+ANSWER_BYTES_MAX = 4 << 20  # etcd holds no object above 1.5 MB
+RECHECK_S = 10.0  # how long a pod that is over may look alive where its group cannot be seen
+WATCHED_RECHECK_S = 300.0  # where its control group shows the end
+ABSENT_S = 30.0  # before a pod that was not found, or may not be read, is asked for again
+OVER_S = 5.0  # a pod of the same name may have taken its place
+DOUBT_S = 2.0  # its control group is gone, and the API server does not know yet
+DOWN_S = 5.0  # before an API server that does not answer is asked again
+PODS_MAX = 256  # a node holds 110, or 250 where somebody raised it
+LABELS_MAX = 64
+Key = tuple[str, str]  # namespace and name
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What is known of one pod; `over` where it will not run again."""
+
+    uid: str = ""
+    over: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the API server is, and the folder with `ca.crt` and `token` (rotated in place)."""
+
+    host: str
+    port: int
+    credentials: Path
+
+
+class ApiPods:
+    """`pod` answers at once from memory; what is not there yet is fetched meanwhile."""
+
+    def __init__(self, server: Server, watched: "Watched | None" = None) -> None:
+        self._server = server
+        self._watched = watched
+        self._lock = threading.Lock()
+        self._wanted: tuple[Key, ...] = ()
+        self._known: dict[Key, tuple[Pod | None, float]] = {}
+        self._connection: http.client.HTTPSConnection | None = None
+        self._wake = threading.Event()
+        self._leaving = False
+        self._said = ""
+        self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._leaving = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=ANSWER_WAIT_S + 1.0)
+
+    def want(self, keys: Iterable[Key]) -> None:
+        """Names the pods that matter now; others are forgotten."""
+        with self._lock:
+            self._wanted = tuple(dict.fromkeys(keys))[:PODS_MAX]
+            self._known = {key: self._known[key] for key in self._wanted if key in self._known}
+            news = len(self._known) < len(self._wanted)
+        if news:
+            self._wake.set()
+
+    def pod(self, key: Key) -> Pod | None:
+        with self._lock:
+            return self._known.get(key, (None, 0.0))[0]
+
+    def doubt(self, key: Key) -> None:
+        """Asks for a pod sooner than planned: what is known of it does not fit what is seen."""
+        with self._lock:
+            pod, due_s = self._known.get(key, (None, 0.0))
+            if due_s > time.monotonic() + DOUBT_S:
+                self._known[key] = (pod, time.monotonic() + DOUBT_S)
+
+    def _run(self) -> None:
+        while not self._leaving:
+            pause_s = self._turn()
+            self._wake.wait(pause_s)
+            self._wake.clear()
+        self._drop()
+
+    def _turn(self) -> float:
+        """Fetches what is due; for how long nothing more will be."""
+        with self._lock:
+            wanted = self._wanted
+        now_s = time.monotonic()
+        for key in wanted:
+            if now_s < self._known.get(key, (None, 0.0))[1]:
+                continue
+            try:
+                pod = self._fetch(key)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                self._drop()
+                self._say(f"{type(error).__name__}: {error}")
+                return DOWN_S
+            known = self._known.get(key, (None, 0.0))[0]
+            if pod is None and known is not None:
+                pod = Pod(known.uid, over=True, labels=known.labels)  # deleted since
+            seen = pod is not None and self._watched is not None and self._watched.seen(pod.uid)
+            wait_s = ABSENT_S if pod is None else WATCHED_RECHECK_S if seen else RECHECK_S
+            if pod is not None and pod.over:
+                wait_s = OVER_S
+            with self._lock:
+                if key in self._wanted:
+                    self._known[key] = (pod, time.monotonic() + wait_s)
+        return 1.0
+
+    def _fetch(self, key: Key) -> Pod | None:
+        """None where there is no such pod, or no right to see it."""
+        connection = self._connection
+        if connection is None:
+            # A rotated authority is read with the next connection, and each failure ends one.
+            context = ssl.create_default_context(cafile=self._server.credentials / "ca.crt")
+            connection = self._connection = http.client.HTTPSConnection(
+                self._server.host, self._server.port, timeout=ANSWER_WAIT_S, context=context
+            )
+        token = (self._server.credentials / "token").read_text().strip()
+        path = f"/api/v1/namespaces/{quote(key[0], '')}/pods/{quote(key[1], '')}"
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        raw = answer.read(ANSWER_BYTES_MAX)
+        if answer.status == http.client.OK:
+            self._said = ""
+            return _pod(json.loads(raw))
+        if answer.status not in {http.client.NOT_FOUND, http.client.GONE}:
+            self._say(f"status {answer.status} for pods of namespace {key[0]}")
+        if answer.status >= http.client.INTERNAL_SERVER_ERROR:
+            raise ValueError(f"status {answer.status}")
+        if answer.status not in {http.client.NOT_FOUND, http.client.GONE}:
+            return self._known.get(key, (None, 0.0))[0]
+        return None
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _say(self, line: str) -> None:
+        if line != self._said:
+            say("agent", f"labels of pods cannot be read from the API server: {line}")
+        self._said = line
+
+
+def _pod(words: Any) -> Pod:
+    """Raises ValueError on what is no pod."""
+    try:
+        about, phase = words["metadata"], words.get("status", {}).get("phase", "")
+        labels = {
+            str(k): str(v)[:253]
+            for k, v in sorted((about.get("labels") or {}).items())[:LABELS_MAX]
+        }
+        return Pod(str(about["uid"]), phase in {"Succeeded", "Failed"}, labels)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no pod: {error}") from None
+
+
+class LoggedPods:
+    """uids from the names of the kubelet's log folders, NAMESPACE_NAME_UID: no API, no labels."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamp = -1
+        self._uids: dict[Key, str] = {}
+
+    def uid(self, key: Key) -> str:
+        """ "" where there is no folder of that pod, or more than one: then it is not clear."""
+        try:
+            stamp = self._folder.stat().st_mtime_ns
+            if stamp != self._stamp:
+                names = (entry.name.split("_") for entry in self._folder.iterdir())
+                found: dict[Key, str] = {}
+                for parts in names:
+                    if len(parts) == 3:
+                        pair = (parts[0], parts[1])
+                        found[pair] = "" if pair in found else parts[2]
+                self._uids, self._stamp = found, stamp
+        except OSError:
+            return ""
+        return self._uids.get(key, "")
+
+
+class Watched:
+    """Pods by their control groups, which the kernel removes when the last process is gone."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._paths: dict[str, Path] = {}
+
+    def keep(self, uids: Iterable[str]) -> None:
+        """Forgets the others."""
+        wanted = set(uids)
+        self._paths = {uid: path for uid, path in self._paths.items() if uid in wanted}
+
+    def seen(self, uid: str) -> bool:
+        """Whether the pod's group was ever seen, so that its absence means something."""
+        return uid in self._paths
+
+    def over(self, uid: str) -> bool:
+        """Whether a group that was seen is gone. One that was never seen tells nothing."""
+        known = self._paths.get(uid)
+        if known is not None:
+            return not known.exists()
+        found = next((path for path in self._places(uid) if path.exists()), None)
+        if found is not None:
+            self._paths = {**self._paths, uid: found}
+        return False
+
+    def _places(self, uid: str) -> Iterable[Path]:
+        flat = uid.replace("-", "_")
+        for root in (self._root, self._root / "systemd", self._root / "memory"):
+            for prefix in ("", "kubelet.slice/kubelet-"):
+                base = root / f"{prefix}kubepods.slice"
+                name = f"{prefix.rpartition('/')[2]}kubepods"
+                yield base / f"{name}-pod{flat}.slice"
+                for kind in ("burstable", "besteffort"):
+                    yield base / f"{name}-{kind}.slice" / f"{name}-{kind}-pod{flat}.slice"
+            for prefix in ("kubepods", "kubelet/kubepods"):
+                for kind in ("", "burstable", "besteffort"):
+                    yield root / prefix / kind / f"pod{uid}"

@@ -1,0 +1,205 @@
+"""Whether a GPU shows what was asked of it, and if not, whose doing that is.
+
+Pure. No driver tells which clocks are locked, so the observed clock is the only witness, and
+one glance proves nothing: a cause is named once it was seen in several readings in a row. Who
+else sets this GPU is never fought: the lease ends, and the agent stands back for a while.
+"""
+
+from dataclasses import dataclass, replace
+
+from joulecut_wire.messages import GpuSnapshot, Lease
+
+EXTERNAL, RESET = "external_writer", "reset"
+NOT_REACHED, LIMIT = "not_reached", "out_of_band_limit"
+RELOAD, PERSISTENCE = "driver_reload", "persistence_lost"
+YIELDED = frozenset((EXTERNAL, RESET))  # nothing of ours is left there to undo
+CLEARED = frozenset((RELOAD, PERSISTENCE, NOT_REACHED))  # to be restored; idempotent
+CAUSES = (EXTERNAL, RESET, NOT_REACHED, LIMIT, RELOAD, PERSISTENCE)
+
+TICKS = 3  # readings in a row: a clock change, or one late reading, spans two
+SUSPECT_S = 0.3  # and for so long, however often it is read
+SETTLE_S = 1.0  # after an order; the slowest known clock change takes a tenth of it
+BUSY_RATIO = 0.5  # the driver's own measure; below it a GPU may rest at any clock
+CLOCK_SLACK_MHZ = 30  # two steps of the clock list
+BELOW_SLACK_RATIO = 0.05  # boost loses some steps to temperature, and names no reason for it
+LIMIT_SLACK_W = 1.0  # limits are whole watts on some boards
+STAND_S, STAND_S_MAX = 60.0, 3600.0  # a minute lets a person finish; an hour costs little
+FORGET_S = 4 * 3600.0  # who has not come back in half a shift is gone
+
+REASONS = {  # of the device, for a clock below the one that is allowed; the gravest first
+    "hw_power_brake": "power_brake",
+    "hw_thermal": "thermal",
+    "sw_thermal": "thermal",
+    "hw_slowdown": "hw_slowdown",
+    "sw_power_cap": "power_cap",
+    "sync_boost": "sync_boost",
+    "applications_clocks": "applications_clocks",
+    "display": "display",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What holds for a GPU: the clock it may reach, the limit we set, and since when.
+
+    `clock_max_mhz` 0: the clocks are not ours. `default_mhz` is what it reaches without us.
+    """
+
+    default_mhz: int
+    clock_max_mhz: int = 0
+    power_limit_w: float | None = None
+    since_s: float = 0.0
+    fresh: bool = False  # nothing of ours was ever written here
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What earlier readings of a GPU told; `suspect` was seen `ticks` times in a row."""
+
+    order: Order | None = None
+    energy_j: float | None = None
+    persistence: bool | None = None
+    reached: bool = False  # the ordered clock was seen in force
+    suspect: str = ""
+    ticks: int = 0
+    suspect_s: float = 0.0  # since when
+    site_mhz: int = 0  # a lock that stood here before us; 0: none was seen
+    site_ticks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How often somebody else took this GPU lately, and until when we keep off it."""
+
+    strikes: int = 0
+    last_s: float = float("-inf")
+    reset_s: float = float("-inf")
+    until_s: float = float("-inf")
+
+
+def order_of(lease: Lease | None, default_mhz: int, *, since_s: float, fresh: bool) -> Order:
+    if lease is None:
+        return Order(default_mhz, fresh=fresh)
+    return Order(default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s)
+
+
+def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[Memory, str]:
+    """One reading: what to remember, and the cause of drift, "" where there is none."""
+    gone = _forgotten(memory, gpu)
+    if memory.order != order:
+        memory = Memory(order, site_mhz=memory.site_mhz, site_ticks=memory.site_ticks)
+    seen = replace(memory, energy_j=gpu.energy_j, persistence=gpu.persistence)
+    ours = bool(order.clock_max_mhz or order.power_limit_w)
+    if gone:
+        return replace(seen, suspect="", ticks=0), gone if ours else ""
+    if not ours:
+        return _site(seen, gpu, order), ""
+    if now_s - order.since_s < SETTLE_S:
+        return seen, ""
+    seen = replace(seen, reached=seen.reached or _in_force(gpu, order))
+    suspect = _suspect(seen, gpu, order)
+    if suspect != seen.suspect:
+        seen = replace(seen, suspect=suspect, ticks=0, suspect_s=now_s)
+    seen = replace(seen, ticks=min(seen.ticks + 1, TICKS))
+    sure = seen.ticks >= TICKS and now_s - seen.suspect_s >= SUSPECT_S
+    return seen, suspect if sure else ""
+
+
+def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
+    """Why a busy GPU runs below the clock it may reach without our doing; "" where it does not."""
+    allowed_mhz = min(order.clock_max_mhz or order.default_mhz, order.default_mhz)
+    if not _busy(gpu) or gpu.clock_sm_mhz is None:
+        return ""
+    # A brake, or heat, counts whatever the clock: it also cuts what no clock shows.
+    below = gpu.clock_sm_mhz < allowed_mhz * (1.0 - BELOW_SLACK_RATIO)
+    for reason, word in REASONS.items():
+        if reason in gpu.event_reasons and (below or word in {"power_brake", "thermal"}):
+            return "" if word == "power_cap" and _our_limit(gpu, order) else word
+    return "site_lock" if site_mhz and below and not order.clock_max_mhz else ""
+
+
+def kept_knobs(gpu: GpuSnapshot, order: Order) -> tuple[bool, bool]:
+    """Which of (clocks, power limit) is still ours, where somebody else has set the GPU."""
+    limit = _other_limit(gpu, order)
+    clocks = _other_clock(gpu, order) or not limit
+    return not clocks and order.clock_max_mhz > 0, not limit and order.power_limit_w is not None
+
+
+def struck(stand: Stand, cause: str, now_s: float) -> Stand:
+    """After somebody else was seen: a doubling delay. One reset may be a job step's end."""
+    if cause not in YIELDED and cause != NOT_REACHED:
+        return stand
+    if cause == RESET and now_s - stand.reset_s > FORGET_S:
+        return replace(stand, reset_s=now_s)
+    strikes = stand.strikes + 1 if now_s - stand.last_s <= FORGET_S else 1
+    delay_s = min(STAND_S * 2.0 ** min(strikes - 1, 16), STAND_S_MAX)
+    reset_s = now_s if cause == RESET else stand.reset_s
+    return Stand(strikes, now_s, reset_s, now_s + delay_s)
+
+
+def _forgotten(memory: Memory, gpu: GpuSnapshot) -> str:
+    """Why the driver itself has lost every setting since the last reading."""
+    if memory.energy_j is not None and gpu.energy_j is not None and gpu.energy_j < memory.energy_j:
+        return RELOAD
+    return PERSISTENCE if memory.persistence and gpu.persistence is False else ""
+
+
+def _suspect(seen: Memory, gpu: GpuSnapshot, order: Order) -> str:
+    if _other_limit(gpu, order):
+        return EXTERNAL
+    clock_mhz, ours_mhz = gpu.clock_sm_mhz, order.clock_max_mhz
+    if clock_mhz is not None and ours_mhz:
+        if _other_clock(gpu, order):
+            free = clock_mhz >= order.default_mhz - CLOCK_SLACK_MHZ or _explained(gpu)
+            return RESET if free else EXTERNAL
+        below = clock_mhz < ours_mhz * (1.0 - BELOW_SLACK_RATIO)
+        if _busy(gpu) and below and not _explained(gpu):
+            return EXTERNAL if seen.reached else NOT_REACHED
+    limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
+    low = limit_w is not None and ours_w is not None and limit_w < ours_w - LIMIT_SLACK_W
+    return LIMIT if low else ""
+
+
+def _site(seen: Memory, gpu: GpuSnapshot, order: Order) -> Memory:
+    """Looks for a lock that stood here before our first write."""
+    if not order.fresh or not _busy(gpu) or gpu.clock_sm_mhz is None:
+        return seen
+    highest_mhz = order.default_mhz * (1.0 - BELOW_SLACK_RATIO)
+    if gpu.clock_sm_mhz >= highest_mhz or _explained(gpu):
+        return replace(seen, site_mhz=0, site_ticks=0)
+    ticks = min(seen.site_ticks + 1, TICKS)
+    return replace(seen, site_ticks=ticks, site_mhz=gpu.clock_sm_mhz if ticks >= TICKS else 0)
+
+
+def _busy(gpu: GpuSnapshot) -> bool:
+    return (gpu.utilization_gpu_ratio or 0.0) >= BUSY_RATIO and "idle" not in gpu.event_reasons
+
+
+def _explained(gpu: GpuSnapshot) -> bool:
+    """Whether the device itself names why its clock is lower: arbitration, not drift."""
+    return any(reason in REASONS for reason in gpu.event_reasons)
+
+
+def _in_force(gpu: GpuSnapshot, order: Order) -> bool:
+    clock_mhz = gpu.clock_sm_mhz
+    return (
+        _busy(gpu)
+        and clock_mhz is not None
+        and abs(clock_mhz - order.clock_max_mhz) <= CLOCK_SLACK_MHZ
+    )
+
+
+def _other_clock(gpu: GpuSnapshot, order: Order) -> bool:
+    clock_mhz, ours_mhz = gpu.clock_sm_mhz, order.clock_max_mhz
+    return bool(ours_mhz) and clock_mhz is not None and clock_mhz > ours_mhz + CLOCK_SLACK_MHZ
+
+
+def _other_limit(gpu: GpuSnapshot, order: Order) -> bool:
+    limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
+    return limit_w is not None and ours_w is not None and limit_w > ours_w + LIMIT_SLACK_W
+
+
+def _our_limit(gpu: GpuSnapshot, order: Order) -> bool:
+    """Whether the power cap that slows it is the one we set."""
+    limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
+    return limit_w is not None and ours_w is not None and limit_w >= ours_w - LIMIT_SLACK_W

@@ -1,0 +1,365 @@
+"""Reads the driver through a process that can be killed, so that a call that hangs can be left.
+
+A thread that hangs in a driver cannot be ended. Here a call that does not return costs its
+own GPU: that one is left out for a growing while, and a fresh process reads the others. The
+same cure serves a driver that was reloaded or replaced, which an open process cannot follow.
+
+Always a fresh program, never a fork: by the time one is needed the agent has gRPC's threads.
+"""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from joulecut_agent import eye_protocol as words
+from joulecut_agent.eye_protocol import DRIVER, MARK_BYTES, PACKET_BYTES_MAX, Mark
+from joulecut_agent.log import say
+from joulecut_agent.ports.failure import DeviceError, Gone, Transient
+from joulecut_agent.ports.reader import Burst, Reading
+from joulecut_wire.messages import GpuDescription
+
+READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
+LOOK_S = 0.1  # how often its progress is looked at where there is no answer
+OPEN_WAIT_S = 10.0  # loading the driver takes a second or two where nothing keeps it loaded
+CLOSE_WAIT_S, CLOSE_TRY_S = 1.0, 0.01
+BACK_OFF_S, BACK_OFF_S_MAX = 2.0, 60.0  # doubling: a hung GPU must not stop the others often
+ABSENT_S_MAX = 10.0  # asking a driver that is not loaded costs nothing, and it may come back
+DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
+RENEW_S = 60.0  # a lost GPU that was reset is seen by a process that opens the driver anew
+TRIES = 2  # in one tick: the second reads what the first did not get to
+STUCK_MAX = 4  # processes that do not even die; more of them would help nobody
+VOID = frozenset(("uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"))
+
+
+class _Hung(Exception):
+    """A call about this GPU (or DRIVER) did not return in time."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    times: int
+    until_s: float
+    hung: bool
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+    mark: Mark
+    open: bool = False
+
+
+class Eye:
+    """For one thread, but for `cut`, `unresponsive` and `gpus`."""
+
+    def __init__(self, address: str, options: dict[str, Any], state_dir: str) -> None:
+        """`address` is the back end's `module:name`; nothing is opened yet."""
+        self._given = json.dumps([address, options, state_dir])
+        self._worker: _Worker | None = None
+        self._stuck: list[tuple[subprocess.Popen[bytes], int]] = []  # killed, and what they were at
+        self._trouble: dict[int, _Trouble] = {}
+        self._describe_s = 0.0
+        self._unseen: frozenset[int] = frozenset()  # not even looked up by this process
+        self._renew_s = 0.0
+        self.gpus: tuple[GpuDescription, ...] = ()
+
+    def start(self) -> None:
+        """Lets the process load while its owner does other things."""
+        if self._worker is None:
+            self._spawn()
+
+    def describe(self) -> tuple[GpuDescription, ...]:
+        """All GPUs that ever answered. Raises JoulecutError where the driver does not."""
+        self._describe_s = 0.0
+        for _ in range(TRIES):
+            try:
+                self._ready()
+                break
+            except _Hung as hung:
+                self._give_up(hung.index)
+        else:
+            raise _unresponsive("the driver")
+        return self.gpus
+
+    def read(self) -> tuple[Reading, ...]:
+        """Every GPU that ever answered, once. Never raises, and returns in bounded time."""
+        failed: DeviceError = _unresponsive("the driver")
+        for _ in range(TRIES):
+            try:
+                self._ready()
+                left_out = self._left_out()
+                readings = words.decode_readings(self._ask("read", list(left_out)))
+                self._well(left_out)
+                return self._judged(readings, left_out)
+            except _Hung as hung:
+                self._give_up(hung.index)
+            except DeviceError as error:
+                failed = error
+                if error.code != "reader_died":
+                    break
+        return tuple(Reading(gpu.uuid, None, failed) for gpu in self.gpus)
+
+    def burst(self, index: int) -> Burst:
+        """Raises DeviceError."""
+        try:
+            self._ready()
+            if index in self._left_out():
+                raise _unresponsive(f"GPU {index}")
+            burst = words.decode_burst(self._ask("burst", index))
+        except _Hung as hung:
+            self._give_up(hung.index)
+            raise _unresponsive(f"GPU {index}") from None
+        except DeviceError as error:
+            if error.code in VOID:
+                self.close()
+            raise
+        return burst
+
+    @property
+    def unresponsive(self) -> frozenset[int]:
+        """Indices of the GPUs whose calls did not return, and DRIVER where none does."""
+        trouble = dict(self._trouble)
+        return frozenset(index for index, one in trouble.items() if one.hung)
+
+    def cut(self) -> None:
+        """From any thread: whoever waits for the driver waits no longer."""
+        if worker := self._worker:
+            worker.process.kill()
+
+    def close(self) -> None:
+        """Drops every handle; the next call opens the driver again."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        worker.line.close()
+        if not _ended(worker.process, CLOSE_WAIT_S):
+            self._kill(worker.process, DRIVER)
+        worker.mark.close()
+
+    # -- one exchange --------------------------------------------------------------------
+
+    def _ready(self) -> None:
+        """A process that has the driver open, and has told its GPUs not long ago."""
+        self._stuck = [(process, at) for process, at in self._stuck if process.poll() is None]
+        now_s = time.monotonic()
+        driver = self._trouble.get(DRIVER)
+        if driver and now_s < driver.until_s:
+            raise _unresponsive("the driver") if driver.hung else Gone("driver", "no driver")
+        if self._worker is None:
+            self._spawn()
+        assert self._worker is not None
+        if not self._worker.open:
+            self._open(self._worker)
+        left_out = self._left_out()
+        if now_s >= self._describe_s or not self._unseen.issubset(left_out):
+            told = words.decode_described(self._ask("describe", list(left_out)))
+            self.gpus = _merged(self.gpus, told, left_out)
+            self._describe_s, self._unseen = now_s + DESCRIBE_S, frozenset(left_out)
+
+    def _open(self, worker: _Worker) -> None:
+        try:
+            self._ask("open", wait_s=OPEN_WAIT_S)
+        except DeviceError as error:
+            self.close()
+            times = self._note(DRIVER, ABSENT_S_MAX, hung=False)
+            if times == 1 and self.gpus:  # at the start whoever started it says so
+                say("agent", f"{error}; nothing is measured until it is back")
+            raise
+        if self._trouble.pop(DRIVER, None):
+            say("agent", "the driver answers")
+        worker.open = True
+        self._describe_s = 0.0
+
+    def _ask(self, call: str, *arguments: Any, wait_s: float = READ_WAIT_S) -> Any:
+        """The answer. Raises JoulecutError, and _Hung."""
+        worker = self._worker
+        assert worker is not None
+        try:
+            worker.line.send(words.encode([call, *arguments]))
+            self._wait(worker, wait_s)
+            error, answer = words.decode(worker.line.recv(PACKET_BYTES_MAX))
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            TypeError,
+        ):  # it died: of a signal, of memory, or it was cut
+            at = worker.mark.seen()[1] if worker.open else DRIVER
+            self.close()
+            if self._note(at, BACK_OFF_S_MAX, hung=False) == 2:  # once may be chance
+                whom = "opening the driver" if at == DRIVER else f"reading GPU {at}"
+                say("agent", f"the reading process dies {whom}, which is left alone")
+            raise Transient("reader_died", f"{call}: the reading process died") from None
+        if error:
+            raise words.decode_error(error)
+        return answer
+
+    def _wait(self, worker: _Worker, wait_s: float) -> None:
+        """Until there is an answer; each step gives the next GPU its own time."""
+        poll = select.poll()
+        poll.register(worker.line, select.POLLIN)
+        before, until_s = worker.mark.seen(), time.monotonic() + wait_s
+        while not poll.poll(LOOK_S * 1000.0):
+            now = worker.mark.seen()
+            if now != before:
+                before, until_s = now, time.monotonic() + wait_s
+            elif time.monotonic() >= until_s:
+                raise _Hung(now[1] if worker.open else DRIVER)
+
+    # -- what went wrong -----------------------------------------------------------------
+
+    def _left_out(self) -> tuple[int, ...]:
+        now_s = time.monotonic()
+        resting = {index for index, one in self._trouble.items() if now_s < one.until_s}
+        return tuple(sorted((resting | {at for _, at in self._stuck}) - {DRIVER}))
+
+    def _give_up(self, index: int) -> None:
+        """Leaves a call that hangs, and the process that made it."""
+        worker, self._worker = self._worker, None
+        assert worker is not None
+        worker.line.close()
+        self._kill(worker.process, index)
+        worker.mark.close()
+        if self._note(index, BACK_OFF_S_MAX, hung=True) == 1:
+            whom = "the driver" if index == DRIVER else f"GPU {index}"
+            say("agent", f"driver_unresponsive: {whom} does not answer, and is left alone")
+
+    def _note(self, index: int, wait_s_max: float, *, hung: bool) -> int:
+        """How often in a row it went wrong."""
+        times = self._trouble[index].times + 1 if index in self._trouble else 1
+        wait_s = min(BACK_OFF_S * 2.0 ** min(times - 1, 16), wait_s_max)
+        wait_s = wait_s if hung or times > 1 else 0.0  # what has just died may start at once
+        self._trouble[index] = _Trouble(times, time.monotonic() + wait_s, hung)
+        return times
+
+    def _well(self, left_out: Iterable[int]) -> None:
+        """Those that were asked have answered."""
+        for index in [index for index in self._trouble if index not in left_out]:
+            if self._trouble.pop(index).hung:
+                say("agent", f"GPU {index} answers")
+
+    def _judged(
+        self, readings: tuple[Reading, ...], left_out: tuple[int, ...]
+    ) -> tuple[Reading, ...]:
+        codes = {reading.error.code for reading in readings if reading.error}
+        now_s = time.monotonic()
+        told = {reading.uuid for reading in readings}
+        absent = [gpu for gpu in self.gpus if gpu.uuid not in told]
+        lost = [r for r in readings if isinstance(r.error, Gone)]
+        if codes & VOID:
+            self.close()
+        elif not lost and len(absent) <= len(left_out):
+            self._renew_s = now_s + RENEW_S
+        elif now_s >= self._renew_s:
+            self._renew_s = now_s + RENEW_S
+            self.close()
+        if not told <= {gpu.uuid for gpu in self.gpus}:
+            self._describe_s = 0.0  # another GPU sits there now
+        return readings + tuple(
+            Reading(gpu.uuid, None, _unresponsive(f"GPU {gpu.index}"))
+            if gpu.index in left_out
+            else Reading(gpu.uuid, None, Gone("gpu_not_found", f"GPU {gpu.index} is not there"))
+            for gpu in absent
+        )
+
+    # -- processes -----------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        if len(self._stuck) >= STUCK_MAX:
+            raise _unresponsive("the driver")
+        try:
+            self._worker = _started(self._given)
+        except OSError as error:  # of memory or descriptors; the device has nothing to do with it
+            what = f"the reading process cannot be started: {error.strerror or error}"
+            raise Transient("no_process", what) from None
+
+    def _kill(self, process: subprocess.Popen[bytes], at: int) -> None:
+        process.kill()
+        if not _ended(process, CLOSE_TRY_S):
+            self._stuck.append((process, at))
+
+
+def _started(given: str) -> _Worker:
+    """Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    memory = -1
+    try:
+        memory = os.memfd_create("joulecut-eye")
+        os.ftruncate(memory, MARK_BYTES)
+        fds = (theirs.fileno(), memory)
+        argv = [sys.executable, "-P", "-m", "joulecut_agent.eye_process", *map(str, fds), given]
+        process = subprocess.Popen(  # noqa: S603 -- our own module
+            argv,
+            pass_fds=fds,
+            start_new_session=True,  # Ctrl-C at a terminal ends it through the agent alone
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        return _Worker(process, ours, Mark(memory))
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        if memory >= 0:
+            os.close(memory)
+
+
+def wait_for_driver(eye: Eye) -> None:
+    """Returns when the GPUs are known. Raises JoulecutError where there is no driver.
+
+    A driver that hangs is waited for: ending would only begin the same again, and each end
+    leaves another process in the driver.
+    """
+    while True:
+        try:
+            eye.describe()
+            return
+        except DeviceError as error:
+            if error.code != "driver_unresponsive":
+                eye.close()
+                raise
+        except BaseException:
+            eye.close()
+            raise
+        time.sleep(BACK_OFF_S)
+
+
+def _ended(process: subprocess.Popen[bytes], wait_s: float) -> bool:
+    until_s = time.monotonic() + wait_s
+    while process.poll() is None:
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(CLOSE_TRY_S)
+    return True
+
+
+def _merged(
+    before: tuple[GpuDescription, ...], told: tuple[GpuDescription, ...], left_out: Iterable[int]
+) -> tuple[GpuDescription, ...]:
+    """Nobody who ever answered is forgotten: a GPU that is missing has to be missed."""
+    silent = set(left_out)
+    known = {gpu.uuid for gpu in told}
+    kept = (
+        gpu
+        if gpu.index in silent and not gpu.controllable
+        else replace(gpu, controllable=False, reason="it does not answer")
+        for gpu in before
+        if gpu.uuid not in known
+    )
+    return tuple(sorted((*told, *kept), key=lambda gpu: (gpu.index, gpu.uuid)))
+
+
+def _unresponsive(whom: str) -> Transient:
+    return Transient("driver_unresponsive", f"{whom}: no answer to a call")

@@ -1,0 +1,117 @@
+"""What agent and eye tell each other: one packet each way, and a mark of progress.
+
+Both ends are one version of one program, one interpreter and one user, so this checks little,
+and packs by `marshal`, which is the cheapest there is: it runs at every tick.
+"""
+
+import marshal
+import mmap
+import struct
+from typing import Any
+
+from joulecut_agent.ports import failure
+from joulecut_agent.ports.failure import DeviceError
+from joulecut_agent.ports.reader import Burst, Reading
+from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
+
+PACKET_BYTES_MAX = 200_000  # below the kernel's own bound; 16 GPUs take 50,000
+DRIVER = -1  # in place of an index: the driver as a whole
+_MARK = struct.Struct("<qq")
+MARK_BYTES = mmap.PAGESIZE
+
+
+class Mark:
+    """Which GPU is being touched, in memory that both processes see: read while one hangs."""
+
+    def __init__(self, fd: int) -> None:
+        self._memory = mmap.mmap(fd, MARK_BYTES)
+        self._steps = 0
+
+    def step(self, index: int) -> None:
+        self._steps += 1
+        _MARK.pack_into(self._memory, 0, self._steps, index)
+
+    def seen(self) -> tuple[int, int]:
+        """How many steps were taken, and the index of the last."""
+        steps, index = _MARK.unpack_from(self._memory)
+        return int(steps), int(index)
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def encode(value: Any) -> bytes:
+    return marshal.dumps(value)
+
+
+def decode(raw: bytes) -> Any:
+    """Raises ValueError, EOFError or TypeError on what `encode` has not made."""
+    return marshal.loads(raw)  # noqa: S302 -- from our own child
+
+
+def encode_error(error: JoulecutError) -> list[str]:
+    if isinstance(error, BadInput):
+        return ["BadInput", error.where, error.what, error.allowed]
+    if isinstance(error, DeviceError):
+        return [type(error).__name__, error.code, str(error)]
+    return ["Unavailable", str(error)]
+
+
+def decode_error(words: list[str]) -> JoulecutError:
+    kind, *rest = words
+    if kind == "BadInput":
+        return BadInput(*rest)
+    if kind == "Unavailable":
+        return Unavailable(*rest)
+    made: DeviceError = getattr(failure, kind, DeviceError)(*rest)
+    return made
+
+
+def encode_described(gpus: tuple[GpuDescription, ...]) -> list[Any]:
+    return [_values(gpu) for gpu in gpus]
+
+
+def decode_described(rows: list[Any]) -> tuple[GpuDescription, ...]:
+    made = (dict(zip(GpuDescription.__slots__, row, strict=True)) for row in rows)
+    return tuple(GpuDescription(**{**one, "clocks_mhz": tuple(one["clocks_mhz"])}) for one in made)
+
+
+def encode_readings(readings: tuple[Reading, ...]) -> list[Any]:
+    return [
+        [
+            reading.uuid,
+            reading.snapshot and _values(reading.snapshot)[1:],
+            reading.error and encode_error(reading.error),
+            reading.call_seconds,
+            reading.taken_at_s,
+        ]
+        for reading in readings
+    ]
+
+
+def decode_readings(rows: list[Any]) -> tuple[Reading, ...]:
+    return tuple(_reading(*row) for row in rows)
+
+
+def _reading(uuid: str, values: Any, error: Any, costs: list[Any], at_s: float) -> Reading:
+    snapshot = None
+    if values is not None:
+        one = dict(zip(GpuSnapshot.__slots__[1:], values, strict=True))
+        one = {name: tuple(v) if isinstance(v, list) else v for name, v in one.items()}
+        snapshot = GpuSnapshot(uuid, **one)
+    failed = decode_error(error) if error else None
+    assert failed is None or isinstance(failed, DeviceError)
+    return Reading(uuid, snapshot, failed, tuple((call, s) for call, s in costs), at_s)
+
+
+def encode_burst(burst: Burst) -> list[Any]:
+    return _values(burst)
+
+
+def decode_burst(row: list[Any]) -> Burst:
+    return Burst(*(tuple((at, value) for at, value in series) for series in row))
+
+
+def _values(message: GpuDescription | GpuSnapshot | Burst) -> list[Any]:
+    return [getattr(message, name) for name in message.__slots__]

@@ -1,0 +1,148 @@
+"""Stands before every call: no role, no call; and no command without its line in the trail.
+
+It sees requests and answers from outside, so that no path through the service can forget
+the check or the line. A method that it does not know is refused to everybody.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+
+from joulecut_agent.access import APPLY, CLEAR, OBSERVE, RELEASE, Caller, Rules, caller
+from joulecut_agent.audit import Trail
+
+SERVICE = "joulecut_wire.v1.AgentService"
+HEALTH = "grpc.health.v1.Health"
+ROLE_OF = {
+    f"/{SERVICE}/Describe": OBSERVE,
+    f"/{SERVICE}/Watch": OBSERVE,
+    f"/{SERVICE}/ReadSamples": OBSERVE,
+    f"/{SERVICE}/Clear": CLEAR,
+    f"/{SERVICE}/Release": RELEASE,
+    f"/{SERVICE}/Resume": RELEASE,
+    f"/{SERVICE}/Apply": APPLY,
+    f"/{SERVICE}/Renew": APPLY,
+    f"/{HEALTH}/Check": OBSERVE,
+    f"/{HEALTH}/Watch": OBSERVE,
+}
+COMMANDS = (CLEAR, RELEASE, APPLY)
+MW_PER_W = 1000.0
+Behaviour = Callable[[Any, grpc.ServicerContext], Any]
+
+
+class Gate(grpc.ServerInterceptor):
+    """Checks roles, tells the caller his own in `Describe`, and keeps the trail."""
+
+    def __init__(self, rules: Rules, trail: Trail, denied: Callable[[str], None]) -> None:
+        """`denied` is called with the role that a caller did not have."""
+        self._rules = rules
+        self._trail = trail
+        self._denied = denied
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None  # gRPC answers UNIMPLEMENTED
+        method = str(details.method)
+        if handler.unary_unary and not handler.request_streaming:
+            make, inner = grpc.unary_unary_rpc_method_handler, handler.unary_unary
+        elif handler.unary_stream and not handler.request_streaming:
+            make, inner = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        else:
+            return None
+        return make(
+            self._guarded(method, inner),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _guarded(self, method: str, inner: Behaviour) -> Behaviour:
+        role, op = ROLE_OF.get(method, ""), method.rpartition("/")[2].lower()
+
+        def call(request: Any, context: grpc.ServicerContext) -> Any:
+            who = caller(context, self._rules)
+            if role not in who.roles:
+                self._deny(who, role, op, request, context)
+            if role in COMMANDS:
+                return self._command(who, op, inner, request, context)
+            answer = inner(request, context)
+            if op == "describe":
+                answer.roles[:] = who.roles
+            return answer
+
+        return call
+
+    def _deny(
+        self, who: Caller, role: str, op: str, request: Any, context: grpc.ServicerContext
+    ) -> NoReturn:
+        why = f"{op} needs the role {role or 'of nobody'}; {who.name or 'a nameless caller'} has "
+        why += ", ".join(who.roles) or "none"
+        self._denied(role)
+        asked = _asked(op, request) if role in COMMANDS else {}
+        entry = {"op": op, **_who(who), **asked, "result": "denied", "refused": why}
+        self._trail.write_refusal(entry, who.name, op)
+        code = grpc.StatusCode.PERMISSION_DENIED if who.name else grpc.StatusCode.UNAUTHENTICATED
+        context.abort(code, why)
+        raise AssertionError("abort always raises")
+
+    def _command(
+        self, who: Caller, op: str, inner: Behaviour, request: Any, context: grpc.ServicerContext
+    ) -> Any:
+        entry = {"op": op, **_who(who), **_asked(op, request)}
+        try:
+            answer = inner(request, context)
+        except Exception as error:
+            said = getattr(context, "details", lambda: b"")() or type(error).__name__
+            text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            self._trail.write_refusal(
+                {**entry, "result": "refused", "refused": text}, who.name, op, text
+            )
+            raise
+        outcome = _outcome(answer)
+        if op != "renew":
+            self._trail.write({**entry, **outcome})
+        elif outcome["result"] == "refused":  # a heartbeat is no news
+            self._trail.write_refusal(
+                {**entry, **outcome}, who.name, op, request.job, request.epoch, request.generation
+            )
+        return answer
+
+
+def _who(who: Caller) -> dict[str, str]:
+    return {"who": who.name, "via": who.via}
+
+
+def _asked(op: str, request: Any) -> dict[str, Any]:
+    """What was asked for, and why, in words of the trail."""
+    if op in {"release", "resume"}:
+        asked = {"duration_s": request.duration_s} if op == "release" else {}
+        return {**asked, "why": request.reason}
+    asked = {"job": request.job, "epoch": request.epoch}
+    if op in {"apply", "renew"}:
+        asked |= {"generation": request.generation, "ttl_s": request.ttl_s}
+    if op == "apply":
+        asked["gpus"] = dict(_settings(request))
+    elif op == "clear":
+        asked["gpus"] = dict.fromkeys(list(request.uuids)[:64], "default")
+    return asked if op == "renew" else {**asked, "why": request.reason}
+
+
+def _settings(request: Any) -> Iterator[tuple[str, str]]:
+    for setting in list(request.settings)[:64]:  # a refused request may name anything
+        words = []
+        if setting.clock_max_mhz:
+            words.append(f"{setting.clock_min_mhz}-{setting.clock_max_mhz}MHz")
+        if setting.HasField("power_limit_mw"):
+            words.append(f"{setting.power_limit_mw / MW_PER_W:g}W")
+        yield setting.uuid, ",".join(words)
+
+
+def _outcome(answer: Any) -> dict[str, Any]:
+    results = list(getattr(answer, "results", ()))
+    refused = {result.uuid: result.reason for result in results if not result.accepted}
+    if not refused:
+        return (
+            {"result": "accepted", "changed": len(results)} if results else {"result": "accepted"}
+        )
+    return {"result": "refused", "refused": refused if any(refused) else refused[""]}

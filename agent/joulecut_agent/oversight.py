@@ -1,0 +1,219 @@
+"""Keeps an eye on each GPU between orders, and keeps off those that somebody else sets.
+
+`drift` judges; this asks the keeper to give up or to restore what it judged, remembers for
+how long no order is passed on, and tells watchers, scrapes and health checks about it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from joulecut_agent import drift
+from joulecut_agent import state as leases
+from joulecut_agent.drift import Memory, Order, Stand
+from joulecut_agent.intent import Intent, intent_of
+from joulecut_agent.keeper_client import MW_PER_W, KeeperClient, KeeperGone, Status
+from joulecut_agent.log import say
+from joulecut_agent.state import Command
+from joulecut_agent.tally import Tally
+from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease, NodeSnapshot
+from joulecut_wire.metrics import CONTROL_DRIFT
+
+NO_MHZ = (0, 0)
+REASONS_MAX = 4  # of one GPU: its lease's, and of orders under way
+SHOWN_S = 60.0  # for controllers that look each few seconds, and scrapes each half minute
+_Knobs = tuple[int, float | None]
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What is known of one GPU; the thread that looks alone writes it."""
+
+    default_mhz: int  # what it may reach without us
+    memory: Memory = field(default_factory=Memory)
+    stand: Stand = field(default_factory=Stand)
+    knobs: _Knobs = (0, None)
+    since_s: float = 0.0
+    fresh: bool = True  # nothing of ours was ever written here
+    drift: str = ""
+    shown_s: float = 0.0  # until when drift is told that ended a lease
+    slow: str = ""
+    lease: tuple[int, int] = (0, 0)  # epoch and generation of the lease that `drift` is about
+
+
+class Oversight:
+    """`look` is for one thread; everything else may be asked from any."""
+
+    def __init__(
+        self, gpus: Callable[[], Iterable[GpuDescription]], keeper: KeeperClient, tally: Tally,
+        site_default: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        """`gpus` tells the GPUs of this node; one may be found late."""
+        self._site_mhz = site_default[1] if site_default else 0
+        self._found = gpus
+        self._gpus: dict[str, _Gpu] = {}
+        self._meet()
+        self._keeper = keeper
+        self._tally = tally
+        # Job, generation and why of the newest orders, newest first.
+        self._reasons: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        self.barred: Callable[[str], str] = lambda _: ""  # why a GPU is nobody's to control
+        self._lock = threading.Lock()
+        self._sequence = 0
+
+    def look(self, snapshot: NodeSnapshot) -> None:
+        """Judges a picture that was not judged yet, and acts on it."""
+        status = self._keeper.status
+        if status is None or snapshot.sequence == self._sequence:
+            return
+        self._sequence = snapshot.sequence
+        if any(gpu.uuid not in self._gpus for gpu in snapshot.gpus):
+            self._meet()
+        for gpu in snapshot.gpus:
+            if gpu.uuid in self._gpus:
+                self._judge(gpu, status, snapshot.taken_at_s)
+
+    def ordered(self, command: Command, reason: str) -> None:
+        """Remembers why a job's GPUs will be slow, for who asks; before the order is sent."""
+        why = (command.job, command.generation, reason)
+        with self._lock:
+            for uuid in command.clocks_mhz:
+                self._reasons[uuid] = (why, *self._reasons.get(uuid, ()))[:REASONS_MAX]
+
+    def withdrawn(self, command: Command, reason: str) -> None:
+        """The order was refused: what it said counts for nothing."""
+        why = (command.job, command.generation, reason)
+        with self._lock:
+            for uuid in command.clocks_mhz:
+                if (known := self._reasons.get(uuid, ())) and known[0] == why:
+                    self._reasons[uuid] = known[1:]
+
+    def refusal(self, uuid: str) -> str:
+        """Why no order for this GPU is passed on now, or ""."""
+        known = self._gpus.get(uuid)
+        if known is None:
+            return ""
+        if barred := self.barred(uuid):
+            return barred
+        left_s = known.stand.until_s - time.monotonic()
+        if left_s > 0.0:
+            cause = known.drift or drift.EXTERNAL
+            return f"stands back for {left_s:.0f} s more: {cause}, {known.stand.strikes} times"
+        if known.memory.site_mhz:
+            return (
+                f"ran at {known.memory.site_mhz} MHz under load for no reason told, before anything"
+                " was written here: tell by site_default which clock the site locks"
+            )
+        return ""
+
+    def seen(self, gpus: tuple[GpuSnapshot, ...]) -> tuple[GpuSnapshot, ...]:
+        """The GPUs with their leases, and what became of them."""
+        status, now_s = self._keeper.status, time.monotonic()
+        return tuple(self._seen(gpu, status, now_s) for gpu in gpus)
+
+    def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:
+        """The GPUs as keeper and site leave them."""
+        return tuple(
+            replace(gpu, controllable=False, power_controllable=False, reason=locked)
+            if (locked := self._site_locked(gpu.uuid)) and gpu.controllable
+            else gpu
+            for gpu in self._keeper.described(gpus)
+        )
+
+    def intents(self) -> dict[str, Intent]:
+        """Every GPU under a lease: why, until when, and how slow it may be."""
+        status, now_s, unix_s = self._keeper.status, time.monotonic(), time.time()
+        found = {}
+        for uuid, gpu in self._gpus.items():
+            lease = status.lease(uuid, now_s) if status else None
+            if lease is not None:
+                # What a keeper of its own was told by an agent before this one is not known.
+                why = {row[:2]: row[2] for row in reversed(self._reasons.get(uuid, ()))}
+                reason = why.get((lease.job, lease.generation), "")
+                found[uuid] = intent_of(lease, reason, gpu.default_mhz, unix_s)
+        return found
+
+    def _meet(self) -> None:
+        found = {}
+        for gpu in self._found():
+            highest_mhz = max(gpu.clocks_mhz, default=0)
+            found[gpu.uuid] = _Gpu(min(self._site_mhz or highest_mhz, highest_mhz))
+        self._gpus = {**found, **self._gpus}  # at once: others are reading
+
+    def _seen(self, gpu: GpuSnapshot, status: Status | None, now_s: float) -> GpuSnapshot:
+        known = self._gpus.get(gpu.uuid)
+        if known is None or status is None:
+            return gpu
+        return replace(
+            gpu,
+            lease=status.lease(gpu.uuid, now_s),
+            drift=known.drift,
+            stands_back_s=max(0.0, known.stand.until_s - now_s),
+            slow_reason=known.slow,
+        )
+
+    def _site_locked(self, uuid: str) -> str:
+        known = self._gpus.get(uuid)
+        barred = self.barred(uuid)
+        return self.refusal(uuid) if known and (known.memory.site_mhz or barred) else ""
+
+    def _judge(self, gpu: GpuSnapshot, status: Status, now_s: float) -> None:
+        known = self._gpus[gpu.uuid]
+        lease = status.lease(gpu.uuid, now_s)
+        slot = status.slots.get(gpu.uuid)
+        known.fresh = known.fresh and lease is None and not (slot and any(slot.restores))
+        knobs = (lease.clock_max_mhz, lease.power_limit_w) if lease else (0, None)
+        if knobs != known.knobs:
+            known.knobs, known.since_s = knobs, status.taken_at_s
+        order = drift.order_of(lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh)
+        known.memory, cause = drift.look(known.memory, gpu, order, now_s)
+        known.slow = drift.slow_reason(gpu, order, known.memory.site_mhz)
+        self._note(known, gpu, lease, order, cause)
+
+    def _note(
+        self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None, order: Order, cause: str
+    ) -> None:
+        numbers = (lease.epoch, lease.generation) if lease else known.lease
+        if not cause:
+            # What ended a lease is told for a while, or until the next one; a limit while it lasts.
+            over = not known.memory.suspect if lease else time.monotonic() >= known.shown_s
+            if over or numbers != known.lease:
+                known.drift = ""
+            known.lease = numbers
+            return
+        known.lease = numbers
+        if cause in drift.YIELDED | drift.CLEARED:
+            if lease is None or not self._give_up(gpu, lease, order, cause):
+                return
+            known.stand = drift.struck(known.stand, cause, time.monotonic())
+        elif cause == known.drift:
+            return
+        known.drift = cause
+        known.shown_s = max(known.stand.until_s, time.monotonic() + SHOWN_S)
+        self._tally.count(CONTROL_DRIFT.name, gpu.uuid, cause)
+        left_s = max(0.0, known.stand.until_s - time.monotonic())
+        then = f"; standing back for {left_s:.0f} s" if left_s else ""
+        say("agent", f"drift {gpu.uuid} cause={cause} job={lease.job if lease else '-'}{then}")
+
+    def _give_up(self, gpu: GpuSnapshot, lease: Lease, order: Order, cause: str) -> bool:
+        """Ends the lease, with a write or without; whether the keeper did."""
+        if cause in drift.YIELDED:
+            clocks, limit = drift.kept_knobs(gpu, order)
+            clocks_mhz = {
+                gpu.uuid: (lease.clock_min_mhz, lease.clock_max_mhz) if clocks else NO_MHZ
+            }
+            power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
+            command = Command(
+                leases.YIELD, lease.epoch, lease.job, lease.generation,
+                clocks_mhz=clocks_mhz, power_mw=power_mw,
+            )  # fmt: skip
+        else:
+            clocks_mhz = {gpu.uuid: NO_MHZ}
+            command = Command(leases.CLEAR, 0, lease.job, clocks_mhz=clocks_mhz)
+        try:
+            reply = self._keeper.ask(command)
+            self._keeper.refresh()
+        except KeeperGone:
+            return False
+        return all(slot.accepted for slot in reply.slots)

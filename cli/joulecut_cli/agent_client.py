@@ -1,0 +1,120 @@
+"""Asks one node's agent, and turns every way it can fail into one line."""
+
+import argparse
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from joulecut_wire import tls
+from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.messages import Result
+from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.v1 import agent_pb2_grpc
+
+DEFAULT_NODE = "127.0.0.1:9431"
+PORT = 9431
+SOCKET = "unix:"
+ANSWER_WAIT_S = 30.0  # giving back 16 GPUs, and waiting for a reading under way
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The node, who asks, and why."""
+    parser.add_argument(
+        "node", metavar="NODE", nargs="?", default=DEFAULT_NODE,
+        help=f"the agent's gRPC address: HOST, HOST:PORT or unix:PATH; default {DEFAULT_NODE}",
+    )  # fmt: skip
+    parser.add_argument("--reason", metavar="TEXT", default="", help="stands in the audit trail")
+    parser.add_argument("--cert", metavar="FILE", type=Path, help="your certificate (TLS)")
+    parser.add_argument("--key", metavar="FILE", type=Path, help="its key")
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="who vouches for the agent")
+    parser.add_argument(
+        "--server-name", metavar="NAME", default="", help="in the agent's certificate, if not HOST"
+    )
+
+
+class Agent:
+    """One agent. Raises BadInput for an address that cannot be one, or certificates that fail."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        """`given` holds what `add_flags` asks for."""
+        files = (given.cert, given.key, given.ca)
+        if any(files) and not all(files):
+            raise BadInput("--cert, --key, --ca", "one without the others", "all three, or none")
+        self._pem = tls.read(tls.TlsFiles(*files)) if all(files) else None
+        self._server_name = given.server_name
+        self.address = _address(given.node, encrypted=self._pem is not None)
+
+    def release(self, duration_s: float, reason: str) -> float:
+        """Seconds until the window ends by itself. Raises Unavailable."""
+        request = pb.ReleaseRequest(duration_s=duration_s, reason=reason)
+        return float(self._call(lambda stub: stub.Release(request, timeout=ANSWER_WAIT_S)).until_s)
+
+    def resume(self, reason: str) -> None:
+        """Raises Unavailable."""
+        request = pb.ResumeRequest(reason=reason)
+        self._call(lambda stub: stub.Resume(request, timeout=ANSWER_WAIT_S))
+
+    def clear(self, job: str, reason: str) -> tuple[Result, ...]:
+        """Gives GPUs back, of one job or (empty) of all. Raises Unavailable."""
+        about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
+        request = pb.ClearRequest(epoch=about.epoch_seen, job=job, reason=reason)
+        answer = self._call(lambda stub: stub.Clear(request, timeout=ANSWER_WAIT_S))
+        return tuple(Result(r.uuid, r.accepted, r.reason) for r in answer.results)
+
+    def _call(self, call: Callable[[Any], Any]) -> Any:
+        with self._channel() as channel:
+            try:
+                return call(agent_pb2_grpc.AgentServiceStub(channel))
+            except grpc.RpcError as error:
+                raise Unavailable(self._failure(error)) from None
+
+    def _channel(self) -> grpc.Channel:
+        # No proxy: an agent is on this machine or this network.
+        options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0)]
+        if self._pem is None or self.address.startswith(SOCKET):
+            return grpc.insecure_channel(self.address, options=options)
+        if self._server_name:
+            options.append(("grpc.ssl_target_name_override", self._server_name))
+        pem = self._pem
+        credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+        return grpc.secure_channel(self.address, credentials, options=options)
+
+    def _failure(self, error: Any) -> str:
+        code = error.code()
+        if code == grpc.StatusCode.UNAVAILABLE:
+            if self._pem is not None:
+                said = " ".join((error.details() or "").split())[-160:]
+                return f"no agent at {self.address} that your certificate and --ca fit: {said}"
+            hint = "is it running, is it its gRPC port, does it want --cert?"
+            return f"no agent answers at {self.address}: {hint}"
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return f"the agent at {self.address} has not answered within {ANSWER_WAIT_S:g} s"
+        return f"{self.address}: {error.details() or code.name.lower()}"
+
+
+def _address(node: str, *, encrypted: bool) -> str:
+    if node.startswith(SOCKET) and node != SOCKET and node.isprintable():
+        return node
+    host, colon, port = node.rpartition(":")
+    if not colon or node.endswith("]") or (host.count(":") and not host.startswith("[")):
+        host, port = node, str(PORT)
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        allowed = "HOST, HOST:PORT or unix:PATH"
+        raise BadInput(f'"{node}"', "is no address of an agent", allowed)
+    if not encrypted and not _is_loopback(bare):
+        allowed = "a loopback address or unix:PATH on the node itself, or --cert, --key and --ca"
+        raise BadInput(f'"{node}"', "is reached without encryption", allowed)
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

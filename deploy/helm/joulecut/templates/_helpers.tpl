@@ -1,0 +1,170 @@
+{{- define "joulecut.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "joulecut.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains (include "joulecut.name" .) .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "joulecut.name" .) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- /* What never changes in the life of a release: selectors may hold nothing else. */}}
+{{- define "joulecut.selector" -}}
+app.kubernetes.io/name: {{ include "joulecut.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "joulecut.labels" -}}
+{{ include "joulecut.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "joulecut.image" -}}
+{{- $image := .image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- /* No right but what is added after it. */}}
+{{- define "joulecut.noPrivilege" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "joulecut.gpuEnv" -}}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- if ne .Values.gpu.access "cdi" }}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+{{- end }}
+{{- end }}
+
+{{- /* Both processes of a node read the same site settings; they differ in the rest alone. */}}
+{{- define "joulecut.agentConfig" -}}
+{{- $own := dict "device" "nvml" "state_dir" "/var/lib/joulecut-agent" -}}
+{{- $grpcHost := ternary "0.0.0.0" "127.0.0.1" .Values.tls.enabled -}}
+{{- $_ := set $own "listen" (dict
+  "metrics" (printf "0.0.0.0:%d" (int .Values.agent.ports.metrics))
+  "grpc" (printf "%s:%d" $grpcHost (int .Values.agent.ports.grpc))
+  "socket" "/run/joulecut/jobs.sock") -}}
+{{- $_ := set $own "keeper" (ternary "/var/lib/joulecut/keeper.sock" "none" .Values.keeper.enabled) -}}
+{{- if .Values.agent.podResources -}}
+{{- $kubelet := dict "pod_resources" "/var/lib/kubelet/pod-resources/kubelet.sock" "pods" (ternary "api" "none" .Values.agent.podApi) -}}
+{{- $_ := set $own "attribution" (dict "kubernetes" $kubelet) -}}
+{{- end -}}
+{{- if .Values.agent.webConfigSecret -}}
+{{- $_ := set $own "web_config" "/etc/joulecut-web/web.yml" -}}
+{{- end -}}
+{{- if .Values.tls.enabled -}}
+{{- $_ := set $own "tls" (dict "cert" "/etc/joulecut-tls/tls.crt" "key" "/etc/joulecut-tls/tls.key" "client_ca" "/etc/joulecut-tls/ca.crt") -}}
+{{- if not .Values.agent.config.access -}}
+{{- $controller := list (include "joulecut.controllerName" .) -}}
+{{- $_ := set $own "access" (dict "observe" $controller "clear" $controller "release" $controller "apply" $controller) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (merge $own .Values.agent.config) }}
+{{- end }}
+
+{{- define "joulecut.keeperConfig" -}}
+{{- $own := dict "device" "nvml" "state_dir" "/var/lib/joulecut" -}}
+{{- toYaml (merge $own (pick .Values.agent.config "lease" "bounds" "power" "site_default" "nvml")) }}
+{{- end }}
+
+{{- define "joulecut.agentStateDir" -}}
+{{- .Values.agent.stateDir | default (.Values.keeper.enabled | ternary "/var/lib/joulecut-agent" "") }}
+{{- end }}
+
+{{- /* Who the agent is: see agent.podResources. */}}
+{{- define "joulecut.agentUser" -}}
+{{- if .Values.agent.podResources -}}
+runAsUser: 0
+{{- else -}}
+runAsNonRoot: true
+runAsUser: {{ int .Values.agent.uid }}
+{{- end }}
+runAsGroup: {{ int .Values.agent.uid }}
+{{- end }}
+
+{{- /* A probe has no certificate: where a site's own file may ask for one, the port alone. */}}
+{{- define "joulecut.controllerProbe" -}}
+{{- if .Values.controller.webConfigSecret -}}
+tcpSocket: {port: https}
+{{- else -}}
+httpGet: {path: /healthz, port: https, scheme: HTTPS}
+{{- end }}
+{{- end }}
+
+{{- define "joulecut.agentProbe" -}}
+{{- if .Values.agent.webConfigSecret -}}
+tcpSocket: {port: metrics}
+{{- else -}}
+httpGet: {path: /healthz, port: metrics}
+{{- end }}
+{{- end }}
+
+{{- define "joulecut.agentSecret" -}}
+{{- .Values.tls.agentSecret | default (printf "%s-agent-tls" (include "joulecut.fullname" .)) }}
+{{- end }}
+
+{{- define "joulecut.controllerSecret" -}}
+{{- .Values.tls.controllerSecret | default (printf "%s-controller-tls" (include "joulecut.fullname" .)) }}
+{{- end }}
+
+{{- define "joulecut.controllerConfig" -}}
+{{- $own := dict "agents" .Values.controller.agents "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
+{{- $_ := set $own "listen" (dict "http" (printf "0.0.0.0:%d" (int .Values.controller.port))) -}}
+{{- $_ := set $own "web_config" (ternary "/etc/joulecut-web/web.yml" "web.yml" (ne .Values.controller.webConfigSecret "")) -}}
+{{- $_ := set $own "tls" (dict "cert" "/etc/joulecut-tls/tls.crt" "key" "/etc/joulecut-tls/tls.key" "ca" "/etc/joulecut-tls/ca.crt" "server_name" (include "joulecut.agentName" .)) -}}
+{{- toYaml (merge $own .Values.controller.config) }}
+{{- end }}
+
+{{- /* What contradicts itself is refused before anything is applied, one line each. */}}
+{{- define "joulecut.checks" -}}
+{{- if .Values.controller.enabled }}
+{{- if not .Values.tls.enabled }}
+{{- fail "controller.enabled: needs tls.enabled: agents and controller must know each other" }}
+{{- end }}
+{{- if not (or .Values.tls.certManager.enabled .Values.tls.controllerSecret) }}
+{{- fail "controller.enabled: needs tls.controllerSecret, or tls.certManager.enabled" }}
+{{- end }}
+{{- if not .Values.controller.agents }}
+{{- fail "controller.agents: is empty; allowed: NODE:PORT of at least one agent, as agent.grpcHostPort opens it" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.agent.podApi (not .Values.agent.podResources) }}
+{{- fail "agent.podApi: needs agent.podResources, which says whose pods to ask for" }}
+{{- end }}
+{{- if and .Values.agent.jobsDir .Values.agent.podResources (not (and .Values.agent.hostPID .Values.agent.podApi)) (ne (dig "reports" "bind" "owner" .Values.agent.config) "any") }}
+{{- fail "agent.jobsDir: with agent.podResources needs agent.hostPID and agent.podApi, as a job's word is checked against its pod; or agent.config.reports.bind: any" }}
+{{- end }}
+{{- if and .Values.agent.grpcHostPort (not .Values.tls.enabled) }}
+{{- fail "agent.grpcHostPort: needs tls.enabled: without certificates the agent answers on loopback only" }}
+{{- end }}
+{{- if and .Values.tls.enabled (not .Values.tls.certManager.enabled) (not .Values.tls.agentSecret) }}
+{{- fail "tls.enabled: needs tls.agentSecret, or tls.certManager.enabled" }}
+{{- end }}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) }}
+{{- fail "tls.certManager.issuerRef.name: is empty; allowed: the name of an Issuer" }}
+{{- end }}
+{{- end }}
+
+{{- /* Names in certificates are roles of this release, not hosts: agents come and go with nodes. */}}
+{{- define "joulecut.agentName" -}}
+agent.{{ include "joulecut.fullname" . }}.{{ .Release.Namespace }}
+{{- end }}
+
+{{- define "joulecut.controllerName" -}}
+controller.{{ include "joulecut.fullname" . }}.{{ .Release.Namespace }}
+{{- end }}

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Takes the job off its GPUs, and waits until the agent has given their clocks back: the next
+# job then starts on a GPU that runs as its site left it. Runs as root after the job's last
+# process. It never fails and never waits longer than JOULECUT_WAIT_S: an epilog that does
+# drains the node.
+dir=${JOULECUT_SLURM_DIR:-/run/joulecut/slurm}
+board=${JOULECUT_STATE_DIR:-/var/lib/joulecut}/owners
+wait_s=${JOULECUT_WAIT_S:-10}
+gpus=${SLURM_JOB_GPUS:-${GPU_DEVICE_ORDINAL:-${CUDA_VISIBLE_DEVICES:-}}}
+job=${SLURM_JOB_ID:-}
+[ -n "$gpus" ] && [ -n "$job" ] && [ -d "$dir" ] || exit 0
+gpus=$(echo "$gpus" | tr ',' ' ')
+
+umask 022
+(
+    flock -w 5 9 || echo "joulecut: $dir stays locked; writing without" >&2
+    for gpu in $gpus; do
+        case $gpu in *[!A-Za-z0-9.-]* | .* | '') continue ;; esac
+        [ -f "$dir/$gpu" ] || continue
+        left=$(grep -vx "$job" "$dir/$gpu")
+        if [ -n "$left" ]; then echo "$left" >"$dir/$gpu"; else rm -f "$dir/$gpu"; fi
+    done
+) 9<"$dir"
+
+# A line of the board: INDEX UUID held|free JOB, where JOB is the GPU's owner as the agent sees
+# it. Another job's GPU may be held; this job's may not, nor one that nobody owns.
+waiting() {
+    agent=$(sed -n 's/^agent //p' "$board" 2>/dev/null)
+    [ -n "$agent" ] && [ -d "/proc/$agent" ] || return 1 # no agent: leases run out by themselves
+    for gpu in $gpus; do
+        index=${gpu%%.*}
+        grep -Eq "^($index [^ ]+|[0-9]+ $index) (held (-|$job)|free $job)\$" "$board" && return 0
+    done
+    return 1
+}
+
+tenths=$((wait_s * 10))
+while waiting; do
+    tenths=$((tenths - 1))
+    if [ "$tenths" -lt 0 ]; then
+        echo "joulecut: GPUs $gpus of job $job are not given back after $wait_s s" >&2
+        break
+    fi
+    sleep 0.1
+done
+exit 0

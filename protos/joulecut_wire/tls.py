@@ -1,0 +1,176 @@
+"""Certificates in files that are replaced while we run: half of a new one never counts.
+
+Agent, controller and command line all read them. A rotation shows as changed files; they are
+read whole and tried, and only then used. Until they are good, the ones before stay in force.
+"""
+
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Generic, TypeVar
+
+from joulecut_wire.errors import BadInput
+
+FILE_BYTES_MAX = 1 << 20  # every public root together is a fifth of this
+LOOK_S = 1.0  # between two looks at the files: a burst of connections costs one
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Who we are (chain and key), and who vouches for the others. All PEM."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (self.cert, self.key, self.ca)
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The contents of `TlsFiles`, known to fit together."""
+
+    cert: bytes
+    key: bytes
+    ca: bytes
+
+
+def read(files: TlsFiles) -> Pem:
+    """Raises BadInput with the file that is missing, broken, or of another key."""
+    pem = Pem(contents(files.cert), contents(files.key), contents(files.ca))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_chain(context, (files.cert, pem.cert), (files.key, pem.key))
+    load_ca(context, files.ca, pem.ca)
+    return pem
+
+
+def contents(path: Path) -> bytes:
+    """Raises BadInput for a file that cannot be read, or is too large for what it should be."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or "cannot be read"
+        raise BadInput(str(path), what, "a readable file") from None
+    if len(raw) > FILE_BYTES_MAX:
+        raise BadInput(str(path), "too large", f"at most {FILE_BYTES_MAX} bytes")
+    return raw
+
+
+def load_chain(context: ssl.SSLContext, cert: tuple[Path, bytes], key: tuple[Path, bytes]) -> None:
+    """Takes what was read, not what the files hold by now. Raises BadInput."""
+    with _held(cert[1]) as chain, _held(key[1]) as secret:
+        names = (f"/proc/self/fd/{chain.fileno()}", f"/proc/self/fd/{secret.fileno()}")
+        try:
+            # The library takes names of files only; and without a password it would ask for one.
+            context.load_cert_chain(*names, password=lambda: b"")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+                what = f"is not the key of {cert[0]}"
+                raise BadInput(str(key[0]), what, "the key of that certificate") from None
+            broken = key if _has_certificate(cert[1]) else cert
+            allowed = "a certificate chain and its key, both PEM, the key without a password"
+            raise BadInput(str(broken[0]), "does not load", allowed) from None
+
+
+def load_ca(context: ssl.SSLContext, path: Path, raw: bytes) -> None:
+    """Raises BadInput."""
+    try:
+        context.load_verify_locations(cadata=raw.decode("ascii", errors="replace"))
+    except (ssl.SSLError, ValueError):
+        raise BadInput(str(path), "holds no certificate that loads", "PEM certificates") from None
+
+
+class Rotating(Generic[T]):
+    """What was last read well from files that may change under us. Safe from every thread."""
+
+    def __init__(
+        self,
+        read_all: Callable[[], tuple[T, Sequence[Path]]],
+        complain: Callable[[str], None],
+        look_s: float = LOOK_S,
+    ) -> None:
+        """`read_all` gives the value and the files it came from, or raises BadInput, here too."""
+        self._read_all = read_all
+        self._complain = complain
+        self._look_s = look_s
+        self._lock = threading.Lock()
+        self._value, self._paths = read_all()
+        self._marks = _marks(self._paths)
+        self._looked_s = time.monotonic()
+        self._complaint = ""
+        self.version = 0  # grows with every new value
+
+    def current(self) -> T:
+        """The newest good value; looks at the files at most every `look_s`."""
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s - self._looked_s >= self._look_s:
+                self._looked_s = now_s
+                self._look()
+            return self._value
+
+    def peek(self) -> T:
+        """What is in force, without a look; also while a look is under way."""
+        return self._value
+
+    def _look(self) -> None:
+        paths, marks = (
+            self._paths,
+            _marks(self._paths),
+        )  # before reading: what changes meanwhile is read again
+        if marks == self._marks and not self._complaint:
+            return
+        try:
+            self._value, self._paths = self._read_all()
+        except BadInput as error:
+            if str(error) != self._complaint:
+                self._complain(f"{error}; what was read before stays in force")
+            self._complaint = str(error)
+            self._marks = marks
+            return
+        self._marks = marks if self._paths == paths else _marks(self._paths)
+        self._complain(f"read again: {', '.join(path.name for path in self._paths)}")
+        self._complaint = ""
+        self.version += 1
+
+
+def rotating(files: TlsFiles, complain: Callable[[str], None]) -> Rotating[Pem]:
+    """Raises BadInput where the files are not good now."""
+    return Rotating(lambda: (read(files), files.paths), complain)
+
+
+def _marks(paths: Sequence[Path]) -> tuple[object, ...]:
+    marks: list[object] = []
+    for path in paths:
+        try:
+            about = os.stat(path)
+            marks.append((about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns))
+        except (OSError, ValueError):
+            marks.append(None)
+    return tuple(marks)
+
+
+def _has_certificate(raw: bytes) -> bool:
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=raw.decode("ascii", errors="replace"))
+    except (ssl.SSLError, ValueError):
+        return False
+    return True
+
+
+def _held(raw: bytes) -> BinaryIO:
+    """A file without a name: a key must not lie about."""
+    file = os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "w+b")
+    file.write(raw)
+    file.flush()
+    file.seek(0)
+    return file

@@ -1,0 +1,278 @@
+"""Protection of an HTTP page by the file that operators know from Prometheus exporters.
+
+The format is that of the exporter toolkit's `--web.config.file` (github.com/prometheus/
+exporter-toolkit, docs/web-configuration.md): TLS, client certificates, passwords as bcrypt
+hashes, extra headers. Read again on change; a broken new one leaves the old one in force.
+What a page cannot do is refused by name, since a protection that is skipped in silence is none.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from joulecut_wire import tls
+from joulecut_wire.document import Document, KeyPath, parse
+
+KEYS = ("tls_server_config", "http_server_config", "basic_auth_users")
+TLS_KEYS = (
+    "cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
+    "min_version", "max_version",
+)  # fmt: skip
+HEADERS = (
+    "Strict-Transport-Security", "X-Content-Type-Options", "X-Frame-Options", "X-XSS-Protection",
+    "Content-Security-Policy",
+)  # fmt: skip
+CLIENT_AUTH = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
+COST_MIN, COST_MAX = 4, 15  # two seconds of work; more would let strangers stop the page
+PASSWORD_BYTES_MAX = 72  # what bcrypt looks at; its other implementations cut there too
+USERS_MAX = 1000
+KNOWN_MAX = 100  # passwords that were right, so that a scrape does not pay for bcrypt each time
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    context: ssl.SSLContext | None
+    users: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    client_certificates: bool = False
+
+
+class WebConfig:
+    """One web configuration file. Safe from every thread."""
+
+    def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
+        """Raises BadInput with file, line and key."""
+        self._path = path
+        self._files: tls.Rotating[_Read] | None = None
+        self._files = tls.Rotating(self._read_all, complain)
+        self._secret = os.urandom(32)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._hashing = threading.Lock()
+        self._nobody = ""
+
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; None where the file asks for no TLS."""
+        return self._now().context
+
+    def headers(self) -> Mapping[str, str]:
+        return self._now().headers
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a reader must prove anything."""
+        return bool(self._now().users) or self._now().client_certificates
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether this Authorization header is that of a user; True where there are none."""
+        users = self._now().users
+        if not users:
+            return True
+        user, password = _basic(authorization)
+        hashed = users.get(user, "")
+        mark = hmac.new(self._secret, repr((user, hashed)).encode() + password, hashlib.sha256)
+        if mark.digest() in self._known:
+            return True
+        return self._checked(hashed, password) and self._remember(mark.digest())
+
+    def _checked(self, hashed: str, password: bytes) -> bool:
+        import bcrypt  # noqa: PLC0415 -- only where there are users
+
+        if b"\0" in password:
+            return False
+        with self._hashing:  # one at a time: guessing must not take every core
+            if not self._nobody:
+                self._nobody = bcrypt.hashpw(b"nobody", bcrypt.gensalt(10)).decode()
+            # An unknown user takes as long as a wrong password.
+            right = bcrypt.checkpw(password[:PASSWORD_BYTES_MAX], (hashed or self._nobody).encode())
+        return right and bool(hashed)
+
+    def _remember(self, mark: bytes) -> bool:
+        with self._hashing:
+            self._known[mark] = None
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        return True
+
+    def _now(self) -> _Read:
+        assert self._files is not None
+        return self._files.current()
+
+    def _read_all(self) -> tuple[_Read, list[Path]]:
+        doc = parse(tls.contents(self._path), str(self._path))
+        read, paths = _document(doc, self._path.absolute().parent)
+        if self._files is not None:
+            before = self._files.peek().context
+            if (before is None) != (read.context is None):
+                raise doc.bad(("tls_server_config",), "TLS cannot come or go", "a restart")
+        return read, [self._path, *paths]
+
+
+class RotatingContext(ssl.SSLContext):
+    """For servers that take one context for good: each connection gets the newest."""
+
+    newest: Callable[[], ssl.SSLContext | None]
+
+    @classmethod
+    def of(cls, web: WebConfig) -> "RotatingContext":
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context.newest = web.context
+        return context
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        context = self.newest()
+        assert context is not None
+        return context.wrap_bio(*args, **kwargs)
+
+
+def _document(doc: Document, folder: Path) -> tuple[_Read, list[Path]]:
+    data = _mapping(doc, (), doc.data if doc.data is not None else {}, KEYS)
+    users = _users(doc, data.get("basic_auth_users"))
+    http = _mapping(
+        doc, ("http_server_config",), data.get("http_server_config"), ("http2", "headers")
+    )
+    at = ("http_server_config", "headers")
+    headers = _mapping(doc, at, http.get("headers"), HEADERS)
+    for name, value in headers.items():
+        fine = isinstance(value, str) and value.isprintable() and value.isascii() and value
+        if not fine or len(value) > 1000:
+            raise doc.bad((*at, name), f"{value!r}", "one line of text")
+    if data.get("tls_server_config") is None:
+        return _Read(None, users, headers), []
+    context, paths = _context(doc, folder, data["tls_server_config"])
+    return _Read(context, users, headers, context.verify_mode is ssl.CERT_REQUIRED), paths
+
+
+def _users(doc: Document, given: Any) -> dict[str, str]:
+    at = ("basic_auth_users",)
+    if given is not None and not isinstance(given, dict):
+        raise doc.bad(at, "is no mapping", "NAME: bcrypt hash")
+    users = dict(given or {})
+    if len(users) > USERS_MAX:
+        raise doc.bad(at, f"{len(users)} users", f"up to {USERS_MAX}")
+    for user, hashed in users.items():
+        match = HASH.fullmatch(hashed) if isinstance(hashed, str) else None
+        if match is None or not COST_MIN <= int(match[1]) <= COST_MAX:
+            # The value itself is not told: it may be a password in the clear.
+            allowed = f"as htpasswd -B prints it, of a cost from {COST_MIN} to {COST_MAX}"
+            raise doc.bad((*at, user), "is no bcrypt hash", allowed)
+    if users and find_spec("bcrypt") is None:
+        raise doc.bad(at, "passwords need bcrypt, which is not installed", "pip install bcrypt")
+    return users
+
+
+def _context(doc: Document, folder: Path, given: Any) -> tuple[ssl.SSLContext, list[Path]]:
+    at = ("tls_server_config",)
+    words = _mapping(doc, at, given, TLS_KEYS)
+    cert, key = (_path(doc, folder, words, name) for name in ("cert_file", "key_file"))
+    if cert is None or key is None:
+        raise doc.bad(at, "cert_file or key_file is missing", "both")
+    sans = words.get("client_allowed_sans") or []
+    if not isinstance(sans, list) or not all(isinstance(san, str) and san for san in sans):
+        raise doc.bad((*at, "client_allowed_sans"), f"{sans!r}", "a list of names")
+    context = _context_class(frozenset(sans))(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _version(doc, words, "min_version", "TLS12")
+    context.maximum_version = _version(doc, words, "max_version", "TLS13")
+    if context.minimum_version > context.maximum_version:
+        raise doc.bad((*at, "min_version"), "above max_version", "at most that")
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    tls.load_chain(context, (cert, tls.contents(cert)), (key, tls.contents(key)))
+    paths = [cert, key]
+    auth = words.get("client_auth_type", "NoClientCert")
+    if not isinstance(auth, str) or auth not in CLIENT_AUTH:
+        raise doc.bad((*at, "client_auth_type"), f"{auth!r}", ", ".join(CLIENT_AUTH))
+    ca = _path(doc, folder, words, "client_ca_file")
+    if (ca is None) != (auth == "NoClientCert"):
+        allowed = "client_ca_file, and a client_auth_type that verifies"
+        raise doc.bad(at, "one without the other", allowed)
+    if sans and auth != "RequireAndVerifyClientCert":
+        allowed = "client_auth_type: RequireAndVerifyClientCert"
+        raise doc.bad((*at, "client_allowed_sans"), "no certificate is asked for", allowed)
+    if ca is not None:
+        tls.load_ca(context, ca, tls.contents(ca))
+        paths.append(ca)
+    context.verify_mode = CLIENT_AUTH[auth]
+    return context, paths
+
+
+def _context_class(sans: frozenset[str]) -> type[ssl.SSLContext]:
+    """A context whose handshakes end well only for a client of one of these names."""
+    if not sans:
+        return ssl.SSLContext
+
+    def check(certificate: Any) -> None:
+        names = {value for _, value in (certificate or {}).get("subjectAltName", ())}
+        if not names & sans:
+            raise ssl.SSLError(1, "the client's certificate has none of the names allowed")
+
+    class Socket(ssl.SSLSocket):
+        def do_handshake(self, block: bool = False) -> None:
+            super().do_handshake(block)
+            check(self.getpeercert())
+
+    class Object(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            check(self.getpeercert())
+
+    class Context(ssl.SSLContext):
+        sslsocket_class = Socket
+        sslobject_class = Object
+
+    return Context
+
+
+def _version(doc: Document, words: Mapping[str, Any], name: str, default: str) -> ssl.TLSVersion:
+    value = words.get(name, default)
+    if not isinstance(value, str) or value not in VERSIONS:
+        raise doc.bad(("tls_server_config", name), f"{value!r}", ", ".join(VERSIONS))
+    return VERSIONS[value]
+
+
+def _path(doc: Document, folder: Path, words: Mapping[str, Any], name: str) -> Path | None:
+    value = words.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise doc.bad(("tls_server_config", name), f"{value!r}", "a path")
+    return folder / value
+
+
+def _mapping(doc: Document, path: KeyPath, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise doc.bad(path, "is no mapping", ", ".join(keys))
+    for key in value:
+        if key not in keys:
+            raise doc.bad((*path, key), "is not known here", ", ".join(keys))
+    return value
+
+
+def _basic(header: str | None) -> tuple[str, bytes]:
+    """User and password; empty where the header holds none."""
+    scheme, _, token = (header or "").strip().partition(" ")
+    if scheme.lower() != "basic":
+        return "", b""
+    try:
+        raw = base64.b64decode(token.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        return "", b""
+    user, _, password = raw.partition(b":")
+    return user.decode(errors="replace"), password

@@ -1,0 +1,319 @@
+"""Who may do what at the agent's gRPC door: real certificates, a real agent, every call."""
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from certificates import Authority, Leaf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
+
+from joulecut_wire import codec
+from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.v1 import agent_pb2_grpc
+
+ROLES = ("observe", "clear", "release", "apply")
+ROLE_OF = {
+    "Describe": "observe",
+    "Watch": "observe",
+    "ReadSamples": "observe",
+    "Health": "observe",
+    "Clear": "clear",
+    "Release": "release",
+    "Resume": "release",
+    "Apply": "apply",
+    "Renew": "apply",
+}
+ACCESS = {
+    "observe": ["observe.test", "spiffe://site/ns/*/looker", "all.test"],
+    "clear": ["clear.test", "all.test"],
+    "release": ["release.test", "all.test"],
+    "apply": ["apply.test", "all.test"],
+}
+TLS = {"cert": "agent.pem", "key": "agent.key", "client_ca": "clients.pem"}
+
+
+class Site:
+    """An agent behind TLS, its authority, and clients by role."""
+
+    def __init__(self, **config: Any) -> None:
+        self.node = RunningAgent(cards=2, tls=TLS, **config)
+        self.folder = self.node.home
+        self.ca = Authority(self.folder, "ca")
+        self.install(self.ca.leaf("server", "IP:127.0.0.1"), self.ca.cert)
+
+    def install(self, leaf: Leaf, client_ca: Path) -> None:
+        for source, name in ((leaf.cert, "cert"), (leaf.key, "key"), (client_ca, "client_ca")):
+            fresh = self.folder / f"{TLS[name]}.new"
+            shutil.copy(source, fresh)
+            fresh.replace(self.folder / TLS[name])
+
+    @contextlib.contextmanager
+    def client(
+        self, leaf: Leaf, ca: Path | None = None
+    ) -> Iterator[agent_pb2_grpc.AgentServiceStub]:
+        with leaf.channel(self.node.ready["grpc"], ca) as channel:
+            yield agent_pb2_grpc.AgentServiceStub(channel)
+
+    def trail(self) -> list[dict[str, Any]]:
+        path = self.node.state_dir / "audit.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    made = Site(access=ACCESS)
+    with made.node as node:
+        node.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def leaves(site: Site) -> dict[str, Leaf]:
+    names = (*ROLES, "all", "nobody")
+    return {name: site.ca.leaf(name, f"DNS:{name}.test") for name in names}
+
+
+def _call(stub: Any, channel: grpc.Channel, rpc: str, uuid: str) -> Any:
+    requests: dict[str, Any] = {
+        "Describe": pb.DescribeRequest(),
+        "Watch": pb.WatchRequest(interval_s=0.1),
+        "ReadSamples": pb.ReadSamplesRequest(),
+        "Clear": pb.ClearRequest(epoch=1, job="demo", reason="test"),
+        "Release": pb.ReleaseRequest(duration_s=1e9),  # above the bound: nothing is released
+        "Resume": pb.ResumeRequest(),
+        "Apply": pb.ApplyRequest(
+            epoch=1, job="demo", generation=1, ttl_s=30.0,
+            settings=[pb.Setting(uuid=uuid, clock_max_mhz=1005)],
+        ),
+        "Renew": pb.RenewRequest(epoch=1, job="demo", generation=1, ttl_s=30.0),
+    }  # fmt: skip
+    if rpc == "Health":
+        health = health_pb2_grpc.HealthStub(channel)
+        return health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+    answer = getattr(stub, rpc)(requests[rpc], timeout=PATIENCE_S)
+    if rpc not in {"Watch", "ReadSamples"}:
+        return answer
+    try:
+        return next(answer, None)
+    finally:
+        answer.cancel()
+
+
+def _code(stub: Any, channel: grpc.Channel, rpc: str, uuid: str) -> str:
+    try:
+        _call(stub, channel, rpc, uuid)
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return "OK"
+
+
+def test_the_table_names_every_call() -> None:
+    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["AgentService"].methods}
+    assert methods | {"Health"} == set(ROLE_OF)
+
+
+@pytest.mark.parametrize("role", [*ROLES, "all", "nobody"])
+def test_every_call_asks_for_its_role(site: Site, leaves: dict[str, Leaf], role: str) -> None:
+    uuid = site.node.gpus.uuid(0)
+    with leaves[role].channel(site.node.ready["grpc"]) as channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        for rpc, needed in ROLE_OF.items():
+            code = _code(stub, channel, rpc, uuid)
+            if role in {needed, "all"}:
+                assert code not in {"PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE"}, rpc
+            else:
+                assert code == "PERMISSION_DENIED", (rpc, role)
+        if role not in {"apply", "all"}:
+            assert site.node.locked() == {}
+    with site.client(leaves["all"]) as stub:
+        stub.Clear(pb.ClearRequest(epoch=1), timeout=PATIENCE_S)
+    assert site.node.locked() == {}
+
+
+def test_describe_tells_the_caller_his_roles(site: Site, leaves: dict[str, Leaf]) -> None:
+    looker = site.ca.leaf("uri", "URI:spiffe://site/ns/monitoring/looker", "DNS:nobody.test")
+    for leaf, roles in ((leaves["observe"], ["observe"]), (leaves["all"], list(ROLES)),
+                        (looker, ["observe"])):  # fmt: skip
+        with site.client(leaf) as stub:
+            assert list(stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).roles) == roles
+
+
+def test_a_denied_command_says_who_lacks_what_and_is_counted(
+    site: Site, leaves: dict[str, Leaf]
+) -> None:
+    stranger = site.ca.leaf("stranger", "DNS:stranger.test")
+    with stranger.channel(site.node.ready["grpc"]) as channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                _call(stub, channel, "Apply", site.node.gpus.uuid(0))
+            words = "apply needs the role apply; stranger.test has none"
+            assert caught.value.details() == words
+    lines = [entry for entry in site.trail() if entry["who"] == "stranger.test"]
+    assert [(e["op"], e["result"], e["refused"]) for e in lines] == [("apply", "denied", words)], (
+        "three in a row are one line"
+    )
+    assert 'joulecut_access_denied_total{role="apply"}' in site.node.metrics()
+
+
+@pytest.mark.parametrize("fault", ["another authority", "expired", "none", "plain text"])
+def test_without_a_good_certificate_there_is_no_connection(
+    site: Site, tmp_path: Path, fault: str
+) -> None:
+    address = site.node.ready["grpc"]
+    if fault == "another authority":
+        leaf = Authority(tmp_path, "other").leaf("all", "DNS:all.test")
+        channel = leaf.channel(address, site.ca.cert)
+    elif fault == "expired":
+        channel = site.ca.leaf("old", "DNS:all.test", expired=True).channel(address)
+    elif fault == "none":
+        trust = grpc.ssl_channel_credentials(site.ca.cert.read_bytes())
+        channel = grpc.secure_channel(address, trust)
+    else:
+        channel = grpc.insecure_channel(address)
+    with channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        for rpc in ("Describe", "Apply", "Clear"):
+            assert _code(stub, channel, rpc, site.node.gpus.uuid(0)) == "UNAVAILABLE"
+    assert site.node.locked() == {}
+
+
+def test_a_certificate_that_names_nobody_may_nothing() -> None:
+    with (made := Site()).node as node:  # no section access: every name may observe
+        node.start()
+        nameless = made.ca.leaf("nameless", subject="/O=Acme")
+        named = made.ca.leaf("named", subject="/CN=alice")
+        uuid = node.gpus.uuid(0)
+        with nameless.channel(node.ready["grpc"]) as channel:
+            stub = agent_pb2_grpc.AgentServiceStub(channel)
+            assert _code(stub, channel, "Describe", uuid) == "UNAUTHENTICATED"
+        with named.channel(node.ready["grpc"]) as channel:
+            stub = agent_pb2_grpc.AgentServiceStub(channel)
+            assert _code(stub, channel, "Describe", uuid) == "OK"
+            for rpc in ("Apply", "Clear", "Release"):
+                assert _code(stub, channel, rpc, uuid) == "PERMISSION_DENIED"
+
+
+def test_certificates_rotate_while_a_watch_runs(tmp_path: Path) -> None:
+    with (made := Site(access=ACCESS)).node as node:
+        node.start()
+        old = made.ca.leaf("all", "DNS:all.test")
+        with made.client(old) as stub:
+            watch = stub.Watch(pb.WatchRequest(interval_s=0.1))
+            before = codec.decode_tick(next(watch)).sequence
+
+            # Half of a new certificate: what was read before stays, and one line says so.
+            whole = (made.folder / "agent.pem").read_bytes()
+            (made.folder / "agent.pem").write_bytes(whole[: len(whole) // 2])
+
+            def said() -> bool:
+                with made.client(old) as another:
+                    assert another.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).node == "n1"
+                return "what was read before stays in force" in node.log
+
+            eventually("the complaint", said)
+            with made.client(old) as another:
+                another.Describe(pb.DescribeRequest(), timeout=PATIENCE_S)
+            assert node.log.count("what was read before stays in force") == 1
+
+            fresh = Authority(tmp_path, "fresh")
+            made.install(fresh.leaf("server2", "IP:127.0.0.1"), fresh.cert)
+            new = fresh.leaf("all", "DNS:all.test")
+
+            def taken() -> bool:
+                with new.channel(node.ready["grpc"]) as channel:
+                    fresh_stub = agent_pb2_grpc.AgentServiceStub(channel)
+                    return _code(fresh_stub, channel, "Describe", "") == "OK"
+
+            eventually("the new certificates", taken)
+            with old.channel(node.ready["grpc"], fresh.cert) as channel:
+                old_stub = agent_pb2_grpc.AgentServiceStub(channel)
+                assert _code(old_stub, channel, "Describe", "") == "UNAVAILABLE"
+            ticks = [codec.decode_tick(next(watch)).sequence for _ in range(5)]
+            assert ticks[-1] > before, "the stream went on"
+            watch.cancel()
+
+
+def test_the_local_socket_is_for_its_group() -> None:
+    listen = {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock",
+              "grpc_socket": "agent.sock"}  # fmt: skip
+    with (made := Site(listen=listen, access={})).node as node:
+        node.start()
+        path = node.home / "agent.sock"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            stub = agent_pb2_grpc.AgentServiceStub(channel)
+            assert list(stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).roles) == list(
+                ROLES
+            )
+            assert _code(stub, channel, "Apply", node.gpus.uuid(0)) == "OK"
+        assert node.locked() == {0: 1005}
+        (line,) = made.trail()
+        assert (line["op"], line["who"], line["via"]) == ("apply", "local socket", "socket")
+
+        with RunningAgent(cards=1, listen={**listen, "grpc_socket": str(path)}) as second:
+            second.process = second._spawn("run")
+            assert second.process.wait(timeout=PATIENCE_S) == 1
+            assert "another agent does" in second.log
+        node.kill(signal.SIGTERM)
+        assert not path.exists()
+
+
+def test_on_loopback_without_tls_the_site_says_what_a_local_user_may() -> None:
+    with RunningAgent(cards=1, access={"loopback": ["observe"]}) as node:
+        node.start()
+        assert node.describe().roles == ("observe",)
+        with pytest.raises(grpc.RpcError) as caught:
+            node.apply({0: 1005})
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert node.locked() == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"listen": {"grpc": "0.0.0.0:0"}}, "0.0.0.0 without encryption"),
+        ({"tls": {"cert": "agent.pem", "key": "agent.key"}}, "client_ca is missing"),
+        ({"tls": TLS}, "agent.pem: No such file"),
+        ({"tls": {**TLS, "ca": "x"}}, "tls.ca: unknown key"),
+        ({"access": {"aply": ["a"]}}, "access.aply: unknown key"),
+        ({"access": {"apply": "a"}}, "access.apply: is no list"),
+        ({"access": {"apply": [1]}}, "access.apply[0]: 1"),
+        ({"access": {"loopback": ["write"]}}, "access.loopback[0]: 'write'"),
+        ({"audit": {"bytes_max": 1}}, "audit.bytes_max: 1"),
+        ({"web_config": "missing.yaml"}, "missing.yaml: No such file"),
+        ({"listen": {"grpc_socket_group": "x"}}, "without listen.grpc_socket"),
+    ],
+)  # fmt: skip
+def test_what_would_open_a_door_by_mistake_is_refused_at_start(
+    config: dict[str, Any], sentence: str
+) -> None:
+    with RunningAgent(cards=1, **config) as node:
+        done = subprocess.run(
+            [COMMAND, "run", "--config", str(node.write_config())],
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        line = [text for text in done.stderr.splitlines() if sentence in text]
+        assert (done.returncode, len(line), "Traceback" in done.stderr) == (2, 1, False), (
+            done.stderr
+        )
+
+
+def test_a_stranger_on_the_port_holds_nobody_up(site: Site, leaves: dict[str, Leaf]) -> None:
+    host, _, port = site.node.ready["grpc"].rpartition(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            line = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            line.sendall(b"\x16\x03\x01")
+        with site.client(leaves["observe"]) as stub:
+            assert stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).node == "n1"

@@ -1,0 +1,172 @@
+"""Who may speak for a GPU: real datagrams of real processes, places in a made-up `/proc`."""
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from joulecut import Reporter
+from joulecut_agent.attribution.binding import Binding, Sender
+from joulecut_agent.attribution.owner import KUBERNETES, REPORT, SLURM, Owner, Owners
+from joulecut_agent.attribution.processes import Belonging, Processes
+from joulecut_agent.feed import Feed
+from joulecut_agent.jobs import Jobs
+from joulecut_agent.tally import Tally
+from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
+
+UID = "12345678-1234-1234-1234-1234567890ab"
+ME = os.getuid()
+OWN_PLACE = "/user.slice/user-1000.slice/job_4711"
+OTHER_POD = f"/kubepods/pod{'8' * 8 + UID[8:]}/0123"
+
+
+class Desk:
+    """The agent's receiving end, with a world in which this process is put somewhere."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.proc = home / "proc"
+        self.owners: dict[str, Owners] = {}
+        self.users: dict[str, tuple[int, ...]] = {}
+        self.doubts = 0
+        self.tally = Tally()
+        self.binding = Binding(
+            Processes(self.proc),
+            lambda uuid: self.owners.get(uuid, ()),
+            lambda uuid: self.users.get(uuid, ()),
+            self._doubt,
+        )
+        self.jobs = Jobs(
+            home / "jobs.sock", ["GPU-a", "GPU-b"], Feed(), self.tally, lambda *_: None,
+            binding=self.binding,
+        )  # fmt: skip
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+
+    def place(self, cgroup: str, pid: int = 0) -> None:
+        folder = self.proc / str(pid or os.getpid())
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
+    def speak(self, uuid: str = "GPU-a", job: str = "demo") -> str:
+        """The reason for which a report of this very process was refused, or ""."""
+        before = dict(self.tally.counts(REPORTS_REFUSED.name))
+        reporter = Reporter(job, uuid, 0, str(self.home / "jobs.sock"))
+        assert reporter.iteration(1, 0.5, {})
+        reporter.close()
+        self.jobs.turn()
+        after = dict(self.tally.counts(REPORTS_REFUSED.name))
+        return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    home = Path(tempfile.mkdtemp(prefix="jc"))
+    desk = Desk(home)
+    yield desk
+    desk.jobs.close()
+    shutil.rmtree(home)
+
+
+def _pod(uid: str = UID) -> Owner:
+    return Owner(KUBERNETES, "gpt3", "train", "gpt3-0", uid)
+
+
+def _group(uid: str = UID) -> str:
+    return f"/kubepods/pod{uid}/0123"
+
+
+def test_a_pod_speaks_for_its_own_gpu_alone(desk: Desk) -> None:
+    desk.owners = {"GPU-a": (_pod(),), "GPU-b": (_pod("9" + UID[1:]),)}
+    desk.place(_group())
+    assert desk.speak("GPU-a") == ""
+    assert desk.speak("GPU-b") == "not_owner"
+    assert desk.jobs.working() == {"GPU-a": "demo"}
+    assert desk.doubts == 1
+
+
+def test_a_slurm_job_speaks_for_its_own_gpu_alone(desk: Desk) -> None:
+    desk.owners = {"GPU-a": (Owner(SLURM, "4711"),), "GPU-b": (Owner(SLURM, "4712"),)}
+    desk.place("/system.slice/slurmstepd.scope/job_4711/step_0")
+    assert desk.speak("GPU-a") == ""
+    assert desk.speak("GPU-b") == "not_owner"
+
+
+@pytest.mark.parametrize("owner", [_pod(), Owner(SLURM, "4711")])
+@pytest.mark.parametrize("group", ["/", OWN_PLACE, OTHER_POD])
+def test_nobody_else_speaks_for_a_gpu_that_was_given_away(
+    desk: Desk, owner: Owner, group: str
+) -> None:
+    desk.owners = {"GPU-a": (owner,)}
+    desk.place(group)
+    assert desk.speak() == "not_owner"
+    assert not desk.jobs.working()
+
+
+def test_who_cannot_be_seen_is_not_believed_where_it_matters(desk: Desk) -> None:
+    desk.owners = {"GPU-a": (_pod(),)}
+    assert desk.speak("GPU-a") == "unverified"
+    assert desk.speak("GPU-b") == ""
+    desk.owners = {"GPU-a": (_pod(uid=""),)}
+    desk.place(_group())
+    # Its place was looked up when it was first heard, and a process does not move.
+    refusal = desk.binding.refusal("GPU-a", Sender(5, ME), Belonging(ME, UID), ())
+    assert refusal is not None
+    assert refusal.code == "unverified"
+
+
+def test_a_pod_does_not_speak_for_a_gpu_that_no_pod_holds(desk: Desk) -> None:
+    desk.place(_group())
+    desk.binding.pods_known = lambda: True
+    assert desk.speak() == "not_owner"
+    desk.binding.pods_known = lambda: False
+    assert desk.speak() == ""
+
+
+def test_a_report_itself_binds_nobody(desk: Desk) -> None:
+    desk.owners = {"GPU-a": (Owner(REPORT, "demo"),)}
+    desk.place("/")
+    assert desk.speak() == ""
+
+
+def test_plain_processes_speak_for_what_their_user_has_open(desk: Desk) -> None:
+    desk.place("/")
+    desk.place("/", pid=7)
+    desk.users = {"GPU-a": (7, 8)}  # 8 is gone already
+    assert desk.speak() == ""  # the same user owns both folders
+    stranger, insider = Sender(9, ME + 1), Sender(10, ME + 1)
+    refusal = desk.binding.refusal("GPU-a", stranger, Belonging(ME + 1, cgroup="/"), ())
+    assert refusal is not None
+    assert refusal.code == "not_owner"
+    desk.place("/system.slice/train.service", pid=7)
+    at_home = Belonging(ME + 1, cgroup="/system.slice/train.service")
+    assert desk.binding.refusal("GPU-a", insider, at_home, ()) is None
+
+
+def test_the_first_user_to_speak_keeps_a_gpu_that_nobody_was_given(desk: Desk) -> None:
+    desk.place("/")
+    belongs = Belonging(ME + 1, cgroup="/elsewhere")
+    refusal = desk.binding.refusal("GPU-a", Sender(9, ME + 1), belongs, {ME})
+    assert refusal is not None
+    assert refusal.code == "taken"
+    assert desk.binding.refusal("GPU-a", Sender(9, ME), None, {ME}) is None
+
+
+def test_a_gpu_of_another_node_is_refused_by_name(desk: Desk) -> None:
+    assert desk.speak("GPU-z") == "unknown_gpu"
+    assert dict(desk.tally.counts(REPORTS.name)) == {("refused",): 1}
+
+
+def test_a_stranger_leaves_no_handle_behind(desk: Desk) -> None:
+    desk.owners = {"GPU-a": (_pod(),)}
+    desk.place("/")
+    before = len(os.listdir("/proc/self/fd"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM):
+        for _ in range(200):
+            assert desk.speak() == "not_owner"
+    assert len(os.listdir("/proc/self/fd")) == before

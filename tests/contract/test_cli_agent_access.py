@@ -1,0 +1,93 @@
+"""`joulecut clear`, `release` and `resume` as a person types them: certificates, and the socket."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from certificates import Authority, Leaf
+from running_agent import PATIENCE_S, RunningAgent
+
+JOULECUT = str(Path(sys.executable).with_name("joulecut"))
+LISTEN = {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock",
+          "grpc_socket": "agent.sock"}  # fmt: skip
+
+
+def joulecut(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [JOULECUT, *words], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[tuple[RunningAgent, Authority]]:
+    tls = {"cert": "server.pem", "key": "server.key", "client_ca": "ca.pem"}
+    access = {"clear": ["oncall.test"], "release": ["driver.test"]}
+    with RunningAgent(cards=2, listen=LISTEN, tls=tls, access=access) as agent:
+        ca = Authority(agent.home, "ca")
+        ca.leaf("server", "DNS:agent.test")
+        yield agent.start(), ca
+
+
+def flags(leaf: Leaf) -> list[str]:
+    return [
+        "--cert", str(leaf.cert), "--key", str(leaf.key), "--ca", str(leaf.ca),
+        "--server-name", "agent.test",
+    ]  # fmt: skip
+
+
+def test_on_call_gives_gpus_back_and_may_do_nothing_else(
+    node: tuple[RunningAgent, Authority],
+) -> None:
+    agent, ca = node
+    oncall = ca.leaf("oncall", "DNS:oncall.test")
+    address, local = agent.ready["grpc"], f"unix:{agent.home}/agent.sock"
+    words = ["clear", address, "--reason", "paged", *flags(oncall)]
+    assert joulecut(*words).stdout == f"{address}: nothing to give back\n"
+    agent.ready["grpc"] = local
+    agent.connect()
+    try:
+        assert agent.apply({0: 1005, 1: 1005})[0].accepted
+    finally:
+        agent.disconnect()
+        agent.ready["grpc"] = address
+    done = joulecut(*words)
+    assert done.stdout.splitlines() == [f"{uuid} given back" for uuid in agent.gpus.uuids]
+    assert done.returncode == 0
+    assert agent.locked() == {}
+    refused = joulecut("release", address, "--for", "1m", *flags(oncall))
+    assert refused.returncode == 1
+    assert "release needs the role release; oncall.test has observe, clear" in refused.stderr
+
+
+def test_release_by_certificate_and_resume_by_the_socket(
+    node: tuple[RunningAgent, Authority],
+) -> None:
+    agent, ca = node
+    driver = ca.leaf("driver", "DNS:driver.test")
+    done = joulecut("release", agent.ready["grpc"], "--for", "1m", *flags(driver))
+    assert (done.returncode, done.stderr) == (0, "")
+    done = joulecut("resume", f"unix:{agent.home}/agent.sock")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_mistakes_are_one_line(node: tuple[RunningAgent, Authority], tmp_path: Path) -> None:
+    agent, ca = node
+    leaf = ca.leaf("careless", "DNS:careless.test")
+    stranger = Authority(tmp_path, "other").leaf("oncall", "DNS:oncall.test")
+    shutil.copy(ca.cert, stranger.ca)
+    address = agent.ready["grpc"]
+    for words, status, sentence in (
+        (["clear", "node1"], 2, "is reached without encryption"),
+        (["clear", address, "--cert", str(leaf.cert)], 2, "one without the others"),
+        (["clear", address, *flags(leaf)[:3], str(ca.key), *flags(leaf)[4:]], 2, "not the key of"),
+        (["clear", address], 1, "does it want --cert?"),
+        (["clear", address, *flags(leaf)[:-2]], 1, "no agent at"),
+        (["clear", address, *flags(stranger)], 1, "no agent at"),
+        (["clear", "unix:/nowhere.sock"], 1, "no agent answers at"),
+    ):
+        done = joulecut(*words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (status, 1), done.stderr
+        assert sentence in done.stderr

@@ -1,0 +1,185 @@
+"""The controller's end in mutual TLS, against real agents: roles, names, rotation, refusals."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from certificates import Authority, Leaf
+from running_agent import PATIENCE_S, RunningAgent
+
+from joulecut_controller import config
+from joulecut_controller.fleet import GrpcFleet
+from joulecut_wire.errors import BadInput
+from joulecut_wire.messages import Command, Setting
+from joulecut_wire.tls import TlsFiles, rotating
+
+ROLES = {role: ["controller.test"] for role in ("observe", "clear", "apply")}
+
+
+def install(leaf: Leaf, ca: Path, folder: Path) -> TlsFiles:
+    """Puts a certificate where a process looks for it, each file whole."""
+    files = TlsFiles(folder / "own.pem", folder / "own.key", folder / "own-ca.pem")
+    for source, target in zip((leaf.cert, leaf.key, ca), files.paths, strict=True):
+        fresh = target.with_suffix(".new")
+        shutil.copy(source, fresh)
+        fresh.replace(target)
+    return files
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[RunningAgent, Authority]]:
+    tls = {"cert": "own.pem", "key": "own.key", "client_ca": "own-ca.pem"}
+    with RunningAgent(cards=1, tls=tls, access=ROLES) as agent:
+        ca = Authority(tmp_path, "ca")
+        install(ca.leaf("agent", "DNS:joulecut-agent.test"), ca.cert, agent.home)
+        yield agent.start(), ca
+
+
+async def until(what: str, probe: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not probe():
+        assert time.monotonic() < end_s, what
+        await asyncio.sleep(0.05)
+
+
+def run(
+    files: TlsFiles,
+    node: RunningAgent,
+    play: Callable[[GrpcFleet, str], Awaitable[None]],
+    server_name: str = "joulecut-agent.test",
+) -> list[str]:
+    said: list[str] = []
+
+    async def scene() -> None:
+        address = node.ready["grpc"]
+        fleet = GrpcFleet(
+            [address], watch_s=0.1, deadline_s=3.0, silence_s=1.0,
+            tls=rotating(files, said.append), server_name=server_name,
+        )  # fmt: skip
+        await fleet.start()
+        try:
+            await play(fleet, address)
+        finally:
+            await fleet.stop()
+
+    asyncio.run(scene())
+    return said
+
+
+def order(generation: int, uuid: str, mhz: int) -> Command:
+    return Command(1, "demo", generation, 30.0, (Setting(uuid, clock_max_mhz=mhz),), "test")
+
+
+def connected(fleet: GrpcFleet) -> bool:
+    return all(node.connected for node in fleet.observe(time.monotonic()).nodes)
+
+
+def test_commands_pass_and_certificates_rotate_under_them(
+    node: tuple[RunningAgent, Authority], tmp_path: Path
+) -> None:
+    agent, ca = node
+    home, other = tmp_path / "controller", tmp_path / "other"
+    home.mkdir()
+    other.mkdir()
+    files = install(ca.leaf("controller", "DNS:controller.test"), ca.cert, home)
+    fresh = Authority(other, "ca")
+    uuid = agent.gpus.uuid(0)
+
+    async def play(fleet: GrpcFleet, address: str) -> None:
+        await until("connected", lambda: connected(fleet))
+        results = await fleet.apply(address, order(1, uuid, 1005))
+        assert [(r.accepted, r.reason) for r in results] == [(True, "")]
+
+        # Half of it first: nothing breaks off.
+        (home / "own.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\nMII")
+        await asyncio.sleep(3.5)
+        assert connected(fleet)
+
+        # Then both ends move to another authority.
+        install(fresh.leaf("agent", "DNS:joulecut-agent.test"), fresh.cert, agent.home)
+        install(fresh.leaf("controller", "DNS:controller.test"), fresh.cert, home)
+        generation = 1
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            generation += 1
+            (result,) = await fleet.apply(address, order(generation, uuid, 1200))
+            moved = fleet._pem is not None and fleet._pem.ca == fresh.cert.read_bytes()
+            if result.accepted and moved and not fleet._retired:
+                break
+            assert time.monotonic() < end_s, result
+            await asyncio.sleep(0.2)
+        await until("connected", lambda: connected(fleet))
+        assert agent.locked() == {0: 1200}
+
+    said = run(files, agent, play)
+    assert len([line for line in said if "stays in force" in line]) == 1
+
+
+def test_an_agent_that_is_not_who_its_address_says_gets_no_command(
+    node: tuple[RunningAgent, Authority], tmp_path: Path
+) -> None:
+    agent, ca = node
+    home = tmp_path / "controller"
+    home.mkdir()
+    files = install(ca.leaf("controller", "DNS:controller.test"), ca.cert, home)
+
+    async def play(fleet: GrpcFleet, address: str) -> None:
+        (result,) = await fleet.apply(address, order(1, agent.gpus.uuid(0), 1005))
+        assert not result.accepted
+        assert "UNAVAILABLE" in result.reason
+        assert not connected(fleet)
+
+    run(files, agent, play, server_name="")  # 127.0.0.1 is not in the certificate
+    assert agent.locked() == {}
+
+
+def test_a_controller_without_the_role_is_told_so(
+    node: tuple[RunningAgent, Authority], tmp_path: Path
+) -> None:
+    agent, ca = node
+    home = tmp_path / "controller"
+    home.mkdir()
+    files = install(ca.leaf("intern", "DNS:intern.test"), ca.cert, home)
+
+    async def play(fleet: GrpcFleet, address: str) -> None:
+        (result,) = await fleet.apply(address, order(1, agent.gpus.uuid(0), 1005))
+        assert "apply needs the role apply; intern.test has none" in result.reason
+
+    run(files, agent, play)
+    assert agent.locked() == {}
+
+
+BASE = {"agents": ["127.0.0.1:1"], "policy": "p.yaml", "store": "sqlite:///s.db"}
+TLS = {"cert": "c.pem", "key": "k.pem", "ca": "ca.pem"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"agents": ["node1:9431"]}, "agents[0]: node1 without encryption"),
+        ({"tls": {"cert": "c", "key": "k"}}, "tls: key ca is missing"),
+        ({"tls": {**TLS, "insecure": True}}, "tls.insecure: unknown key"),
+        ({"listen": {"http": "0.0.0.0:9440"}}, "listen.http: 0.0.0.0 without encryption"),
+    ],
+)
+def test_open_doors_are_refused(tmp_path: Path, words: dict[str, object], sentence: str) -> None:
+    path = tmp_path / "controller.yaml"
+    path.write_text(yaml.safe_dump({**BASE, **words}))
+    with pytest.raises(BadInput) as caught:
+        config.read(path)
+    assert sentence in str(caught.value)
+
+
+def test_with_tls_agents_may_be_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "controller.yaml"
+    agents = ["node1:9431", "[2001:db8::1]:9431", "unix:/run/joulecut/agent.sock"]
+    words = {**BASE, "agents": agents, "tls": {**TLS, "server_name": "joulecut-agent.test"}}
+    path.write_text(yaml.safe_dump(words))
+    read = config.read(path)
+    assert read.agents == tuple(agents)
+    assert read.server_name == "joulecut-agent.test"
+    assert read.tls == TlsFiles(*(tmp_path / name for name in ("c.pem", "k.pem", "ca.pem")))

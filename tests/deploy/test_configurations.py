@@ -1,0 +1,249 @@
+"""Every configuration that a manifest holds, read by the program that will read it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from certificates import Authority
+from manifests import CHART, Object, chart, kustomized, one
+
+from joulecut_agent import config as agent_config
+from joulecut_agent.settings import Settings
+from joulecut_controller import config as controller_config
+from joulecut_wire.web_config import WebConfig
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+def on_the_node(objects: list[Object], folder: Path) -> dict[str, Settings]:
+    """The files as the init container leaves them, run here by the same shell lines."""
+    source, target = folder / "config", folder / "etc"
+    source.mkdir(parents=True)
+    target.mkdir()
+    for name, text in one(objects, "ConfigMap", _config_name(objects))["data"].items():
+        (source / name).write_text(text)
+    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    script = next(c for c in pod["initContainers"] if c["name"] == "configure")["command"][2]
+    moved = script.replace("/config/", f"{source}/").replace("/etc/joulecut/", f"{target}/")
+    env = {"NODE_NAME": "10", "PATH": os.environ["PATH"]}
+    subprocess.run(["sh", "-ec", moved], env=env, check=True)
+    return {path.name: agent_config.load(path) for path in target.iterdir()}
+
+
+def _config_name(objects: list[Object]) -> str:
+    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    return next(str(v["configMap"]["name"]) for v in pod["volumes"] if v["name"] == "configmap")
+
+
+@pytest.mark.parametrize("values", [(), ("keeper",), ("everything",)])
+def test_the_agent_reads_what_the_chart_writes(
+    values: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # as in every pod
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    objects = chart(*values)
+    settings = on_the_node(objects, tmp_path)
+    assert "warning" not in capsys.readouterr().err
+    assert set(settings) == ({"agent.yaml", "keeper.yaml"} if values else {"agent.yaml"})
+    agent = settings["agent.yaml"]
+    assert agent.node == "10"  # a node's name that YAML alone would take for a number
+    assert agent.device == "nvml"
+    assert agent.metrics[1] == 9430
+    _paths_are_mounted(objects, settings)
+
+
+@pytest.mark.parametrize(("overlay", "keeper"), [("metrics-only", False), ("control", True)])
+def test_the_agent_reads_what_the_overlays_write(
+    overlay: str, keeper: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects = kustomized(overlay)
+    settings = on_the_node(objects, tmp_path)
+    assert "warning" not in capsys.readouterr().err
+    assert (settings["agent.yaml"].keeper_mode != "none") == keeper == ("keeper.yaml" in settings)
+    _paths_are_mounted(objects, settings)
+
+
+def _paths_are_mounted(objects: list[Object], settings: dict[str, Settings]) -> None:
+    """Roots are read-only: what is written lies on a volume. And both meet at one socket."""
+    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    mounts = {
+        c["name"]: {m["mountPath"] for m in c["volumeMounts"] if not m.get("readOnly")}
+        for c in pod["containers"]
+    }
+    agent = settings["agent.yaml"]
+    assert agent.keeper.state_dir in mounts["agent"]
+    if agent.attribution.pod_resources:
+        seen = {m["mountPath"] for c in pod["containers"] for m in c["volumeMounts"]}
+        assert str(agent.attribution.pod_resources.parent) in seen
+        assert agent.attribution.api
+        assert str(agent.attribution.api.credentials) in seen
+    assert str(Path(agent.socket).parent) in mounts["agent"]
+    if "keeper.yaml" not in settings:
+        assert agent.keeper_mode == "none"
+        assert "keeper" not in mounts
+        return
+    keeper = settings["keeper.yaml"].keeper
+    assert keeper.state_dir in mounts["keeper"]
+    assert agent.keeper_mode == f"{keeper.state_dir}/keeper.sock"
+    assert keeper.state_dir not in mounts["agent"]  # it sees the socket, and can change nothing
+
+
+def test_the_site_s_words_reach_both_processes(tmp_path: Path) -> None:
+    settings = on_the_node(chart("keeper"), tmp_path)
+    for one_of_both in settings.values():
+        assert one_of_both.keeper.bounds.ttl_s_max == 45
+        assert one_of_both.keeper.bounds.clock_min_mhz == 600
+        assert one_of_both.keeper.site_default == (0, 1980)
+        assert one_of_both.keeper.power_safe == "keep"
+        assert one_of_both.keeper.restore_spread_s == 5
+    assert settings["agent.yaml"].audit.bytes_max == 1_048_576
+
+
+def test_without_certificates_commands_come_from_the_pod_alone(tmp_path: Path) -> None:
+    assert on_the_node(chart("keeper"), tmp_path)["agent.yaml"].grpc[0] == "127.0.0.1"
+
+
+def test_with_certificates_only_the_controller_may_command(tmp_path: Path) -> None:
+    sets = ("tls.enabled=true", "tls.agentSecret=a")
+    objects = chart(sets=(*sets, "monitoring.podMonitor.enabled=true"))
+    agent = on_the_node(objects, tmp_path)["agent.yaml"]
+    assert agent.grpc == ("0.0.0.0", 9431)
+    assert agent.tls is not None
+    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    mounts = next(c for c in pod["containers"] if c["name"] == "agent")["volumeMounts"]
+    folder = next(m["mountPath"] for m in mounts if m["name"] == "tls")
+    assert {path.parent for path in agent.tls.paths} == {Path(folder)}
+    name = "controller.joulecut.joulecut"
+    assert agent.rules.roles([name]) == ("observe", "clear", "release", "apply")
+    assert agent.rules.roles(["somebody.else"]) == ()
+
+
+def test_certificates_carry_the_names_that_roles_are_given_to() -> None:
+    objects = chart(
+        sets=(
+            "tls.enabled=true",
+            "tls.certManager.enabled=true",
+            "tls.certManager.issuerRef.name=ca",
+        )
+    )
+    config = yaml.safe_load(one(objects, "ConfigMap", "-agent")["data"]["agent.yaml"])
+    names = one(objects, "Certificate", "-controller")["spec"]["dnsNames"]
+    assert config["access"]["apply"] == names[:1]
+    assert names[0].startswith("controller.")
+    secret = one(objects, "Certificate", "-agent")["spec"]["secretName"]
+    pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
+    assert {"name": "tls", "secret": {"secretName": secret}} in pod["volumes"]
+
+
+def _leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[Any]:
+    if schema.get("type") == "object":
+        for key, inner in schema["properties"].items():
+            yield from _leaves(inner, (*path, key))
+    else:
+        for choice in schema.get("anyOf", [schema]):
+            yield from (
+                (path, value)
+                for value in (
+                    *choice.get("enum", ()),
+                    *(choice[k] for k in ("minimum", "maximum") if k in choice),
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    list(_leaves(SCHEMA["properties"]["agent"]["properties"]["config"])),
+    ids=lambda given: ".".join(given) if isinstance(given, tuple) else str(given),
+)
+def test_what_the_schema_allows_the_agent_takes(
+    path: tuple[str, ...], value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At both ends of each range: a number that only the chart likes would fail on every node."""
+    data: dict[str, Any] = {"device": "nvml"}
+    node = data
+    for key in path[:-1]:
+        node = node.setdefault(key, {})
+    node[path[-1]] = value
+    if path[0] == "site_default":
+        node["clock_max_mhz"] = max(value, 1) if path[-1] == "clock_max_mhz" else 10_000
+    file = tmp_path / "agent.yaml"
+    file.write_text(yaml.safe_dump(data))
+    agent_config.load(file)
+    assert "warning" not in capsys.readouterr().err
+
+
+def _controller_files(objects: list[Object], folder: Path) -> Path:
+    for name, text in one(objects, "ConfigMap", "-controller")["data"].items():
+        (folder / name).write_text(text)
+    return folder / "controller.yaml"
+
+
+def test_the_controller_reads_what_the_chart_writes(tmp_path: Path) -> None:
+    objects = chart("controller")
+    settings = controller_config.read(_controller_files(objects, tmp_path))
+    assert (settings.interval_s, settings.ttl_s) == (10, 30)
+    assert settings.agents == ("node1:9431", "node2:9431")
+    assert settings.http == ("0.0.0.0", 9440)
+    assert settings.tls is not None
+    container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    mounts = {m["mountPath"]: m.get("readOnly", False) for m in container["volumeMounts"]}
+    assert not mounts[str(Path(settings.store.removeprefix("sqlite:///")).parent)]
+    assert {str(path.parent) for path in settings.tls.paths} <= set(mounts)
+
+
+def test_a_page_with_passwords_is_read_from_its_secret(tmp_path: Path) -> None:
+    objects = chart("controller", sets=("controller.webConfigSecret=page",))
+    settings = controller_config.read(_controller_files(objects, tmp_path))
+    container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert str(settings.web_config.parent) in {m["mountPath"] for m in container["volumeMounts"]}
+    assert "web.yml" not in one(objects, "ConfigMap", "-controller")["data"]
+
+
+def test_the_controller_expects_the_name_in_the_agents_certificate(tmp_path: Path) -> None:
+    objects = chart("everything", "controller")
+    settings = controller_config.read(_controller_files(objects, tmp_path))
+    names = one(objects, "Certificate", "-agent")["spec"]["dnsNames"]
+    assert [settings.server_name] == names
+
+
+def test_the_page_s_own_protection_loads(tmp_path: Path) -> None:
+    """With certificates where the chart says, made for the names that the chart asks for."""
+    objects = chart("controller")
+    _controller_files(objects, tmp_path)
+    made = Authority(tmp_path, "ca").leaf("controller", "DNS:controller.joulecut.joulecut")
+    text = (tmp_path / "web.yml").read_text()
+    for name, path in (("tls.crt", made.cert), ("tls.key", made.key)):
+        assert f"/etc/joulecut-tls/{name}" in text
+        text = text.replace(f"/etc/joulecut-tls/{name}", str(path))
+    (tmp_path / "web.yml").write_text(text)
+    assert WebConfig(tmp_path / "web.yml", print).context() is not None
+
+
+def test_the_policy_is_one_and_recommends(tmp_path: Path) -> None:
+    """The default without any job, and one with a profile beside it."""
+    agents = "controller.agents={node1:9431}"
+    keys = ("controller.enabled=true", "tls.enabled=true", "tls.agentSecret=a", agents)
+    for n, objects in enumerate(
+        (chart("controller"), chart(sets=(*keys, "tls.controllerSecret=b")))
+    ):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        _controller_files(objects, folder)
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("joulecut")), "policy", "check",
+             str(folder / "policy.yaml")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "recommend" in done.stdout

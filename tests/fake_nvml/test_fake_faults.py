@@ -1,0 +1,443 @@
+"""What breaks on a node, and how the fake shows it to clients that are already running."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixture import CompilerMissing, FakeNvml
+
+UNINITIALIZED, INVALID, NO_PERMISSION, TIMEOUT = 1, 2, 4, 10
+DRIVER_NOT_LOADED, LOST, MISMATCH, IN_USE, UNKNOWN = 9, 15, 18, 19, 999
+PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
+
+_CLIENT = """
+import json, sys
+import pynvml as n
+
+def code(function, *arguments):
+    try:
+        function(*arguments)
+    except n.NVMLError as error:
+        return error.value
+    return 0
+
+n.nvmlInit()
+h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
+names = dict(n=n, h=h, code=code)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(json.dumps(eval(line, names)), flush=True)
+"""
+
+
+class Client:
+    """A process that has NVML open, and evaluates what it is told with `n`, `h` and `code`."""
+
+    def __init__(self, node: FakeNvml) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CLIENT],
+            env=node.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def tell(self, expression: str) -> None:
+        print(expression, file=self.process.stdin, flush=True)
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, expression: str) -> Any:
+        self.tell(expression)
+        return self.answer()
+
+    def close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def open_client() -> Iterator[Callable[[FakeNvml], Client]]:
+    opened: list[Client] = []
+
+    def open_one(node: FakeNvml) -> Client:
+        opened.append(Client(node))
+        return opened[-1]
+
+    yield open_one
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> FakeNvml:
+    """Two A100."""
+    try:
+        return FakeNvml(tmp_path / "gpus.state", 2)
+    except CompilerMissing as missing:
+        pytest.skip(str(missing))
+
+
+Open = Callable[[FakeNvml], Client]
+
+
+def wait(what: str, condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.005)
+
+
+def test_an_error_by_chance_is_the_same_chance_on_every_run(pair: FakeNvml) -> None:
+    script = """
+h = n.nvmlDeviceGetHandleByIndex(0)
+answer = [code(n.nvmlDeviceGetPowerUsage, h) for _ in range(400)]
+"""
+    seen = []
+    for seed in (7, 7, 8):
+        pair.clear_errors()
+        pair.set_error("nvmlDeviceGetPowerUsage", UNKNOWN, probability=0.25, seed=seed)
+        seen.append(pair.ask(script))
+        assert pair.hits("nvmlDeviceGetPowerUsage") == seen[-1].count(UNKNOWN)
+    assert seen[0] == seen[1] != seen[2]
+    for codes in seen:
+        assert set(codes) == {0, UNKNOWN}
+        assert 50 < codes.count(UNKNOWN) < 150  # five standard deviations are 43
+    pair.clear_errors()
+    pair.set_error("nvmlDeviceGetPowerUsage", UNKNOWN, probability=0.0)
+    assert set(pair.ask(script)) == {0}
+
+
+def test_a_hung_call_returns_when_the_fault_is_cleared(pair: FakeNvml, open_client: Open) -> None:
+    hung, other = open_client(pair), open_client(pair)
+    pair.hang("nvmlDeviceGetPowerUsage", gpu=0)
+    hung.tell("n.nvmlDeviceGetPowerUsage(h[0])")
+    wait("it hangs", lambda: pair.hits("nvmlDeviceGetPowerUsage") == 1)
+    assert other.ask("n.nvmlDeviceGetPowerUsage(h[0])") == 50_000  # one call was meant
+    assert other.ask("n.nvmlDeviceGetPowerUsage(h[1])") == 50_000
+    pair.clear_errors()
+    assert hung.answer() == 50_000
+
+
+def test_a_hung_client_can_be_killed_and_leaves_no_trace(pair: FakeNvml, open_client: Open) -> None:
+    for ending in (signal.SIGTERM, signal.SIGKILL):
+        hung = open_client(pair)
+        pair.hang("*", count=1)
+        hung.tell("n.nvmlDeviceGetCount()")
+        wait("it hangs", lambda: pair.hits("*") == 1)
+        assert pair.clients() == (hung.process.pid,)
+        hung.process.send_signal(ending)
+        assert hung.process.wait(PATIENCE_S) == -ending
+        assert pair.clients() == ()
+        pair.clear_errors()
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlShutdown"])
+def test_coming_and_going_can_hang_too(pair: FakeNvml, function: str) -> None:
+    pair.hang(function)
+    script = "import pynvml; pynvml.nvmlInit(); pynvml.nvmlShutdown()"
+    client = subprocess.Popen([sys.executable, "-c", script], env=pair.environment())
+    wait("it hangs", lambda: pair.hits(function) == 1)
+    assert client.poll() is None
+    assert len(pair.clients()) == (function == "nvmlShutdown")
+    pair.clear_errors()
+    assert client.wait(PATIENCE_S) == 0
+    assert pair.calls()[-1].function == "nvmlShutdown"
+
+
+def test_a_lost_gpu_comes_back_reset_and_has_to_be_looked_up(
+    pair: FakeNvml, open_client: Open
+) -> None:
+    client = open_client(pair)
+    pair.set_load(0, 1.0)
+    client.ask("n.nvmlDeviceSetGpuLockedClocks(h[0], 210, 900)")
+    pair.advance(100)
+    energy = "n.nvmlDeviceGetTotalEnergyConsumption(h[0])"
+    assert client.ask(energy) > 10_000_000
+    pair.lose(0)
+    lost = "[code(n.nvmlDeviceGetPowerUsage, g) for g in h]"
+    again = "code(n.nvmlDeviceGetHandleByIndex, 0)"
+    assert client.ask(lost) == [LOST, 0]
+    assert client.ask(again) == LOST
+    pair.return_gpu(0)
+    assert pair.locks()[0] is None
+    assert client.ask(lost) == [LOST, 0]
+    assert client.ask(again) == 0
+    assert client.ask(lost) == [0, 0]
+    assert client.ask(energy) < 10_000_000
+
+
+def test_a_reload_voids_sessions_and_handles(pair: FakeNvml, open_client: Open) -> None:
+    client = open_client(pair)
+    read = "[code(n.nvmlDeviceGetPowerUsage, h[0]), code(n.nvmlDeviceGetCount)]"
+    pair.unload_driver()
+    assert client.ask(read) == [DRIVER_NOT_LOADED] * 2
+    pair.load_driver()
+    assert client.ask(read) == [UNINITIALIZED] * 2
+    assert client.ask("code(n.nvmlInit)") == 0  # one user more of the session that is void
+    assert client.ask(read) == [UNINITIALIZED] * 2
+    assert client.ask("[code(n.nvmlShutdown), code(n.nvmlShutdown), code(n.nvmlInit)]") == [0] * 3
+    assert client.ask(read) == [INVALID, 0]
+    assert client.ask("code(n.nvmlDeviceGetPowerUsage, n.nvmlDeviceGetHandleByIndex(0))") == 0
+
+
+def test_after_an_upgrade_only_a_new_process_gets_in(pair: FakeNvml, open_client: Open) -> None:
+    client = open_client(pair)
+    pair.reload_driver(upgraded=True)
+    assert client.ask("[code(n.nvmlDeviceGetCount), code(n.nvmlShutdown)]") == [MISMATCH, 0]
+    assert client.ask("code(n.nvmlInit)") == MISMATCH
+    assert pair.ask("answer = n.nvmlSystemGetDriverVersion()") == "581.0.0-fake"
+
+
+def test_who_has_the_driver_open_is_known(pair: FakeNvml, open_client: Open) -> None:
+    assert pair.clients() == ()
+    first, second = open_client(pair), open_client(pair)
+    assert pair.clients() == tuple(sorted((first.process.pid, second.process.pid)))
+    first.ask("n.nvmlInit()")
+    first.ask("n.nvmlShutdown()")
+    assert first.process.pid in pair.clients()  # it had opened it twice
+    first.ask("n.nvmlShutdown()")
+    assert pair.clients() == (second.process.pid,)
+    second.process.kill()
+    wait("it is gone", lambda: pair.clients() == ())
+
+
+def test_settings_go_with_the_last_client_where_nothing_keeps_them(
+    pair: FakeNvml, open_client: Open
+) -> None:
+    lock = "[n.nvmlDeviceSetGpuLockedClocks(g, 210, 900) for g in h]"
+    for idle_unload, kept in ((False, [True, True]), (True, [True, False])):
+        pair.set_idle_unload(idle_unload)
+        first, second = open_client(pair), open_client(pair)
+        first.ask("n.nvmlDeviceSetPersistenceMode(h[0], 1)")
+        first.ask(lock)
+        first.process.kill()
+        wait("it is gone", lambda left=second.process.pid: pair.clients() == (left,))
+        assert pair.locks() == ((210, 900), (210, 900))
+        second.ask("n.nvmlShutdown()")
+        assert [lock is not None for lock in pair.locks()] == kept
+    pair.lose_persistence(0)
+    assert pair.locks() == (None, None)
+    told = pair.ask("answer = n.nvmlDeviceGetPersistenceMode(n.nvmlDeviceGetHandleByIndex(0))")
+    assert told == 0
+
+
+def test_events_reach_each_set_that_asked_once(pair: FakeNvml, open_client: Open) -> None:
+    pair.xid(0, 31)  # before anybody listens
+    clients = [open_client(pair), open_client(pair)]
+    wait_for = """[code(n.nvmlEventSetWait_v2, s, 0) if not t else (
+        lambda e: [e.eventType, e.eventData, n.nvmlDeviceGetIndex(e.device)]
+    )(n.nvmlEventSetWait_v2(s, t)) for s, t in [(h[-1], %d)]][0]""".replace("\n", " ")
+    for client in clients:
+        client.ask("h.append(n.nvmlEventSetCreate())")
+        client.ask("[n.nvmlDeviceRegisterEvents(g, 8, h[-1]) for g in h[:2]]")
+        assert client.ask(wait_for % 0) == TIMEOUT
+    pair.set_mig(0, True)  # an event of a kind that nobody asked for
+    pair.lose(1, xid=79)
+    clients[0].tell("n.nvmlEventSetWait_v2(h[-1], 30000).eventData")
+    assert clients[0].answer() == 79
+    assert clients[0].ask(wait_for % 0) == TIMEOUT
+    clients[1].tell("(lambda e: [e.eventType, e.eventData])(n.nvmlEventSetWait_v2(h[-1], 30000))")
+    assert clients[1].answer() == [8, 79]
+    clients[1].tell("n.nvmlEventSetWait_v2(h[-1], 30000).eventData")  # it waits, and is told
+    pair.xid(0, 48)
+    assert clients[1].answer() == 48
+    assert clients[0].ask(wait_for % 30000) == [8, 48, 0]
+    for number in range(200):  # more than are kept: the oldest are lost, and nothing else
+        pair.xid(0, number)
+    assert clients[0].ask("n.nvmlEventSetWait_v2(h[-1], 30000).eventData") == 200 - 64
+    assert clients[0].ask("n.nvmlEventSetFree(h.pop())") is None
+
+
+def test_somebody_else_writes(pair: FakeNvml, open_client: Open) -> None:
+    client = open_client(pair)
+    pair.set_load(0, 1.0)
+    pair.foreign_lock(0, 210, 1005)
+    pair.foreign_limit(0, 250)
+    pair.advance(1)
+    assert client.ask("n.nvmlDeviceGetClockInfo(h[0], 1)") == 1005
+    assert client.ask("n.nvmlDeviceGetPowerManagementLimit(h[0])") == 250_000
+    pair.foreign_reset(0)
+    assert pair.locks() == (None, None)
+    assert pair.limits_w() == (250.0, 400.0)
+    assert [(write.function, write.arguments, write.pid) for write in pair.writes()] == [
+        ("nvmlDeviceSetGpuLockedClocks", (210, 1005), os.getpid()),
+        ("nvmlDeviceSetPowerManagementLimit", (250_000, 0), os.getpid()),
+        ("nvmlDeviceResetGpuLockedClocks", (0, 0), os.getpid()),
+    ]
+
+
+def test_somebody_else_insists_as_often_as_he_was_told(pair: FakeNvml, open_client: Open) -> None:
+    client = open_client(pair)
+    pair.set_foreign_writer(0, clock_mhz=900, limit_w=200, every_s=3600, times=3)
+    assert pair.locks() == (None, None)
+    for wins in (True, False):  # three writes: clock and limit, then the clock
+        pair.advance(3 * 3600)
+        assert pair.locks()[0] == (210, 900)
+        client.ask("n.nvmlDeviceSetGpuLockedClocks(h[0], 210, 1200)")
+        assert pair.locks()[0] == (210, 1200)  # until his next round
+        pair.advance(3600)
+        assert pair.locks()[0] == ((210, 900) if wins else (210, 1200))
+        if not wins:
+            break
+        client.ask("n.nvmlDeviceResetGpuLockedClocks(h[0])")
+        pair.set_foreign_writer(0, clock_mhz=900, every_s=3600, times=1)
+    assert pair.limits_w()[0] == 200
+    writers = [write.pid == client.process.pid for write in pair.writes()]
+    assert writers == [False, False, True, False, True, False, True]
+    assert {write.pid for write in pair.writes()} == {1, client.process.pid}
+
+
+def test_what_no_card_could_show_is_refused(pair: FakeNvml) -> None:
+    for refused, what in (
+        (lambda: pair.foreign_lock(0, 210, 1001), "1001 MHz: this card has 210, 225 ... 1410"),
+        (lambda: pair.set_site_lock(0, 99), "99 MHz"),
+        (lambda: pair.set_foreign_writer(0, clock_mhz=1), "1 MHz"),
+        (lambda: pair.foreign_limit(0, 50), "50 W: this card allows 100 to 400"),
+        (lambda: pair.set_foreign_writer(0, limit_w=1e4), "10000 W"),
+        (lambda: pair.set_foreign_writer(0, clock_mhz=900, every_s=0), "every 0 s"),
+        (lambda: pair.set_load(0, 1.5), "load 1.5: 0 to 1"),
+        (lambda: pair.set_latency(0, -1), "latency -1: 0 or more"),
+        (lambda: pair.set_error("*", 1, probability=2), "probability 2: 0 to 1"),
+        (lambda: pair.xid(2, 79), "GPU 2: this node has 2"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(what)}"):
+            refused()
+    assert (pair.locks(), pair.writes(), pair.limits_w()) == ((None, None), (), (400, 400))
+
+
+def test_a_site_lock_shows_in_the_clock_alone(pair: FakeNvml, open_client: Open) -> None:
+    client = open_client(pair)
+    pair.set_load(0, 1.0)
+    pair.set_site_lock(0, 1200)
+    seen = "[n.nvmlDeviceGetClockInfo(h[0], 1), n.nvmlDeviceGetCurrentClocksEventReasons(h[0])]"
+    assert client.ask(seen) == [1200, 0]
+    assert pair.writes() == ()
+    client.ask("n.nvmlDeviceResetGpuLockedClocks(h[0])")
+    pair.advance(1)
+    assert client.ask(seen) == [1410, 0]
+
+
+def test_less_is_enforced_than_was_asked(pair: FakeNvml, open_client: Open) -> None:
+    client = open_client(pair)
+    pair.set_load(0, 1.0)
+    pair.set_clock_ceiling(0, 1100)
+    pair.set_out_of_band_limit(1, 200)
+    client.ask("n.nvmlDeviceSetGpuLockedClocks(h[0], 1290, 1290)")
+    client.ask("n.nvmlDeviceSetPowerManagementLimit(h[1], 300000)")
+    pair.advance(1)
+    assert pair.locks()[0] == (1290, 1290)
+    assert client.ask("n.nvmlDeviceGetClockInfo(h[0], 1)") == 1095
+    assert client.ask("n.nvmlDeviceGetPowerManagementLimit(h[1])") == 300_000
+    assert client.ask("n.nvmlDeviceGetEnforcedPowerLimit(h[1])") == 200_000
+
+
+def test_mig_changes_at_run_time_where_nobody_is_in_the_way(
+    pair: FakeNvml, open_client: Open
+) -> None:
+    client, other = open_client(pair), open_client(pair)
+    switch, mode = "n.nvmlDeviceSetMigMode(h[0], 1)", "n.nvmlDeviceGetMigMode(h[0])"
+    rates = "code(n.nvmlDeviceGetUtilizationRates, h[0])"
+    assert client.ask(switch) == IN_USE
+    assert client.ask(mode) == [0, 1]
+    other.ask("n.nvmlShutdown()")
+    assert client.ask(rates) == 0
+    assert client.ask(switch) == 0
+    assert client.ask(mode) == [1, 1]
+    assert client.ask(rates) == 3
+    pair.set_mig(0, False)
+    assert client.ask(mode) == [0, 0]
+    assert client.ask(rates) == 0
+    pair.set_permission(False)
+    assert client.ask("code(n.nvmlDeviceSetMigMode, h[0], 1)") == NO_PERMISSION
+
+
+def test_every_call_is_on_record(pair: FakeNvml, open_client: Open) -> None:
+    """So that a test can prove that something asked nothing."""
+    client = open_client(pair)
+    before = pair.calls_total()
+    pair.locks(), pair.writes(), pair.clients()
+    assert pair.calls_total() == before
+    client.ask("[code(n.nvmlDeviceGetPowerUsage, h[1]), code(n.nvmlDeviceGetHandleByIndex, 9)]")
+    told = [(call.pid, call.gpu, call.function, call.code) for call in pair.calls()[-2:]]
+    pid = client.process.pid
+    assert told == [
+        (pid, 1, "nvmlDeviceGetPowerUsage", 0),
+        (pid, 9, "nvmlDeviceGetHandleByIndex_v2", INVALID),
+    ]
+    client.ask("[n.nvmlDeviceGetCount() for _ in range(3000)][0]")
+    assert len(pair.calls()) == 1024
+    assert pair.calls_total() == before + 3002
+
+
+def test_whoever_is_killed_leaves_a_whole_state(pair: FakeNvml) -> None:
+    """Clients that write and read without end are killed at random moments: nobody is blocked,
+    energy stays what the load made it, and no client is left over.
+    """
+    pair.set_load(0, 1.0)
+    script = """
+import pynvml as n
+n.nvmlInit()
+h = n.nvmlDeviceGetHandleByIndex(0)
+print("ready", flush=True)
+while True:
+    n.nvmlDeviceGetPowerUsage(h)
+    n.nvmlDeviceSetPersistenceMode(h, 1)
+"""
+    (first_j, _), began_s = pair.energies_j(), time.monotonic()
+    for number in range(12):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", script], env=pair.environment(), stdout=subprocess.PIPE
+        )
+        with victim:
+            assert victim.stdout is not None
+            victim.stdout.readline()
+            time.sleep(0.001 * (number % 5))  # somewhere inside
+            victim.kill()
+    assert pair.clients() == ()
+    ended_s = time.monotonic()
+    (last_j, _) = pair.energies_j()
+    busy_w = pair.ask("answer = n.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(0))") / 1000
+    low_s, high_s = ended_s - began_s, time.monotonic() - began_s + 1e-3
+    assert busy_w * low_s * 0.999 - 1 <= last_j - first_j <= busy_w * high_s * 1.001
+    pair.forget_writes()
+    assert pair.writes() == ()
+
+
+def test_the_control_tool_knows_the_faults(pair: FakeNvml) -> None:
+    def control(*said: str) -> str:
+        script = Path(__file__).with_name("control.py")
+        done = subprocess.run(
+            [sys.executable, str(script), str(pair.path), *said],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout
+
+    control("site-lock", "0", "1200")
+    assert control("locks") == "0 210 1200\n1 -\n"
+    control("foreign-writer", "0", "--clock", "900", "--limit", "250", "--every", "0.001")
+    wait("he wrote", lambda: pair.limits_w()[0] == 250)
+    control("hang", "nvmlInitWithFlags", "--count", "0")
+    assert pair.ask("answer = n.nvmlDeviceGetCount()") == 2
+    control("unload")
+    control("upgrade")
+    assert control("limits").splitlines()[1] == "1 400"
+    assert "nvmlInitWithFlags = 0" in control("calls")
+    assert control("clients") == ""

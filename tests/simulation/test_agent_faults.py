@@ -1,0 +1,312 @@
+"""S7, S9 and S10 on the fake driver: what breaks costs its own numbers, and heals by itself."""
+
+import json
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+from running_agent import PATIENCE_S, RunningAgent, eventually
+
+from fixture import CompilerMissing, FakeNvml
+from joulecut import Reporter
+from joulecut_wire.v1 import agent_pb2 as pb
+
+ENERGY = "joulecut_gpu_energy_joules_total"
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeNvml]:
+    with tempfile.TemporaryDirectory(prefix="jc") as folder:
+        try:
+            fake = FakeNvml(Path(folder) / "gpus", gpus=4)
+        except CompilerMissing as missing:
+            pytest.skip(str(missing))
+        fake.set_permission(True)
+        yield fake
+
+
+@pytest.fixture
+def node(driver: FakeNvml) -> Iterator[RunningAgent]:
+    options = {"permission": "driver"}
+    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+        yield agent.start()
+
+
+def series(node: RunningAgent, name: str, label: str = "uuid") -> dict[str, float]:
+    found = {}
+    for line in node.metrics().splitlines():
+        if match := re.match(rf'{name}(?:\{{.*?{label}="(.*?)".*?\}})? (\S+)$', line):
+            found[match[1] or ""] = float(match[2])
+    return found
+
+
+def shown(node: RunningAgent, driver: FakeNvml) -> list[int]:
+    """Indices of the GPUs whose energy is in a scrape now."""
+    told = series(node, ENERGY)
+    return [index for index, uuid in enumerate(driver.uuids) if uuid in told]
+
+
+def shows(node: RunningAgent, driver: FakeNvml, *indices: int) -> Callable[[], bool]:
+    return lambda: shown(node, driver) == list(indices)
+
+
+def alive(node: RunningAgent) -> bool:
+    assert node.process is not None
+    return node.process.poll() is None
+
+
+def keeps_ticking(node: RunningAgent, but: int = 0) -> None:
+    before = node.watch().sequence
+    eventually("more ticks", lambda: node.watch().sequence > before + 2 + but)
+
+
+def test_a_call_that_hangs_costs_that_gpu_alone_and_says_so_once(
+    node: RunningAgent, driver: FakeNvml
+) -> None:
+    eventually("all four", shows(node, driver, 0, 1, 2, 3))
+    driver.hang("nvmlDeviceGetTotalEnergyConsumption", gpu=1, count=-1)
+    eventually("it hung", lambda: driver.hits("nvmlDeviceGetTotalEnergyConsumption"))
+    eventually("three of four", shows(node, driver, 0, 2, 3))
+    assert series(node, "joulecut_driver_unresponsive") == {driver.uuids[1]: 1.0}
+    keeps_ticking(node)
+    eventually("it was tried again", lambda: driver.hits("nvmlDeviceGetTotalEnergyConsumption") > 1)
+    assert set(shown(node, driver)) <= {0, 2, 3}, "never a number of the one that hangs"
+    assert node.log.count("driver_unresponsive: GPU 1") == 1
+    driver.clear_errors()
+    eventually("all four again", shows(node, driver, 0, 1, 2, 3))
+    assert series(node, "joulecut_driver_unresponsive") == {}
+    assert alive(node)
+
+
+def test_a_gpu_that_hangs_in_every_call_does_not_keep_an_agent_from_starting(
+    driver: FakeNvml,
+) -> None:
+    driver.hang("*", gpu=2, count=-1)
+    options = {"permission": "driver"}
+    with RunningAgent(env=driver.environment(), device="nvml", nvml=options, keeper="none") as node:
+        node.start()
+        assert shown(node, driver) == [0, 1, 3]
+        driver.clear_errors()
+        eventually("the fourth is found", shows(node, driver, 0, 1, 2, 3), 2 * PATIENCE_S)
+
+
+def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
+    node: RunningAgent, driver: FakeNvml
+) -> None:
+    assert node.process is not None
+    pid = node.process.pid
+    driver.hang("*", count=-1)
+    eventually("nothing is shown", shows(node, driver))
+    eventually(
+        "the driver is named", lambda: "" in series(node, "joulecut_driver_unresponsive"), 60.0
+    )
+    for _ in range(20):
+        assert shown(node, driver) == []
+        assert node.metrics("/healthz") == "ok\n"
+    assert series(node, "joulecut_collect_success") == {"": 0.0}
+    driver.clear_errors()
+    eventually("everything is back", shows(node, driver, 0, 1, 2, 3), 90.0)
+    assert (node.process.pid, alive(node)) == (pid, True)
+    assert node.log.count("driver_unresponsive: the driver") == 1
+
+
+def test_no_scrape_and_no_probe_asks_the_driver(driver: FakeNvml) -> None:
+    options = {"permission": "driver"}
+    with RunningAgent(
+        env=driver.environment(), device="nvml", nvml=options, keeper="none", sample_interval_s=60.0
+    ) as node:
+        node.start()
+        before = driver.calls_total()
+        for _ in range(50):
+            assert shown(node, driver) == [0, 1, 2, 3]
+            node.metrics("/healthz")
+            node.describe()
+            node.watch()
+        assert driver.calls_total() == before
+
+
+def test_a_gpu_lost_and_returned(node: RunningAgent, driver: FakeNvml) -> None:
+    driver.lose(3, xid=79)
+    eventually("three of four", shows(node, driver, 0, 1, 2))
+    assert series(node, "joulecut_collect_success") == {"": 0.0}
+    driver.return_gpu(3)
+    eventually("all four", shows(node, driver, 0, 1, 2, 3))
+    assert series(node, ENERGY)[driver.uuids[3]] < 1e6, "a counter of the new load"
+    eventually("a whole tick", lambda: series(node, "joulecut_collect_success") == {"": 1.0})
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_a_driver_reloaded_under_it(node: RunningAgent, driver: FakeNvml, upgraded: bool) -> None:
+    driver.advance(3600)
+    eventually("an hour's energy", lambda: min(series(node, ENERGY).values(), default=0) > 50_000)
+    driver.reload_driver(upgraded=upgraded)
+
+    def fresh() -> bool:
+        counters_j = series(node, ENERGY)
+        return len(counters_j) == 4 and max(counters_j.values()) < 50_000
+
+    eventually("fresh counters of all", fresh)
+    assert alive(node)
+
+
+def test_a_driver_unloaded_for_a_while(node: RunningAgent, driver: FakeNvml) -> None:
+    driver.unload_driver()
+    eventually("nothing is shown", shows(node, driver))
+    before = driver.calls_total()
+    time.sleep(3.0)
+    assert driver.calls_total() - before < 100, "asked for now and then, not in a loop"
+    driver.load_driver()
+    eventually("everything is back", shows(node, driver, 0, 1, 2, 3))
+    assert node.log.count("driver is not loaded") == 1
+
+
+def test_mig_switched_on_at_run_time(node: RunningAgent, driver: FakeNvml) -> None:
+    driver.set_mig(0, True)
+    name = "joulecut_gpu_utilization_ratio"
+    eventually("no utilisation", lambda: driver.uuids[0] not in series(node, name))
+    assert shown(node, driver) == [0, 1, 2, 3]
+    eventually("it is said", lambda: node.describe().gpus[0].reason == "MIG is on", 2 * PATIENCE_S)
+    assert not node.describe().gpus[0].controllable
+
+
+def test_errors_at_random_never_stop_it(node: RunningAgent, driver: FakeNvml) -> None:
+    driver.set_error("*", 999, probability=0.2, seed=7)
+    keeps_ticking(node, but=10)
+    driver.clear_errors()
+    eventually("all four", shows(node, driver, 0, 1, 2, 3))
+    assert series(node, "joulecut_nvml_errors_total", "code")["unknown"] > 0
+    assert alive(node)
+
+
+def test_released_nobody_has_the_driver_open(node: RunningAgent, driver: FakeNvml) -> None:
+    call = node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S)
+    next(call)
+    assert len(driver.clients()) >= 2
+    node.stub.Release(pb.ReleaseRequest(duration_s=60.0, reason="test"), timeout=PATIENCE_S)
+    assert driver.clients() == ()
+    assert shown(node, driver) == []
+    node.stub.Resume(pb.ResumeRequest(reason="test"), timeout=PATIENCE_S)
+    eventually("read again", shows(node, driver, 0, 1, 2, 3))
+    call.cancel()
+
+
+def test_killed_in_the_middle_it_leaves_no_process_behind(
+    node: RunningAgent, driver: FakeNvml
+) -> None:
+    assert driver.clients()
+    node.kill(signal.SIGKILL)
+    eventually("nobody has the driver open", lambda: driver.clients() == ())
+
+
+class TestReadSamples:
+    def test_fast_samples_come_while_they_are_read_and_cost_nothing_else(
+        self, node: RunningAgent, driver: FakeNvml
+    ) -> None:
+        driver.set_load(1, 1.0)
+        driver.set_traffic(1, nvlink_tx=3e9, nvlink_rx=1e9, pcie_tx=5e8)
+        clients = len(driver.clients())
+        request = pb.ReadSamplesRequest(uuids=[driver.uuids[1]])
+        call = node.stub.ReadSamples(request, timeout=PATIENCE_S)
+        power: list[pb.Sample] = []
+        links: list[pb.Sample] = []
+        for answer in call:
+            assert answer.uuid == driver.uuids[1]
+            power += answer.power
+            links += answer.nvlink_bytes_per_s
+            if len(power) > 200 and len(links) > 5:
+                break
+        call.cancel()
+        times_s = [sample.time_s for sample in power]
+        assert times_s == sorted(set(times_s))
+        assert (times_s[-1] - times_s[0]) / len(times_s) < 0.025, "50 each second"
+        assert power[-1].value > 200.0
+        assert links[-1].value == pytest.approx(4e9, rel=0.2)
+        assert answer.utilization[-1].value == 1.0
+        assert answer.clock_sm_mhz[-1].value == 1410
+        assert answer.pcie_bytes_per_s[-1].value == pytest.approx(5e8, rel=0.2)
+        eventually("the second process is gone", lambda: len(driver.clients()) == clients)
+
+    def test_it_goes_on_from_where_it_stopped(self, node: RunningAgent, driver: FakeNvml) -> None:
+        first = next(node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S))
+        since_s = first.power[-1].time_s
+        again = pb.ReadSamplesRequest(uuids=[first.uuid], since_s=since_s)
+        second = next(node.stub.ReadSamples(again, timeout=PATIENCE_S))
+        assert second.power[0].time_s > since_s
+
+    @pytest.mark.parametrize(
+        "request_", [pb.ReadSamplesRequest(uuids=["GPU-x"]), pb.ReadSamplesRequest(since_s=-1.0)]
+    )
+    def test_bad_requests_are_a_sentence(
+        self, node: RunningAgent, request_: pb.ReadSamplesRequest
+    ) -> None:
+        with pytest.raises(grpc.RpcError, match=r"no GPU|since_s") as refused:
+            next(node.stub.ReadSamples(request_, timeout=PATIENCE_S))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+class TestJobEnergy:
+    JOB = "joulecut_job_energy_joules_total"
+    IDLE = "joulecut_gpu_idle_energy_joules_total"
+
+    def test_jobs_and_idle_add_up_to_the_boards_over_a_reload_and_a_kill(
+        self, node: RunningAgent, driver: FakeNvml
+    ) -> None:
+        uuid = driver.uuids[0]
+        before_j = sum(driver.energies_j())
+        began_j = self._total(node)
+        driver.set_load(0, 1.0)
+        with closing(Reporter("red", uuid, 0, str(node.home / "jobs.sock"))) as reporter:
+            reporter.iteration(1, 0.01)
+            eventually("its first joules", lambda: self._jobs(node).get("red", 0.0) > 100.0)
+            self._pass(node, driver, 300.0)
+            held_j = self._jobs(node)["red"]
+            assert held_j > 100_000.0
+            eventually("kept", lambda: self._kept(node)["red"] >= held_j)
+            node.kill(signal.SIGKILL)
+            driver.advance(20.0)
+            node.start()
+            eventually("it reports again", lambda: reporter.iteration(2, 0.01))
+            assert self._jobs(node)["red"] > held_j + 5_000.0, "the gap is the job's too"
+            keeps_ticking(node)
+            grown_j = sum(driver.energies_j()) - before_j
+            assert self._total(node) - began_j == pytest.approx(grown_j, rel=0.005)
+            before_j, began_j = 0.0, self._total(node)
+            driver.reload_driver()
+            eventually("read again", shows(node, driver, 0, 1, 2, 3))
+            self._pass(node, driver, 300.0)
+            assert self._jobs(node)["red"] > 1.9 * held_j
+            grown_j = sum(driver.energies_j()) - before_j
+            assert self._total(node) - began_j == pytest.approx(grown_j, rel=0.005)
+
+    def test_a_job_shorter_than_a_scrape_is_told_of(
+        self, node: RunningAgent, driver: FakeNvml
+    ) -> None:
+        with closing(
+            Reporter("brief", driver.uuids[2], 0, str(node.home / "jobs.sock"))
+        ) as reporter:
+            reporter.iteration(1, 0.3)
+        eventually("it is there", lambda: "brief" in self._jobs(node))
+        assert "brief" in self._kept(node)
+
+    def _pass(self, node: RunningAgent, driver: FakeNvml, seconds: float) -> None:
+        """In steps, because a board that draws more than 10 kW is not believed."""
+        for _ in range(int(seconds / 20.0)):
+            driver.advance(20.0)
+            keeps_ticking(node, but=-1)
+
+    def _kept(self, node: RunningAgent) -> dict[str, float]:
+        raw = (node.state_dir / "energy.json").read_bytes().partition(b" ")[2]
+        measured_j: dict[str, float] = json.loads(raw)[2]["measured_j"]
+        return measured_j
+
+    def _jobs(self, node: RunningAgent) -> dict[str, float]:
+        return series(node, self.JOB, "job")
+
+    def _total(self, node: RunningAgent) -> float:
+        return sum(self._jobs(node).values()) + sum(series(node, self.IDLE).values())

@@ -1,0 +1,181 @@
+"""Release windows: no process of ours holds the driver while somebody replaces it."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
+
+from fixture import CompilerMissing, FakeNvml
+from joulecut_wire.v1 import agent_pb2 as pb
+
+CLI = str(Path(sys.executable).with_name("joulecut"))
+
+
+@pytest.fixture
+def driver() -> Iterator[FakeNvml]:
+    with tempfile.TemporaryDirectory(prefix="jc") as folder:
+        try:
+            fake = FakeNvml(Path(folder) / "gpus", gpus=2)
+        except CompilerMissing as missing:
+            pytest.skip(str(missing))
+        fake.set_permission(True)
+        yield fake
+
+
+@pytest.fixture
+def node(driver: FakeNvml) -> Iterator[RunningAgent]:
+    options = {"permission": "driver"}
+    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+        yield agent.start()
+
+
+@pytest.fixture
+def simulated() -> Iterator[RunningAgent]:
+    with RunningAgent(cards=2) as agent:
+        yield agent.start()
+
+
+def _ask(node: RunningAgent, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=60, env=node.env
+    )
+
+
+def _lock(driver: FakeNvml, node: RunningAgent, generation: int) -> bool:
+    settings = [pb.Setting(uuid=uuid, clock_max_mhz=1005) for uuid in driver.uuids]
+    request = pb.ApplyRequest(
+        epoch=1, job="demo", generation=generation, ttl_s=60.0, settings=settings
+    )
+    results = node.stub.Apply(request, timeout=PATIENCE_S).results
+    return all(result.accepted for result in results)
+
+
+def test_inside_a_window_no_process_holds_the_driver(driver: FakeNvml, node: RunningAgent) -> None:
+    assert _lock(driver, node, 1)
+    assert len(driver.clients()) >= 2, "a reader and a writer"
+    done = _ask(node, CLI, "release", node.ready["grpc"], "--for", "10m", "--reason", "upgrade")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert driver.clients() == ()
+    assert driver.locks() == (None, None)
+    calls = driver.calls_total()
+    tick = node.watch()
+    assert tick.gpus == ()
+    assert "released for" in tick.stopped
+    about = node.describe()
+    assert "released for" in about.stopped
+    assert not any(gpu.controllable for gpu in about.gpus)
+    assert not _lock(driver, node, 2)
+    text = node.metrics()
+    for line in ("agent_released 1.0", "collect_success 0.0", "control_stopped 1.0"):
+        assert f"joulecut_{line}" in text
+    assert "joulecut_gpu_energy_joules_total{" not in text
+    assert driver.calls_total() == calls, "nobody asked the driver anything"
+    driver.reload_driver()
+    done = _ask(node, CLI, "resume", node.ready["grpc"])
+    assert (done.returncode, done.stderr) == (0, "")
+    eventually("read again", lambda: len(node.watch().gpus) == 2)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _lock(driver, node, 3)
+    assert "(upgrade)" in node.log
+
+
+def test_a_window_ends_by_itself(simulated: RunningAgent) -> None:
+    node = simulated
+    left_s = node.stub.Release(pb.ReleaseRequest(duration_s=1.5), timeout=PATIENCE_S).until_s
+    assert 0.0 < left_s <= 1.5
+    assert node.watch().gpus == ()
+    eventually("over", lambda: len(node.watch().gpus) == 2)
+    eventually("orders again", lambda: node.watch().stopped == "")
+    assert node.apply({0: 1005})[0].accepted
+    assert "joulecut_agent_released 0.0" in node.metrics()
+
+
+def test_a_keeper_that_dies_in_a_window_does_not_end_it(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+    node.kill_keeper()
+    eventually("another one", lambda: node.log.count("another one is started") == 1)
+    eventually(
+        "told of the window",
+        lambda: "joulecut_keeper_up 1.0" in node.metrics() and driver.clients() == (),
+    )
+    time.sleep(0.5)  # two turns of the agent's loop: it must stay so
+    assert driver.clients() == ()
+    assert not _lock(driver, node, 1)
+
+
+def test_on_the_node_no_network_is_needed(driver: FakeNvml, node: RunningAgent) -> None:
+    config = str(node.home / "agent.yaml")
+    assert _lock(driver, node, 1)
+    done = _ask(node, COMMAND, "release", "--config", config, "--for", "10m")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("released until ")
+    assert driver.clients() == ()
+    assert driver.locks() == (None, None)
+    done = _ask(node, COMMAND, "resume", "--config", config)
+    assert (done.returncode, done.stdout) == (0, "resumed\n")
+    eventually("read again", lambda: len(node.watch().gpus) == 2)
+    assert _lock(driver, node, 2)
+
+
+def test_an_agent_without_a_keeper_lets_go_too(driver: FakeNvml) -> None:
+    with RunningAgent(env=driver.environment(), device="nvml", keeper="none") as node:
+        node.start()
+        assert driver.clients()
+        node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+        assert driver.clients() == ()
+        node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S)
+        eventually("read again", lambda: len(node.watch().gpus) == 2)
+
+
+def test_a_file_on_the_node_stops_all_control(simulated: RunningAgent) -> None:
+    node = simulated
+    assert node.apply({0: 1005})[0].accepted
+    (node.state_dir / "stop").touch()
+    eventually("given back", lambda: not node.locked())
+    eventually("said", lambda: "stops all control" in node.watch().stopped)
+    assert "stops all control" in node.apply({0: 1005}, generation=2)[0].reason
+    assert len(node.watch().gpus) == 2, "measuring goes on"
+    assert "joulecut_control_stopped 1.0" in node.metrics()
+    (node.state_dir / "stop").unlink()
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert node.apply({0: 1005}, generation=3)[0].accepted
+
+
+def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> None:
+    node, config = simulated, str(simulated.home / "agent.yaml")
+    address = node.ready["grpc"]
+    for words, sentence in (
+        ((CLI, "release", address), "--for"),
+        ((CLI, "release", address, "--for", "2h"), "up to 3600 s"),
+        ((CLI, "release", address, "--for", "-1"), "--for"),
+        ((CLI, "release", address, "--for", "nan"), "up to 3600 s"),
+        ((CLI, "release", "node:x", "--for", "1m"), "no address"),
+        ((CLI, "release", "192.0.2.1", "--for", "1m"), "without encryption"),
+        ((COMMAND, "release", "--config", config), "--for"),
+        ((COMMAND, "release", "--config", config, "--for", "61m"), "up to 3600 s"),
+        ((COMMAND, "resume", "--config", config, "--for", "1m"), "--for"),
+    ):
+        done = _ask(node, *words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert sentence in done.stderr
+    for duration_s in (0.0, -1.0, 3601.0, float("nan"), float("inf")):
+        with pytest.raises(grpc.RpcError) as caught:
+            node.stub.Release(pb.ReleaseRequest(duration_s=duration_s), timeout=PATIENCE_S)
+        assert caught.value.code().name == "INVALID_ARGUMENT"
+    assert node.watch().stopped == ""
+    assert node.kill(15) == 0
+    for words in (
+        (CLI, "release", address, "--for", "1m"),
+        (COMMAND, "release", "--config", config, "--for", "1m"),
+        (COMMAND, "resume", "--config", config),
+    ):
+        done = _ask(node, *words)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr

@@ -1,0 +1,66 @@
+"""What systemd hears from an agent: ready, alive, stopping; from the agent alone."""
+
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_agent import RunningAgent, eventually
+
+
+@pytest.fixture
+def manager() -> Iterator[socket.socket]:
+    with (
+        tempfile.TemporaryDirectory(prefix="jc") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening,
+    ):
+        listening.bind(str(Path(folder) / "notify"))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        listening.settimeout(30.0)
+        yield listening
+
+
+def _hear(manager: socket.socket) -> tuple[str, int]:
+    """One message, and the process it is from."""
+    raw, ancillary, _, _ = manager.recvmsg(4096, socket.CMSG_SPACE(12))
+    return raw.decode(), int.from_bytes(ancillary[0][2][:4], "little")
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_ready_alive_and_stopping(manager: socket.socket, abstract: bool) -> None:
+    path = str(manager.getsockname())
+    if abstract:
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        manager.bind(f"\0{path}")
+        manager.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        manager.settimeout(30.0)
+        path = f"@{path}"
+    env = {**os.environ, "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"}
+    with RunningAgent(cards=2, env=env) as node:
+        node.start()
+        assert node.process is not None
+        assert _hear(manager) == (
+            "READY=1\nSTATUS=2 of 2 GPUs measured, 0 under a lease", node.process.pid,
+        )  # fmt: skip
+        assert _hear(manager)[0] == "WATCHDOG=1"
+        assert node.apply({0: 1005})[0].accepted
+        news = "WATCHDOG=1\nSTATUS=2 of 2 GPUs measured, 1 under a lease"
+        eventually("the news", lambda: _hear(manager) == (news, node.process and node.process.pid))
+        assert node.kill(signal.SIGTERM) == 0
+        eventually("the end", lambda: _hear(manager)[0].startswith("STOPPING=1\n"))
+        manager.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            _hear(manager)
+    if abstract:
+        manager.close()
+
+
+def test_a_manager_that_went_away_stops_nothing() -> None:
+    env = {**os.environ, "NOTIFY_SOCKET": "/nonexistent/notify"}
+    with RunningAgent(cards=1, env=env) as node:
+        node.start()
+        assert node.watch().gpus
+        assert node.kill(signal.SIGTERM) == 0

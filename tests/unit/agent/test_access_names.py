@@ -1,0 +1,73 @@
+"""Which names a pattern means, and which names a certificate proves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_agent.access import ROLES, Rules, caller, matches, proven_names
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("*", "anything.test", True),
+        ("controller.test", "controller.test", True),
+        ("Controller.Test", "controller.test", True),
+        ("controller.test", "xcontroller.test", False),
+        ("controller.test", "controllerxtest", False),
+        ("*.oncall.test", "alice.oncall.test", True),
+        ("*.oncall.test", "evil.alice.oncall.test", False),
+        ("*.oncall.test", ".oncall.test.evil", False),
+        ("spiffe://site/ns/*/sa/joulecut", "spiffe://site/ns/a.b/sa/joulecut", True),
+        ("spiffe://site/ns/*/sa/joulecut", "spiffe://site/ns/a/b/sa/joulecut", False),
+        ("spiffe://site/*", "spiffe://SITE/x", False),
+        ("CN=alice", "CN=alice", True),
+        ("alice", "CN=alice", False),
+        ("CN=alice", "alice", False),
+        ("CN=*", "alice.test", False),
+        ("controller.*", "spiffe://controller.x", False),
+        ("", "", True),
+    ],
+)  # fmt: skip
+def test_patterns(pattern: str, name: str, fits: bool) -> None:
+    assert matches(pattern, name) is fits
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_without_a_star_only_the_name_itself_fits(pattern: str, name: str) -> None:
+    if "*" not in pattern and matches(pattern, name):
+        assert pattern.casefold() == name.casefold() or pattern.lower() == name.lower()
+
+
+def test_a_common_name_counts_only_where_there_is_no_other() -> None:
+    proofs = {"x509_common_name": [b"apply.test"], "peer_dns": [b"look.test"]}
+    assert proven_names(proofs) == ["look.test"]
+    assert proven_names({"x509_common_name": [b"alice"]}) == ["CN=alice"]
+    for odd in (b"", b"a\nb", b"\xff", b"x" * 300, b" a"):
+        assert proven_names({"peer_dns": [odd], "x509_common_name": [b"alice"]}) == []
+
+
+class Call:
+    def __init__(self, peer: str, **proofs: list[bytes]) -> None:
+        self._peer, self._proofs = peer, proofs
+
+    def peer(self) -> str:
+        return self._peer
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return self._proofs
+
+
+def test_plain_text_from_elsewhere_has_no_role_even_if_it_were_served() -> None:
+    plain = {"transport_security_type": [b"insecure"]}
+    for peer in ("ipv4:10.0.0.1:5", "ipv6:%5Bfe80::1%5D:5", "vsock:1:2", "", "ipv4:127"):
+        assert caller(Call(peer, **plain), Rules()).roles == ()
+    for peer in ("ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5", "unix:"):
+        assert caller(Call(peer, **plain), Rules()).roles == ROLES
+
+
+def test_by_default_a_certificate_may_look_and_no_more() -> None:
+    assert Rules().roles(["a.test"]) == ("observe",)
+    assert Rules().roles([]) == ()
+    assert Rules({"observe": ()}).roles(["a.test"]) == ()
+    assert Rules({"clear": ("a.test",)}).roles(["a.test"]) == ("observe", "clear")

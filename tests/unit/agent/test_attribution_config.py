@@ -1,0 +1,90 @@
+"""The configuration of attribution: off where the site names no scheduler, refused in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from joulecut_agent import config
+from joulecut_agent.attribution.owner import SOURCES
+from joulecut_agent.attribution.settings import HOST_VARIABLE, PORT_VARIABLE, AttributionSettings
+from joulecut_wire.errors import BadInput
+
+
+def _load(folder: Path, text: str) -> AttributionSettings:
+    (folder / "agent.yaml").write_text("device: simulated\n" + text)
+    return config.load(folder / "agent.yaml").attribution
+
+
+def test_no_scheduler_is_asked_unless_the_site_names_it(tmp_path: Path) -> None:
+    found = _load(tmp_path, "")
+    assert found == AttributionSettings()
+    assert (found.pod_resources, found.api, found.mapping_dir) == (None, None, None)
+    assert (found.order, found.bind) == (SOURCES, "owner")
+
+
+def test_kubernetes_alone_means_its_usual_places(tmp_path: Path) -> None:
+    found = _load(tmp_path, "attribution: {kubernetes: {}}\n")
+    assert str(found.pod_resources) == "/var/lib/kubelet/pod-resources/kubelet.sock"
+    assert found.api is None
+
+
+def test_everything_is_read_and_paths_are_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOST_VARIABLE, "10.0.0.1")
+    monkeypatch.setenv(PORT_VARIABLE, "6443")
+    found = _load(
+        tmp_path,
+        "attribution:\n"
+        "  order: [slurm, kubernetes, report]\n"
+        "  kubernetes: {pod_resources: k.sock, pods: api, credentials: c, pod_logs: logs}\n"
+        "  slurm: {mapping_dir: map}\n"
+        "  proc: proc\n"
+        "  cgroups: cgroup\n"
+        "reports: {bind: any}\n",
+    )
+    assert found.order == ("slurm", "kubernetes", "report")
+    assert found.pod_resources == tmp_path / "k.sock"
+    assert found.api is not None
+    assert (found.api.host, found.api.port) == ("10.0.0.1", 6443)
+    assert found.api.credentials == tmp_path / "c"
+    assert (found.pod_logs, found.mapping_dir) == (tmp_path / "logs", tmp_path / "map")
+    assert (found.proc, found.cgroups) == (tmp_path / "proc", tmp_path / "cgroup")
+    assert found.bind == "any"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("attribution: 5\n", ":2: attribution"),
+        ("attribution: {order: [slurm, slurm]}\n", ":2: attribution.order"),
+        ("attribution: {order: [gpu]}\n", ":2: attribution.order"),
+        ("attribution: {order: []}\n", ":2: attribution.order"),
+        ("attribution: {order: slurm}\n", ":2: attribution.order"),
+        ("attribution: {order: [[]]}\n", ":2: attribution.order"),
+        ("attribution: {slurm: {dir: x}}\n", ":2: attribution.slurm.mapping_dir"),
+        ("attribution: {slurm: x}\n", ":2: attribution.slurm"),
+        ("attribution: {kubernetes: {pods: kubelet}}\n", ":2: attribution.kubernetes.pods"),
+        ("attribution: {kubernetes: {pods: api}}\n", ":2: attribution.kubernetes.pods"),
+        ("attribution: {kubernetes: yes}\n", ":2: attribution.kubernetes"),
+        ("reports: {bind: nobody}\n", ":2: reports.bind"),
+        ("reports: owner\n", ":2: reports"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, place: str
+) -> None:
+    monkeypatch.delenv(HOST_VARIABLE, raising=False)
+    with pytest.raises(BadInput) as refused:
+        _load(tmp_path, text)
+    assert place in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_key_warns_and_stops_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _load(tmp_path, "attribution: {kubernetes: {socket: x}, slrum: {}}\nreports: {bnd: any}\n")
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all("unknown key is ignored" in line for line in lines)

@@ -1,0 +1,186 @@
+"""The audit trail: bounded on disk, whole lines whoever writes, and never in a command's way."""
+
+import json
+import multiprocessing
+import os
+import resource
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_agent.audit import LINE_BYTES_MAX, Limits, Trail, decode, encode, read
+from joulecut_agent.audit_print import noted, run, sentence
+
+ENTRY = {"op": "apply", "who": "a.test", "via": "mtls", "result": "accepted"}
+
+
+def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
+    trail = Trail(tmp_path, Limits(bytes_max=2_000, files_max=3))
+    for number in range(500):
+        trail.write({**ENTRY, "generation": number}, now_unix_s=1e9 + number)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    assert all(path.stat().st_size <= 2_000 for path in tmp_path.iterdir())
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o640 for path in tmp_path.iterdir())
+    kept = [entry["generation"] for entry in read(tmp_path) if entry]
+    assert kept == list(range(kept[0], 500)), "the newest, in order, without a gap"
+    assert len(kept) > 30
+
+
+def test_one_file_is_bounded_too(tmp_path: Path) -> None:
+    trail = Trail(tmp_path, Limits(bytes_max=1_000, files_max=1))
+    for number in range(100):
+        trail.write({**ENTRY, "generation": number})
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
+    assert 0 < (tmp_path / "audit.jsonl").stat().st_size <= 1_000
+
+
+def _write(folder: Path, writer: int) -> None:
+    trail = Trail(folder, Limits(bytes_max=20_000, files_max=50))
+    for number in range(200):
+        trail.write({**ENTRY, "writer": writer, "number": number})
+
+
+def test_processes_beside_each_other_lose_no_line(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write, args=(tmp_path, n)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    entries = list(read(tmp_path))
+    assert None not in entries
+    seen = {(entry["writer"], entry["number"]) for entry in entries if entry}
+    assert len(seen) == len(entries) == 600
+
+
+def test_a_full_disk_loses_lines_and_nothing_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost: list[int] = []
+    trail = Trail(tmp_path, Limits(), lambda: lost.append(1))
+    for _ in range(100):  # the limit below holds for standard error too
+        trail.write(ENTRY)
+    size = (tmp_path / "audit.jsonl").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        trail.write(ENTRY)  # cut off after ten bytes
+        trail.write(ENTRY)
+        trail.write(ENTRY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    trail.write({**ENTRY, "op": "clear"})
+    assert len(lost) == 3
+    assert 1 <= capfd.readouterr().err.count("a line is lost") <= 2, "not one for each"
+    ops = [entry and entry["op"] for entry in read(tmp_path)]
+    assert ops[99:] == ["apply", None, "clear"], "the broken line stands alone"
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "second name", "pipe"])
+def test_what_is_no_file_of_its_own_is_not_written(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "audit.jsonl", tmp_path / "other"
+    other.write_text("untouched")
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(other)
+    elif kind == "second name":
+        os.link(other, path)
+    else:
+        os.mkfifo(path)
+    lost: list[int] = []
+    Trail(tmp_path, Limits(), lambda: lost.append(1)).write(ENTRY)
+    assert lost == [1]
+    assert other.read_text() == "untouched"
+
+
+def test_a_refusal_that_repeats_is_one_line(tmp_path: Path) -> None:
+    trail = Trail(tmp_path, Limits())
+    for _ in range(50):
+        trail.write_refusal({**ENTRY, "result": "denied"}, "a.test", "apply")
+    trail.write_refusal({**ENTRY, "who": "b.test", "result": "denied"}, "b.test", "apply")
+    assert [entry["who"] for entry in read(tmp_path) if entry] == ["a.test", "b.test"]
+
+
+words = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(max_size=20), words, max_size=10))
+def test_any_entry_is_one_bounded_line_that_comes_back(entry: dict[str, object]) -> None:
+    line = encode({**entry, "t": 1.5, "op": "apply"})
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert len(line) <= LINE_BYTES_MAX
+    back = decode(line)
+    assert back is not None
+    assert sentence(back).isprintable()
+
+
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"\n", b'{"t":1,"op":"clear"}\n'])))
+def test_the_reader_survives_any_bytes(chunks: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory(prefix="jc") as name:
+        folder = Path(name)
+        (folder / "audit.jsonl.1").write_bytes(b"".join(chunks))
+        (folder / "audit.jsonl.x").write_bytes(b"not ours")
+        (folder / "audit.jsonl").write_bytes(b'{"t":1,"op":"clear"}\n')
+        entries = list(read(folder))
+        assert entries[-1] == {"t": 1, "op": "clear"}
+        for entry in entries:
+            assert entry is None or sentence(entry).isprintable()
+
+
+@given(words)
+def test_any_value_under_a_known_key_is_printed(value: object) -> None:
+    for key in ("who", "via", "gpus", "refused", "why", "repeated", "duration_s", "job", "result"):
+        line = json.dumps({"t": 1, "op": "apply", key: value}).encode() + b"\n"
+        entry = decode(line)
+        if entry is not None:
+            assert sentence(entry).isprintable()
+
+
+def test_a_line_without_an_end_is_skipped_in_small_pieces(tmp_path: Path) -> None:
+    good = encode({"t": 1, **ENTRY})
+    (tmp_path / "audit.jsonl").write_bytes(b"x" * (1 << 20) + b"\n" + good)
+    entries = list(read(tmp_path))
+    assert (entries[0], len(entries)) == (None, 2)
+
+
+def test_since_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trail = Trail(tmp_path, Limits())
+    trail.write({**ENTRY, "why": "old"}, now_unix_s=1e9)
+    trail.write({**ENTRY, "why": "new"})
+    with (tmp_path / "audit.jsonl").open("ab") as file:
+        file.write(b"{broken\n")
+    assert run(tmp_path, 60.0, as_json=True) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["why"] for line in out.splitlines()] == ["new"]
+    assert err == "joulecut-agent: 1 lines of the trail cannot be read\n"
+    assert run(tmp_path, None, as_json=False) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_what_is_done_on_the_node_leaves_a_line_also_when_it_fails(tmp_path: Path) -> None:
+    assert noted(tmp_path, Limits(), "restore", lambda: 0) == 0
+    assert noted(tmp_path, Limits(), "restore", lambda: 1) == 1
+
+    def fails() -> int:
+        raise ValueError("no keeper")
+
+    with pytest.raises(ValueError, match="no keeper"):
+        noted(tmp_path, Limits(), "release", fails, duration_s=60.0)
+    lines = [entry for entry in read(tmp_path) if entry]
+    assert [(e["op"], e["result"]) for e in lines] == [
+        ("restore", "accepted"), ("restore", "failed"), ("release", "failed"),
+    ]  # fmt: skip
+    assert lines[2]["refused"] == "no keeper"
+    assert all(e["who"].startswith(f"local uid {os.getuid()}") for e in lines)

@@ -1,0 +1,221 @@
+"""Whose doing it is that a GPU does not show what was asked: by cause, never by chance."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_agent import drift
+from joulecut_agent.drift import Memory, Order, Stand
+from joulecut_wire.messages import GpuSnapshot, Lease
+
+TOP_MHZ = 1980
+LATER_S = 10.0  # past the time in which an order settles
+ORDER = Order(TOP_MHZ, clock_max_mhz=1200, since_s=0.0)
+BUSY = GpuSnapshot(
+    "GPU-0", energy_j=100.0, clock_sm_mhz=1200, utilization_gpu_ratio=1.0,
+    power_limit_enforced_w=700.0, persistence=True,
+)  # fmt: skip
+
+readings = st.builds(
+    GpuSnapshot,
+    uuid=st.just("GPU-0"),
+    clock_sm_mhz=st.none() | st.integers(200, TOP_MHZ),
+    utilization_gpu_ratio=st.none() | st.floats(0, 1),
+    power_limit_enforced_w=st.none() | st.floats(100, 700),
+    event_reasons=st.lists(st.sampled_from(["idle", *drift.REASONS]), max_size=3).map(tuple),
+    energy_j=st.none() | st.floats(0, 1e6),
+    persistence=st.none() | st.booleans(),
+)
+orders = st.builds(
+    Order,
+    default_mhz=st.just(TOP_MHZ),
+    clock_max_mhz=st.sampled_from([0, 900, 1200, TOP_MHZ]),
+    power_limit_w=st.none() | st.sampled_from([300.0, 500.0]),
+    since_s=st.floats(0, 20),
+    fresh=st.booleans(),
+)
+
+
+def _after(gpus: list[GpuSnapshot], order: Order = ORDER, memory: Memory | None = None) -> str:
+    memory, cause = memory or Memory(order), ""
+    for n, gpu in enumerate(gpus):
+        memory, cause = drift.look(memory, gpu, order, LATER_S + n)
+    return cause
+
+
+def _seen_in_force() -> Memory:
+    memory, cause = drift.look(Memory(ORDER), BUSY, ORDER, LATER_S)
+    assert not cause
+    assert memory.reached
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cause"),
+    [
+        (BUSY, ""),
+        (replace(BUSY, clock_sm_mhz=1215), ""),  # one step of the list
+        (replace(BUSY, clock_sm_mhz=900), drift.EXTERNAL),
+        (replace(BUSY, clock_sm_mhz=900, event_reasons=("sw_power_cap",)), ""),
+        (replace(BUSY, clock_sm_mhz=900, event_reasons=("hw_power_brake",)), ""),
+        (replace(BUSY, clock_sm_mhz=900, utilization_gpu_ratio=0.1), ""),
+        (replace(BUSY, clock_sm_mhz=345, event_reasons=("idle",)), ""),
+        (replace(BUSY, clock_sm_mhz=None), ""),
+        (replace(BUSY, clock_sm_mhz=1500), drift.EXTERNAL),
+        (replace(BUSY, clock_sm_mhz=1500, utilization_gpu_ratio=0.0), drift.EXTERNAL),
+        (replace(BUSY, clock_sm_mhz=TOP_MHZ), drift.RESET),
+        (replace(BUSY, clock_sm_mhz=1500, event_reasons=("sw_power_cap",)), drift.RESET),
+    ],
+)
+def test_clocks_tell_who_set_them(gpu: GpuSnapshot, cause: str) -> None:
+    assert _after([gpu] * drift.TICKS, memory=_seen_in_force()) == cause
+
+
+def test_readings_that_follow_each_other_at_once_prove_nothing() -> None:
+    memory, now_s = _seen_in_force(), LATER_S
+    for _ in range(50):
+        memory, cause = drift.look(memory, replace(BUSY, clock_sm_mhz=1500), ORDER, now_s)
+        assert bool(cause) == (now_s - LATER_S >= drift.SUSPECT_S)
+        now_s += 0.02
+
+
+def test_a_clock_that_was_never_reached_is_not_somebody_elses() -> None:
+    """A ceiling from outside keeps our lock in place: it has to be taken back, not given up."""
+    low = replace(BUSY, clock_sm_mhz=900)
+    assert _after([low] * drift.TICKS) == drift.NOT_REACHED
+    assert drift.NOT_REACHED in drift.CLEARED
+
+
+def test_limits_tell_who_set_them() -> None:
+    order = Order(TOP_MHZ, power_limit_w=500.0)
+    for limit_w, cause in ((500.0, ""), (400.0, drift.LIMIT), (700.0, drift.EXTERNAL)):
+        gpu = replace(BUSY, power_limit_enforced_w=limit_w)
+        assert _after([gpu] * drift.TICKS, order, Memory(order)) == cause
+
+
+def test_a_driver_that_forgot_is_seen_at_once() -> None:
+    memory = _seen_in_force()
+    assert drift.look(memory, replace(BUSY, energy_j=0.0), ORDER, LATER_S)[1] == drift.RELOAD
+    gone = replace(BUSY, persistence=False)
+    assert drift.look(memory, gone, ORDER, LATER_S)[1] == drift.PERSISTENCE
+    without = Order(TOP_MHZ)
+    assert drift.look(memory, replace(BUSY, energy_j=0.0), without, LATER_S)[1] == ""
+
+
+@given(st.lists(readings, max_size=8), orders)
+def test_without_a_setting_of_ours_there_is_no_drift(gpus: list[GpuSnapshot], order: Order) -> None:
+    order, memory = replace(order, clock_max_mhz=0, power_limit_w=None), Memory()
+    for gpu in gpus:
+        memory, cause = drift.look(memory, gpu, order, LATER_S)
+        assert cause == ""
+
+
+@given(st.lists(st.tuples(readings, st.floats(0, 30)), max_size=12), orders)
+def test_somebody_elses_doing_takes_readings_in_a_row(
+    gpus: list[tuple[GpuSnapshot, float]], order: Order
+) -> None:
+    """One late or odd reading, or one close to an order, never ends a lease."""
+    memory, now_s, row = Memory(), 0.0, 0
+    for gpu, step_s in gpus:
+        now_s += step_s
+        memory, cause = drift.look(memory, gpu, order, now_s)
+        if cause in {drift.RELOAD, drift.PERSISTENCE}:
+            row = 0
+            continue
+        settled = now_s - order.since_s >= drift.SETTLE_S
+        row = row + 1 if memory.suspect and settled else row * (not settled)
+        assert not cause or row >= drift.TICKS
+        assert not cause or settled
+
+
+@given(st.lists(readings, min_size=1, max_size=12), orders)
+def test_memory_stays_as_small_as_it_is(gpus: list[GpuSnapshot], order: Order) -> None:
+    memory = Memory()
+    for gpu in gpus * 3:
+        memory, _ = drift.look(memory, gpu, order, LATER_S)
+        assert memory.site_ticks <= drift.TICKS
+
+
+def test_a_lock_from_before_us_is_seen_under_load_only() -> None:
+    fresh = Order(TOP_MHZ, fresh=True)
+    locked = replace(BUSY, clock_sm_mhz=1200)
+    for gpu, site_mhz in (
+        (locked, 1200),
+        (replace(locked, utilization_gpu_ratio=0.1), 0),
+        (replace(locked, event_reasons=("sw_thermal",)), 0),
+        (replace(locked, clock_sm_mhz=TOP_MHZ - 60), 0),  # what boost loses when warm
+    ):
+        memory = Memory()
+        for _ in range(drift.TICKS):
+            assert memory.site_mhz == 0
+            memory, cause = drift.look(memory, gpu, fresh, LATER_S)
+            assert cause == ""
+        assert memory.site_mhz == site_mhz
+    memory, _ = drift.look(memory, replace(BUSY, clock_sm_mhz=TOP_MHZ), fresh, LATER_S)
+    assert memory.site_mhz == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "order", "reason"),
+    [
+        (BUSY, ORDER, ""),
+        (replace(BUSY, event_reasons=("hw_power_brake", "hw_slowdown")), ORDER, "power_brake"),
+        (replace(BUSY, clock_sm_mhz=700, event_reasons=("sw_thermal",)), ORDER, "thermal"),
+        (replace(BUSY, clock_sm_mhz=700, event_reasons=("sw_power_cap",)), ORDER, "power_cap"),
+        (replace(BUSY, event_reasons=("sw_power_cap",)), ORDER, ""),  # as fast as asked
+        (replace(BUSY, event_reasons=("sw_power_cap",)), Order(TOP_MHZ), "power_cap"),
+        (
+            replace(BUSY, event_reasons=("sw_power_cap",), power_limit_enforced_w=300.0),
+            Order(TOP_MHZ, power_limit_w=300.0),
+            "",  # the cap is ours
+        ),
+        (
+            replace(BUSY, event_reasons=("sw_power_cap",), power_limit_enforced_w=250.0),
+            Order(TOP_MHZ, power_limit_w=300.0),
+            "power_cap",
+        ),
+        (replace(BUSY, clock_sm_mhz=345, utilization_gpu_ratio=0.0), ORDER, ""),
+    ],
+)
+def test_slow_for_other_reasons(gpu: GpuSnapshot, order: Order, reason: str) -> None:
+    assert drift.slow_reason(gpu, order) == reason
+
+
+def test_standing_back_grows_to_an_hour_and_is_forgotten() -> None:
+    stand, now_s, delays_s = Stand(), 0.0, []
+    for _ in range(9):
+        stand = drift.struck(stand, drift.EXTERNAL, now_s)
+        delays_s.append(stand.until_s - now_s)
+        now_s = stand.until_s
+    assert delays_s == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+    stand = drift.struck(stand, drift.EXTERNAL, now_s + drift.FORGET_S + 1)
+    assert stand.until_s == now_s + drift.FORGET_S + 1 + 60.0
+
+
+def test_one_reset_is_a_steps_end_and_the_next_is_somebody() -> None:
+    stand = drift.struck(Stand(), drift.RESET, 0.0)
+    assert stand.until_s < 0.0
+    stand = drift.struck(stand, drift.RESET, 100.0)
+    assert stand.until_s == 160.0
+    assert drift.struck(Stand(), drift.LIMIT, 0.0) == Stand()
+
+
+def test_only_what_somebody_set_is_given_up() -> None:
+    both = Order(TOP_MHZ, clock_max_mhz=1200, power_limit_w=500.0)
+    high_limit = replace(BUSY, power_limit_enforced_w=700.0)
+    high_clock = replace(BUSY, clock_sm_mhz=1500, power_limit_enforced_w=500.0)
+    low_clock = replace(BUSY, clock_sm_mhz=900, power_limit_enforced_w=500.0)
+    assert drift.kept_knobs(high_limit, both) == (True, False)
+    assert drift.kept_knobs(high_clock, both) == (False, True)
+    assert drift.kept_knobs(low_clock, both) == (False, True)
+    assert drift.kept_knobs(replace(high_limit, clock_sm_mhz=1500), both) == (False, False)
+    assert drift.kept_knobs(high_clock, ORDER) == (False, False)
+
+
+def test_an_order_is_what_a_lease_holds() -> None:
+    lease = Lease("demo", 1, 1, 0, 1200, 9.0, 500.0)
+    order = drift.order_of(lease, TOP_MHZ, since_s=3.0, fresh=False)
+    assert order == Order(TOP_MHZ, 1200, 500.0, 3.0)
+    assert drift.order_of(None, TOP_MHZ, since_s=3.0, fresh=True) == Order(TOP_MHZ, fresh=True)

@@ -1,0 +1,190 @@
+"""The keeper's hand: a call that hangs costs its own GPU, for a while, and nobody else's."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from joulecut_agent import hand as module
+from joulecut_agent.hand import Hand
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient
+
+CLOCKS = (210, 900, 1410)
+
+
+class Board:
+    """A `DeviceWriter` in a child process: what it does shows in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        if (folder / "hang-at-open").exists():
+            time.sleep(60.0)
+        with (folder / "opened").open("a") as log:
+            log.write(f"{os.getpid()}\n")
+
+    def permission(self) -> str:
+        return ""
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        return CLOCKS
+
+    def uncontrollable(self, uuid: str) -> str:
+        return "MIG is on" if (self._folder / "mig").exists() else ""
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        if (self._folder / f"hang-{uuid}").exists():
+            time.sleep(60.0)
+        if (self._folder / f"die-{uuid}").exists():
+            os.kill(os.getpid(), 9)
+        if (self._folder / f"gone-{uuid}").exists():
+            raise Gone("gpu_is_lost", f"{uuid} fell off the bus")
+        (self._folder / f"locked-{uuid}").write_text(f"{clock_min_mhz}-{clock_max_mhz}")
+
+    def reset(self, uuid: str) -> None:
+        (self._folder / f"locked-{uuid}").unlink(missing_ok=True)
+
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        return 100_000, 400_000, 300_000
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        raise NotPermitted("no_permission", "no right")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture
+def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hand]:
+    monkeypatch.setattr(module, "CALL_WAIT_S", 0.3)  # constants, so that hangs are short here
+    monkeypatch.setattr(module, "OPEN_WAIT_S", 0.5)
+    monkeypatch.setattr(module, "BACK_OFF_S", 0.4)
+    ours = Hand(lambda: Board(tmp_path))
+    yield ours
+    ours.close()
+
+
+def _opened(folder: Path) -> list[int]:
+    path = folder / "opened"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def _gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def _until(condition: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + 10.0
+    while not condition() and time.monotonic() < end_s:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_answers_and_failures_come_back_as_they_were(hand: Hand, tmp_path: Path) -> None:
+    assert hand.permission() == ""
+    assert hand.clocks_mhz("a") == CLOCKS
+    assert hand.power_limits_mw("a") == (100_000, 400_000, 300_000)
+    hand.lock("a", 0, 900)
+    assert (tmp_path / "locked-a").read_text() == "0-900"
+    with pytest.raises(NotPermitted, match="no right") as denied:
+        hand.limit_power("a", 200_000)
+    assert denied.value.code == "no_permission"
+    (tmp_path / "gone-a").touch()
+    with pytest.raises(Gone, match="fell off the bus"):
+        hand.lock("a", 0, 210)
+    assert len(_opened(tmp_path)) == 1, "one process for all of it"
+    assert _opened(tmp_path) != [os.getpid()]
+
+
+def test_a_call_that_hangs_costs_its_own_gpu_only(hand: Hand, tmp_path: Path) -> None:
+    (tmp_path / "hang-a").touch()
+    with pytest.raises(Transient, match="does not answer") as hung:
+        hand.lock("a", 0, 900)
+    assert hung.value.code == "driver_unresponsive"
+    assert hand.uncontrollable("a"), "and it says why"
+    assert hand.clocks_mhz("a") == ()
+    hand.lock("b", 0, 900)
+    assert (tmp_path / "locked-b").exists()
+    first, second = _opened(tmp_path)
+    assert _until(lambda: not hand.uncontrollable("b") and _gone(first)), "nothing is left behind"
+    (tmp_path / "hang-a").unlink()
+
+    def locks() -> bool:
+        try:
+            hand.lock("a", 0, 900)
+        except DeviceError:
+            return False
+        return True
+
+    assert not locks(), "left alone for a while"
+    assert _until(locks)
+    assert _opened(tmp_path) == [first, second]
+
+
+def test_a_driver_that_does_not_open_holds_nobody_up_for_ever(hand: Hand, tmp_path: Path) -> None:
+    (tmp_path / "hang-at-open").touch()
+    with pytest.raises(Transient, match="driver: permission does not answer"):
+        hand.permission()
+    began_s = time.monotonic()
+    for _ in range(50):
+        assert "no answer" in hand.uncontrollable("b")
+    assert time.monotonic() - began_s < module.BACK_OFF_S, "not fifty waits"
+    (tmp_path / "hang-at-open").unlink()
+    assert _until(lambda: not hand.uncontrollable("b"))
+
+
+def test_a_process_that_cannot_be_killed_bars_its_gpu_until_it_is_gone(
+    hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one in state D: a signal is only seen when the driver lets go."""
+    killed: list[int] = []
+    monkeypatch.setattr(module.os, "kill", lambda pid, _: killed.append(pid))
+    (tmp_path / "hang-a").touch()
+    with pytest.raises(Transient):
+        hand.lock("a", 0, 900)
+    monkeypatch.undo()
+    (tmp_path / "hang-a").unlink()
+    time.sleep(module.BACK_OFF_S + 0.1)
+    with pytest.raises(Transient, match="a: no answer"):
+        hand.reset("a")  # the old call may still happen after it
+    hand.lock("b", 0, 900)
+    assert (tmp_path / "locked-b").exists()
+    os.kill(killed[0], 9)
+
+    def resets() -> bool:
+        try:
+            hand.reset("a")
+        except DeviceError:
+            return False
+        return True
+
+    assert _until(resets)
+
+
+def test_one_that_dies_is_replaced(hand: Hand, tmp_path: Path) -> None:
+    (tmp_path / "die-a").touch()
+    with pytest.raises(Transient, match="lock"):
+        hand.lock("a", 0, 900)
+    (tmp_path / "die-a").unlink()
+    hand.lock("a", 0, 900)
+    assert len(_opened(tmp_path)) == 2
+
+
+def test_closing_drops_the_handles_and_the_next_call_opens_again(
+    hand: Hand, tmp_path: Path
+) -> None:
+    hand.lock("a", 0, 900)
+    hand.close()
+    assert _gone(_opened(tmp_path)[0]), "when close returns, nobody holds the driver"
+    hand.reset("a")
+    assert len(_opened(tmp_path)) == 2
+
+
+def test_a_hand_leaves_with_its_keeper(tmp_path: Path) -> None:
+    keeper = os.fork()
+    if keeper == 0:
+        Hand(lambda: Board(tmp_path)).permission()
+        os._exit(0)
+    os.waitpid(keeper, 0)
+    assert _until(lambda: _gone(_opened(tmp_path)[0]))
