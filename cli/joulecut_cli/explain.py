@@ -59,7 +59,7 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
     """The whole explanation as text."""
     parts = [
         [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"])],
-        list(_facts(job, now_unix_s)),
+        [*_facts(job, now_unix_s), *_predictors(job)],
         _granularities(job),
         _learning(job),
         _gpus(job),
@@ -194,6 +194,15 @@ def _granularities(job: Json) -> list[str]:
             used = ", in use" if name == job["granularity"] else ""
             lines.append(f"  {name:<11} {percent(saved[name]):>7}  {meaning}{used}")
     return lines
+
+
+def _predictors(job: Json) -> Iterator[str]:
+    """Which model is asked and how far it was off; of a controller that tells."""
+    told = job.get("learning") or {}
+    if told.get("text"):
+        yield _line("Model", told["text"])
+    for drift in told.get("drifting", ()):
+        yield _line("Drift", drift)
 
 
 def _learning(job: Json) -> list[str]:

@@ -24,6 +24,15 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """What the board shows of one job's predictors."""
+
+    text: str = ""  # one line
+    drifting: tuple[str, ...] = ()  # one line for each GPU its model no longer describes
+    refused: tuple[tuple[str, int], ...] = ()  # samples not learnt as told, by reason
+
+
+@dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
     held under leases now (None at default). Savings are since this controller began.
@@ -40,6 +49,7 @@ class JobBoard:
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
     probing: Advice | None = None  # of a job without a profile: what is learnt, and what is next
+    learnt: Learnt = Learnt()  # of a job with a profile: its predictors
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Fleet(Protocol):
     ) -> tuple[Result, ...]: ...
 
 
-EventKind = Literal["plan", "apply", "renew", "clear", "policy", "lead", "drift", "verify"]
+EventKind = Literal["plan", "apply", "renew", "clear", "policy", "lead", "drift", "verify", "learn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,14 @@ class Store(Protocol):
 
     def notebook(self, job: str) -> str:
         """The newest text kept for the job; empty where there is none."""
+        ...
+
+    def keep_learnt(self, name: str, content: str) -> None:
+        """What an estimator knows, as text; raises ValueError where it is too long to keep."""
+        ...
+
+    def learnt(self, name: str) -> str:
+        """The newest text kept under that name; empty where there is none."""
         ...
 
     def close(self) -> None: ...

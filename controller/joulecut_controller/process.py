@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from joulecut_controller.config import Config
 from joulecut_controller.fleet import GrpcFleet
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.reconciler import Reconciler, Solving
 from joulecut_controller.reconcile.terms import absurd
@@ -92,7 +92,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
             store=store,
             source=source,
             policy=policy,
-            learner=ProfileEstimator({}),
+            learner=AdaptiveEstimator({}),
             solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=_keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(config.interval_s, watch_s, config.ttl_s),

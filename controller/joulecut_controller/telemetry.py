@@ -51,6 +51,7 @@ class BoardCollector(Collector):
         rows = {metric: tuple(r for j in jobs for r in rows_of(j)) for metric, rows_of in _JOB_ROWS}
         for metric, values in rows.items():
             yield _gauge(metric, values)
+        yield _counter(m.PREDICT_REFUSED, _refused(jobs))
         yield self._savings(jobs)
 
     def _own(self, board: Board | None) -> Iterator[Family]:
@@ -158,6 +159,16 @@ def _errors(job: JobBoard) -> Iterator[Row]:
             yield (job.view.policy.name, target), ratio
 
 
+def _refused(jobs: Iterable[JobBoard]) -> Iterator[Row]:
+    for job in jobs:
+        for reason, count in job.learnt.refused:
+            yield (job.view.policy.name, reason), float(count)
+
+
+def _drift(job: JobBoard) -> Iterator[Row]:
+    yield (job.view.policy.name,), float(len(job.learnt.drifting))
+
+
 def _mode(job: JobBoard) -> Iterator[Row]:
     for mode in MODES:
         yield (job.view.policy.name, mode), float(job.mode == mode)
@@ -173,6 +184,7 @@ _JOB_ROWS: tuple[tuple[m.Metric, Callable[[JobBoard], Iterator[Row]]], ...] = (
     (m.PLAN_GAP, _gap),
     (m.PLAN_CLOCK, _clock),
     (m.PREDICT_ERROR, _errors),
+    (m.PREDICT_DRIFT, _drift),
     (m.CONTROLLER_MODE, _mode),
 )
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from joulecut_controller.plan.advice import Advice
+from joulecut_controller.plan.evidence import Facts
 from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
-from joulecut_controller.plan.probing import Facts
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import Ground, Reading
 from joulecut_controller.workload import Pipeline

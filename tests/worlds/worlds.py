@@ -12,8 +12,9 @@ from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Store
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.frontiers import Frontier
+from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.reconciler import Reconciler, Solving
 from joulecut_controller.reconcile.stragglers import Keep
@@ -333,6 +334,7 @@ class Controller:
         frontier: Frontier = lambda problem, points, granularity: (),
         keep: Keep | None = None,
         unready: Callable[[], str] = lambda: "",
+        learner: Learner | None = None,
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
@@ -342,7 +344,7 @@ class Controller:
             store=store,
             source=self.source,
             policy=policy,
-            learner=ProfileEstimator({}),
+            learner=learner or AdaptiveEstimator({}),
             solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),

@@ -45,6 +45,7 @@ class Measured:
     locks: Mapping[str, int]
     at_default: bool
     settled: bool  # the clocks in force have been so for several passes
+    fresh_last: int | None = None  # number of the newest iteration in `fresh`
 
 
 @dataclass(slots=True)
@@ -136,6 +137,7 @@ class Ledger:
             locks=dict(track.locks),
             at_default=at_default,
             settled=track.span.passes > SETTLED_PASSES,
+            fresh_last=fresh[-1].number if fresh else None,
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:

@@ -11,7 +11,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 
 from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.probing import Facts, advise
+from joulecut_controller.plan.evidence import Facts
+from joulecut_controller.plan.probing import advise
 from joulecut_controller.predict.rate import RateModel, Reading
 from joulecut_controller.predict.rate_cap import capped_mhz
 from joulecut_controller.predict.rate_paths import Paths

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecut_controller.plan.advice import Advice
+from joulecut_controller.plan.evidence import STEP_RATIO, Facts
 from joulecut_controller.plan.plan import Action, Forecast, verb_of
-from joulecut_controller.plan.probing import STEP_RATIO, Facts
 from joulecut_controller.view import JobView
 
 UNBOUNDED_GAP = 1.0  # nothing is known about how good the best plan would be

@@ -192,7 +192,9 @@ class AdaptiveEstimator:
         subject = sample.subject
         if not self._online.knows(subject.workload):
             return None
-        clocks = (sample.clock_mhz,)
+        # Held by the cap, a sample is what the asked clock costs, and that is what plans ask.
+        asked = sample.asked_mhz if sample.capped else None
+        clocks = (asked or sample.clock_mhz,)
         both = (self._profile.predict(subject, clocks), self._online.predict(subject, clocks))
         if both[0] is None or both[1] is None:
             return None

@@ -14,10 +14,10 @@ from joulecut_controller.observe.observer import Sighting
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import clocks_allowed_mhz
+from joulecut_controller.plan.evidence import Facts
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.planner import Decision, obstacle
 from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
-from joulecut_controller.plan.probing import Facts
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.predict.rate import Ground, Reading
 from joulecut_controller.view import GpuView, JobView, StageLoad

@@ -5,15 +5,17 @@ power per GPU from its energy counter, after what it drew while waiting is taken
 nothing measures the power of single operations within an iteration.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.observe.ledger import Measured
-from joulecut_controller.predict.estimator import Estimator, Sample, Subject
-from joulecut_controller.view import JobView, StageLoad
+from joulecut_controller.predict.estimator import CAP_REASONS, Estimator, Sample, Subject
+from joulecut_controller.view import GpuView, JobView, StageLoad
 from joulecut_controller.workload import KINDS, Kind
 
 ERROR_WEIGHT = 0.2  # of the newest pass: a mean over some ten passes
+POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
 
 
@@ -25,7 +27,15 @@ class Errors:
     power_ratio: float | None = None
 
 
-def teach(job: JobView, measured: Measured, estimator: Estimator, before: Errors) -> Errors:
+def teach(
+    job: JobView,
+    measured: Measured,
+    estimator: Estimator,
+    *,
+    gpus: Mapping[str, GpuView],
+    before: Errors,
+    now_s: float,
+) -> Errors:
     """Hands a pass's fresh loads to the estimator. Judged first, learnt afterwards."""
     pipeline = job.policy.pipeline
     if job.policy.profile is None or pipeline is None or job.complaint:
@@ -51,9 +61,30 @@ def teach(job: JobView, measured: Measured, estimator: Estimator, before: Errors
             time_errors.append(abs(float(predicted.time_s[0]) - busy_s) / busy_s)
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
             weight = min(float(measured.fresh_iterations), SAMPLE_WEIGHT_MAX)
-            samples.append(Sample(subject, load.clock_mhz, busy_s, drawn_w, weight))
+            sample = Sample(subject, load.clock_mhz, busy_s, drawn_w, weight)
+            samples.append(_told(sample, measured, gpus.get(load.uuid), now_s))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
+
+
+def _told(sample: Sample, measured: Measured, gpu: GpuView | None, now_s: float) -> Sample:
+    """The sample with what else is known of the moment it was taken.
+
+    Without a lock no clock was asked; held by the power cap, the highest one is meant.
+    """
+    snapshot = gpu.snapshot if gpu else None
+    capped = snapshot is not None and POWER_CAP in snapshot.event_reasons
+    asked_mhz = measured.locks.get(sample.subject.uuid) or None
+    if asked_mhz is None and capped and gpu is not None and gpu.description.clocks_mhz:
+        asked_mhz = gpu.description.clocks_mhz[-1]
+    return replace(
+        sample,
+        asked_mhz=asked_mhz,
+        event_reasons=CAP_REASONS if capped else 0,
+        temperature_c=snapshot.temperature_celsius if snapshot else None,
+        at_s=now_s,
+        iteration=measured.fresh_last,
+    )
 
 
 def _power_ratio(

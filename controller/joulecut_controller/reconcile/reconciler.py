@@ -8,6 +8,7 @@ before it is carried out.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -22,10 +23,10 @@ from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.planner import Decision, decide, given_up
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
-from joulecut_controller.predict.estimator import Estimator
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.budgets import Budgets, Party
 from joulecut_controller.reconcile.frontiers import Frontier, Frontiers
+from joulecut_controller.reconcile.learning import Learner, Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.lessons import teach
 from joulecut_controller.reconcile.meters import Meters
@@ -45,12 +46,6 @@ class PolicySource(Protocol):
     def load(self) -> Policy: ...
 
     def changed(self) -> bool: ...
-
-
-class Learner(Estimator, Protocol):
-    """An estimator whose evidence is the profiles of the policy."""
-
-    def set_profiles(self, profiles: Mapping[str, Profile]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +105,7 @@ class Reconciler:
             unix_s=unix_s,
         )
         self._store = store
+        self._learning = Learning(learner, store, self._desk.audit, self._studies)
         self._stewards: dict[str, Steward] = {}
         self._lost = ""
         self._unrenewed: set[str] = set()
@@ -170,10 +166,14 @@ class Reconciler:
         """Gives everything back; what does not answer runs out."""
         await self._studies.stop()
         if not self._lost:
+            with suppress(JoulecutError):  # GPUs are given back, whatever the store says
+                self._learning.keep()
             await asyncio.gather(*(s.retire(reason) for s in self._stewards.values()))
 
     async def _pass(self) -> Board:
         await self._reload_policy()
+        if not self._learning.begun:
+            await asyncio.to_thread(self._learning.begin)
         state = self._fleet.observe(self._now_s())
         view, sightings = self._desk.observer.look(
             self._policy, state, self._fleet.take_reports(), self._now_s(), self._store.baseline
@@ -185,7 +185,14 @@ class Reconciler:
         for name, sighting in sightings.items():
             steward = self._stewards[name]
             paused = await steward.settle(sighting, view, self._lost)
-            steward.errors = teach(sighting.view, sighting.measured, self._learner, steward.errors)
+            steward.errors = teach(
+                sighting.view,
+                sighting.measured,
+                self._learner,
+                gpus=view.gpus,
+                before=steward.errors,
+                now_s=view.now_s,
+            )
             steward.learn(sighting, view)
             cases[name] = replace(
                 steward.case(sighting, view, host_power_w, paused),
@@ -200,6 +207,8 @@ class Reconciler:
             )
         for name in decisions:
             self._complete(name)
+        if not self._lost:
+            self._learning.step(self._now_s())
         return self._show(view, sightings)
 
     def _share_power(self, sightings: Mapping[str, Sighting]) -> None:
@@ -305,6 +314,12 @@ class Reconciler:
 
     def _show(self, view: View, sightings: Mapping[str, Sighting]) -> Board:
         boards = []
+        learnt = {
+            name: self._learning.learnt(name)
+            for name, sighting in sightings.items()
+            if sighting.view.policy.profile is not None
+        }
+        self._learning.see_drift(learnt)
         for name, sighting in sightings.items():
             steward = self._stewards[name]
             costs = steward.standing.costs
@@ -313,7 +328,8 @@ class Reconciler:
                 self._frontiers.ask(name, costs, granularity, self._now_s())
                 if _may_wait(sighting):
                     self._stragglers.ask(name, costs, granularity, self._now_s())
-            boards.append(steward.board(sighting, self._frontier(name, sighting)))
+            shown = steward.board(sighting, self._frontier(name, sighting))
+            boards.append(replace(shown, learnt=learnt.get(name, shown.learnt)))
         did = "; ".join(f"{n}: {s.did}" for n, s in self._stewards.items() if s.did)
         return Board(
             at_unix_s=self._unix_s(),

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-Key = tuple[str, str]  # (topic, job); topics are worked off in alphabetical order
+# (topic, job); topics are worked off in alphabetical order. A job "" is the whole controller's.
+Key = tuple[str, str]
 
 
 class Studies:
@@ -28,7 +29,7 @@ class Studies:
             self._task = asyncio.create_task(self._run(), name="studies")
 
     def keep_only(self, jobs: set[str]) -> None:
-        for key in [key for key in self._pending if key[1] not in jobs]:
+        for key in [key for key in self._pending if key[1] and key[1] not in jobs]:
             del self._pending[key]
 
     async def stop(self) -> None:

@@ -37,11 +37,11 @@ from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
-CELLS_CLIMB_MAX, CELLS_MAX = 800.0, 5_000.0
-WORK, GROWTH = 4e8, 8.0  # cells met by cells at most: 0.2 s; half the width, so much more work
+CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
+WORK, GROWTH = 3e8, 6.0  # cells met by cells: 0.1-0.3 s; so much more where cells are halved
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
-ROUNDS, ASKS = 2, 48  # choices of parts, prices tried for each
+ASKS = 40  # prices tried for each choice of parts; three times as many prove a fiftieth more
 ROUND_OFF = 1e-9  # of what is added
 PATHS_MAX = 64  # operations looked at for one side: a spine of a pipeline has a few neighbours
 
@@ -108,27 +108,29 @@ class Strips:
         paths = paths_of(network, lines, relaxed.link_w)[::-1]  # the last stages press most
 
         best, link_w = relaxed, relaxed.link_w
-        for _ in range(ROUNDS):
-            chosen = self._chosen(through(network, link_w))
-            asked = _Asked(self, chosen, time_price_w, deadline_s)
+        for parts in (self._alone, [*self._ladders, *self._alone]):
+            asked = _Asked(self, self._chosen(parts, link_w), time_price_w, deadline_s)
             cells = asked.cells(link_w)
-            link_w = climbed(link_w, paths, partial(asked.value_j, cells=cells), ASKS)
-        for flow_w in (relaxed.link_w, link_w):
-            found_j = asked.finest_j(flow_w)
-            if found_j > best.bound_j:
-                _, back_w = dual(network, flow_w, time_price_w, deadline_s)
-                best = replace(
-                    best,
-                    bound_j=found_j,
-                    deadline_price_w=back_w,
-                    price_w=through(network, flow_w),
-                    link_w=flow_w,
-                )
+            flows_w = [link_w, climbed(link_w, paths, partial(asked.value_j, cells=cells), ASKS)]
+            for flow_w in flows_w:
+                found_j = asked.finest_j(flow_w, cells)
+                if found_j > best.bound_j:
+                    _, back_w = dual(network, flow_w, time_price_w, deadline_s)
+                    best = replace(
+                        best,
+                        bound_j=found_j,
+                        deadline_price_w=back_w,
+                        price_w=through(network, flow_w),
+                        link_w=flow_w,
+                    )
+                    link_w = flow_w
+            if not self._ladders:
+                break
         return best
 
-    def _chosen(self, price_w: Floats) -> list[_Part]:
+    def _chosen(self, parts: list[_Part], link_w: Floats) -> list[_Part]:
         """Parts that lose most together, no row in two: its loss would count twice."""
-        parts, cell_s = self._parts, self.mean_s / CELLS_COARSE
+        price_w, cell_s = through(self.network, link_w), self.mean_s / CELLS_COARSE
         gains = [part.loss_j(price_w, cell_s)[0] for part in parts]
         order = sorted(range(len(gains)), key=lambda k: (-gains[k], k))
         best, best_j = list[int](), -1.0
@@ -151,15 +153,15 @@ class Strips:
         return chosen
 
     @cached_property
-    def _parts(self) -> list[_Part]:
+    def _alone(self) -> list[_Part]:
         free = np.ones(self.network.size, dtype=np.bool_)
-        shapes = [*self._ladders(free), *(self._strip(run, free) for run in self._spines)]
-        return [_Part(self._losses, shape) for shape in shapes]
+        return [_Part(self._losses, self._strip(run, free)) for run in self._spines]
 
-    def _ladders(self, free: NDArray[np.bool_]) -> list[Ladder]:
-        events = self._events
+    @cached_property
+    def _ladders(self) -> list[_Part]:
+        events, free = self._events, np.ones(self.network.size, dtype=np.bool_)
         passed = [[int(events.begin[run[0]]), *events.done[run].tolist()] for run in self._spines]
-        found = list[Ladder]()
+        found = list[_Part]()
         for i, j in combinations(range(len(passed)), 2):
             for met in meetings(passed[i], passed[j]):
                 first, second = self._spines[i], self._spines[j]
@@ -182,7 +184,7 @@ class Strips:
                             sides[1],
                         )
                     )
-                found.append(Ladder(tuple(steps)))
+                found.append(_Part(self._losses, Ladder(tuple(steps))))
         return found
 
     def _runs(self, line: list[int]) -> list[list[int]]:
@@ -242,21 +244,23 @@ class _Asked:
         return relaxed_j + gain_j * (1.0 - ROUND_OFF)
 
     def cells(self, link_w: Floats) -> float:
-        """So many that asking often takes no longer than a few of the finest answers."""
+        """So many that all asking takes about as long as one answer of the finest."""
         cells = CELLS_COARSE
         self.value_j(link_w, cells)
+        while self._work * ASKS > WORK and cells > CELLS_LEAST:
+            cells /= 2
+            self.value_j(link_w, cells)
         while GROWTH * self._work * ASKS < WORK and cells < CELLS_CLIMB_MAX:
             cells *= 2
             self.value_j(link_w, cells)
         return cells
 
-    def finest_j(self, link_w: Floats) -> float:
+    def finest_j(self, link_w: Floats, cells: float) -> float:
         """Cells halved while time allows, and the cap where that makes time."""
-        cells, share, best_j = CELLS_COARSE, 1.0, -np.inf
+        share, best_j = 1.0, self.value_j(link_w, cells)
+        last_j = best_j
         plain_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
         while cells < CELLS_MAX:
-            cells *= 2
-            best_j = max(best_j, last_j := self.value_j(link_w, cells, share))
             while GROWTH * self._work > WORK and share > SHARE_LEAST:
                 lower_j = self.value_j(link_w, cells, share / 2)
                 if lower_j - plain_j < SHARE_WORTH * (last_j - plain_j):
@@ -264,6 +268,9 @@ class _Asked:
                 share /= 2
             if GROWTH * self._work > WORK:
                 break
+            cells *= 2
+            last_j = self.value_j(link_w, cells, share)
+            best_j = max(best_j, last_j)
         return best_j
 
 

@@ -22,6 +22,7 @@ from joulecut_controller.store.schema import (
     BASELINES,
     COUNTERS,
     EVENTS,
+    LEARNT,
     NOTEBOOKS,
     PLANS,
     migrate,
@@ -31,6 +32,7 @@ from joulecut_wire.errors import Unavailable
 
 TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
 DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
+LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
 NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
 
 
@@ -186,6 +188,21 @@ class DatabaseStore:
         with self._reading() as connection:
             row = connection.execute(
                 select(NOTEBOOKS.c.content).where(NOTEBOOKS.c.job == job)
+            ).one_or_none()
+        return str(row[0]) if row else ""
+
+    def keep_learnt(self, name: str, content: str) -> None:
+        """Raises ValueError where it is longer than `LEARNT_MAX`."""
+        if len(content) > LEARNT_MAX:
+            raise ValueError(f"{name}: {len(content)} characters, {LEARNT_MAX} are kept at most")
+        with self._writing() as connection:
+            connection.execute(LEARNT.delete().where(LEARNT.c.name == name))
+            connection.execute(LEARNT.insert().values(name=name, content=content))
+
+    def learnt(self, name: str) -> str:
+        with self._reading() as connection:
+            row = connection.execute(
+                select(LEARNT.c.content).where(LEARNT.c.name == name)
             ).one_or_none()
         return str(row[0]) if row else ""
 

@@ -83,11 +83,18 @@ NOTEBOOKS = Table(
     sqlite_autoincrement=True,
 )
 
+LEARNT = Table(
+    "learnt",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("content", Text, nullable=False),
+)
+
 Migration = Callable[[Connection], None]
 
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
-MIGRATIONS: tuple[Migration, ...] = (NOTEBOOKS.create,)
+MIGRATIONS: tuple[Migration, ...] = (NOTEBOOKS.create, LEARNT.create)
 
 
 def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:

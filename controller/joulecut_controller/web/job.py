@@ -50,6 +50,11 @@ def job_json(job: JobBoard, view: View) -> Json:
         "frontier": [_point_json(point) for point in job.frontier],
         "decision": job.decision and plan_json(job.decision),
         "applied": job.applied and plan_json(job.applied),
+        "learning": {
+            "text": job.learnt.text,
+            "drifting": list(job.learnt.drifting),
+            "refused": dict(job.learnt.refused),
+        },
         "probing": job.probing and _probing_json(job.probing),
         "gpus": _clocks_json(job, view),
     }

@@ -1,0 +1,186 @@
+"""Keeps the predictors learning beside the passes: fitted in a thread, kept across restarts.
+
+A pass only hands samples over; the fit is made of a snapshot and put in force in a later
+pass. What was learnt goes to the store now and then, so that a controller that starts anew
+in the middle of it goes on where it was.
+"""
+
+import base64
+import binascii
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from joulecut_controller.board import Learnt
+from joulecut_controller.ports import Store
+from joulecut_controller.predict.adaptive import Lesson
+from joulecut_controller.predict.estimator import Estimator
+from joulecut_controller.predict.forest import Fitted
+from joulecut_controller.predict.pooled import Snapshot, refit
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.studies import Studies
+from joulecut_controller.workload import Profile
+
+KEY = ("learning", "")  # of the fit among the studies
+NAME = "predictors"  # of the text in the store
+REFIT_S = 30.0  # a fit takes 0.05-0.4 s: at most a hundredth of one core
+# What a crash may lose. A pass with samples adds some kilobytes to what is written, durably.
+KEEP_S = 10.0
+KEEP_LARGE_S = 120.0  # for what takes more than a moment to write
+LARGE = 500_000  # characters, packed: some hundred GPUs
+
+
+class Learner(Estimator, Protocol):
+    """An estimator whose evidence is the profiles of the policy, and what running work shows."""
+
+    def set_profiles(self, profiles: Mapping[str, Profile]) -> None: ...
+
+    def due(self) -> bool: ...
+
+    def snapshot(self) -> Snapshot: ...
+
+    def adopt(self, taken: Snapshot, fitted: Fitted) -> None: ...
+
+    def lesson(self, workload: str) -> Lesson: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(slots=True)
+class Learning:
+    """Fits, keeps and restores one learner."""
+
+    learner: Learner
+    store: Store
+    audit: Audit
+    studies: Studies
+    begun: bool = False
+    _fitted_s: float = -math.inf
+    _kept_s: float = -math.inf
+    _kept: str = ""
+    _trouble: str = ""
+    _drifting: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+
+    def begin(self) -> None:
+        """Takes back what an earlier controller learnt; may take a second, so in a thread.
+
+        What cannot be read is said in one line, and learning starts anew.
+        """
+        self.begun = True
+        kept = self.store.learnt(NAME)
+        if not kept:
+            return
+        try:
+            self.learner.restore(unpacked(kept))
+        except ValueError as error:
+            said = str(error).splitlines()[0][:200]
+            self.audit.note("learn", "", f"what was learnt cannot be read, starting anew: {said}")
+        else:
+            self._kept = kept
+
+    def step(self, now_s: float) -> None:
+        """Asks for a fit where one would know more, and writes down what is new."""
+        due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
+        if due and not self.studies.pending(KEY):
+            self._fitted_s = now_s
+            taken = self.learner.snapshot()
+            self.studies.want(KEY, partial(_fit, taken), partial(self._adopt, taken))
+        every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
+        if now_s - self._kept_s >= every_s:
+            self._kept_s = now_s
+            self.keep()
+
+    def keep(self) -> None:
+        """Writes down what was learnt, where it is new. Raises Unavailable."""
+        if not self.begun:
+            return  # nothing is known yet of what is kept there
+        content = packed(self.learner.state())
+        if content == self._kept:
+            return
+        try:
+            self.store.keep_learnt(NAME, content)
+        except ValueError as error:
+            self._complain(f"what was learnt is not kept: {error}")
+        self._kept = content
+
+    def learnt(self, job: str) -> Learnt:
+        """What there is to show of a job with a profile."""
+        lesson = self.learner.lesson(job)
+        return Learnt(
+            text=sentence(lesson),
+            drifting=tuple(
+                f"the model no longer describes {one.uuid} (its times are {100 * one.off:+.1f} % "
+                "off): band widened, measuring again"
+                for one in lesson.drifts
+            ),
+            refused=lesson.refused,
+        )
+
+    def see_drift(self, jobs: Mapping[str, Learnt]) -> None:
+        """Writes each drift into the audit trail, once."""
+        now = {(job, line.split(" (")[0]): line for job, it in jobs.items() for line in it.drifting}
+        for key in sorted(now.keys() - self._drifting):
+            self.audit.note("learn", key[0], now[key])
+        self._drifting = frozenset(now)
+
+    def _adopt(self, taken: Snapshot, fitted: Fitted | str) -> None:
+        if isinstance(fitted, str):
+            self._complain(f"what was learnt cannot be fitted, the fit before stays: {fitted}")
+        else:
+            self.learner.adopt(taken, fitted)
+
+    def _complain(self, text: str) -> None:
+        if text != self._trouble:
+            self._trouble = text
+            self.audit.note("learn", "", text)
+
+
+def sentence(lesson: Lesson) -> str:
+    """One line: which model is asked, on what ground, and what was not learnt."""
+    if not lesson.taken and not lesson.refused:
+        return "predicted from the profile; nothing learnt from the running job yet"
+    model = (
+        "predicted by physics x forest, from the profile and"
+        if lesson.leads
+        else "predicted from the profile; physics x forest learns beside it, from"
+    )
+    line = f"{model} {lesson.taken} samples of the running job"
+    if lesson.error_online is not None and lesson.error_profile is not None:
+        line += (
+            f" (times off by {100 * lesson.error_online:.2g} % before they were learnt, "
+            f"the profile's by {100 * lesson.error_profile:.2g} %)"
+        )
+    if lesson.refused:
+        line += "; not learnt as told: " + ", ".join(f"{n} {why}" for why, n in lesson.refused)
+    return line
+
+
+def packed(state: Mapping[str, Any]) -> str:
+    """A state as short text; the same state is the same text."""
+    text = json.dumps(state, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    return base64.b64encode(zlib.compress(text.encode(), 1)).decode("ascii")
+
+
+def unpacked(content: str) -> dict[str, Any]:
+    """The state in a text. Raises ValueError where there is none."""
+    try:
+        state = json.loads(zlib.decompress(base64.b64decode(content, validate=True)))
+    except (binascii.Error, zlib.error, ValueError, RecursionError) as error:
+        raise ValueError(f"damaged ({error})") from None
+    if not isinstance(state, dict):
+        raise ValueError("damaged (no mapping)")
+    return state
+
+
+def _fit(taken: Snapshot) -> Fitted | str:
+    """In a thread: an error there is a word here."""
+    try:
+        return refit(taken)
+    except (ValueError, ArithmeticError) as error:  # LinAlgError is a ValueError
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
