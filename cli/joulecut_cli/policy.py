@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_cli.progress import Progress
+from joulecut_controller.policy.owner import wanted
 from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire.command import FINE, Parser
@@ -90,7 +91,12 @@ def _job_json(job: JobPolicy) -> dict[str, Any]:
             "max_iteration_time_s": job.slo.max_iteration_time_s,
         },
         "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
+        "kubernetes": job.pods
+        and {"namespace": job.pods.namespace, "labels": dict(job.pods.labels)},
+        "slurm": job.slurm
+        and {"job_name": job.slurm.job_name or None, "job_id": job.slurm.job_id or None},
         "ranks": job.ranks,
+        "rank_order": job.rank_order,
         "granularity": job.clocks.granularity,
         "clock_min_mhz": job.clocks.min_mhz,
         "min_dwell_s": job.clocks.min_dwell_s,
@@ -119,7 +125,13 @@ def _target(slo: Slo) -> str:
 
 
 def _gpus(job: JobPolicy) -> str:
-    said = "ranks in this order" if job.ranks == "list" else "stages as they report them"
+    said = {
+        "hook": "stages as they report them",
+        "list": "ranks in this order, if the reports bear it out",
+        "completion-index": "ranks by completion index, if the reports bear it out",
+    }[job.ranks]
+    if job.found_by_allocation:
+        return f"those given to {wanted(job)}; {said}"
     if not job.gpus:
         return f"whichever report this job; {said}"
     names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]

@@ -17,7 +17,14 @@ import grpc.aio
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
-from joulecut_wire.messages import Command, GpuSnapshot, NodeDescription, Result, WatchTick
+from joulecut_wire.messages import (
+    Allocation,
+    Command,
+    GpuSnapshot,
+    NodeDescription,
+    Result,
+    WatchTick,
+)
 from joulecut_wire.tls import Pem, Rotating
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1.agent_pb2_grpc import AgentServiceStub
@@ -56,6 +63,8 @@ class _Agent:
     described_s: float = float("-inf")
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
     snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
+    allocations: dict[str, Allocation] = field(default_factory=dict)
+    stopped: str = ""
 
 
 class GrpcFleet:
@@ -158,13 +167,17 @@ class GrpcFleet:
                     ttl_max_s=known.ttl_max_s if known else 0.0,
                     agent_version=known.agent_version if known else "",
                     error=agent.error,
+                    stopped=agent.stopped,
+                    roles=known.roles if known else (),
                 )
             )
             if known is None:
                 continue
             for gpu in known.gpus:
                 snapshot, taken_s = agent.snapshots.get(gpu.uuid, (None, float("-inf")))
-                gpus.append(GpuView(gpu, agent.address, known.node, snapshot, now_s - taken_s))
+                allocation = agent.allocations.get(gpu.uuid)
+                age_s = now_s - taken_s
+                gpus.append(GpuView(gpu, agent.address, known.node, snapshot, age_s, allocation))
         return FleetState(tuple(nodes), tuple(gpus))
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
@@ -233,6 +246,7 @@ class GrpcFleet:
         answer = await self._stubs[agent.address].Describe(request, timeout=DESCRIBE_DEADLINE_S)
         agent.description = codec.decode_node(answer)
         agent.described_s = time.monotonic()
+        agent.stopped = agent.description.stopped
         known = {gpu.uuid for gpu in agent.description.gpus}
         for gone in [uuid for uuid in agent.snapshots if uuid not in known]:
             del agent.snapshots[gone]
@@ -256,6 +270,8 @@ class GrpcFleet:
         taken_s = arrived_s - max(0.0, tick.age_s)
         for snapshot in tick.gpus:
             agent.snapshots[snapshot.uuid] = (snapshot, taken_s)
+        agent.allocations = {one.uuid: one for one in tick.allocations}
+        agent.stopped = tick.stopped
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
 
 

@@ -7,8 +7,9 @@ are computed by whoever builds it, from one monotonic clock.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,17 @@ class NodeView:
     ttl_max_s: float = 0.0
     agent_version: str = ""
     error: str = ""
+    stopped: str = ""  # why it takes no command now, in its own words
+    roles: tuple[str, ...] = ()  # what we may do there; empty where it does not say
+
+    @property
+    def hindrance(self) -> str:
+        """Why no GPU of this node can be set now; empty where they can."""
+        if self.stopped:
+            return f"its agent takes no commands: {self.stopped}"
+        if self.roles and "apply" not in self.roles:
+            return f"its agent lets this controller only {', '.join(self.roles)}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +45,28 @@ class GpuView:
     node: str
     snapshot: GpuSnapshot | None
     age_s: float  # of the snapshot; infinite without one
+    allocation: Allocation | None = None  # whose it is; None where nobody's, or not known
 
     @property
     def uuid(self) -> str:
         return self.description.uuid
+
+    @property
+    def place(self) -> str:
+        """As an operator names it: `node1/0`."""
+        return f"{self.node}/{self.description.index}"
+
+    @property
+    def hindrance(self) -> str:
+        """Why it should not be set now, whatever the job; empty where it may be."""
+        shown = self.snapshot
+        if not self.description.controllable:
+            return f"not controllable: {self.description.reason or 'no reason given'}"
+        if shown is not None and shown.drift:
+            return f"its agent sees drift ({shown.drift})"
+        if shown is not None and shown.stands_back_s > 0.0:
+            return "its agent stands back: somebody else sets its clocks"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +118,8 @@ class JobView:
     peer_iteration_time_s: float | None
     report_age_s: float  # infinite where the job never reported
     complaint: str = ""  # why the job cannot be laid out (missing stage, GPU unknown)
+    running: Instance | None = None  # the running job that all its GPUs belong to, where known
+    reservation: str = ""  # why a job in mode enforce is only recommended for now
 
 
 @dataclass(frozen=True, slots=True)

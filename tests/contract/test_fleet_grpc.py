@@ -12,6 +12,7 @@ from joulecut_controller.fleet import REPORTS_KEPT, GrpcFleet
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
 from joulecut_wire.messages import (
+    Allocation,
     Command,
     GpuDescription,
     GpuSnapshot,
@@ -41,6 +42,8 @@ class Servant(AgentServiceServicer):
         self.refusal = ""
         self.age_s = 0.25
         self.reports = 1
+        self.owners: tuple[Allocation, ...] = ()
+        self.stopped = ""
         self.commands: list[Command] = []
         self.watchers = 0
 
@@ -52,7 +55,9 @@ class Servant(AgentServiceServicer):
         self.described += 1
         gpu = GpuDescription("G0", 0, "sim", (900, 1410), controllable=True)
         return codec.encode_node(
-            NodeDescription("n1", "0.1", "boot", self.epoch_seen, 60.0, (gpu,))
+            NodeDescription(
+                "n1", "0.1", "boot", self.epoch_seen, 60.0, (gpu,), roles=("observe", "apply")
+            )
         )
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[pb.WatchResponse]:
@@ -62,7 +67,14 @@ class Servant(AgentServiceServicer):
             sequence += 1
             snapshot = GpuSnapshot("G0", energy_j=1.0, lease=Lease("job", 1, 2, 0, 900, 5.0))
             report = IterationReport("job", "G0", 0, sequence, 0.1)
-            tick = WatchTick(sequence, self.age_s, (snapshot,), (report,) * self.reports)
+            tick = WatchTick(
+                sequence,
+                self.age_s,
+                (snapshot,),
+                (report,) * self.reports,
+                allocations=self.owners,
+                stopped=self.stopped,
+            )
             yield codec.encode_tick(tick)
             await asyncio.sleep(request.interval_s)
         await asyncio.sleep(60.0)
@@ -138,6 +150,26 @@ def test_an_agent_is_described_and_watched() -> None:
         assert shown.snapshot.lease is not None
         assert 0.25 <= shown.age_s < LIMIT_S
         await until(lambda: any(r.report.uuid == "G0" for r in fleet.take_reports()))
+
+    with_fleet(body)
+
+
+def test_owners_and_stops_are_those_of_the_newest_message() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        def owner() -> Allocation | None:
+            shown = gpu(fleet)
+            return shown and shown.allocation
+
+        await until(connected(fleet))
+        assert owner() is None
+        assert node(fleet).roles == ("observe", "apply")
+        pod = Allocation("G0", "run", "train", "run-0", "kubernetes", {"app": "gpt3"})
+        servant.owners, servant.stopped = (pod,), "released for 9 s more"
+        await until(lambda: owner() == pod)
+        assert node(fleet).hindrance == "its agent takes no commands: released for 9 s more"
+        servant.owners, servant.stopped = (), ""
+        await until(lambda: owner() is None)
+        assert node(fleet).hindrance == ""
 
     with_fleet(body)
 

@@ -26,6 +26,18 @@ jobs:
     pipeline: {schedule: 1f1b, stages: 2, microbatches: 12, profile: p.csv, blocking_power_w: 83.64}
     ranks: {source: list}
     mode: enforce
+  - name: pods
+    match: {kubernetes: {namespace: train, labels: {app: gpt3, tier: gpu}}}
+    slo: {max_slowdown: 1%}
+    pipeline: {schedule: 1f1b, stages: 2, microbatches: 12, profile: p.csv, blocking_power_w: 83.64}
+    ranks: {source: completion-index, order: pp-tp-cp-ep-dp}
+    mode: enforce
+  - name: batch
+    match: {slurm: {job_name: llama-70b}}
+    slo: {max_slowdown: 1%}
+  - name: one-batch
+    match: {slurm: {job_id: "4711"}}
+    slo: {max_slowdown: 1%}
   - name: watched
     slo: {min_rate: {value: 12, unit: iterations/min}}
     pipeline: {schedule: gpipe, stages: 2, microbatches: 4, data_parallel: 3, profile: p.csv,
@@ -82,7 +94,8 @@ def test_the_same_for_programs(folder: Path) -> None:
     assert answer.returncode == 0
     content = json.loads(answer.stdout)
     assert [job["name"] for job in content["jobs"]] == [
-        "controlled", "watched", "unknown-cost", "unknown-shape", "left-alone",
+        "controlled", "pods", "batch", "one-batch",
+        "watched", "unknown-cost", "unknown-shape", "left-alone",
     ]  # fmt: skip
     first = content["jobs"][0]
     assert first["gpus"] == ["node1/0", "node1/1"]
@@ -92,8 +105,13 @@ def test_the_same_for_programs(folder: Path) -> None:
         "max_slowdown_ratio": 0.005,
         "max_iteration_time_s": None,
     }
-    assert content["jobs"][1]["slo"]["max_iteration_time_s"] == 5.0
-    assert content["jobs"][4]["mode"] == "off"
+    pods, batch, one = content["jobs"][1:4]
+    assert pods["kubernetes"] == {"namespace": "train", "labels": {"app": "gpt3", "tier": "gpu"}}
+    assert (pods["ranks"], pods["rank_order"]) == ("completion-index", "pp-tp-cp-ep-dp")
+    assert batch["slurm"] == {"job_name": "llama-70b", "job_id": None}
+    assert one["slurm"] == {"job_name": None, "job_id": "4711"}
+    assert content["jobs"][4]["slo"]["max_iteration_time_s"] == 5.0
+    assert content["jobs"][7]["mode"] == "off"
 
 
 @pytest.mark.parametrize(

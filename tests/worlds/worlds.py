@@ -27,6 +27,7 @@ from joulecut_sim.profile import rows
 from joulecut_sim.skus import Sku, find
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import (
+    Allocation,
     Command,
     GpuDescription,
     GpuSnapshot,
@@ -51,6 +52,10 @@ class Agent:
     refuse: str = ""  # every Apply is refused with this reason
     controllable: bool = True
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)  # with its end
+    stopped: str = ""
+    drift: dict[str, str] = field(default_factory=dict)
+    stands_back: set[str] = field(default_factory=set)
+    owners: dict[str, Allocation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,13 @@ class World:
         for agent in self.agents.values():
             nodes.append(
                 NodeView(
-                    agent.address, agent.node, agent.connected, agent.epoch_seen, TTL_MAX_S, "1"
+                    agent.address,
+                    agent.node,
+                    agent.connected,
+                    agent.epoch_seen,
+                    TTL_MAX_S,
+                    "1",
+                    stopped=agent.stopped,
                 )
             )
             for index, uuid in enumerate(agent.uuids):
@@ -231,15 +242,38 @@ class World:
                 )
                 snapshot = self._snapshot(agent, uuid) if agent.connected else None
                 age_s = 0.0 if agent.connected else float("inf")
-                gpus.append(GpuView(description, agent.address, agent.node, snapshot, age_s))
+                owner = agent.owners.get(uuid)
+                gpus.append(GpuView(description, agent.address, agent.node, snapshot, age_s, owner))
         return FleetState(tuple(nodes), tuple(gpus))
 
     def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
         held = agent.leases.get(uuid)
         lease = replace(held[0], expires_in_s=held[1] - self.now_s) if held else None
         return GpuSnapshot(
-            uuid, energy_j=self._energy[uuid], clock_sm_mhz=self.clocks_mhz()[uuid], lease=lease
+            uuid,
+            energy_j=self._energy[uuid],
+            clock_sm_mhz=self.clocks_mhz()[uuid],
+            lease=lease,
+            drift=agent.drift.get(uuid, ""),
+            stands_back_s=60.0 if uuid in agent.stands_back else 0.0,
         )
+
+    def give(self, job: str, *uuids: str, source: str = "kubernetes", **labels: str) -> None:
+        """GPUs go to a job: a pod on each node, or a Slurm job; all of them where none is named.
+        Whoever had them loses its lease, as agents see to it.
+        """
+        for agent in self.agents.values():
+            for uuid in set(uuids or self.uuids) & set(agent.uuids):
+                pod = f"{job}-{agent.node}" if source == "kubernetes" else ""
+                namespace = "train" if pod else ""
+                agent.owners[uuid] = Allocation(uuid, job, namespace, pod, source, labels)
+                agent.leases.pop(uuid, None)
+
+    def take_away(self) -> None:
+        """Nobody holds any GPU."""
+        for agent in self.agents.values():
+            agent.owners.clear()
+            agent.leases.clear()
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         taken, self._reports = tuple(self._reports), []

@@ -8,11 +8,17 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from joulecut_controller.observe.claims import Claim, claims
 from joulecut_controller.observe.ledger import Ledger, Measured
+from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.observe.roster import Layout, Roster
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, JobView, View, Window
+
+# An agent that is not heard of does not say either who came and went; a kubelet's last word
+# stands for as long on the node.
+OWNER_AGE_S_MAX = 120.0
 
 Recall = Callable[[str, str], Window | None]  # (job, shape) -> a baseline measured earlier
 
@@ -54,29 +60,42 @@ class Observer:
         names = [job.name for job in policy.jobs]
         self._roster.keep_only(names)
         self._ledger.keep_only(names)
-        by_job: dict[str, list[ArrivedReport]] = {name: [] for name in names}
-        for arrived in reports:
-            if arrived.report.job in by_job:
-                by_job[arrived.report.job].append(arrived)
+        claimed = self._claims(policy, gpus, reports)
+        by_job = _routed(policy, claimed, reports)
+        seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
         sightings = {
-            job.name: self._sight(job, by_job[job.name], gpus, now_s, recall) for job in policy.jobs
+            job.name: self._sight(job, by_job[job.name], seen, claimed[job.name], recall)
+            for job in policy.jobs
         }
         jobs = tuple(sighting.view for sighting in sightings.values())
-        return View(now_s=now_s, nodes=state.nodes, gpus=gpus, jobs=jobs), sightings
+        return replace(seen, jobs=jobs), sightings
 
     def _fresh(self, gpu: GpuView) -> GpuView:
-        return gpu if gpu.age_s <= self._stale_s else replace(gpu, snapshot=None)
+        if gpu.age_s <= self._stale_s:
+            return gpu
+        kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
+        return replace(gpu, snapshot=None, allocation=kept)
+
+    def _claims(
+        self, policy: Policy, gpus: Mapping[str, GpuView], reports: tuple[ArrivedReport, ...]
+    ) -> dict[str, Claim]:
+        reporting = {job.name: set(self._roster.reporting(job.name)) for job in policy.jobs}
+        for arrived in reports:
+            if arrived.report.job in reporting and arrived.report.uuid in gpus:
+                reporting[arrived.report.job].add(arrived.report.uuid)
+        return claims(policy, gpus, reporting)
 
     def _sight(
         self,
         policy: JobPolicy,
         reports: list[ArrivedReport],
-        gpus: Mapping[str, GpuView],
-        now_s: float,
+        seen: View,
+        claim: Claim,
         recall: Recall,
     ) -> Sighting:
+        gpus, now_s = seen.gpus, seen.now_s
         self._roster.note(policy.name, reports, gpus)
-        layout = self._roster.layout(policy, gpus, now_s)
+        layout = self._roster.layout(policy, gpus, now_s, claim)
         shape = _shape(policy, layout)
         measured = self._ledger.fold(
             policy.name,
@@ -87,8 +106,12 @@ class Observer:
             shape=shape,
             recall=lambda: recall(policy.name, shape),
         )
+        running = claim.running or unanimous(layout, gpus)
+        reservation = ""
+        if policy.mode == "enforce":
+            reservation = reservation_of(policy, layout, running, seen)
         view = JobView(
-            policy=policy,
+            policy=replace(policy, mode="recommend") if reservation else policy,
             stages=layout.stages,
             loads=measured.loads,
             baseline=measured.baseline,
@@ -97,8 +120,26 @@ class Observer:
             peer_iteration_time_s=measured.peer_iteration_time_s,
             report_age_s=layout.report_age_s,
             complaint=layout.complaint,
+            running=running,
+            reservation=reservation,
         )
         return Sighting(view, layout, measured, shape)
+
+
+def _routed(
+    policy: Policy, claimed: Mapping[str, Claim], reports: tuple[ArrivedReport, ...]
+) -> dict[str, list[ArrivedReport]]:
+    """Reports by entry. Where owners say which GPUs an entry has, the name that a job gives
+    itself does not count; elsewhere it is all there is.
+    """
+    found = [job.name for job in policy.jobs if job.found_by_allocation]
+    entry_of = {uuid: name for name in found for uuid in claimed[name].uuids}
+    by_job: dict[str, list[ArrivedReport]] = {job.name: [] for job in policy.jobs}
+    for arrived in reports:
+        entry = entry_of.get(arrived.report.uuid, arrived.report.job)
+        if entry in by_job:
+            by_job[entry].append(arrived)
+    return by_job
 
 
 def _generation(job: str, layout: Layout, gpus: Mapping[str, GpuView]) -> int:

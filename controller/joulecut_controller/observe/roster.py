@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from joulecut_controller.observe.claims import Claim
+from joulecut_controller.observe.ranks import by_completion, staged
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
@@ -17,6 +19,8 @@ from joulecut_controller.view import GpuView
 SILENCE_ITERATIONS = 8
 # Reports come in batches, one a watch interval (at most 1 s), through two processes.
 SILENCE_S_MIN = 5.0
+UNCLAIMED = Claim()  # nothing is said of owners
+STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Layout:
     report_age_s: float
     silence_limit_s: float
     complaint: str = ""
+    doubt: str = ""  # why counted ranks may be wrong
 
     @property
     def silent(self) -> bool:
@@ -64,6 +69,18 @@ class Roster:
                 self._stranger[job] = report.uuid
                 continue
             seats[report.uuid] = _Seat(report.stage, arrived.arrived_s, report.duration_s)
+            self._follow(job, report.uuid, arrived.arrived_s)
+
+    def _follow(self, job: str, uuid: str, at_s: float) -> None:
+        """A GPU that another job left in silence is not that job's any more."""
+        for other, seats in self._seats.items():
+            old = seats.get(uuid) if other != job else None
+            if old is not None and at_s - old.seen_s > _silence_limit_s(seats.values()):
+                del seats[uuid]
+
+    def reporting(self, job: str) -> frozenset[str]:
+        """The GPUs that reported a job, as far as they are remembered."""
+        return frozenset(self._seats.get(job, ()))
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy."""
@@ -72,22 +89,30 @@ class Roster:
             del self._seats[job]
             self._stranger.pop(job, None)
 
-    def layout(self, policy: JobPolicy, gpus: Mapping[str, GpuView], now_s: float) -> Layout:
+    def layout(
+        self,
+        policy: JobPolicy,
+        gpus: Mapping[str, GpuView],
+        now_s: float,
+        claim: Claim = UNCLAIMED,
+    ) -> Layout:
         """The job's GPUs by stage as of now, or what is wrong with them."""
         seats = self._seats.get(policy.name, {})
+        for uuid in [uuid for uuid in seats if _left(uuid, policy, gpus, claim)]:
+            del seats[uuid]
         last_s = max((seat.seen_s for seat in seats.values()), default=-math.inf)
         limit_s = _silence_limit_s(seats.values())
         for uuid in [uuid for uuid, seat in seats.items() if seat.seen_s < last_s - limit_s]:
             del seats[uuid]  # the job went on without it
         age_s = now_s - last_s
-        listed, complaint = _listed(policy, gpus)
-        if policy.ranks == "list":
-            stages = _by_rank(policy, listed)
-        else:
+        ranked, complaint = _ranked(policy, gpus, claim)
+        if policy.ranks == "hook":
             stages = _by_report(policy, seats)
-            outside = [uuid for uuid in seats if policy.gpus and uuid not in listed]
-            if outside and not complaint:
-                complaint = f"GPU {outside[0]} reports this job but is not in its match.gpus"
+            complaint = complaint or _outside(policy, seats, ranked)
+        else:
+            stages = _by_rank(policy, ranked)
+        if claim.complaint:
+            stages, complaint = (), claim.complaint
         if not seats:
             stranger = self._stranger.get(policy.name)
             complaint = complaint or (
@@ -100,6 +125,7 @@ class Roster:
             report_age_s=age_s,
             silence_limit_s=limit_s,
             complaint=complaint or _misfit(policy, stages),
+            doubt=_doubt(policy, stages, seats, gpus),
         )
 
 
@@ -120,16 +146,71 @@ def _listed(policy: JobPolicy, gpus: Mapping[str, GpuView]) -> tuple[tuple[str, 
     return tuple(listed), ""
 
 
-def _by_rank(policy: JobPolicy, listed: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Pipeline rank is the outermost of the rank order (Megatron-LM: tp-cp-ep-dp-pp)."""
+def _left(uuid: str, policy: JobPolicy, gpus: Mapping[str, GpuView], claim: Claim) -> bool:
+    """Whether a GPU that once reported the job is known to work for another one now."""
+    if uuid in claim.uuids or policy.gpus or claim is UNCLAIMED:
+        return False
+    if not policy.found_by_allocation:
+        return True  # an entry with a match has it
+    gpu = gpus.get(uuid)
+    return not claim.uuids or gpu is None or gpu.allocation is not None
+
+
+def _ranked(
+    policy: JobPolicy, gpus: Mapping[str, GpuView], claim: Claim
+) -> tuple[tuple[str, ...], str]:
+    """The GPUs that the policy names or finds, in rank order, and what is wrong with them."""
+    if not policy.found_by_allocation:
+        return _listed(policy, gpus)
+    mine = [gpus[uuid] for uuid in sorted(claim.uuids) if uuid in gpus]
+    if policy.ranks == "completion-index":
+        return by_completion(mine)
+    return tuple(gpu.uuid for gpu in mine), ""
+
+
+def _outside(policy: JobPolicy, seats: Mapping[str, _Seat], matched: tuple[str, ...]) -> str:
+    outside = next((uuid for uuid in seats if uuid not in matched), "")
+    if outside and policy.gpus:
+        return f"GPU {outside} reports this job but is not in its match.gpus"
+    if outside and policy.found_by_allocation:
+        return f"GPU {outside} reports this job, but its agent does not say whose it is"
+    return ""
+
+
+def _by_rank(policy: JobPolicy, ranked: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     pipeline = policy.pipeline
-    if pipeline is None or not listed or len(listed) % pipeline.stages:
+    if pipeline is None:
         return ()
-    width = len(listed) // pipeline.stages
-    return tuple(
-        tuple(sorted(listed[stage * width : (stage + 1) * width]))
-        for stage in range(pipeline.stages)
+    return staged(
+        ranked,
+        policy.rank_order,
+        stages=pipeline.stages,
+        tensor_parallel=pipeline.tensor_parallel,
     )
+
+
+def _doubt(
+    policy: JobPolicy,
+    stages: tuple[tuple[str, ...], ...],
+    seats: Mapping[str, _Seat],
+    gpus: Mapping[str, GpuView],
+) -> str:
+    """What is missing before counted ranks are believed: that the job's reports say the same."""
+    if policy.ranks == "hook" or len(stages) < STAGES_IN_DOUBT:
+        return ""
+    if len({seat.stage for seat in seats.values()}) < STAGES_IN_DOUBT:
+        return f"ranks by {policy.ranks} are not verified: the job's reports tell no stages"
+    for stage, uuids in enumerate(stages):
+        for uuid in uuids:
+            where = gpus[uuid].place if uuid in gpus else uuid
+            if uuid not in seats:
+                return f"ranks by {policy.ranks} are not verified: GPU {where} does not report"
+            if seats[uuid].stage != stage:
+                return (
+                    f"GPU {where} works stage {stage} by {policy.ranks}, "
+                    f"but stage {seats[uuid].stage} by its reports"
+                )
+    return ""
 
 
 def _by_report(policy: JobPolicy, seats: Mapping[str, _Seat]) -> tuple[tuple[str, ...], ...]:

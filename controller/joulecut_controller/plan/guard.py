@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.policy.owner import foreign
 from joulecut_controller.solve.problem import Goal, Problem, Solution
 from joulecut_controller.view import GpuView, JobView, View
 
@@ -62,6 +63,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         _evidence(plan, job, authority)
         or _whole(plan, job)
         or _alone(job, view)
+        or (_ours(plan, job, view) if plan.mode == "enforce" else "")
         or _reachable(plan, view, authority)
         or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
         or (_guessed(plan) if authority.reach_mhz else _sound(plan, authority, check))
@@ -104,6 +106,22 @@ def _alone(job: JobView, view: View) -> str:
         shared = mine.intersection(uuid for uuids in other.stages for uuid in uuids)
         if shared:
             return f"GPU {min(shared)} is shared with job {other.policy.name}"
+    return ""
+
+
+def _ours(plan: Plan, job: JobView, view: View) -> str:
+    """Whether each GPU is the job's to set, and its agent would let us, as of this moment."""
+    if job.reservation:
+        return job.reservation
+    nodes = {node.address: node for node in view.nodes}
+    for action in plan.actions:
+        gpu = view.gpus.get(action.uuid)
+        node = nodes.get(gpu.address) if gpu else None
+        if gpu is None or node is None:
+            return f"GPU {action.uuid} is not known"
+        why = foreign(job.policy, job.running, gpu.allocation) or node.hindrance or gpu.hindrance
+        if why:
+            return f"GPU {gpu.place}: {why}"
     return ""
 
 

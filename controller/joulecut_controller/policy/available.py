@@ -7,7 +7,7 @@ believe in a bound, a match or a measurement that is not there.
 from collections.abc import Iterator
 
 from joulecut_controller.policy.complaint import Complaint
-from joulecut_controller.policy.schema import RANK_ORDER, RANK_SOURCES, JobKeys, PolicyKeys
+from joulecut_controller.policy.schema import RANK_SOURCES, JobKeys, PolicyKeys
 from joulecut_controller.workload import SCHEDULES_ALL
 from joulecut_wire.document import KeyPath
 
@@ -23,11 +23,6 @@ def _wait(path: KeyPath, what: str, allowed: str) -> Complaint:
 
 
 def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
-    if job.match is not None:
-        instead = "match.gpus, or no match: then GPUs are found by their reports"
-        for key in ("kubernetes", "slurm"):
-            if getattr(job.match, key) is not None:
-                yield _wait((*path, "match", key), f"matching by {key}", instead)
     if job.slo.rate != "hook":
         yield _wait((*path, "slo", "rate"), f"a rate from {job.slo.rate}", "hook")
     if job.clocks.granularity != "gpu":
@@ -37,8 +32,6 @@ def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
         yield _wait(
             (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)
         )
-    if job.ranks.order != RANK_ORDER:
-        yield _wait((*path, "ranks", "order"), "another rank order", RANK_ORDER)
     if job.verify.holdout > 0.0:
         yield _wait((*path, "verify", "holdout"), "a hold-out share", "0%")
     if job.pipeline is not None:

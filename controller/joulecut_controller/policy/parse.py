@@ -19,8 +19,11 @@ from joulecut_controller.policy.policy import (
     Cost,
     JobPolicy,
     Mode,
+    PodMatch,
     Policy,
+    Ranks,
     Slo,
+    SlurmJobMatch,
 )
 from joulecut_controller.policy.quantity import shown
 from joulecut_controller.policy.schema import (
@@ -129,8 +132,21 @@ def _job(
         profile=profile,
         blocking_power_w=(keys.pipeline.blocking_power_w or 0.0) if keys.pipeline else 0.0,
         weight=keys.weight,
-        ranks="list" if keys.ranks.source == "list" else "hook",
+        ranks=cast("Ranks", keys.ranks.source),
+        pods=_pods(keys),
+        slurm=_slurm(keys),
+        rank_order=keys.ranks.order,
     )
+
+
+def _pods(keys: JobKeys) -> PodMatch | None:
+    match = keys.match.kubernetes if keys.match else None
+    return PodMatch(match.namespace, tuple(sorted(match.labels.items()))) if match else None
+
+
+def _slurm(keys: JobKeys) -> SlurmJobMatch | None:
+    match = keys.match.slurm if keys.match else None
+    return SlurmJobMatch(match.job_name or "", match.job_id or "") if match else None
 
 
 def _profile(document: Document, place: KeyPath, path: str, profiles: Profiles) -> Profile:

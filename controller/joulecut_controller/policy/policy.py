@@ -6,6 +6,7 @@ from typing import Literal
 from joulecut_controller.workload import Granularity, Pipeline, Profile
 
 Mode = Literal["off", "recommend", "enforce"]
+Ranks = Literal["hook", "list", "completion-index"]
 
 P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
 
@@ -53,8 +54,26 @@ class GpuRef:
 
 
 @dataclass(frozen=True, slots=True)
+class PodMatch:
+    """Pods of one namespace that carry all these labels."""
+
+    namespace: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJobMatch:
+    """Slurm jobs of this name, or the one of this id; exactly one is given."""
+
+    job_name: str = ""
+    job_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """One job. `gpus` in the operator's order; empty means: whatever GPUs report this job."""
+    """One job. `gpus` in the operator's order. Where none of `gpus`, `pods` and `slurm` is
+    given: whatever GPUs report this job.
+    """
 
     name: str
     mode: Mode
@@ -64,8 +83,16 @@ class JobPolicy:
     pipeline: Pipeline | None = None
     profile: Profile | None = None  # None: no evidence, hence no change
     blocking_power_w: float = 0.0
-    ranks: Literal["hook", "list"] = "hook"  # who says which GPU works which stage
+    ranks: Ranks = "hook"  # who says which GPU works which stage
     weight: float = 1.0  # of its relative throughput, where a power budget is shared out
+    pods: PodMatch | None = None
+    slurm: SlurmJobMatch | None = None
+    rank_order: str = "tp-cp-ep-dp-pp"  # the first changes fastest; asked where ranks are counted
+
+    @property
+    def found_by_allocation(self) -> bool:
+        """Whether the agents' word on whose a GPU is says which GPUs the job has."""
+        return self.pods is not None or self.slurm is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ mistake is told from a wish (`available` says what has to wait). Pure shape: wha
 together is judged in `sense`.
 """
 
+import re
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
@@ -20,8 +21,8 @@ KIND = "Policy"
 
 MODES = ("recommend", "enforce", "off")
 SCHEDULES_NOWHERE = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
-RANK_SOURCES = ("hook", "list")
-RANK_SOURCES_LATER = ("slurm_procid", "completion-index")
+RANK_SOURCES = ("hook", "list", "completion-index")
+RANK_SOURCES_LATER = ("slurm_procid",)
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
 RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
 
@@ -56,6 +57,16 @@ Price = Annotated[float, PlainValidator(quantity.number(0.0, PRICE_MAX))]
 Power = Annotated[float, PlainValidator(quantity.number(0.0, POWER_W_MAX))]
 Gpus = Annotated[tuple[GpuRef, ...], PlainValidator(references)]
 Text = Annotated[str, PlainValidator(quantity.text(253, "a name"))]
+Label = Annotated[
+    str,
+    PlainValidator(
+        quantity.name(
+            r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
+            63,  # as Kubernetes has it
+            "the value of a label: up to 63 letters, digits and . _ -",
+        )
+    ),
+]
 
 
 def _rate(value: object) -> str:
@@ -79,14 +90,35 @@ class _Strict(BaseModel):
 class KubernetesMatch(_Strict):
     """Pods of one namespace that carry all these labels."""
 
-    namespace: Text
-    labels: dict[str, Text] = Field(default_factory=dict)
+    namespace: Annotated[
+        str,
+        PlainValidator(
+            quantity.name(
+                r"[a-z0-9]([a-z0-9-]*[a-z0-9])?",
+                63,  # Kubernetes allows no longer one
+                "the name of a namespace: up to 63 of a-z, 0-9 and -",
+            )
+        ),
+    ]
+    labels: dict[str, Label] = Field(default_factory=dict)
+
+
+def _slurm_id(value: object) -> str:
+    """Slurm's number of a job, in quotes: YAML reads the array task 4711_3 as job 47113."""
+    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,11}", value):
+        return value
+    unquoted = isinstance(value, int) and not isinstance(value, bool)
+    raise quantity.Fault(
+        f"{quantity.shown(value)} is {'not in quotes' if unquoted else 'no job id'}",
+        'a number as in SLURM_JOB_ID, in quotes: "4711"',
+    )
 
 
 class SlurmMatch(_Strict):
-    """Slurm jobs of this name."""
+    """Slurm jobs of this name, or the one of this id."""
 
-    job_name: Text
+    job_name: Text | None = None
+    job_id: Annotated[str, PlainValidator(_slurm_id)] | None = None
 
 
 class Match(_Strict):

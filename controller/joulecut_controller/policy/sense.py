@@ -68,6 +68,10 @@ def _match(job: JobKeys, path: KeyPath, owners: dict[GpuRef, str]) -> Iterator[C
         yield Complaint(
             (*place, extra), f"contradicts {given[0]}", f"exactly one of {', '.join(MATCHES)}"
         )
+    slurm = job.match.slurm
+    if slurm is not None and (slurm.job_name is None) == (slurm.job_id is None):
+        what = "nothing to match" if slurm.job_id is None else "a name beside an id"
+        yield Complaint((*place, "slurm"), what, "exactly one of job_name, job_id")
     if job.match.gpus == []:
         yield Complaint((*place, "gpus"), "an empty list", "at least one GPU")
     for entry, references in enumerate(job.match.gpus or ()):
@@ -89,10 +93,17 @@ def _listed_before(job: JobKeys, entry: int, gpu: GpuRef) -> bool:
 
 
 def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
-    """`list` means that match.gpus is in rank order, pipeline stage changing slowest."""
+    """`list` means that match.gpus is in rank order, `completion-index` that its pods are."""
+    place: KeyPath = (*path, "ranks", "source")
+    if job.ranks.source == "completion-index":
+        if job.match is None or job.match.kubernetes is None:
+            what = "completion-index takes its ranks from pods"
+            yield Complaint(place, what, "match.kubernetes beside it")
+        elif job.pipeline is None:
+            what = "completion-index says nothing without stages"
+            yield Complaint(place, what, "pipeline beside it")
     if job.ranks.source != "list":
         return
-    place: KeyPath = (*path, "ranks", "source")
     listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
     if not listed:
         yield Complaint(place, "list takes its ranks from match.gpus", "match.gpus beside it")

@@ -81,6 +81,7 @@ class Steward:
     async def settle(self, sighting: Sighting, view: View, lost: str) -> str:
         """Sees to what stands in the way of a plan; answers why there can be none now."""
         self.did = ""
+        self.policy = sighting.view.policy  # its mode, as far as it can be had now
         self._keep_baseline(sighting)
         if lost:
             self._applied = None
@@ -88,8 +89,11 @@ class Steward:
         mode, name, now_s = self.policy.mode, self.policy.name, self._desk.now_s()
         holding = self._desk.leases.of(name)
         if mode != "enforce":
+            reservation = sighting.view.reservation
+            if holding and reservation:
+                self._fail(reservation)
             if holding:
-                await self._release(f"mode is now {mode}")
+                await self._release(reservation or f"mode is now {mode}")
             return ""
         if holding:
             self._account_for(sighting)
@@ -151,6 +155,9 @@ class Steward:
         """
         before = self.standing
         self.standing = decision.standing
+        if sighting.view.reservation:
+            reason = f"recommend only: {sighting.view.reservation}; {decision.reason}"
+            decision = replace(decision, reason=reason)
         try:
             await self._carry_out(decision, case, sighting, view=view, ttl_s=ttl_s, before=before)
         except JoulecutError:

@@ -20,7 +20,7 @@ from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver
 from joulecut_controller.view import GpuView, JobView, NodeView, View, Window
-from joulecut_wire.messages import Lease
+from joulecut_wire.messages import Allocation, Lease
 
 Spoil = Callable[[Plan, View, Authority], tuple[Plan, View, Authority]]
 
@@ -181,6 +181,48 @@ SPOILS: dict[str, Spoil] = {
                 snapshot=g.snapshot and replace(g.snapshot, lease=Lease("other", 1, 1, 0, 1, 1.0)),
             ),
         ),
+        a,
+    ),
+    "its agent sees drift (reset)": lambda p, v, a: (
+        p,
+        _gpu(
+            v,
+            p.actions[0].uuid,
+            lambda g: replace(g, snapshot=g.snapshot and replace(g.snapshot, drift="reset")),
+        ),
+        a,
+    ),
+    "its agent stands back": lambda p, v, a: (
+        p,
+        _gpu(
+            v,
+            p.actions[0].uuid,
+            lambda g: replace(g, snapshot=g.snapshot and replace(g.snapshot, stands_back_s=1.0)),
+        ),
+        a,
+    ),
+    "takes no commands: a file": lambda p, v, a: (
+        p,
+        _node(v, lambda n: replace(n, stopped="a file")),
+        a,
+    ),
+    "lets this controller only observe": lambda p, v, a: (
+        p,
+        _node(v, lambda n: replace(n, roles=("observe",))),
+        a,
+    ),
+    "job else reports from it": lambda p, v, a: (
+        p,
+        _gpu(
+            v,
+            p.actions[0].uuid,
+            lambda g: replace(g, allocation=Allocation(g.uuid, "else", source="report")),
+        ),
+        a,
+    ),
+    "ranks are not verified": lambda p, v, a: (
+        p,
+        replace(v, jobs=tuple(replace(j, reservation="ranks are not verified") for j in v.jobs)),
         a,
     ),
     "not a supported clock": lambda p, v, a: (_clock(p, 1001), v, a),

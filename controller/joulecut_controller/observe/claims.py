@@ -1,0 +1,122 @@
+"""Which running job each policy entry stands for, in the file's order: the first match wins.
+
+Pure: what agents say of owners, and the policy, go in. An entry stands for one running job at
+most: two runs of one name have two rates, and a plan for both is a plan for neither.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from joulecut_controller.policy.owner import (
+    KUBERNETES,
+    SLURM,
+    SLURM_NAME,
+    Instance,
+    instance_of,
+    matches,
+    wanted,
+)
+from joulecut_controller.policy.policy import JobPolicy, Policy
+from joulecut_controller.view import GpuView
+
+NAMED_MAX = 3  # jobs named in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An entry's running job and its GPUs; none with a complaint."""
+
+    uuids: frozenset[str] = frozenset()
+    running: Instance | None = None
+    complaint: str = ""
+
+
+def claims(
+    policy: Policy, gpus: Mapping[str, GpuView], reporting: Mapping[str, Iterable[str]]
+) -> dict[str, Claim]:
+    """The claim of every entry, by name. `reporting` maps entries to the GPUs that report them:
+    what an entry without a match has, as far as no entry with a match has it.
+    """
+    owned: dict[str, str] = {}  # GPU -> the entry it belongs to
+    found: dict[str, Claim] = {}
+    places = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
+    for job in policy.jobs:
+        if job.found_by_allocation:
+            groups = _groups(job, gpus, owned)
+            found[job.name] = _one(job, groups, gpus, owned)
+            mine = {uuid for uuids in groups.values() for uuid in uuids}
+        else:
+            mine = {places.get((ref.node, ref.index), "") for ref in job.gpus} - {""}
+            found[job.name] = Claim(frozenset(mine), complaint=_taken(mine, gpus, owned))
+        for uuid in mine:
+            owned.setdefault(uuid, job.name)
+    for job in policy.jobs:
+        if not job.gpus and not job.found_by_allocation:
+            free = frozenset(reporting.get(job.name, ())) - owned.keys()
+            found[job.name] = Claim(free)
+    return found
+
+
+def _groups(
+    job: JobPolicy, gpus: Mapping[str, GpuView], owned: Mapping[str, str]
+) -> dict[Instance, set[str]]:
+    """The GPUs that the entry means, by running job; jobs that are wholly others' are not."""
+    groups: dict[Instance, set[str]] = {}
+    for uuid, gpu in gpus.items():
+        if gpu.allocation is not None and matches(job, gpu.allocation):
+            groups.setdefault(instance_of(gpu.allocation), set()).add(uuid)
+    if job.slurm is not None:  # the name may be known of some of a job's GPUs only
+        for uuid, gpu in gpus.items():
+            if gpu.allocation is not None and instance_of(gpu.allocation) in groups:
+                groups[instance_of(gpu.allocation)].add(uuid)
+    return {one: uuids for one, uuids in groups.items() if not uuids <= owned.keys()}
+
+
+def _one(
+    job: JobPolicy,
+    groups: Mapping[Instance, set[str]],
+    gpus: Mapping[str, GpuView],
+    owned: Mapping[str, str],
+) -> Claim:
+    if not groups:
+        return Claim(complaint=_absent(job, gpus))
+    if len(groups) > 1:
+        names = [one.name for one in sorted(groups)]
+        more = ", ..." if len(names) > NAMED_MAX else ""
+        return Claim(
+            complaint=f"{len(names)} running jobs match ({', '.join(names[:NAMED_MAX])}{more}); "
+            "an entry stands for one"
+        )
+    running, uuids = next(iter(groups.items()))
+    if taken := _taken(uuids, gpus, owned):
+        return Claim(complaint=taken)
+    return Claim(frozenset(uuids), running)
+
+
+def _taken(uuids: Iterable[str], gpus: Mapping[str, GpuView], owned: Mapping[str, str]) -> str:
+    """The first of these GPUs that an entry further up has."""
+    for uuid in sorted(uuids):
+        if uuid in owned:
+            where = gpus[uuid].place if uuid in gpus else uuid
+            return f"GPU {where} belongs to {owned[uuid]}, which stands further up in the policy"
+    return ""
+
+
+def _absent(job: JobPolicy, gpus: Mapping[str, GpuView]) -> str:
+    """Nothing matches: the job does not run, or the agents cannot tell."""
+    source = KUBERNETES if job.pods is not None else SLURM
+    told = [
+        gpu.allocation
+        for gpu in gpus.values()
+        if gpu.allocation is not None and gpu.allocation.source == source
+    ]
+    what = f"no GPU is given to {wanted(job)}"
+    if not told:
+        return f"{what} (no agent knows of any owner by {source})"
+    if job.pods is not None and job.pods.labels and not any(one.labels for one in told):
+        return f"{what} (the agents do not know labels: attribution.kubernetes.pods)"
+    if job.slurm is not None and job.slurm.job_name:
+        nameless = sum(SLURM_NAME not in one.labels for one in told)
+        if nameless:
+            return f"{what} (of {nameless} GPUs given by Slurm the agents know ids, not names)"
+    return what

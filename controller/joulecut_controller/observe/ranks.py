@@ -1,0 +1,92 @@
+"""From a GPU's rank to the pipeline stage it works, where the job does not say it itself.
+
+Launchers number processes, frameworks turn numbers into places by an order of parallelisms; a
+wrong order gives a plan for another machine. So this is arithmetic alone: whether it is right is
+for the job's own reports to bear out. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from joulecut_controller.view import GpuView
+
+PIPELINE = "pp"
+# Labels of pods. An Indexed Job numbers its pods; a JobSet numbers its Jobs as well.
+POD_INDEX = "batch.kubernetes.io/job-completion-index"
+JOB_INDICES = ("jobset.sigs.k8s.io/job-global-index", "jobset.sigs.k8s.io/job-index")
+
+
+def coordinates(rank: int, order: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Where a rank stands in each dimension of `order` (like tp-cp-ep-dp-pp), the first changing
+    fastest, as Megatron-LM numbers its ranks. Dimensions without a size have size 1. Raises
+    ValueError for a rank outside.
+    """
+    place, left = {}, rank
+    for dimension in order.split("-"):
+        left, place[dimension] = divmod(left, sizes.get(dimension, 1))
+    if rank < 0 or left:
+        raise ValueError(f"rank {rank} is outside of {dict(sizes)}")
+    return place
+
+
+def staged(
+    ranked: Sequence[str], order: str, *, stages: int, tensor_parallel: int
+) -> tuple[tuple[str, ...], ...]:
+    """GPUs in rank order, by stage, sorted within; empty where they make no whole groups. What is
+    neither pipeline nor tensor parallelism counts as data parallelism.
+    """
+    if not ranked or len(ranked) % (stages * tensor_parallel):
+        return ()
+    sizes = {
+        PIPELINE: stages,
+        "tp": tensor_parallel,
+        "dp": len(ranked) // (stages * tensor_parallel),
+    }
+    made: list[list[str]] = [[] for _ in range(stages)]
+    for rank, uuid in enumerate(ranked):
+        made[coordinates(rank, order, sizes)[PIPELINE]].append(uuid)
+    return tuple(tuple(sorted(uuids)) for uuids in made)
+
+
+def by_completion(gpus: Sequence[GpuView]) -> tuple[tuple[str, ...], str]:
+    """The GPUs of one job in rank order by the indices of its pods, and what is wrong with that.
+
+    Within a pod, processes count its GPUs in the node's order.
+    """
+    pods: dict[tuple[int, int], str] = {}
+    ranked: list[tuple[int, int, int, str]] = []
+    for gpu in gpus:
+        if gpu.allocation is None:
+            return (), f"the agent of GPU {gpu.place} names no owner"
+        index = _number(gpu.allocation.labels, (POD_INDEX,))
+        if index is None:
+            return (), f"pod {gpu.allocation.pod} has no label {POD_INDEX}"
+        part = _number(gpu.allocation.labels, JOB_INDICES) or 0
+        pod = pods.setdefault((part, index), gpu.allocation.pod)
+        if pod != gpu.allocation.pod:
+            return (), f"pods {pod} and {gpu.allocation.pod} have the same completion index {index}"
+        ranked.append((part, index, gpu.description.index, gpu.uuid))
+    counts = set(Counter(row[:2] for row in ranked).values())
+    if len(counts) > 1:
+        return (), f"pods have {min(counts)} to {max(counts)} GPUs; ranks need the same number"
+    return tuple(uuid for *_, uuid in sorted(ranked)), _gap(pods)
+
+
+def _gap(pods: Mapping[tuple[int, int], str]) -> str:
+    """A pod that is not there yet would shift every rank after it."""
+    by_part: dict[int, set[int]] = {}
+    for part, index in pods:
+        by_part.setdefault(part, set()).add(index)
+    missing = [part for part in range(max(by_part, default=-1) + 1) if part not in by_part]
+    if missing:
+        return f"no pod of job index {missing[0]} is there"
+    for part, indices in sorted(by_part.items()):
+        if absent := set(range(max(indices) + 1)) - indices:
+            where = f" of job index {part}" if len(by_part) > 1 else ""
+            return f"no pod with completion index {min(absent)}{where} is there"
+    return ""
+
+
+def _number(labels: Mapping[str, str], keys: Sequence[str]) -> int | None:
+    found = next((labels[key] for key in keys if key in labels), "")
+    return int(found) if found.isascii() and found.isdigit() and len(found) <= 9 else None

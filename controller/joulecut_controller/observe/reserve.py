@@ -1,0 +1,40 @@
+"""Why a job that may be controlled is only advised for now: its GPUs are not free to be set.
+
+A plan is still made and shown, so that an operator sees what waits and for what. Pure.
+"""
+
+from collections.abc import Mapping
+
+from joulecut_controller.observe.roster import Layout
+from joulecut_controller.policy.owner import Instance, certain, foreign, instance_of
+from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.view import GpuView, View
+
+
+def unanimous(layout: Layout, gpus: Mapping[str, GpuView]) -> Instance | None:
+    """The running job of the first GPU of which that is sure; all others have to agree."""
+    for uuid in (uuid for stage in layout.stages for uuid in stage):
+        gpu = gpus.get(uuid)
+        if gpu is not None and gpu.allocation is not None and certain(gpu.allocation):
+            return instance_of(gpu.allocation)
+    return None
+
+
+def reservation_of(policy: JobPolicy, layout: Layout, running: Instance | None, view: View) -> str:
+    """Why no command should be sent for the job; empty where one may be."""
+    if layout.doubt:
+        return layout.doubt
+    nodes = {node.address: node for node in view.nodes}
+    for uuid in (uuid for stage in layout.stages for uuid in stage):
+        gpu = view.gpus.get(uuid)
+        if gpu is None:
+            continue  # the layout's own complaint
+        node = nodes.get(gpu.address)
+        why = (
+            foreign(policy, running, gpu.allocation)
+            or (node.hindrance if node else "")
+            or gpu.hindrance
+        )
+        if why:
+            return f"GPU {gpu.place}: {why}"
+    return ""

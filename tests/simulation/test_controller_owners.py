@@ -1,0 +1,144 @@
+"""Jobs found by whose the GPUs are, on a virtual clock: they come, go, and change hands."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from worlds import Controller, World
+
+from joulecut_controller.policy.policy import PodMatch, Policy
+from joulecut_controller.store.database import DatabaseStore, open_store
+
+PASSES_TO_PLAN = 25  # a baseline of 30 iterations, confirmed by several looks
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world() -> World:
+    return World(stages=2, microbatches=12)
+
+
+def owned(world: World, **changes: object) -> Policy:
+    """Pods of app gpt3, under a name that is not the one the job reports."""
+    pods = PodMatch("train", (("app", "gpt3"),))
+    return world.policy(name="by-owner", pods=pods, **changes)
+
+
+def settled(controller: Controller) -> None:
+    """Runs until clocks are lowered, and a while longer."""
+    controller.run(4 * PASSES_TO_PLAN, until=lambda: not controller.world.at_default())
+    assert not controller.world.at_default(), controller.job.sentence
+    controller.run(10)
+
+
+def test_a_job_is_controlled_while_it_has_its_gpus(world: World, store: DatabaseStore) -> None:
+    controller = Controller(world, store, owned(world))
+    controller.run(PASSES_TO_PLAN)
+    assert world.calls == []
+    assert "no agent knows of any owner by kubernetes" in controller.job.sentence
+
+    world.give("run-1", app="gpt3")
+    settled(controller)
+    assert {call.job for call in world.sent("apply")} == {"by-owner"}
+
+    world.take_away()
+    controller.run(3)
+    assert "no GPU is given to pods in namespace train with app=gpt3" in controller.job.sentence
+    sent = len(world.sent("apply"))
+    controller.run(PASSES_TO_PLAN)
+    assert world.at_default()
+    assert len(world.sent("apply")) == sent
+
+    world.give("run-2", app="gpt3")
+    settled(controller)
+    assert controller.job.view.running is not None
+    assert controller.job.view.running.job == "run-2"
+
+
+def test_gpus_of_others_are_never_touched(world: World, store: DatabaseStore) -> None:
+    world.give("theirs", app="bert")  # and it reports all the while
+    controller = Controller(world, store, owned(world))
+    controller.run(2 * PASSES_TO_PLAN)
+    assert world.calls == []
+
+
+def test_two_runs_at_once_are_left_alone(world: World, store: DatabaseStore) -> None:
+    world.give("run-1", app="gpt3")
+    controller = Controller(world, store, owned(world))
+    settled(controller)
+    world.give("run-2", world.uuids[1], app="gpt3")
+    controller.run(PASSES_TO_PLAN)
+    assert world.at_default()
+    assert "2 running jobs match (train/run-1, train/run-2)" in controller.job.sentence
+
+
+@pytest.mark.parametrize("trouble", ["drift", "stands back", "stopped", "another owner"])
+def test_a_gpu_that_is_not_free_means_recommend_only(
+    world: World, store: DatabaseStore, trouble: str
+) -> None:
+    world.give("run", source="slurm", slurm_job_id="run")
+    controller = Controller(world, store, world.policy())
+    settled(controller)
+    agent, uuid = world.agents["n1:1"], world.agents["n1:1"].uuids[0]
+    calm = dict(agent.owners)
+    if trouble == "drift":
+        agent.drift[uuid] = "external_writer"
+    elif trouble == "stands back":
+        agent.stands_back.add(uuid)
+    elif trouble == "stopped":
+        agent.stopped = "released for 60 s more"
+    else:
+        agent.owners[uuid] = replace(agent.owners[uuid], job="else")
+
+    controller.run(5)
+    assert world.at_default(), controller.job.sentence
+    assert controller.job.mode == "recommend"
+    sent = len(world.sent("apply"))
+    controller.run(PASSES_TO_PLAN)
+    words = {"stopped": "takes no commands", "another owner": "it belongs to"}.get(trouble, trouble)
+    assert "recommend only: GPU n" in controller.job.sentence
+    assert words in controller.job.sentence
+    plan = controller.job.decision
+    assert plan is not None
+    assert plan.mode == "recommend"
+    assert any(action.verb == "lower" for action in plan.actions)  # it is still shown
+    assert "recommend only" in plan.reason
+    assert len(world.sent("apply")) == sent
+    assert world.at_default()
+
+    agent.drift.clear()
+    agent.stands_back.clear()
+    agent.stopped = ""
+    agent.owners = calm
+    settled(controller)
+    assert controller.job.mode == "enforce"
+
+
+def test_ranks_that_the_reports_contradict_are_never_enforced(
+    world: World, store: DatabaseStore
+) -> None:
+    world.give("run", app="gpt3")
+    for number, agent in enumerate(world.agents.values()):
+        label = {"batch.kubernetes.io/job-completion-index": str(1 - number)}
+        agent.owners = {
+            uuid: replace(one, labels={**one.labels, **label}) for uuid, one in agent.owners.items()
+        }
+    controller = Controller(world, store, owned(world, ranks="completion-index"))
+    controller.run(2 * PASSES_TO_PLAN)
+    assert world.calls == []
+    assert "works stage 0 by completion-index, but stage 1 by its reports" in (
+        controller.job.sentence
+    )
+    for number, agent in enumerate(world.agents.values()):
+        label = {"batch.kubernetes.io/job-completion-index": str(number)}
+        agent.owners = {
+            uuid: replace(one, labels={**one.labels, **label}) for uuid, one in agent.owners.items()
+        }
+    settled(controller)

@@ -1,0 +1,281 @@
+"""Whose a GPU is: which running job an entry stands for, and what is none of its business."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from joulecut_controller.observe.claims import claims
+from joulecut_controller.observe.observer import OWNER_AGE_S_MAX, Observer, Sighting
+from joulecut_controller.policy.owner import Instance, foreign
+from joulecut_controller.policy.policy import (
+    GpuRef,
+    JobPolicy,
+    Mode,
+    PodMatch,
+    Policy,
+    Slo,
+    SlurmJobMatch,
+)
+from joulecut_controller.ports import ArrivedReport, FleetState
+from joulecut_controller.view import GpuView, NodeView
+from joulecut_controller.workload import Pipeline
+from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationReport
+
+Gpus = dict[str, GpuView]
+GPT3 = PodMatch("train", (("app", "gpt3"),))
+
+
+def gpus(count: int = 4) -> Gpus:
+    return {
+        f"G{i}": GpuView(
+            GpuDescription(f"G{i}", i, "sim", (900,), controllable=True),
+            "n:1", "n", GpuSnapshot(f"G{i}"), 0.0,
+        )
+        for i in range(count)
+    }  # fmt: skip
+
+
+def pod(job: str, name: str = "", namespace: str = "train", **labels: str) -> Allocation:
+    return Allocation("", job, namespace, name or f"{job}-0", "kubernetes", labels or APP)
+
+
+def slurm(job: str, name: str = "") -> Allocation:
+    named = {"slurm_job_name": name} if name else {}
+    return Allocation("", job, source="slurm", labels={"slurm_job_id": job, **named})
+
+
+APP = {"app": "gpt3"}
+
+
+def given(known: Gpus, **owners: Allocation) -> Gpus:
+    return {
+        u: replace(g, allocation=replace(owners[u], uuid=u)) if u in owners else g
+        for u, g in known.items()
+    }
+
+
+def entry(name: str = "job", mode: Mode = "enforce", **how: object) -> JobPolicy:
+    job = JobPolicy(name, mode, Slo(max_slowdown=0.0), pipeline=Pipeline("1f1b", 2, 4))
+    return replace(job, **how)  # type: ignore[arg-type]
+
+
+def policy(*jobs: JobPolicy) -> Policy:
+    return Policy(jobs=jobs)
+
+
+# -- which job an entry stands for ---------------------------------------------------------
+
+
+def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
+    known = given(
+        gpus(6),
+        G0=pod("run", "run-0"), G1=pod("run", "run-1"),
+        G2=pod("other", app="bert"), G3=pod("run", namespace="else"),
+        G4=Allocation("", "shared", source="kubernetes", labels={"joulecut/owners": "2"}),
+    )  # fmt: skip
+    found = claims(policy(entry(pods=GPT3)), known, {})["job"]
+    assert found.uuids == {"G0", "G1"}
+    assert found.running == Instance("kubernetes", "train", "run")
+    assert not found.complaint
+
+
+def test_several_running_jobs_are_no_job() -> None:
+    known = given(gpus(), G0=pod("b"), G1=pod("a"))
+    found = claims(policy(entry(pods=GPT3)), known, {})["job"]
+    assert found.complaint == "2 running jobs match (train/a, train/b); an entry stands for one"
+    assert not found.uuids
+
+
+def test_pods_of_one_workload_without_a_job_label_are_one_job() -> None:
+    labels = {**APP, "controller-revision-hash": "gpt3-6d4"}
+    known = given(gpus(), G0=pod("p-0", "p-0", **labels), G1=pod("p-1", "p-1", **labels))
+    assert claims(policy(entry(pods=GPT3)), known, {})["job"].uuids == {"G0", "G1"}
+    bare = given(gpus(), G0=pod("p-0", "p-0"), G1=pod("p-1", "p-1"))
+    assert "2 running jobs" in claims(policy(entry(pods=GPT3)), bare, {})["job"].complaint
+
+
+def test_the_first_entry_has_the_job_and_the_next_one_what_is_left() -> None:
+    special = entry("special", pods=PodMatch("train", (("run", "s"),)))
+    known = given(gpus(), G0=pod("s", app="gpt3", run="s"), G1=pod("t", app="gpt3"))
+    found = claims(policy(special, entry(pods=GPT3)), known, {})
+    assert found["special"].uuids == {"G0"}
+    assert found["job"].uuids == {"G1"}
+    turned = claims(policy(entry(pods=GPT3), special), known, {})
+    assert "2 running jobs" in turned["job"].complaint
+    assert "no GPU is given to pods" in turned["special"].complaint
+
+
+def test_a_listed_gpu_is_the_first_entrys() -> None:
+    listed = entry("listed", gpus=(GpuRef("n", 1),))
+    known = given(gpus(), G0=pod("run"), G1=pod("run"))
+    found = claims(policy(listed, entry(pods=GPT3)), known, {})
+    assert found["job"].complaint.startswith("GPU n/1 belongs to listed, which stands further up")
+    turned = claims(policy(entry(pods=GPT3), listed), known, {})
+    assert turned["job"].uuids == {"G0", "G1"}
+    assert turned["listed"].complaint.startswith("GPU n/1 belongs to job")
+
+
+def test_an_entry_without_a_match_gets_what_none_with_a_match_has() -> None:
+    known = given(gpus(), G0=pod("run"), G1=pod("run"))
+    free = entry("free")
+    found = claims(policy(free, entry(pods=GPT3)), known, {"free": ("G1", "G2")})
+    assert found["free"].uuids == {"G2"}
+    assert found["job"].uuids == {"G0", "G1"}
+
+
+def test_slurm_jobs_are_found_by_id_and_where_known_by_name() -> None:
+    known = given(gpus(), G0=slurm("7", "gpt3"), G1=slurm("7"), G2=slurm("8"))
+    by_id = entry("id", slurm=SlurmJobMatch(job_id="8"))
+    found = claims(policy(entry(slurm=SlurmJobMatch(job_name="gpt3")), by_id), known, {})
+    assert found["job"].uuids == {"G0", "G1"}  # a name told of one GPU is the whole job's
+    assert found["id"].uuids == {"G2"}
+    unknown = claims(policy(entry(slurm=SlurmJobMatch(job_name="bert"))), known, {})
+    assert unknown["job"].complaint == (
+        "no GPU is given to Slurm jobs named bert "
+        "(of 2 GPUs given by Slurm the agents know ids, not names)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        (gpus(), "(no agent knows of any owner by kubernetes)"),
+        (given(gpus(), G0=replace(pod("run"), labels={})), "the agents do not know labels"),
+        (given(gpus(), G0=pod("run", app="bert")), "in namespace train with app=gpt3"),
+    ],
+)
+def test_a_job_that_is_not_there_is_said_in_one_line(known: Gpus, line: str) -> None:
+    assert line in claims(policy(entry(pods=GPT3)), known, {})["job"].complaint
+
+
+# -- strangers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "owner", "line"),
+    [
+        ({}, None, ""),
+        ({}, Allocation("", "job", source="report"), ""),
+        ({}, Allocation("", "else", source="report"), "job else reports from it"),
+        ({}, Allocation("", "python", source="process"), ""),
+        ({}, slurm("8"), "it belongs to 8 (slurm), not to train/run"),
+        ({}, pod("some-pod", "some-pod"), ""),  # a pod's own name is not its job's
+        ({}, Allocation("", "shared", source="process"), "it has several owners"),
+        ({"pods": GPT3}, None, "its agent names no owner"),
+        ({"pods": GPT3}, pod("run"), ""),
+        ({"pods": GPT3}, pod("next"), "it belongs to train/next (kubernetes), not to train/run"),
+    ],
+)
+def test_who_is_a_stranger(how: Mapping[str, object], owner: Allocation | None, line: str) -> None:
+    running = Instance("kubernetes", "train", "run")
+    assert foreign(entry(**how), running, owner) == line
+
+
+# -- what the observer makes of it ---------------------------------------------------------
+
+
+class Watching:
+    """An observer and its clock."""
+
+    def __init__(self, job: JobPolicy, *others: JobPolicy) -> None:
+        self.policy = policy(job, *others)
+        self.observer = Observer(lag_s=1.0, stale_s=5.0)
+        self.now_s = 100.0
+        self.node = NodeView("n:1", "n", connected=True)
+
+    def look(self, known: Gpus, *seats: tuple[str, int], called: str = "job") -> Sighting:
+        self.now_s += 1.0
+        reports = tuple(
+            ArrivedReport(IterationReport(called, uuid, stage, int(self.now_s), 0.5), self.now_s)
+            for uuid, stage in seats
+        )
+        state = FleetState((self.node,), tuple(known.values()))
+        _, seen = self.observer.look(self.policy, state, reports, self.now_s, lambda *_: None)
+        return seen["job"]
+
+
+def test_the_gpus_follow_the_running_job() -> None:
+    watching = Watching(entry(pods=GPT3))
+    first = given(gpus(), G0=pod("a"), G1=pod("a"))
+    seen = watching.look(first, ("G0", 0), ("G1", 1), called="whatever")
+    assert seen.view.stages == (("G0",), ("G1",))
+    assert seen.view.running == Instance("kubernetes", "train", "a")
+    assert (seen.view.policy.mode, seen.view.complaint) == ("enforce", "")
+
+    gone = watching.look(gpus())
+    assert gone.view.stages == ()
+    assert "no GPU is given to" in gone.view.complaint
+
+    second = given(gpus(), G2=pod("b"), G3=pod("b"))
+    seen = watching.look(second, ("G2", 0), ("G3", 1))
+    assert seen.view.stages == (("G2",), ("G3",))
+    assert not seen.view.complaint
+
+
+def test_the_same_name_on_anothers_gpus_is_nobodys_business_here() -> None:
+    watching = Watching(entry(pods=GPT3))
+    known = given(gpus(), G0=pod("a"), G1=pod("a"), G2=pod("b", app="x"))
+    seen = watching.look(known, ("G0", 0), ("G1", 1), ("G2", 1))
+    assert seen.view.stages == (("G0",), ("G1",))
+    assert not seen.view.complaint
+    unowned = watching.look(known, ("G0", 0), ("G1", 1), ("G3", 1))
+    assert "G3 reports this job, but its agent does not say whose it is" in unowned.view.complaint
+
+
+def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> None:
+    known = gpus(2)
+    sick = {
+        "not controllable: MIG": replace(
+            known["G1"],
+            description=replace(known["G1"].description, controllable=False, reason="MIG"),
+        ),
+        "sees drift (external_writer)": replace(
+            known["G1"], snapshot=GpuSnapshot("G1", drift="external_writer")
+        ),
+        "stands back": replace(known["G1"], snapshot=GpuSnapshot("G1", stands_back_s=9.0)),
+        "job else reports from it": replace(
+            known["G1"], allocation=Allocation("G1", "else", source="report")
+        ),
+    }
+    for line, gpu in sick.items():
+        seen = Watching(entry()).look({**known, "G1": gpu}, ("G0", 0), ("G1", 1))
+        assert seen.view.reservation.startswith("GPU n/1: ")
+        assert line in seen.view.reservation
+        assert seen.view.policy.mode == "recommend"
+        assert not seen.view.complaint
+        advised = Watching(entry(mode="recommend"))
+        assert not advised.look({**known, "G1": gpu}, ("G0", 0), ("G1", 1)).view.reservation
+    for node, line in (
+        (NodeView("n:1", "n", connected=True, stopped="released"), "no commands: released"),
+        (NodeView("n:1", "n", connected=True, roles=("observe", "clear")), "only observe, clear"),
+    ):
+        watching = Watching(entry())
+        watching.node = node
+        assert line in watching.look(known, ("G0", 0), ("G1", 1)).view.reservation
+
+
+def test_gpus_of_two_jobs_do_not_make_one() -> None:
+    known = given(gpus(2), G0=slurm("7"), G1=slurm("8"))
+    seen = Watching(entry()).look(known, ("G0", 0), ("G1", 1))
+    assert seen.view.reservation == "GPU n/1: it belongs to 8 (slurm), not to 7"
+    one = given(gpus(2), G0=slurm("7"), G1=slurm("7"))
+    assert Watching(entry()).look(one, ("G0", 0), ("G1", 1)).view.policy.mode == "enforce"
+
+
+def test_an_owner_is_believed_for_a_while_after_its_agent_fell_silent() -> None:
+    watching = Watching(entry(pods=GPT3))
+    known = given(gpus(2), G0=pod("a"), G1=pod("a"))
+    for age_s, whole in ((OWNER_AGE_S_MAX - 1.0, True), (OWNER_AGE_S_MAX + 1.0, False)):
+        aged = {uuid: replace(gpu, age_s=age_s) for uuid, gpu in known.items()}
+        seen = watching.look(aged, ("G0", 0), ("G1", 1))
+        assert bool(seen.view.stages) is whole
+
+
+def test_a_job_that_ended_in_silence_leaves_its_gpus_to_the_next() -> None:
+    watching = Watching(entry("old"), entry())
+    watching.look(gpus(2), ("G0", 0), ("G1", 1), called="old")
+    watching.now_s += 60.0
+    watching.look(gpus(2), ("G0", 0), ("G1", 1))
+    assert watching.observer._roster.reporting("old") == set()
+    assert watching.observer._roster.reporting("job") == {"G0", "G1"}
