@@ -289,6 +289,7 @@ def measuring() -> Board:
     )
     young = replace(
         shown,
+        learnt=Learnt(),
         view=replace(shown.view, baseline=None, current=None),
         sentence=sentence,
         decision=undecided,
