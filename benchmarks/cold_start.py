@@ -10,7 +10,7 @@ worst window above the budget in points of the default iteration time, `in row` 
 in a row were over. `operation` noise is the spread of every operation, `iteration` that of
 whole iterations. Simulated throughout; `sweep` rows replay a public sweep (--data or
 JOULECUT_DATA: the folder with `perseus/stage_profile`), `odd` is a card that no formula here
-describes.
+describes, `job CARD` a job drawn anew for each seed on a card without measured stages.
 """
 
 import argparse
@@ -28,10 +28,12 @@ from joulecut_sim.skus import find
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE / "tests" / "worlds"))
+from cards import CardPlant  # noqa: E402
 from learning import Course, Outcome  # noqa: E402
 
 DATA = HERE.parent / "shared" / "data"
 SWEEPS = {"a100-sxm": "gpt3-175b+a100_sxm_bf16.csv", "a40": "gpt3-175b+a40_bf16.csv"}
+OTHERS = ("v100-pcie", "a30", "h100-sxm", "h200", "b200")
 SCALE = {"a100-sxm": 0.045, "a40": 0.018, "odd": 0.045}  # an iteration of 0.2 s on either
 
 Make = Callable[[float, int], Plant]
@@ -72,6 +74,12 @@ def plants(stages: int, microbatches: int, data: Path) -> Iterator[tuple[str, Ma
         return OddPlant(stages, microbatches, time_scale=SCALE["odd"], noise=noise, seed=seed)
 
     yield "odd", odd, None
+    for card in OTHERS:
+
+        def drawn(jitter: float, seed: int, card: str = card) -> Plant:
+            return CardPlant(card, stages, microbatches, noise=Noise(operation=jitter), seed=seed)
+
+        yield f"job {card}", drawn, None
 
 
 def line(name: str, level: str, noise: str, outcomes: list[Outcome], think_s: float) -> str:

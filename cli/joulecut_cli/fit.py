@@ -7,7 +7,9 @@ clocks can be held against what was measured there. Predicted, never measured.
 import csv
 import io
 import json
+import math
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ import numpy as np
 
 from joulecut_cli import figures
 from joulecut_controller.hardware import ClockOption
+from joulecut_controller.predict.calibrate import SCALE_MIN
 from joulecut_controller.predict.card import CARDS, Card, likely, recognised
 from joulecut_controller.predict.choice import choose
 from joulecut_controller.predict.estimator import Prediction
-from joulecut_controller.predict.evidence import Evidence, Work, of_profile
+from joulecut_controller.predict.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_controller.predict.forest import ForestCurve, fit_work
+from joulecut_controller.predict.smooth import TIME_LEFT
 from joulecut_controller.sources import profile as profiles
 from joulecut_controller.workload import Kind, Profile
 from joulecut_wire.command import FINE, Parser
@@ -32,6 +36,9 @@ NO_CARD = "none"
 UNUSED = "1"  # stands for every time and energy that is not probed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
 PROBES_MAX = 1000  # clock tables have some hundred entries
+TIME_NUMBERS = 2  # of a time curve below its cap
+NOISE_MAX = 0.01  # of a sweep's times; what is beyond is misfit, which bands know already
+SPARE_MIN = 4  # probes beyond what the form takes from them; fewer tell nothing of noise
 
 
 def run(argv: list[str]) -> int:
@@ -58,11 +65,12 @@ class Result:
     curves: dict[tuple[int, Kind], ForestCurve]
     card: Card | None
     others: int  # further sweeps that went in
+    scatter: float = 0.0  # half width (a logarithm) that noise of the probes adds to bands
 
     def predicted(self, key: tuple[int, Kind]) -> Prediction:
         clocks, curve = self.clocks[key], self.curves[key]
         at_mhz = np.asarray(clocks, dtype=np.float64)
-        low_s, high_s = curve.band_s(at_mhz, scatter=0.0)
+        low_s, high_s = curve.band_s(at_mhz, self.scatter)
         return Prediction(clocks, curve.time_s(at_mhz), curve.power_w(at_mhz), low_s, high_s)
 
 
@@ -194,7 +202,30 @@ def _fit(
         card = next(one for one in CARDS if one.name == named)
     fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *taught])
     curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
-    return Result(clocks, probes, curves, card, len(others))
+    return Result(clocks, probes, curves, card, len(others), _scatter(probed, curves))
+
+
+def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) -> float:
+    """Half width that noise of the probed times adds; 0 where the form's own misfit explains it.
+
+    Five clocks of one curve cannot tell noise from misfit, and a curve passes close by each
+    of them either way; what all curves together leave over below the power cap, more than
+    clean sweeps do, is noise. It is in what a band must hold and in the fitted numbers.
+    """
+    squares, spare, count = 0.0, 0, 0
+    for options, key in {options: key for key, options in probed.options.items()}.items():
+        physics, sweep = curves[key].physics, sweep_of(options)
+        free = sweep.clocks_mhz < physics.clock_cap_mhz  # held ones wander, and not by noise
+        if free.sum() <= TIME_NUMBERS:
+            continue
+        left = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))[free]
+        squares += float(left @ left)
+        spare += left.size - TIME_NUMBERS
+        count += left.size
+    if spare < SPARE_MIN:
+        return 0.0
+    noise = min(NOISE_MAX**2, max(0.0, squares / spare - TIME_LEFT**2))
+    return SCALE_MIN * math.sqrt(noise * (2.0 - spare / count))
 
 
 def _card(sweep: Profile, top_mhz: int, others: list[Card | None]) -> Card | None:

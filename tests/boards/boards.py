@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from joulecut_controller.board import Board, FrontierPoint, JobBoard
+from joulecut_controller.board import Board, FrontierPoint, JobBoard, Learnt
 from joulecut_controller.graph import build
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
@@ -216,6 +216,12 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         saved_measured_j=1_423_700.0 if enforced else 0.0,
         predict_error_time_ratio=0.0031,
         predict_error_power_ratio=0.0088,
+        learnt=Learnt(
+            "predicted by physics x forest, from the profile and 3120 samples of the running job "
+            "(times off by 0.24 % before they were learnt, the profile's by 0.31 %); not learnt as "
+            "told: 12 clock-not-reached",
+            refused=(("clock-not-reached", 12),),
+        ),
     )
 
 
@@ -283,6 +289,7 @@ def measuring() -> Board:
     )
     young = replace(
         shown,
+        learnt=Learnt(),
         view=replace(shown.view, baseline=None, current=None),
         sentence=sentence,
         decision=undecided,

@@ -21,7 +21,7 @@ from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Store
 from joulecut_controller.solve.problem import Solution
 from joulecut_controller.store import sqlite
-from joulecut_controller.store.database import DatabaseStore, Kept, open_store
+from joulecut_controller.store.database import LEARNT_MAX, DatabaseStore, Kept, open_store
 from joulecut_controller.store.schema import MIGRATIONS, migrate
 from joulecut_controller.view import Window
 from joulecut_wire.errors import BadInput, Unavailable
@@ -425,6 +425,7 @@ def test_the_first_version_had_no_notebooks_and_gets_them(tmp_path: Path) -> Non
     open_store(f"sqlite:///{file}").close()
     with sqlite3.connect(file) as raw:
         raw.execute("drop table notebook")
+        raw.execute("drop table learnt")
         raw.execute("update joulecut_schema set version = 1")
     store = open_store(f"sqlite:///{file}")
     assert store.notebook("a") == ""
@@ -432,6 +433,36 @@ def test_the_first_version_had_no_notebooks_and_gets_them(tmp_path: Path) -> Non
     store.keep_notebook("a", "second")
     store.keep_notebook("b", "other")
     assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
+    store.close()
+
+
+def test_the_second_version_had_nowhere_to_keep_what_was_learnt(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = open_store(f"sqlite:///{file}")
+    store.keep_notebook("a", "kept")
+    store.close()
+    with sqlite3.connect(file) as raw:
+        raw.execute("drop table learnt")
+        raw.execute("update joulecut_schema set version = 2")
+    raw.close()
+    store = open_store(f"sqlite:///{file}")
+    assert store.notebook("a") == "kept"
+    assert store.learnt("predictors") == ""
+    store.keep_learnt("predictors", "first")
+    store.keep_learnt("predictors", "second")
+    store.close()
+    store = open_store(f"sqlite:///{file}")
+    assert store.learnt("predictors") == "second"
+    assert store.learnt("others") == ""
+    store.close()
+
+
+def test_what_was_learnt_is_bounded_and_what_was_kept_before_stays(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    store.keep_learnt("predictors", "x" * LEARNT_MAX)
+    with pytest.raises(ValueError, match="are kept at most"):
+        store.keep_learnt("predictors", "x" * (LEARNT_MAX + 1))
+    assert len(store.learnt("predictors")) == LEARNT_MAX
     store.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from golden_text import same_as_golden
 
 from joulecut_cli import explain, status
-from joulecut_controller.board import Board
+from joulecut_controller.board import Board, Learnt
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.web.render import board_json, event_with_detail_json
 
@@ -42,6 +42,7 @@ def unprofiled() -> Board:
         frontier=(),
         predict_error_time_ratio=None,
         predict_error_power_ratio=None,
+        learnt=Learnt(),
     )
     return replace(whole, jobs=(bare,), events=boards.EVENTS[-2:])
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from cards import CardPlant
 from learning import Course
 from unprofiled import UnprofiledWorld
 from worlds import Controller
@@ -14,6 +15,7 @@ from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.odd_card import OddPlant
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.possible import search
+from joulecut_sim.skus import find
 
 BUDGET = 0.05
 WINDOW = 50
@@ -98,6 +100,42 @@ def test_a_restart_in_the_middle_of_learning_loses_nothing(store: DatabaseStore)
     assert sum(world.clocks_mhz().values()) < 4 * world.sku.clock_max_mhz - 200, (
         "what was learnt is used at once, not step by step"
     )
+
+
+@pytest.mark.parametrize(
+    ("card", "stages", "budget", "detailed"),
+    [
+        ("h100-sxm", 4, 0.05, False),
+        ("b200", 3, 0.1, True),
+        ("v100-pcie", 2, 0.02, False),
+        ("a30", 1, 0.05, False),
+    ],
+)
+def test_other_cards_and_jobs_are_learnt_within_the_budget(
+    card: str, stages: int, budget: float, detailed: bool
+) -> None:
+    def other(jitter: float, seed: int) -> Plant:
+        return CardPlant(card, stages, 12, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(other, jitter=0.01, seed=6, budget=budget, detailed=detailed)
+    course.run()
+    outcome = course.outcome()
+    assert outcome.share >= 0.85, outcome
+    assert outcome.over_points <= 0.5
+    assert outcome.over_in_row <= 1
+
+
+def test_at_the_rate_alone_jitter_hides_neither_slack_nor_lateness() -> None:
+    def noisy(jitter: float, seed: int) -> Plant:
+        skus = [find("a40", "card")] * 4
+        return Plant(skus, 24, time_scale=0.018, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(noisy, jitter=0.04, seed=3, budget=BUDGET, detailed=False)
+    course.run()
+    outcome = course.outcome()
+    assert outcome.share >= 0.93, outcome
+    assert outcome.over_points <= 0.5
+    assert outcome.over_in_row <= 1
 
 
 def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:

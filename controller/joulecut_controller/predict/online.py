@@ -69,6 +69,7 @@ class OnlineEstimator:
         self._new_clock = False
         self._taken = Snapshot()
         self._fitted = Fitted()
+        self._fitted_to: frozenset[Cell] = frozenset()
         self._expected: dict[tuple[str, int, str, int], _Expected] = {}
         self._grids: OrderedDict[tuple[Work, tuple[int, ...]], Grid] = OrderedDict()
 
@@ -182,6 +183,7 @@ class OnlineEstimator:
         for workload in self._outdated(taken):
             curves = {work: curve for work, curve in curves.items() if work.workload != workload}
         self._taken, self._fitted = taken, replace(fitted, curves=curves)
+        self._fitted_to = frozenset(cell for cell, _ in taken.cells)
         self._grids.clear()
         self._expected.clear()
         self._watch.refitted(self._profiles)
@@ -299,6 +301,7 @@ class OnlineEstimator:
             profiles={name: p for name, p in same.items() if name not in outdated},
         )
         kept = {(str(w), int(s), str(k)) for w, s, k in state["curves"]}
+        self._fitted_to = frozenset(cell for cell, _ in self._taken.cells)
         fitted = refit(self._taken)
         curves = {w: c for w, c in fitted.curves.items() if (w.workload, w.stage, w.kind) in kept}
         self._fitted = replace(fitted, curves=curves)
@@ -456,6 +459,8 @@ class OnlineEstimator:
         expected = self._expect(cell)
         if expected is None:
             return False
+        if cell.workload in self._profiles and cell not in self._fitted_to:
+            return False  # a profile that is off there is corrected by the next fit
         error = math.log(reading.time_s) - expected.time
         error -= self._biases.get(cell.workload, cell.uuid).time.mean
         return self._watch.saw(

@@ -23,9 +23,9 @@ from joulecut_controller.workload import Kind, Profile
 SCATTER_PRIOR = 0.01  # of one reading, before two of a cell tell it
 SCATTER_WEIGHT = 4.0  # readings that the prior counts for
 POWER_GUESSED = 1e-6  # weight of a power that nobody measured
-# A sweep is measured with care, but elsewhere and once: as one cell of running work that was
-# seen for long, and never surer than neighbouring clocks of a sweep agree (0.2-0.4 %).
-PROFILE_WEIGHT = 20.0
+# A sweep was measured elsewhere and once: where running work was seen it counts as one sample
+# more, and it is never surer than neighbouring clocks of a sweep agree (0.2-0.4 %).
+PROFILE_WEIGHT = 1.0
 PROFILE_NOISE = 0.003
 PROFILED = "profile"  # stands where a GPU's name does; no UUID looks like it
 WORKS_MAX = 64  # curves per fit: 16 stages of two jobs; the latest seen
@@ -155,10 +155,10 @@ def _evidence(
     card: Card | None = None
     for model in sorted(set(drawn.values())):
         card = card or named(model)
-    times = _aligned([(p.uuid, p.clock_mhz, p.time, p.weight) for p in own])
     at_clock: dict[int, list[_Point]] = {}
     for point in own:
         at_clock.setdefault(point.clock_mhz, []).append(point)
+    times = _times(own, at_clock)
     powers = _powers(work, points)
     if powers is None:
         return None
@@ -186,6 +186,29 @@ def _evidence(
         temperature_c=float(np.mean(warm)) if warm else 0.0,
         noise=noise,
     )
+
+
+def _times(own: Sequence[_Point], at_clock: Mapping[int, Sequence[_Point]]) -> dict[int, float]:
+    """Logarithm of time by clock: as seen, and between and beyond as the sweep says, corrected.
+
+    Where a sweep is off it is off at all clocks nearby; so its values move with what running
+    work showed at the clocks next to them.
+    """
+    times = _aligned([(p.uuid, p.clock_mhz, p.time, p.weight) for p in own])
+    swept = {p.clock_mhz: p.time for p in own if p.uuid == PROFILED}
+    ran = []
+    for clock in times.keys() & swept.keys():
+        seen = [point for point in at_clock[clock] if point.uuid != PROFILED]
+        if seen and _noise(seen) <= PROFILE_NOISE:
+            ran.append(clock)
+    if len(ran) < 2:
+        return times  # one clock is a level, which biases follow, and no shape
+    ran.sort()
+    off = [times[clock] - swept[clock] for clock in ran]
+    for clock, time in swept.items():
+        if all(point.uuid == PROFILED for point in at_clock[clock]):
+            times[clock] = time + float(np.interp(clock, ran, off))
+    return times
 
 
 def _noise(points: Sequence[_Point]) -> float:

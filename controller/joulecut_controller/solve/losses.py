@@ -17,18 +17,18 @@ from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.waves import Floats, Ints
 
 # Of what options cost apart, mean over rows that have a choice: what loses more counts as so
-# much, whatever it does to its sides. On public profiles half of it finds as much.
-CAP = 0.3
+# much, whatever it does to its sides. Two bad choices that do not fit may cost half of it each.
+CAP = 0.6
 EDGE = 1e-9  # of a cell: durations so near an edge count on both sides
 
 
 class Tables(NamedTuple):
     """Least losses in joules: cell k of table i is [(base[i] + k) h, (base[i] + k + 1) h) for
-    k < count[i]; `beyond[i]` is after the last, infinite loss before the first."""
+    k < counts[i]; `beyond[i]` is after the last, infinite loss before the first."""
 
     base: Ints
     value: Floats
-    count: Ints
+    counts: Ints
     beyond: Floats
 
 
@@ -115,7 +115,7 @@ class Losses:
         spans = menus.sum[menus.pairs_at[1:] - 1][rows.kind] - starts
         base = np.floor(starts / cell_s - EDGE).astype(np.int64)
         count = (spans / cell_s).astype(np.int64) + 2
-        with np.errstate(divide="ignore"):  # nothing flows: waits are free, no cells for them
+        with np.errstate(all="ignore"):  # nothing flows: waits are free, no cells for them
             waits = np.where(wait_w > 0.0, cap_j / (wait_w * cell_s), 0.0)
         count += np.where(wait_w > 0.0, np.minimum(waits, count - 1).astype(np.int64) + 1, 0)
         value = np.full((len(base), int(count.max())), np.inf)

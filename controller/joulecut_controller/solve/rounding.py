@@ -41,7 +41,7 @@ GAP_SMALL = 9.5e-4  # of the bound: what is promised for long pipelines; less is
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
-MOVES_ONCE = 1_000_000  # half a second; fewer cool too quickly
+MOVES_ONCE = 1_200_000  # half a second; fewer cool too quickly
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
 

@@ -38,7 +38,7 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
 CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
-WORK, GROWTH = 3e8, 6.0  # cells met by cells: 0.1-0.3 s; so much more where cells are halved
+WORK = 3e8  # cells met by cells: 0.1-0.3 s
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
 ASKS = 40  # prices tried for each choice of parts; three times as many prove a fiftieth more
@@ -61,7 +61,7 @@ class _Part:
 
     def __init__(self, losses: Losses, shape: _Strip | Ladder) -> None:
         self.rows = frozenset(shape.rows)
-        self._losses, self._ladder = losses, isinstance(shape, Ladder)
+        self._losses, self.ladder = losses, isinstance(shape, Ladder)
         if isinstance(shape, Ladder):
             spine = [rows for step in shape.steps for rows in step[:4]]
             sides = [rows for step in shape.steps for rows in step[4:]]
@@ -75,7 +75,7 @@ class _Part:
         tables = self._losses.tables(self._tables, price_w, cell_s, share)
         base, value, count, beyond = tables
         k = self._spines
-        if self._ladder:
+        if self.ladder:
             n = int(count[:k].max())
             return walked(base, value, count, beyond, k // 4, n)
         work = float(np.sum(count[: k - 1] * count[1:k]))
@@ -234,6 +234,7 @@ class _Asked:
         self._network, self._mean_s, self._parts = strips.network, strips.mean_s, parts
         self._price_w, self._deadline_s = time_price_w, deadline_s
         self._work = 0.0  # cells met by cells for the last value
+        self._growth = 8.0 if any(part.ladder for part in parts) else 4.0  # cells halved
 
     def value_j(self, link_w: Floats, cells: float, share: float = 1.0) -> float:
         price_w, gain_j, self._work = through(self._network, link_w), 0.0, 0.0
@@ -250,7 +251,7 @@ class _Asked:
         while self._work * ASKS > WORK and cells > CELLS_LEAST:
             cells /= 2
             self.value_j(link_w, cells)
-        while GROWTH * self._work * ASKS < WORK and cells < CELLS_CLIMB_MAX:
+        while self._growth * self._work * ASKS < WORK and cells < CELLS_CLIMB_MAX:
             cells *= 2
             self.value_j(link_w, cells)
         return cells
@@ -261,12 +262,12 @@ class _Asked:
         last_j = best_j
         plain_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
         while cells < CELLS_MAX:
-            while GROWTH * self._work > WORK and share > SHARE_LEAST:
+            while self._growth * self._work > WORK and share > SHARE_LEAST:
                 lower_j = self.value_j(link_w, cells, share / 2)
                 if lower_j - plain_j < SHARE_WORTH * (last_j - plain_j):
                     return best_j
                 share /= 2
-            if GROWTH * self._work > WORK:
+            if self._growth * self._work > WORK:
                 break
             cells *= 2
             last_j = self.value_j(link_w, cells, share)

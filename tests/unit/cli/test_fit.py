@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,25 @@ def test_other_work_on_the_card_helps_where_probes_are_few(
         )
     assert errors["taught"] < 0.025
     assert errors["taught"] < errors["alone"]
+
+
+def test_bands_of_a_noisy_sweep_hold_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    luck = np.random.default_rng(11)
+    free = {kind: replace(curve, clock_cap_mhz=float("inf")) for kind, curve in CURVES.items()}
+    held = []
+    for sweep in range(4):
+        rows = [
+            (stage, kind, clock, time_s * float(np.exp(luck.normal(0.0, 0.01))), energy_j)
+            for stage, kind, clock, time_s, energy_j in _rows(stages=4, curves=free)
+        ]
+        time_s = {row[:3]: row[3] for row in rows}
+        path = _write(tmp_path / f"{sweep}.csv", rows)
+        for row in _json(capsys, path, "--probes", PROBES)["rows"]:
+            true_s = time_s[row["stage"], row["instruction"], row["clock_mhz"]]
+            held.append(row["time_low_s"] <= true_s <= row["time_high_s"])
+    assert np.mean(held) >= 0.8
 
 
 def test_also_may_be_given_often_or_with_many(

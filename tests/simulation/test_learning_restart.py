@@ -1,0 +1,189 @@
+"""What the predictors learnt survives a controller: stopped, killed, or met by a newer file."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import Controller, World
+
+from joulecut_controller.board import Learnt
+from joulecut_controller.predict.adaptive import AdaptiveEstimator
+from joulecut_controller.predict.estimator import Prediction, Subject
+from joulecut_controller.reconcile.learning import KEEP_S, NAME, packed, unpacked
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.workload import KINDS
+from joulecut_sim.plant import Noise
+
+PASSES = 400  # more than enough; a fit ends in some hundredths of a second, passes wait for none
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+def _asked(world: World, learner: AdaptiveEstimator) -> list[Prediction]:
+    found = [
+        learner.predict(Subject(world.job, uuid, stage, kind), world.sku.clocks_mhz)
+        for stage, uuid in enumerate(world.uuids)
+        for kind in KINDS
+    ]
+    assert all(one is not None for one in found)
+    return [one for one in found if one is not None]
+
+
+def _bytes(predictions: list[Prediction]) -> list[bytes]:
+    return [
+        array.tobytes()
+        for one in predictions
+        for array in (one.time_s, one.power_w, one.time_low_s, one.time_high_s)
+    ]
+
+
+def _learning(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveEstimator]:
+    """A controller in the middle of learning, with the online model in force."""
+    learner = AdaptiveEstimator({})
+    controller = Controller(world, store, world.policy(), learner=learner)
+    controller.run(PASSES, until=lambda: learner.lesson(world.job).leads)
+    assert learner.lesson(world.job).leads
+    controller.run(7)
+    return controller, learner
+
+
+def _anew(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveEstimator]:
+    """The next controller, which has taken back what there is, and seen nothing yet."""
+    learner = AdaptiveEstimator({})
+    controller = Controller(world, store, world.policy("recommend"), learner=learner)
+    world.running = False
+    world.take_reports()
+    controller.run(1)
+    return controller, learner
+
+
+def test_a_controller_stopped_while_learning_goes_on_where_it_was(store: DatabaseStore) -> None:
+    world = World(noise=Noise(operation=0.02))
+    first, before = _learning(world, store)
+    first.stop()
+    second, after = _anew(world, store)
+    assert _bytes(_asked(world, after)) == _bytes(_asked(world, before))
+    assert after.lesson(world.job) == before.lesson(world.job)
+    world.running = True
+    counted = after.lesson(world.job).taken
+    second.run(40)
+    assert after.lesson(world.job).taken > counted
+    assert not second.events("learn")
+
+
+def test_a_controller_that_was_killed_loses_no_more_than_the_last_moments(
+    store: DatabaseStore,
+) -> None:
+    """Nobody says good-bye: what the store holds is at most `KEEP_S` old."""
+    world = World()
+    first, before = _learning(world, store)
+    kept = before.state()
+    taken = before.lesson(world.job).taken
+    first.run(int(KEEP_S) + 1)
+    _, after = _anew(world, store)
+    assert taken < after.lesson(world.job).taken <= before.lesson(world.job).taken
+    assert after.state()["contest"] != kept["contest"]
+
+
+def _version(content: str) -> str:
+    return packed({**unpacked(content), "version": 99})
+
+
+def _nonsense(content: str) -> str:
+    state = unpacked(content)
+    return packed({**state, "online": {**state["online"], "window": [["not", "a", "cell"]]}})
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "damaged"),
+        (lambda text: "not packed at all", "damaged"),
+        (lambda text: packed({})[:-4], "damaged"),
+        (_version, "version 99, not 1"),
+        (_nonsense, "not the state of an estimator"),
+    ],
+    ids=["cut", "text", "short", "newer", "nonsense"],
+)
+def test_what_cannot_be_read_is_said_in_one_line_and_learning_begins_anew(
+    store: DatabaseStore, damage: object, said: str
+) -> None:
+    assert callable(damage)
+    world = World()
+    first, _ = _learning(world, store)
+    first.stop()
+    store.keep_learnt(NAME, damage(store.learnt(NAME)))
+    second, after = _anew(world, store)
+    (line,) = second.events("learn")
+    assert "starting anew" in line
+    assert said in line
+    assert "\n" not in line
+    assert after.lesson(world.job).taken == 0
+    fresh = AdaptiveEstimator({world.job: world.profile()})
+    assert _bytes(_asked(world, after)) == _bytes(_asked(world, fresh))
+
+
+def test_another_profile_begins_anew(store: DatabaseStore) -> None:
+    world = World()
+    first, _ = _learning(world, store)
+    first.stop()
+    learner = AdaptiveEstimator({})
+    policy = world.policy("recommend", profile=world.profile(lowest_mhz=900))
+    second = Controller(world, store, policy, learner=learner)
+    world.running = False
+    world.take_reports()
+    second.run(1)
+    assert learner.lesson(world.job).taken == 0
+    assert not learner.lesson(world.job).leads
+    fresh = AdaptiveEstimator({world.job: world.profile(lowest_mhz=900)})
+    assert _bytes(_asked(world, learner)) == _bytes(_asked(world, fresh))
+
+
+def test_a_fit_is_put_in_force_in_a_later_pass_and_passes_do_not_wait(
+    store: DatabaseStore,
+) -> None:
+    world = World()
+    learner = AdaptiveEstimator({})
+    controller = Controller(world, store, world.policy("recommend"), learner=learner)
+    controller.run(1)
+    assert controller.boards[-1].sentence
+    assert controller.job.learnt == Learnt(
+        "predicted from the profile; nothing learnt from the running job yet"
+    )
+    controller.run(PASSES, until=lambda: learner.lesson(world.job).leads)
+    controller.run(1)
+    assert controller.job.learnt.text.startswith("predicted by physics x forest")
+
+
+def test_a_gpu_that_is_no_longer_described_is_shown_and_written_down_once(
+    store: DatabaseStore,
+) -> None:
+    """Operations take longer in every second pass: no bias can follow that."""
+    world = World()
+    controller, _ = _learning(world, store)
+    for cycle in range(80):
+        world.slow_ratio = 1.12 if cycle % 2 else 1.0
+        controller.run(1)
+        if controller.job.learnt.drifting:
+            break
+    assert any(
+        "the model no longer describes GPU-" in one for one in controller.job.learnt.drifting
+    )
+    noted = controller.events("learn")
+    assert noted
+    assert len(noted) == len(set(noted))
+
+
+def test_the_state_is_small_and_reads_back_to_the_same_text(store: DatabaseStore) -> None:
+    world = World()
+    controller, learner = _learning(world, store)
+    controller.stop()
+    text = packed(learner.state())
+    assert len(text) < 100_000
+    assert packed(json.loads(json.dumps(unpacked(text)))) == text
