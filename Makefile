@@ -51,6 +51,7 @@ check: setup-dev
 	@$(BIN)/lint-imports --no-cache
 	@cd protos && ../$(BIN)/buf lint
 	@tools/proto --check
+	@$(BIN)/python tools/dashboards --check
 
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
@@ -61,6 +62,7 @@ golden: setup-dev
 
 docs: setup-dev
 	@$(BIN)/python tools/metrics-doc
+	@$(BIN)/python tools/dashboards
 
 proto: setup-dev
 	@tools/proto
