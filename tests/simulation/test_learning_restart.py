@@ -161,25 +161,6 @@ def test_a_fit_is_put_in_force_in_a_later_pass_and_passes_do_not_wait(
     assert controller.job.learnt.text.startswith("predicted by physics x forest")
 
 
-def test_a_gpu_that_is_no_longer_described_is_shown_and_written_down_once(
-    store: DatabaseStore,
-) -> None:
-    """Operations take longer in every second pass: no bias can follow that."""
-    world = World()
-    controller, _ = _learning(world, store)
-    for cycle in range(80):
-        world.slow_ratio = 1.12 if cycle % 2 else 1.0
-        controller.run(1)
-        if controller.job.learnt.drifting:
-            break
-    assert any(
-        "the model no longer describes GPU-" in one for one in controller.job.learnt.drifting
-    )
-    noted = controller.events("learn")
-    assert noted
-    assert len(noted) == len(set(noted))
-
-
 def test_the_state_is_small_and_reads_back_to_the_same_text(store: DatabaseStore) -> None:
     world = World()
     controller, learner = _learning(world, store)

@@ -1,6 +1,7 @@
 """The profile at once, physics and forest once proven, and never a model that is worse."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,10 @@ from joulecut_controller.predict.contest import COMPARED_MIN, Contest
 from joulecut_controller.predict.estimator import CAP_REASONS, Estimator, Sample, Subject
 from joulecut_controller.predict.pooled import PROFILED, refit
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.learning import Learning
+from joulecut_controller.reconcile.studies import Studies
+from joulecut_controller.store.database import open_store
 from joulecut_controller.workload import Kind, Profile
 
 CLOCKS = tuple(range(855, 1411, 15))
@@ -250,6 +255,36 @@ def test_the_profile_is_evidence_of_one_gpu_and_no_more() -> None:
     assert PROFILED not in taken.cards
     curves = refit(taken).curves
     assert {(work.stage, work.kind) for work in curves} == {(s, k) for s in (0, 1) for k in KINDS}
+
+
+def test_a_gpu_that_its_model_no_longer_describes_is_shown_and_written_down_once(
+    tmp_path: Path,
+) -> None:
+    """Every second look is 12 % slower: no bias follows that, and the band is widened."""
+    estimator, job = AdaptiveEstimator({"gpt": profile()}), Job()
+    fit(estimator)
+    for _ in range(6):
+        estimator.learn(job.samples(1410))
+    fit(estimator)
+    assert estimator.lesson("gpt").drifts == ()
+    before = estimator.band(Subject("gpt", "GPU-a", 0, "forward"))
+    for i in range(8):
+        estimator.learn(job.samples(1410, factor=1.12 if i % 2 else 1.0))
+    drifts = estimator.lesson("gpt").drifts
+    assert {drift.uuid for drift in drifts} == set(UUIDS)
+    after = estimator.band(Subject("gpt", "GPU-a", 0, "forward"))
+    assert before is not None
+    assert after is not None
+    assert after.time > before.time
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    learning = Learning(estimator, store, Audit(store, lambda: 1.8e9), Studies())
+    for _ in range(3):
+        learning.see_drift({"gpt": learning.learnt("gpt")})
+    noted = [event.text for event in store.events() if event.kind == "learn"]
+    store.close()
+    assert len(noted) == len(UUIDS)
+    assert all("the model no longer describes GPU-" in text for text in noted)
+    assert all("band widened, measuring again" in text for text in noted)
 
 
 # -- the contest -----------------------------------------------------------------------------
