@@ -190,6 +190,8 @@ def _tell_gpu(table: Table, gpu: GpuSnapshot, about: GpuDescription) -> None:
             table.add(names.GPU_CLOCK, clock_mhz * HZ_PER_MHZ, uuid, domain)
     for reason in gpu.event_reasons:
         table.add(names.GPU_CLOCK_EVENT, 1, uuid, reason)
+    for profile in gpu.power_profiles:
+        table.add(names.GPU_POWER_PROFILE, 1, uuid, profile)
     table.add(names.GPU_UTILIZATION, gpu.utilization_gpu_ratio, uuid, "gpu")
     table.add(names.GPU_UTILIZATION, gpu.utilization_memory_ratio, uuid, "memory")
     table.add(names.GPU_TEMPERATURE, gpu.temperature_celsius, uuid, "gpu")

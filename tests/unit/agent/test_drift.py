@@ -177,6 +177,8 @@ def test_a_lock_from_before_us_is_seen_under_load_only() -> None:
             "power_cap",
         ),
         (replace(BUSY, clock_sm_mhz=345, utilization_gpu_ratio=0.0), ORDER, ""),
+        (replace(BUSY, clock_sm_mhz=700, power_profiles=("max_q",)), ORDER, "power_profile"),
+        (replace(BUSY, power_profiles=("max_q",)), ORDER, ""),  # as fast as asked
     ],
 )
 def test_slow_for_other_reasons(gpu: GpuSnapshot, order: Order, reason: str) -> None:
@@ -219,3 +221,16 @@ def test_an_order_is_what_a_lease_holds() -> None:
     order = drift.order_of(lease, TOP_MHZ, since_s=3.0, fresh=False)
     assert order == Order(TOP_MHZ, 1200, 500.0, 3.0)
     assert drift.order_of(None, TOP_MHZ, since_s=3.0, fresh=True) == Order(TOP_MHZ, fresh=True)
+
+
+def test_a_power_profile_is_nobody_that_writes() -> None:
+    order = Order(TOP_MHZ, 1200, power_limit_w=300.0)
+    under = replace(BUSY, clock_sm_mhz=900, power_limit_enforced_w=250.0)
+    assert _after([under] * 9, order) != ""
+    told = replace(under, power_profiles=("max_q",))
+    assert _after([told] * 9, order) == ""
+    assert _after([told] * 9, ORDER, _seen_in_force()) == ""
+    fresh, memory = Order(TOP_MHZ, fresh=True), Memory()
+    for n in range(9):
+        memory, _ = drift.look(memory, told, fresh, LATER_S + n)
+    assert memory.site_mhz == 0
