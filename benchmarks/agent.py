@@ -1,6 +1,7 @@
 """What the agent's processes cost a node of 8 GPUs, and how fast they are; medians and tails.
 
     python benchmarks/agent.py [--samples 1000000] [--seconds 20] [--device nvml|simulated]
+                               [--alone]
 
 `nvml` is the unmodified nvidia-ml-py over tests/fake_nvml (gcc builds it); the fake's own
 physics is inside the figures. The million samples are taken as fast as the agent can, one
@@ -244,10 +245,17 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--device", choices=("nvml", "simulated"), default="nvml")
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="everything at real-time priority (needs root): what other load costs is left out",
+    )
     args = parser.parse_args()
+    if args.alone:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # children inherit it
     print(f"{hardware()}; Python {platform.python_version()}; commit {commit()}")
-    began = os.getloadavg()
-    print(f"{GPUS} GPUs, device {args.device}; load of the machine {began[0]:.1f}")
+    began, how = os.getloadavg(), "; at real-time priority" if args.alone else ""
+    print(f"{GPUS} GPUs, device {args.device}; load of the machine {began[0]:.1f}{how}")
     with tempfile.TemporaryDirectory(prefix="jc") as folder:
         fake = None
         if args.device == "nvml":
@@ -281,8 +289,9 @@ def main() -> int:
                 disk(node.state_dir, 200)
                 orders(node, fake, 500)
             tempfile.tempdir = None
-        with make() as node:
-            memory_after(node, args.samples)
+        if args.samples:
+            with make() as node:
+                memory_after(node, args.samples)
     print(f"load of the machine at the end {os.getloadavg()[0]:.1f}")
     return 0
 

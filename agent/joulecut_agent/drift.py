@@ -185,11 +185,14 @@ def _suspect(seen: Memory, gpu: GpuSnapshot, order: Order) -> str:
 
 def _site(seen: Memory, gpu: GpuSnapshot, order: Order) -> Memory:
     """Looks for a lock that stood here before our first write."""
-    if not order.fresh or not _busy(gpu) or gpu.clock_sm_mhz is None:
+    if not (order.fresh or seen.site_mhz) or not _busy(gpu) or gpu.clock_sm_mhz is None:
         return seen
     highest_mhz = order.default_mhz * (1.0 - BELOW_SLACK_RATIO)
-    if gpu.clock_sm_mhz >= highest_mhz or _explained(gpu):
+    # Whatever was written since: a GPU that runs free is under nobody's lock.
+    if gpu.clock_sm_mhz >= highest_mhz or (order.fresh and _explained(gpu)):
         return replace(seen, site_mhz=0, site_ticks=0) if seen.site_ticks else seen
+    if not order.fresh:
+        return seen
     ticks = min(seen.site_ticks + 1, TICKS)
     return replace(seen, site_ticks=ticks, site_mhz=gpu.clock_sm_mhz if ticks >= TICKS else 0)
 

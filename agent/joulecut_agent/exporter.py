@@ -24,7 +24,7 @@ from joulecut_agent.keeper_client import KeeperClient, Status
 from joulecut_agent.latency import SetLatency
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.sampler import Picture, Sampler
-from joulecut_agent.state import CAUSES
+from joulecut_agent.state import CAUSES, STUCK
 from joulecut_agent.tally import BUCKETS_S, Tally
 from joulecut_agent.window import Window
 from joulecut_wire import metrics as names
@@ -209,6 +209,8 @@ def _tell_trouble(table: Table, gpu: GpuSnapshot) -> None:
 def _tell_control(table: Table, status: Status) -> None:
     now_s, unix_s = time.monotonic(), time.time()
     for uuid, slot in status.slots.items():
+        if slot.reason.startswith(STUCK):
+            table.add(names.GPU_STUCK, 1, uuid)
         lease = status.lease(uuid, now_s)
         if lease is not None:
             if lease.clock_min_mhz:

@@ -273,13 +273,14 @@ class Keeper:
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
         """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
-        known = self._clocks_mhz
-        fresh = uuid not in known and len(known) < wire.GPUS_MAX
+        fresh = uuid not in self._clocks_mhz and len(self._clocks_mhz) < wire.GPUS_MAX
         if fresh and (clocks_mhz := self._writer.clocks_mhz(uuid)):
-            known[uuid] = clocks_mhz
-        return known.get(uuid, ())
+            self._clocks_mhz[uuid] = clocks_mhz
+        return self._clocks_mhz.get(uuid, ())
 
     def _barred(self, uuid: str) -> str:
+        if (owed := self.state.gpu(uuid).owed) and owed.failures:
+            return f"{leases.STUCK}: its restore ({owed.cause}) is owed: {owed.failures} failures"
         if reason := self.trouble or self.stopped() or self._writer.uncontrollable(uuid):
             return reason
         return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"

@@ -168,7 +168,8 @@ class Oversight:
         known = self._gpus[gpu.uuid]
         lease = status.lease(gpu.uuid, now_s)
         slot = status.slots.get(gpu.uuid)
-        known.fresh = known.fresh and lease is None and not (slot and any(slot.restores))
+        ours = slot is not None and (any(slot.restores) or slot.reason.startswith(leases.STUCK))
+        known.fresh = known.fresh and lease is None and not ours
         knobs = (lease.clock_max_mhz, lease.power_limit_w) if lease else (0, None)
         if knobs != known.knobs:
             known.knobs, known.since_s = knobs, time.monotonic()

@@ -14,6 +14,7 @@ from zlib import crc32
 APPLY, RENEW, CLEAR, STATUS, RELEASE, RESUME, YIELD, END = range(1, 9)
 _ENDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released"
 CAUSES = (*_ENDS.split(), "stopped")
+STUCK = "stuck_locked"  # what it was set to stands, without a lease, until it can be restored
 RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs a person
 
 
@@ -30,7 +31,8 @@ class Command:
     Epoch 0 in CLEAR is the node's own word. YIELD ends leases of that generation (0: of any)
     without a write: somebody else has set these GPUs; but the knobs that it names are still
     ours, and are restored. CLEAR with a ttl restores what it names though no lease is left, if
-    there ever was one: a lock that was yielded, and shows again. END restores GPUs whether held or not.
+    there ever was one: a lock that was yielded, and shows again. END restores GPUs whether held
+    or not.
     """
 
     op: int
@@ -168,8 +170,7 @@ def _end(
 
 def _written(state: State, event: Written, now_s: float) -> State:
     gpu = state.gpu(event.uuid)
-    owed = gpu.owed
-    if owed:
+    if owed := gpu.owed:
         wait_s = min(RETRY_S * 2.0 ** min(owed.failures, 16), RETRY_S_MAX)
         owed = None if event.done else Owed(owed.cause, owed.failures + 1, now_s + wait_s)
     return state.having({event.uuid: replace(gpu, owed=owed)})
@@ -243,8 +244,7 @@ def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> 
         reason = f"epoch {event.epoch} is older than {state.epoch_seen}"
         return state, tuple(Answer(uuid, False, reason) for uuid in answers or ("",))
     over = [u for u, answer in answers.items() if answer.accepted]
-    ever = {u for u in over if event.ttl_s and state.gpu(u).last}
-    over = [u for u in over if state.gpu(u).lease or state.gpu(u).owed or u in ever]
+    over = [u for u in over if (g := state.gpu(u)).lease or g.owed or (event.ttl_s and g.last)]
     return _end(state.having({}, event.epoch), over, event.cause, now_s), tuple(answers.values())
 
 

@@ -198,7 +198,9 @@ class Disk:
         if fd <= 2:
             return len(raw)  # log lines
         if self.full:
-            self.real_write(fd, raw[: self.rng.randrange(len(raw))])
+            took = self.real_write(fd, raw[: self.rng.randrange(len(raw))])
+            if self.rng.random() < 0.5:
+                return took  # the kernel tells so at first
             raise OSError(errno.ENOSPC, "No space left on device")
         torn = self.rng.randrange(len(raw))  # where a kill in its middle would cut it
         if self.life.touches_left == 1 and self.life.after:

@@ -306,6 +306,8 @@ def test_a_taken_address_is_one_line(node: RunningAgent) -> None:
             assert second.process.wait(timeout=PATIENCE_S) == 1
             [line] = [line for line in second.log.splitlines() if "listen" in line]
             assert node.ready[which] in line
+            words = ("agent: ", "keeper: ", "joulecut-agent: ")
+            assert all(line.startswith(words) for line in second.log.splitlines()), second.log
             assert "Traceback" not in second.log
 
 

@@ -304,7 +304,7 @@ def test_a_power_profile_is_told_and_not_fought(tmp_path: Path) -> None:
     except CompilerMissing as missing:
         pytest.skip(str(missing))
     driver.set_permission(True)
-    driver.set_load(0, 1.0)
+    driver.set_load(0, 0.6)  # below the board's power limit
     options = {"permission": "driver"}
     with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
         node.start()
@@ -322,3 +322,19 @@ def test_a_power_profile_is_told_and_not_fought(tmp_path: Path) -> None:
         lease = _gpu(node).lease
         assert lease is not None
         assert lease.clock_max_mhz == clock_mhz
+
+
+def test_a_gpu_that_cannot_be_given_back_is_told(driver: FakeNvml, node: RunningAgent) -> None:
+    uuid = driver.uuids[0]
+    series = f'joulecut_gpu_stuck_locked{{uuid="{uuid}"}} 1.0'
+    assert _apply(node, uuid, 1005, 1).accepted
+    driver.set_error("nvmlDeviceResetGpuLockedClocks", 999, gpu=0)
+    node.clear(uuid)
+    assert driver.locks()[0] is not None
+    eventually("it is told", lambda: series in node.metrics())
+    about = node.describe().gpus[0]
+    assert (about.controllable, about.reason.split(":")[0]) == (False, "stuck_locked")
+    driver.clear_errors()
+    eventually("given back", lambda: driver.locks()[0] is None)
+    eventually("it is told no more", lambda: series not in node.metrics())
+    eventually("it can be controlled", lambda: node.describe().gpus[0].controllable)

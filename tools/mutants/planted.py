@@ -44,10 +44,15 @@ STATE = [
     ("if lease.knobs != before:", "if lease.clocks_mhz != before[:2]:"),
     ("held = gpu.lease or (gpu.last if gpu.owed else None)", "held = gpu.lease"),
     ("(gpu.owed.failures or gpu.owed.due_s <= now_s)", "False"),
+    ('if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):', "if False:"),
     (
-        "return state, tuple(Answer(uuid, False, why or also) for uuid, why in reasons.items())",
-        "return state.having({u: g for u, g in leases.items() if not reasons[u]}), tuple(Answer(uuid, not why, why) for uuid, why in reasons.items())",
+        "for uuid, reason in reasons.items() if reason), ",
+        "for uuid, reason in [*reasons.items()][:1] if reason), ",
     ),
+    ("or g.owed or (event.ttl_s and g.last)]", "or g.owed or g.last]"),
+    ("or g.owed or (event.ttl_s and g.last)]", "or g.owed or event.ttl_s]"),
+    ("or g.owed or (event.ttl_s and g.last)]", "or g.owed]"),
+    ("or g.owed or (event.ttl_s and g.last)]", "]"),
     (
         "locks.sort(key=lambda lock: not lock.before[1] or 0 < lock.wanted[1] <= lock.before[1])",
         "locks.sort(key=lambda lock: lock.wanted[1])",
@@ -185,10 +190,7 @@ JOURNAL = [
     ),
     ("or not f.st_nlink:", ":"),
     (").st_size > BYTES_MAX or", ").st_size < 0 or"),
-    (
-        "            self.close()  # what is on disk now may be torn: the next append begins a clean file\n",
-        "",
-    ),
+    ("self.close()  # what is on disk now may be torn", "pass  # what is on disk may be torn"),
     (
         'lines += self._sets({u: Lease("", 0, 0, k[:2], 0.0, k[2]) for u, k in self.held.items()})',
         "",
@@ -263,6 +265,9 @@ HAND = [
 ]
 
 DRIFT = [
+    ("if not seen.reached and _in_force(gpu, order):", "if True:"),
+    ("return low and order.power_limit_w is None", "return low"),
+    ("return _in_force(gpu, Order(clock_mhz, clock_mhz)) and not _explained(gpu)", "return True"),
     ("if gone:", "if False:"),
     (
         'return replace(seen, suspect="", ticks=0), gone if ours else ""',
@@ -299,7 +304,8 @@ DRIFT = [
         "return PERSISTENCE if memory.persistence and gpu.persistence is False else",
         "return PERSISTENCE if gpu.persistence is False else",
     ),
-    ("if not order.fresh or not _busy(gpu)", "if not _busy(gpu)"),
+    ("if not order.fresh:\n        return seen", "if False:\n        return seen"),
+    ("if not (order.fresh or seen.site_mhz) or not", "if not order.fresh or not"),
     ("site_mhz=gpu.clock_sm_mhz if ticks >= TICKS else 0)", "site_mhz=gpu.clock_sm_mhz)"),
     ('and "idle" not in gpu.event_reasons', ""),
     ('return "" if word == "power_cap" and _our_limit(gpu, order) else word', "return word"),
