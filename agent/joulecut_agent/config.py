@@ -202,6 +202,8 @@ class _Reading:
         host = host.removeprefix("[").removesuffix("]")
         if (
             not host
+            or not host.isprintable()
+            or " " in host
             or not port.isascii()
             or not port.isdigit()
             or len(port) > 5

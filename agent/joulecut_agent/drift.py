@@ -26,6 +26,8 @@ LIMIT_SLACK_W = 1.0  # limits are whole watts on some boards
 STAND_S, STAND_S_MAX = 60.0, 3600.0  # a minute lets a person finish; an hour costs little
 FORGET_S = 4 * 3600.0  # who has not come back in half a shift is gone
 
+PROFILE = "power_profile"  # of the device's own, that somebody asked for
+
 REASONS = {  # of the device, for a clock below the one that is allowed; the gravest first
     "hw_power_brake": "power_brake",
     "hw_thermal": "thermal",
@@ -88,7 +90,7 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
     gone = _forgotten(memory, gpu)
     if memory.order != order:
         memory = Memory(order, site_mhz=memory.site_mhz, site_ticks=memory.site_ticks)
-    seen = replace(memory, energy_j=gpu.energy_j, persistence=gpu.persistence)
+    seen = _seen(memory, gpu)
     ours = bool(order.clock_max_mhz or order.power_limit_w)
     if gone:
         return replace(seen, suspect="", ticks=0), gone if ours else ""
@@ -96,13 +98,21 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
         return _site(seen, gpu, order), ""
     if now_s - order.since_s < SETTLE_S:
         return seen, ""
-    seen = replace(seen, reached=seen.reached or _in_force(gpu, order))
+    if not seen.reached and _in_force(gpu, order):
+        seen = replace(seen, reached=True)
     suspect = _suspect(seen, gpu, order)
     if suspect != seen.suspect:
         seen = replace(seen, suspect=suspect, ticks=0, suspect_s=now_s)
-    seen = replace(seen, ticks=min(seen.ticks + 1, TICKS))
+    if seen.ticks < TICKS:
+        seen = replace(seen, ticks=seen.ticks + 1)
     sure = seen.ticks >= TICKS and now_s - seen.suspect_s >= SUSPECT_S
     return seen, suspect if sure else ""
+
+
+def _seen(m: Memory, gpu: GpuSnapshot) -> Memory:
+    """Each tick makes this one; spelled out it costs a fifth of `replace`."""
+    rest = (m.reached, m.suspect, m.ticks, m.suspect_s, m.site_mhz, m.site_ticks)
+    return Memory(m.order, gpu.energy_j, gpu.persistence, *rest)
 
 
 def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
@@ -115,6 +125,8 @@ def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
     for reason, word in REASONS.items():
         if reason in gpu.event_reasons and (below or word in {"power_brake", "thermal"}):
             return "" if word == "power_cap" and _our_limit(gpu, order) else word
+    if gpu.power_profiles and below:
+        return PROFILE
     return "site_lock" if site_mhz and below and not order.clock_max_mhz else ""
 
 
@@ -123,6 +135,17 @@ def kept_knobs(gpu: GpuSnapshot, order: Order) -> tuple[bool, bool]:
     limit = _other_limit(gpu, order)
     clocks = _other_clock(gpu, order) or not limit
     return not clocks and order.clock_max_mhz > 0, not limit and order.power_limit_w is not None
+
+
+def beneath(gpu: GpuSnapshot, order: Order) -> bool:
+    """Whether a lock of ours may still be there, under the lower one that somebody else set."""
+    low = gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz < order.clock_max_mhz
+    return low and order.power_limit_w is None
+
+
+def surfaced(gpu: GpuSnapshot, clock_mhz: int) -> bool:
+    """Whether a lock at this clock, of a lease that was given up, now holds the GPU."""
+    return _in_force(gpu, Order(clock_mhz, clock_mhz)) and not _explained(gpu)
 
 
 def struck(stand: Stand, cause: str, now_s: float) -> Stand:
@@ -157,16 +180,19 @@ def _suspect(seen: Memory, gpu: GpuSnapshot, order: Order) -> str:
             return EXTERNAL if seen.reached else NOT_REACHED
     limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
     low = limit_w is not None and ours_w is not None and limit_w < ours_w - LIMIT_SLACK_W
-    return LIMIT if low else ""
+    return LIMIT if low and not gpu.power_profiles else ""
 
 
 def _site(seen: Memory, gpu: GpuSnapshot, order: Order) -> Memory:
     """Looks for a lock that stood here before our first write."""
-    if not order.fresh or not _busy(gpu) or gpu.clock_sm_mhz is None:
+    if not (order.fresh or seen.site_mhz) or not _busy(gpu) or gpu.clock_sm_mhz is None:
         return seen
     highest_mhz = order.default_mhz * (1.0 - BELOW_SLACK_RATIO)
-    if gpu.clock_sm_mhz >= highest_mhz or _explained(gpu):
-        return replace(seen, site_mhz=0, site_ticks=0)
+    # Whatever was written since: a GPU that runs free is under nobody's lock.
+    if gpu.clock_sm_mhz >= highest_mhz or (order.fresh and _explained(gpu)):
+        return replace(seen, site_mhz=0, site_ticks=0) if seen.site_ticks else seen
+    if not order.fresh:
+        return seen
     ticks = min(seen.site_ticks + 1, TICKS)
     return replace(seen, site_ticks=ticks, site_mhz=gpu.clock_sm_mhz if ticks >= TICKS else 0)
 
@@ -176,8 +202,11 @@ def _busy(gpu: GpuSnapshot) -> bool:
 
 
 def _explained(gpu: GpuSnapshot) -> bool:
-    """Whether the device itself names why its clock is lower: arbitration, not drift."""
-    return any(reason in REASONS for reason in gpu.event_reasons)
+    """Whether the device itself names why its clock is lower: arbitration, not drift.
+
+    A workload power profile moves clocks and limit by itself, and names no event.
+    """
+    return bool(gpu.power_profiles) or any(reason in REASONS for reason in gpu.event_reasons)
 
 
 def _in_force(gpu: GpuSnapshot, order: Order) -> bool:

@@ -24,7 +24,7 @@ from joulecut_agent.keeper_client import KeeperClient, Status
 from joulecut_agent.latency import SetLatency
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.sampler import Picture, Sampler
-from joulecut_agent.state import CAUSES
+from joulecut_agent.state import CAUSES, STUCK
 from joulecut_agent.tally import BUCKETS_S, Tally
 from joulecut_agent.window import Window
 from joulecut_wire import metrics as names
@@ -190,6 +190,8 @@ def _tell_gpu(table: Table, gpu: GpuSnapshot, about: GpuDescription) -> None:
             table.add(names.GPU_CLOCK, clock_mhz * HZ_PER_MHZ, uuid, domain)
     for reason in gpu.event_reasons:
         table.add(names.GPU_CLOCK_EVENT, 1, uuid, reason)
+    for profile in gpu.power_profiles:
+        table.add(names.GPU_POWER_PROFILE, 1, uuid, profile)
     table.add(names.GPU_UTILIZATION, gpu.utilization_gpu_ratio, uuid, "gpu")
     table.add(names.GPU_UTILIZATION, gpu.utilization_memory_ratio, uuid, "memory")
     table.add(names.GPU_TEMPERATURE, gpu.temperature_celsius, uuid, "gpu")
@@ -207,6 +209,8 @@ def _tell_trouble(table: Table, gpu: GpuSnapshot) -> None:
 def _tell_control(table: Table, status: Status) -> None:
     now_s, unix_s = time.monotonic(), time.time()
     for uuid, slot in status.slots.items():
+        if slot.reason.startswith(STUCK):
+            table.add(names.GPU_STUCK, 1, uuid)
         lease = status.lease(uuid, now_s)
         if lease is not None:
             if lease.clock_min_mhz:

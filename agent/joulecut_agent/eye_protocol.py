@@ -7,6 +7,7 @@ and packs by `marshal`, which is the cheapest there is: it runs at every tick.
 import marshal
 import mmap
 import struct
+from operator import attrgetter
 from typing import Any
 
 from joulecut_agent.ports import failure
@@ -19,6 +20,10 @@ PACKET_BYTES_MAX = 200_000  # below the kernel's own bound; 16 GPUs take 50,000
 DRIVER = -1  # in place of an index: the driver as a whole
 _MARK = struct.Struct("<qq")
 MARK_BYTES = mmap.PAGESIZE
+# Plain tuples, made and taken apart in C: what costs a tick most is Python that runs cold.
+_description = attrgetter(*GpuDescription.__slots__)
+_snapshot = attrgetter(*GpuSnapshot.__slots__)
+_burst = attrgetter(*Burst.__slots__)
 
 
 class Mark:
@@ -69,23 +74,22 @@ def decode_error(words: list[str]) -> JoulecutError:
 
 
 def encode_described(gpus: tuple[GpuDescription, ...]) -> list[Any]:
-    return [_values(gpu) for gpu in gpus]
+    return [_description(gpu) for gpu in gpus]
 
 
 def decode_described(rows: list[Any]) -> tuple[GpuDescription, ...]:
-    made = (dict(zip(GpuDescription.__slots__, row, strict=True)) for row in rows)
-    return tuple(GpuDescription(**{**one, "clocks_mhz": tuple(one["clocks_mhz"])}) for one in made)
+    return tuple(GpuDescription(*row) for row in rows)
 
 
 def encode_readings(readings: tuple[Reading, ...]) -> list[Any]:
     return [
-        [
+        (
             reading.uuid,
-            reading.snapshot and _values(reading.snapshot)[1:],
+            reading.snapshot and _snapshot(reading.snapshot),
             reading.error and encode_error(reading.error),
             reading.call_seconds,
             reading.taken_at_s,
-        ]
+        )
         for reading in readings
     ]
 
@@ -94,24 +98,15 @@ def decode_readings(rows: list[Any]) -> tuple[Reading, ...]:
     return tuple(_reading(*row) for row in rows)
 
 
-def _reading(uuid: str, values: Any, error: Any, costs: list[Any], at_s: float) -> Reading:
-    snapshot = None
-    if values is not None:
-        one = dict(zip(GpuSnapshot.__slots__[1:], values, strict=True))
-        one = {name: tuple(v) if isinstance(v, list) else v for name, v in one.items()}
-        snapshot = GpuSnapshot(uuid, **one)
+def _reading(uuid: str, values: Any, error: Any, costs: Any, at_s: float) -> Reading:
     failed = decode_error(error) if error else None
     assert failed is None or isinstance(failed, DeviceError)
-    return Reading(uuid, snapshot, failed, tuple((call, s) for call, s in costs), at_s)
+    return Reading(uuid, GpuSnapshot(*values) if values else None, failed, costs, at_s)
 
 
-def encode_burst(burst: Burst) -> list[Any]:
-    return _values(burst)
+def encode_burst(burst: Burst) -> Any:
+    return _burst(burst)
 
 
-def decode_burst(row: list[Any]) -> Burst:
-    return Burst(*(tuple((at, value) for at, value in series) for series in row))
-
-
-def _values(message: GpuDescription | GpuSnapshot | Burst) -> list[Any]:
-    return [getattr(message, name) for name in message.__slots__]
+def decode_burst(row: Any) -> Burst:
+    return Burst(*row)

@@ -34,8 +34,15 @@ Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 class Gate(grpc.ServerInterceptor):
     """Checks roles, tells the caller his own in `Describe`, and keeps the trail."""
 
-    def __init__(self, rules: Rules, trail: Trail, denied: Callable[[str], None]) -> None:
-        """`denied` is called with the role that a caller did not have."""
+    def __init__(
+        self, rules: Rules, trail: Trail, denied: Callable[[str], None],
+        epoch_seen: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
+        """`denied` is called with the role that a caller did not have. `epoch_seen` is the
+        largest epoch of this node: who may not apply cannot raise it, or he could shut the
+        controller out for ever. None: not looked at.
+        """
+        self._epoch_seen = epoch_seen
         self._rules = rules
         self._trail = trail
         self._denied = denied
@@ -64,6 +71,8 @@ class Gate(grpc.ServerInterceptor):
             who = caller(context, self._rules)
             if role not in who.roles:
                 self._deny(who, role, op, request, context)
+            if role == CLEAR and APPLY not in who.roles and self._is_ahead(request.epoch):
+                self._deny(who, APPLY, op, request, context)
             if role in COMMANDS:
                 return self._command(who, op, inner, request, context)
             answer = inner(request, context)
@@ -73,10 +82,15 @@ class Gate(grpc.ServerInterceptor):
 
         return call
 
+    def _is_ahead(self, epoch: int) -> bool:
+        return self._epoch_seen is not None and epoch > self._epoch_seen()
+
     def _deny(
         self, who: Caller, role: str, op: str, request: Any, context: grpc.ServicerContext
     ) -> NoReturn:
-        why = f"{op} needs the role {role or 'of nobody'}; {who.name or 'a nameless caller'} has "
+        # The one call that needs another role than its own.
+        what = f"{op} with an epoch that is new here" if (role, op) == (APPLY, "clear") else op
+        why = f"{what} needs the role {role or 'of nobody'}; {who.name or 'a nameless caller'} has "
         why += ", ".join(who.roles) or "none"
         self._denied(role)
         asked = _asked(op, request) if role in COMMANDS else {}

@@ -24,7 +24,9 @@ CALL_WAIT_S = 2.0  # a write takes 10-20 ms; a busy driver some hundreds
 OPEN_WAIT_S = 10.0  # loading the driver takes a second or two where nothing keeps it loaded
 BACK_OFF_S, BACK_OFF_S_MAX = 2.0, 60.0  # doubling: a hung GPU must not stop the others often
 CLOSE_WAIT_S, CLOSE_TRY_S = 2.0, 0.01
+JUDGED_S = 2.0  # the agent asks every second, so that no order waits; `lock` judges for itself
 STUCK_MAX = 4  # processes that do not even die; more of them would help nobody
+JUDGED_MAX = 64  # GPUs; strangers are asked for each time
 _BYTES_MAX = 65_536  # a clock table of 300 entries takes 2,000
 DRIVER = ""  # in place of a GPU: the call that opens the driver
 
@@ -38,6 +40,7 @@ class Hand:
         self._line: socket.socket | None = None
         self._stuck: dict[int, str] = {}  # killed children that live on, and what they were at
         self._hung: dict[str, tuple[int, float]] = {}  # how often in a row, and left alone until
+        self._judged: dict[str, tuple[str, float]] = {}  # the device's word, and until when
 
     def permission(self) -> str:
         return str(self._ask("permission"))
@@ -49,10 +52,17 @@ class Hand:
             return ()
 
     def uncontrollable(self, uuid: str) -> str:
+        reason, until_s = self._judged.get(uuid, ("", 0.0))
+        if time.monotonic() < until_s and self._line is not None:
+            return reason
+        self._judged.pop(uuid, None)
         try:
-            return str(self._ask("uncontrollable", uuid))
+            reason = str(self._ask("uncontrollable", uuid))
         except DeviceError as error:
             return str(error)
+        if len(self._judged) < JUDGED_MAX:
+            self._judged[uuid] = (reason, time.monotonic() + JUDGED_S)
+        return reason
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
         self._ask("lock", uuid, clock_min_mhz, clock_max_mhz)
@@ -134,6 +144,7 @@ class Hand:
             _serve(theirs, self._open_writer)
         theirs.close()
         self._pid, self._line = pid, ours
+        self._judged = {}
 
 
 def _reaped(pid: int) -> bool:

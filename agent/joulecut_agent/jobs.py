@@ -29,10 +29,11 @@ from joulecut_wire.reports import DATAGRAM_BYTES_MAX, decode
 
 REPORTERS_MAX = 256  # processes watched for their end: 16 for each GPU of the largest node
 PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
+HOLDERS_MAX = 64  # live jobs of one GPU; who names himself anew each time is none of them
 TURN_MAX = 64  # datagrams in one turn, so that a flood leaves time for everything else
 LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
 SILENCE_S = 60.0  # after which a job whose process we cannot see is taken to be gone
-UNKNOWN_GPU, MARK = "unknown_gpu", "mark"
+UNKNOWN_GPU, MARK, CROWDED = "unknown_gpu", "mark", "crowded"
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
 
 
@@ -158,6 +159,10 @@ class Jobs:
                 if refusal is not None:
                     self._refuse(sender, refusal)
                     return
+            if self._is_crowded(report):
+                what = f"GPU {report.uuid} has {HOLDERS_MAX} jobs already"
+                self._refuse(sender, Refusal(CROWDED, what))
+                return
             if pidfd >= 0 and len(self._reporters) < REPORTERS_MAX:
                 self._reporters[sender.pid] = _Reporter(pidfd, sender.uid, belongs)
                 self._selector.register(pidfd, selectors.EVENT_READ, sender.pid)
@@ -166,6 +171,13 @@ class Jobs:
             if pidfd >= 0:
                 os.close(pidfd)
         self._accept(report, sender.pid)
+
+    def _is_crowded(self, report: IterationReport) -> bool:
+        """Whether this would be one job too many; each new one is a series and costs a reading."""
+        now_s, works = time.monotonic(), self._held.get(report.uuid, ())
+        if len(works) < HOLDERS_MAX or any(work.job == report.job for work in works):
+            return False
+        return sum(now_s < work.until_s for work in works) >= HOLDERS_MAX
 
     def _belonging(self, sender: Sender, pidfd: int) -> Belonging | None:
         """None where the process ended meanwhile: its number may be somebody else's by now."""

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from joulecut_agent.state import Knobs, Lease
+from joulecut_agent.state import NONE, Knobs, Lease
 
 BYTES_MAX = 65_536  # some 600 records; read in a moment, and a page cache never notices
 
@@ -48,7 +48,7 @@ class Journal:
             self._append(lines)
             self.epoch_seen = max(self.epoch_seen, epoch)
             self.limits_mw.update(fresh)
-            self.held.update(knobs)
+            self.held.update({u: _with(k, self.held.get(u, NONE)) for u, k in knobs.items()})
             self.last.update(last)
 
     def restored(self, uuids: Iterable[str], forget: Iterable[str] = ()) -> None:
@@ -91,7 +91,8 @@ class Journal:
             low, high, epoch, generation, *power = map(int, values[1:])  # no power before 0.2
             self.last[values[0]] = Lease("", epoch, generation, (low, high), 0.0, sum(power))
             if boot_id == self._boot_id:
-                self.held[values[0]] = self.last[values[0]].knobs
+                before = self.held.get(values[0], NONE)
+                self.held[values[0]] = _with(self.last[values[0]].knobs, before)
             else:
                 self.remarks.add("what another boot had locked is gone by itself: nothing to write")
         else:
@@ -109,6 +110,7 @@ class Journal:
 
     def _compact(self) -> None:
         lines = [f"epoch {self._boot_id} {self.epoch_seen}", *self._limits(self.limits_mw)]
+        lines += self._sets({u: Lease("", 0, 0, k[:2], 0.0, k[2]) for u, k in self.held.items()})
         lines += self._sets(self.last)
         lines += [f"restored {self._boot_id} {u}" for u in self.last if u not in self.held]
         fresh = self._path.with_suffix(".new")
@@ -121,6 +123,11 @@ class Journal:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _with(knobs: Knobs, held: Knobs) -> Knobs:
+    """A knob that is no longer asked for is still to be undone, until that is known to be done."""
+    return (*(knobs if knobs[1] else held)[:2], knobs[2] or held[2])
 
 
 def _write(fd: int, lines: list[str]) -> None:

@@ -78,13 +78,12 @@ class Keeper:
         """Restores whatever is due, and everything where the stop file is seen."""
         if self._held() and self.stopped():
             self._end(self._held(), "stopped")
-        if time.monotonic() >= self._released_s:
-            self._step(None)
+        self._step(None)  # inside of a release window nothing is held or owed
 
     def due_s(self) -> float:
         """When `tick` has something to do, if nobody asks before."""
         look_s = time.monotonic() + STOP_LOOK_S if self._held() else math.inf
-        return max(self._released_s, min(self.state.due_s(), look_s))
+        return min(self.state.due_s(), look_s)
 
     def give_back(self, cause: str) -> bool:
         """Restores every GPU under a lease; whether nothing is owed in the end."""
@@ -242,8 +241,11 @@ class Keeper:
                 if denied and not self.trouble:
                     self.trouble = str(error)
                     say("keeper", f"cannot set clocks: {error}")
-                self._revert(locks, n if denied else n + 1)
+                # Of two knobs the first may have been allowed.
+                both = lock.wanted[:2] != lock.before[:2] and lock.wanted[2] != lock.before[2]
+                self._revert(locks, n if denied and not both else n + 1)
                 return f"{lock.uuid} was not set, the group was reverted: {error}"
+        self._journal.held.update(knobs)  # what was given back on the way is no longer ours
         return ""
 
     def _set(self, uuid: str, wanted: Knobs, before: Knobs) -> None:
@@ -256,8 +258,8 @@ class Keeper:
     def _revert(self, locks: list[Lock], touched: int) -> None:
         # The rest was intended, and never written.
         untouched = [lock.uuid for lock in locks[touched:] if lock.before == NONE]
-        fresh = untouched if self._settings.power_safe == "recorded" else ()
-        self._journal.restored(untouched, fresh)
+        safe = self._settings.power_safe
+        self._journal.restored(untouched, untouched if safe == "recorded" else ())
         for lock in reversed(locks[:touched]):
             with contextlib.suppress(DeviceError):
                 if lock.before != NONE:
@@ -271,13 +273,14 @@ class Keeper:
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
         """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
-        known = self._clocks_mhz
-        fresh = uuid not in known and len(known) < wire.GPUS_MAX
+        fresh = uuid not in self._clocks_mhz and len(self._clocks_mhz) < wire.GPUS_MAX
         if fresh and (clocks_mhz := self._writer.clocks_mhz(uuid)):
-            known[uuid] = clocks_mhz
-        return known.get(uuid, ())
+            self._clocks_mhz[uuid] = clocks_mhz
+        return self._clocks_mhz.get(uuid, ())
 
     def _barred(self, uuid: str) -> str:
+        if (owed := self.state.gpu(uuid).owed) and owed.failures:
+            return f"{leases.STUCK}: its restore ({owed.cause}) is owed: {owed.failures} failures"
         if reason := self.trouble or self.stopped() or self._writer.uncontrollable(uuid):
             return reason
         return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"
@@ -285,12 +288,10 @@ class Keeper:
     def _slot(self, uuid: str, answer: Answer | None) -> wire.Slot:
         lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
         answer = answer or Answer(uuid, not (barred := self._barred(uuid)), barred)
-        counts = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
+        done = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
         held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
         ends_s = max(0.0, lease.expires_s - time.monotonic())
-        return wire.Slot(
-            uuid, answer.accepted, answer.reason, *held, ends_s, lease.power_mw, counts
-        )
+        return wire.Slot(uuid, answer.accepted, answer.reason, *held, ends_s, lease.power_mw, done)
 
 
 def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:

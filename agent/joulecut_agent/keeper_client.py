@@ -4,6 +4,7 @@ The keeper may be a child at the other end of a socket pair, or a service behind
 line that breaks raises `KeeperGone`, and everything that measures goes on without it.
 """
 
+import contextlib
 import socket
 import threading
 import time
@@ -100,6 +101,29 @@ class KeeperClient:
         with self._lock:
             return self._ask(command)
 
+    def learn(self, reply: Reply) -> None:
+        """Takes the leases that a reply tells into `status`, so that the next watch shows them.
+
+        Asks the keeper where the reply does not tell every GPU that it concerns. Never raises.
+        """
+        with self._lock:
+            status, now_s = self.status, time.monotonic()
+            if status and all(slot.uuid in status.slots for slot in reply.slots):
+                waited_s = now_s - status.taken_at_s  # all slots are counted from then
+                told = {
+                    slot.uuid: _after(status.slots[slot.uuid], slot, waited_s)
+                    for slot in reply.slots
+                }
+                epoch_seen = max(status.epoch_seen, reply.epoch_seen)
+                slots = {**status.slots, **told}
+                self.status = replace(
+                    status, slots=slots, epoch_seen=epoch_seen, stopped=reply.stopped
+                )
+                self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
+                return
+        with contextlib.suppress(KeeperGone):
+            self.refresh()
+
     def refresh(self) -> Status:
         """Asks for the state of every GPU. Raises KeeperGone."""
         question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(self._uuids, (0, 0)))
@@ -163,3 +187,9 @@ class KeeperClient:
             self._socket.close()
         self._socket = None
         self.status = None
+
+
+def _after(before: Slot, slot: Slot, waited_s: float) -> Slot:
+    """An answer's slot beside older ones: its `accepted` is of one command, not of the GPU."""
+    left_s = slot.expires_in_s + waited_s
+    return replace(slot, accepted=before.accepted, reason=before.reason, expires_in_s=left_s)

@@ -5,6 +5,8 @@ once, shows as `controllable: false` with its reason, and stops nothing else.
 """
 
 import contextlib
+import fcntl
+import os
 import selectors
 import signal
 import socket
@@ -47,6 +49,9 @@ from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
 READY_WAIT_S = 10.0  # for a keeper that waits for its predecessor and restores 16 GPUs
+SWITCH_S = 0.0005  # Python's own 5 ms is twice what an order may take; a scrape can wait
+POLL_IDLE_S = 0.5  # where nothing is held there is nothing to lose; a site's lock may wait
+ALONE_WAIT_S, ALONE_TRY_S = 10.0, 0.1  # for an agent that is just restoring and leaving
 POLL_S_MAX = 1.0  # how long a lost keeper or an ended lease may go unseen here
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -60,7 +65,10 @@ class Agent:
         In this order, because where the device opens the keeper can restore what an earlier
         one left, whatever fails after that.
         """
+        memory.few_arenas()
+        sys.setswitchinterval(SWITCH_S)
         self._settings = settings
+        self._lock = _alone(settings.keeper.state_dir)
         self._notifier = Notifier()
         wanted = settings.keeper_mode != "none"
         self._client = KeeperClient("the keeper does not answer" if wanted else "no keeper")
@@ -146,7 +154,12 @@ class Agent:
             settings.audit,
             lambda: self._tally.count(AUDIT_LOST.name),
         )
-        gate = Gate(settings.rules, trail, lambda role: self._tally.count(ACCESS_DENIED.name, role))
+        gate = Gate(
+            settings.rules,
+            trail,
+            lambda role: self._tally.count(ACCESS_DENIED.name, role),
+            lambda: self._client.epoch_seen,
+        )
         pem = rotating(settings.tls, lambda line: say("agent", line)) if settings.tls else None
         self._server = Server(service, Doors(settings.grpc, pem, settings.local_socket), gate)
         collector = Collector(
@@ -193,7 +206,6 @@ class Agent:
             self._start()
             self._selector.register(bell, selectors.EVENT_READ)
             self._selector.register(self._jobs, selectors.EVENT_READ)
-            poll_s = min(self._settings.sample_interval_s, POLL_S_MAX)
             due_s = ask_s = time.monotonic()
             while True:
                 now_s = time.monotonic()
@@ -202,7 +214,7 @@ class Agent:
                         self._poll()
                         ask_s = now_s + POLL_S_MAX
                     self._oversee()
-                    due_s = time.monotonic() + poll_s
+                    due_s = time.monotonic() + self._poll_s()
                 wait_s = max(0.0, due_s - time.monotonic())
                 for source in [key.fileobj for key, _ in self._selector.select(wait_s)]:
                     if source is bell:
@@ -211,6 +223,12 @@ class Agent:
                         self._jobs.turn()
                     else:
                         self._bury()
+
+    def _poll_s(self) -> float:
+        """Each picture is looked at while something is held."""
+        interval_s, status = self._settings.sample_interval_s, self._client.status
+        held = status is not None and any(slot.job for slot in status.slots.values())
+        return min(interval_s if held else max(interval_s, POLL_IDLE_S), POLL_S_MAX)
 
     def _start(self) -> None:
         self._sampler.start()
@@ -328,6 +346,27 @@ class Agent:
         self._sampler.stop()
         say("agent", "gone" if done else "gone; not every GPU could be given back (see journal)")
         return 0 if done else 1
+
+
+def _alone(state_dir: str) -> int:
+    """Takes the lock that makes an agent the only one with these files; it ends with the process.
+
+    Two would take turns at one intent file and one account of energy. Raises Unavailable.
+    """
+    path = Path(state_dir) / "agent.lock"
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
+    except OSError:  # nothing else can be written there either, and measuring goes on
+        return -1
+    until_s = time.monotonic() + ALONE_WAIT_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        if time.monotonic() >= until_s:
+            os.close(fd)
+            raise Unavailable(f"another agent holds {path}")
+        time.sleep(ALONE_TRY_S)
 
 
 @contextlib.contextmanager

@@ -81,6 +81,8 @@ def _settings(path: Path) -> "Settings":
 
 
 def _run(settings: "Settings") -> int:
+    # Read when gRPC loads: what it has to say of an address that is taken, we say in one line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from joulecut_agent.loop import Agent  # noqa: PLC0415
 
     return Agent(settings).run()

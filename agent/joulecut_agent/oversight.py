@@ -4,6 +4,7 @@
 how long no order is passed on, and tells watchers, scrapes and health checks about it.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from joulecut_agent import state as leases
 from joulecut_agent.drift import Memory, Order, Stand
 from joulecut_agent.intent import Intent, intent_of
 from joulecut_agent.keeper_client import MW_PER_W, KeeperClient, KeeperGone, Status
+from joulecut_agent.keeper_protocol import Slot
 from joulecut_agent.log import say
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
@@ -23,6 +25,7 @@ from joulecut_wire.metrics import CONTROL_DRIFT
 NO_MHZ = (0, 0)
 REASONS_MAX = 4  # of one GPU: its lease's, and of orders under way
 SHOWN_S = 60.0  # for controllers that look each few seconds, and scrapes each half minute
+UNABLE_S = 5.0  # a driver that is busy once is left alone for two
 _Knobs = tuple[int, float | None]
 
 
@@ -39,6 +42,9 @@ class _Gpu:
     drift: str = ""
     shown_s: float = 0.0  # until when drift is told that ended a lease
     slow: str = ""
+    left_mhz: int = 0  # a lock of ours that may be there still, beneath somebody else's
+    left_ticks: int = 0  # readings in a row that showed it
+    unable_s: float | None = None  # since when it is held and cannot be controlled
     lease: tuple[int, int] = (0, 0)  # epoch and generation of the lease that `drift` is about
 
 
@@ -162,14 +168,47 @@ class Oversight:
         known = self._gpus[gpu.uuid]
         lease = status.lease(gpu.uuid, now_s)
         slot = status.slots.get(gpu.uuid)
-        known.fresh = known.fresh and lease is None and not (slot and any(slot.restores))
+        ours = slot is not None and (any(slot.restores) or slot.reason.startswith(leases.STUCK))
+        known.fresh = known.fresh and lease is None and not ours
         knobs = (lease.clock_max_mhz, lease.power_limit_w) if lease else (0, None)
         if knobs != known.knobs:
-            known.knobs, known.since_s = knobs, status.taken_at_s
+            known.knobs, known.since_s = knobs, time.monotonic()
+        if lease and slot and self._unable(known, slot, status):
+            say("agent", f"{gpu.uuid} is given back, it cannot be controlled: {slot.reason}")
+            self._end(Command(leases.CLEAR, clocks_mhz={gpu.uuid: NO_MHZ}))
+            return
         order = drift.order_of(lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh)
         known.memory, cause = drift.look(known.memory, gpu, order, now_s)
         known.slow = drift.slow_reason(gpu, order, known.memory.site_mhz)
+        self._clear_left(known, gpu, lease)
         self._note(known, gpu, lease, order, cause)
+
+    def _clear_left(self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None) -> None:
+        """Takes our own lock back once it shows: who set a lower one has gone."""
+        if lease is not None:
+            known.left_mhz = 0
+        shows = known.left_mhz > 0 and drift.surfaced(gpu, known.left_mhz)
+        known.left_ticks = known.left_ticks + 1 if shows else 0
+        if known.left_ticks < drift.TICKS:
+            return
+        with contextlib.suppress(KeeperGone):
+            self._keeper.ask(Command(leases.CLEAR, ttl_s=1.0, clocks_mhz={gpu.uuid: NO_MHZ}))
+            say("agent", f"{gpu.uuid}: our lock at {known.left_mhz} MHz showed, and was taken back")
+            known.left_mhz = known.left_ticks = 0
+
+    def _unable(self, known: _Gpu, slot: Slot, status: Status) -> bool:
+        """Whether a GPU became one to be observed only, while it was held: MIG is on, say.
+
+        Heartbeats would hold it for ever. One that is lost is not seen, and comes not here.
+        """
+        if slot.accepted or not slot.reason or status.stopped:
+            known.unable_s = None
+        elif known.unable_s is None:
+            known.unable_s = status.taken_at_s
+        elif status.taken_at_s - known.unable_s >= UNABLE_S:
+            known.unable_s = None
+            return True
+        return False
 
     def _note(
         self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None, order: Order, cause: str
@@ -204,6 +243,8 @@ class Oversight:
                 gpu.uuid: (lease.clock_min_mhz, lease.clock_max_mhz) if clocks else NO_MHZ
             }
             power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
+            beneath = cause == drift.EXTERNAL and drift.beneath(gpu, order)
+            self._gpus[gpu.uuid].left_mhz = order.clock_max_mhz if beneath else 0
             command = Command(
                 leases.YIELD, lease.epoch, lease.job, lease.generation,
                 clocks_mhz=clocks_mhz, power_mw=power_mw,
@@ -211,6 +252,9 @@ class Oversight:
         else:
             clocks_mhz = {gpu.uuid: NO_MHZ}
             command = Command(leases.CLEAR, 0, lease.job, clocks_mhz=clocks_mhz)
+        return self._end(command)
+
+    def _end(self, command: Command) -> bool:
         try:
             reply = self._keeper.ask(command)
             self._keeper.refresh()

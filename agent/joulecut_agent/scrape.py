@@ -7,6 +7,7 @@ passwords. `/healthz` never does: it says that this process lives, and nothing e
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -21,6 +22,8 @@ from joulecut_wire.web_config import WebConfig
 
 SCRAPES_MAX = 8  # at once; one Prometheus and a few people
 REQUEST_WAIT_S = 5.0  # who is slower than this holds a place for nothing
+SEAT_S = 10.0  # and who takes this long in all gives it up where another one wants it
+EVICT_WAIT_S = 0.5  # its thread ends within a moment
 TEXT = "text/plain; charset=utf-8"
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="joulecut"'}
 
@@ -57,18 +60,32 @@ class _Http(ThreadingHTTPServer):
 
     def __init__(self, *args: Any) -> None:
         self._seats = threading.BoundedSemaphore(SCRAPES_MAX)
+        self._seated_s: dict[Any, float] = {}  # since when; entries come and go whole
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._seats.acquire(blocking=False):
+        if self._seats.acquire(timeout=EVICT_WAIT_S if self._evict() else 0.0):
+            self._seated_s[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
+
+    def _evict(self) -> bool:
+        """Ends whoever sits too long, a byte at a time; whether a seat is free in a moment."""
+        if len(self._seated_s) < SCRAPES_MAX:
+            return False
+        now_s = time.monotonic()
+        slow = [one for one, since_s in self._seated_s.copy().items() if now_s - since_s > SEAT_S]
+        for one in slow:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        return bool(slow)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._seated_s.pop(request, None)
             self._seats.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:

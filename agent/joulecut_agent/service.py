@@ -123,6 +123,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
+        if self._window.left_s:  # the keeper would open the device to judge it
+            return pb.ApplyResponse(results=self._refuse("apply", uuids, self._stopped()))
         reasons = {uuid: self._oversight.refusal(uuid) for uuid in uuids}
         if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
             also = f"nothing was changed, because {bad} was refused"
@@ -229,8 +231,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def _pass_on(self, op: str, command: Command, uuids: list[str], why: str) -> list[pb.Result]:
         try:
             reply = self._keeper.ask(command)
-            with contextlib.suppress(KeeperGone):
-                self._keeper.refresh()  # so that the next watch shows the lease
+            self._keeper.learn(reply)
         except (KeeperGone, ProtocolError) as error:
             return self._refuse(op, uuids, str(error))
         self._audit(op, command, reply, why)

@@ -12,10 +12,9 @@ from math import inf
 from zlib import crc32
 
 APPLY, RENEW, CLEAR, STATUS, RELEASE, RESUME, YIELD, END = range(1, 9)
-_WORDS = (
-    "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released stopped"
-)
-CAUSES = tuple(_WORDS.split())
+_ENDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released"
+CAUSES = (*_ENDS.split(), "stopped")
+STUCK = "stuck_locked"  # what it was set to stands, without a lease, until it can be restored
 RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs a person
 
 
@@ -31,7 +30,9 @@ class Command:
     RENEW and a CLEAR that names none concern all GPUs of `job`, or of any if that is "".
     Epoch 0 in CLEAR is the node's own word. YIELD ends leases of that generation (0: of any)
     without a write: somebody else has set these GPUs; but the knobs that it names are still
-    ours, and are restored. END restores GPUs whether held or not.
+    ours, and are restored. CLEAR with a ttl restores what it names though no lease is left, if
+    there ever was one: a lock that was yielded, and shows again. END restores GPUs whether held
+    or not.
     """
 
     op: int
@@ -169,8 +170,7 @@ def _end(
 
 def _written(state: State, event: Written, now_s: float) -> State:
     gpu = state.gpu(event.uuid)
-    owed = gpu.owed
-    if owed:
+    if owed := gpu.owed:
         wait_s = min(RETRY_S * 2.0 ** min(owed.failures, 16), RETRY_S_MAX)
         owed = None if event.done else Owed(owed.cause, owed.failures + 1, now_s + wait_s)
     return state.having({event.uuid: replace(gpu, owed=owed)})
@@ -181,9 +181,8 @@ def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str
     leases: dict[str, Gpu] = {}
     locks: list[Lock] = []
     for uuid, wanted in event.clocks_mhz.items():
-        gpu, power_mw = state.gpu(uuid), event.power_mw.get(uuid, 0)
-        numbers = (event.job, event.epoch, event.generation, wanted, now_s + event.ttl_s)
-        lease = Lease(*numbers, power_mw)
+        gpu, mw = state.gpu(uuid), event.power_mw.get(uuid, 0)
+        lease = Lease(event.job, event.epoch, event.generation, wanted, now_s + event.ttl_s, mw)
         reasons[uuid] = _outdated(state, gpu, event, lease) or refused.get(uuid, "")
         if gpu.owed and not reasons[uuid] and (gpu.owed.failures or gpu.owed.due_s <= now_s):
             reasons[uuid] = f"its restore ({gpu.owed.cause}) is still owed"
@@ -237,23 +236,22 @@ def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> 
     answers: dict[str, Answer] = {}
     for uuid in event.clocks_mhz or state.gpus:
         gpu = state.gpu(uuid)
-        theirs = gpu.lease is not None and event.job not in {"", gpu.lease.job}
+        held = gpu.lease.job if gpu.lease else event.job
+        theirs = event.job not in {"", held}
         if event.clocks_mhz or (gpu.lease and not theirs) or (gpu.owed and not event.job):
-            reason = f"held by job {gpu.lease.job}" if theirs and gpu.lease else ""
-            answers[uuid] = Answer(uuid, not reason, reason)
+            answers[uuid] = Answer(uuid, not theirs, f"held by job {held}" if theirs else "")
     if 0 < event.epoch < state.epoch_seen:
         reason = f"epoch {event.epoch} is older than {state.epoch_seen}"
         return state, tuple(Answer(uuid, False, reason) for uuid in answers or ("",))
     over = [u for u, answer in answers.items() if answer.accepted]
-    over = [u for u in over if state.gpu(u).lease or state.gpu(u).owed]
+    over = [u for u in over if (g := state.gpu(u)).lease or g.owed or (event.ttl_s and g.last)]
     return _end(state.having({}, event.epoch), over, event.cause, now_s), tuple(answers.values())
 
 
 def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Step:
     gpus = {uuid: state.gpu(uuid) for uuid in event.clocks_mhz}
-    held = {u: gpu for u, gpu in gpus.items() if gpu.lease and not gpu.owed}
-    # A newer order has been written over what was seen.
-    held = {u: gpu for u, gpu in held.items() if gpu.lease and gpu.lease.is_of(event)}
+    # Not a newer order, which has been written over what was seen.
+    held = {u: g for u, g in gpus.items() if g.lease and not g.owed and g.lease.is_of(event)}
     answers = [Answer(u, u in held, "" if u in held else "no lease to yield") for u in gpus]
     given = {uuid: replace(gpu, lease=None) for uuid, gpu in held.items()}
     return state.having(given), tuple(answers)

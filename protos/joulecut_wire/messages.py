@@ -78,6 +78,7 @@ class GpuSnapshot:
     persistence: bool | None = None  # the driver's persistence mode; stays on the node
     process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
     mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node
+    power_profiles: tuple[str, ...] = ()  # workload power profiles in force; stays on the node
 
 
 @dataclass(frozen=True, slots=True)

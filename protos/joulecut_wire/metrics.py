@@ -43,6 +43,8 @@ GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limit
 GPU_CLOCK = _gauge("gpu_clock_hertz", ("uuid", "domain"), "Clock the device shows now: domain sm or memory.")
 GPU_CLOCK_LIMIT = _gauge("gpu_clock_limit_hertz", ("uuid", "bound"), "Clock range we asked for; absent for a GPU without a lock.")
 GPU_CLOCK_EVENT = _gauge("gpu_clock_event_active", ("uuid", "reason"), "1 while the device names this reason for its clock.")
+GPU_STUCK = _gauge("gpu_stuck_locked", ("uuid",), "1 while a GPU without a lease could not be given back: what was set on it still stands.")
+GPU_POWER_PROFILE = _gauge("gpu_power_profile_active", ("uuid", "profile"), "1 while the device enforces this workload power profile, which somebody else asked for.")
 GPU_UTILIZATION = _gauge("gpu_utilization_ratio", ("uuid", "engine"), "Share of time an engine was busy: engine gpu or memory.")
 GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", ("uuid", "sensor"), "Temperature by sensor.")
 GPU_MEMORY_USED = _gauge("gpu_memory_used_bytes", ("uuid",), "Device memory in use.")
@@ -100,7 +102,7 @@ RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: conn
 
 AGENT: tuple[Metric, ...] = (
     GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
-    GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
+    GPU_POWER_PROFILE, GPU_STUCK, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
     JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, DRIVER_UNRESPONSIVE,
     ACCESS_DENIED, AUDIT_LOST, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STOPPED,
     AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY,

@@ -144,6 +144,8 @@ class SimulatedWriter:
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
         index = self._usable(uuid)
+        if reason := self.uncontrollable(uuid):  # by now; who asked before knew it then
+            raise Unsupported("not_supported", f"{uuid}: {reason}")
         clocks = self._state.sku.clocks_mhz
         low = clock_min_mhz or clocks[0]
         if low not in clocks or clock_max_mhz not in clocks or low > clock_max_mhz:

@@ -47,6 +47,7 @@ class Card:
     site_mw: int = FACTORY_MW  # the last limit that was not the keeper's
     since_s: float = 0.0  # when the keeper first set it, of what stands now
     trouble_s: float = float("-inf")  # when it was last seen unable
+    muddled: bool = False  # changed behind the keeper's back since it last gave it back
     lost: bool = False
     mig: bool = False
     hanging: Callable[[], None] | None = None  # a call that is inside of the driver for this GPU
@@ -55,6 +56,7 @@ class Card:
         """As a driver that is loaded anew does."""
         self.clocks_mhz, self.limit_mw, self.site_mw = FREE, FACTORY_MW, FACTORY_MW
         self.clocks_by = self.limit_by = ""
+        self.muddled = True
         self.hanging = None
 
     @property
@@ -90,6 +92,7 @@ class Driver:
     site_mhz: tuple[int, int] = FREE  # what a restore may lock besides
     error_ratio: float = 0.0
     hang_next: bool = False
+    hung_s: float = float("-inf")  # when a call last held the keeper up
     denied: str = ""  # "all", or the one knob that may not be set
     unloaded: bool = False
     written: set[str] = field(default_factory=set)  # since the test last emptied it
@@ -153,6 +156,7 @@ class Driver:
             if self.hang_next:
                 self.hang_next, card.hanging = False, act
                 self.clock.sleep(CALL_WAIT_S)
+                self.hung_s = self.clock.now_s
                 raise Transient("driver_unresponsive", f"{uuid} does not answer")
             if self.rng.random() < self.error_ratio:
                 if self.rng.random() < 0.5:
@@ -192,9 +196,11 @@ class Disk:
 
     def write(self, fd: int, raw: bytes) -> int:
         if fd <= 2:
-            return self.real_write(fd, raw)
+            return len(raw)  # log lines
         if self.full:
-            self.real_write(fd, raw[: self.rng.randrange(len(raw))])
+            took = self.real_write(fd, raw[: self.rng.randrange(len(raw))])
+            if self.rng.random() < 0.5:
+                return took  # the kernel tells so at first
             raise OSError(errno.ENOSPC, "No space left on device")
         torn = self.rng.randrange(len(raw))  # where a kill in its middle would cut it
         if self.life.touches_left == 1 and self.life.after:
@@ -224,5 +230,9 @@ class Disk:
             return False
         raw = self.path.read_bytes()[: self.synced.get(self.path.stat().st_ino, 0)]
         said = [line.split(b" ") for line in raw.splitlines()]
-        ours = [s[1] for s in said if s[1:2] != [b"limit"] and s[2:4] == [boot_id.encode(), uuid.encode()]]
+        ours = [
+            s[1]
+            for s in said
+            if s[1:2] != [b"limit"] and s[2:4] == [boot_id.encode(), uuid.encode()]
+        ]
         return ours[-1:] == [b"set"]

@@ -510,6 +510,10 @@ def test_a_gpu_split_by_mig_is_observed_and_not_controlled(rig: Rig) -> None:
     assert [gpu["controllable"] for gpu in described] == [True, False, True, True]
     assert "MIG" in described[1]["reason"]
     assert "MIG" in client.ask("writer", "uncontrollable", described[1]["uuid"])
+    with pytest.raises(Failed, match="MIG") as refused:  # whoever judged it a moment before
+        client.ask("writer", "lock", described[1]["uuid"], 0, described[1]["clocks_mhz"][-1])
+    assert refused.value.kind == "Unsupported"
+    assert rig.locks() == (None,) * GPUS
     assert client.snapshot(1)["energy_j"] is not None
     rig.set_mig(1, False)
     assert client.ask("writer", "uncontrollable", described[1]["uuid"]) == ""

@@ -88,7 +88,7 @@ def _call(stub: Any, channel: grpc.Channel, rpc: str, uuid: str) -> Any:
         "Describe": pb.DescribeRequest(),
         "Watch": pb.WatchRequest(interval_s=0.1),
         "ReadSamples": pb.ReadSamplesRequest(),
-        "Clear": pb.ClearRequest(epoch=1, job="demo", reason="test"),
+        "Clear": pb.ClearRequest(job="demo", reason="test"),
         "Release": pb.ReleaseRequest(duration_s=1e9),  # above the bound: nothing is released
         "Resume": pb.ResumeRequest(),
         "Apply": pb.ApplyRequest(
@@ -164,6 +164,24 @@ def test_a_denied_command_says_who_lacks_what_and_is_counted(
         "three in a row are one line"
     )
     assert 'joulecut_access_denied_total{role="apply"}' in site.node.metrics()
+
+
+def test_who_may_only_clear_cannot_shut_the_controller_out(
+    site: Site, leaves: dict[str, Leaf]
+) -> None:
+    """An epoch is kept for ever, and every older one refused."""
+    with site.client(leaves["all"]) as stub:
+        stub.Clear(pb.ClearRequest(epoch=7, job="demo"), timeout=PATIENCE_S)
+    with site.client(leaves["clear"]) as stub:
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Clear(pb.ClearRequest(epoch=2**64 - 1, job="demo"), timeout=PATIENCE_S)
+        stub.Clear(pb.ClearRequest(epoch=7, job="demo"), timeout=PATIENCE_S)
+    words = "clear with an epoch that is new here needs the role apply; clear.test has clear"
+    assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
+    assert caught.value.details() == words
+    assert site.trail()[-2]["refused"] == words
+    with site.client(leaves["observe"]) as stub:
+        assert stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).epoch_seen == 7
 
 
 @pytest.mark.parametrize("fault", ["another authority", "expired", "none", "plain text"])

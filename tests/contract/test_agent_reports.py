@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from joulecut import Reporter
 from joulecut_agent.feed import Feed, Subscription
-from joulecut_agent.jobs import Jobs
+from joulecut_agent.jobs import HOLDERS_MAX, Jobs
 from joulecut_agent.tally import Tally
 from joulecut_wire.messages import IterationReport, OperationReport
 from joulecut_wire.metrics import REPORTS
@@ -160,6 +160,17 @@ def test_broken_datagrams_are_counted_and_said_once_in_a_while(
     assert desk.counts() == {"dropped": 4, "refused": 1}
     assert not desk.jobs.working()
     assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_a_process_of_many_names_is_bounded(folder: Path, desk: Desk) -> None:
+    """A job is a series, and a change of jobs costs a reading of the device."""
+    for n in range(HOLDERS_MAX + 5):
+        reporter = Reporter(f"job{n}", "GPU-a", 0, str(folder / "jobs.sock"))
+        reporter.iteration(1, 0.5)
+        reporter.close()
+        desk.jobs.turn()
+    assert len(desk.jobs.holding()["GPU-a"]) == HOLDERS_MAX
+    assert desk.counts() == {"accepted": HOLDERS_MAX, "refused": 5}
 
 
 def test_a_second_agent_does_not_take_the_socket_away(folder: Path, desk: Desk) -> None:

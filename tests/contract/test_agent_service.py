@@ -1,10 +1,12 @@
 """The agent's gRPC and HTTP face, as a stranger's controller or browser meets it."""
 
+import contextlib
 import math
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from joulecut import Reporter
-from joulecut_agent import __version__
+from joulecut_agent import __version__, scrape
 from joulecut_wire import codec
 from joulecut_wire.v1 import agent_pb2 as pb
 
@@ -304,4 +306,39 @@ def test_a_taken_address_is_one_line(node: RunningAgent) -> None:
             assert second.process.wait(timeout=PATIENCE_S) == 1
             [line] = [line for line in second.log.splitlines() if "listen" in line]
             assert node.ready[which] in line
+            words = ("agent: ", "keeper: ", "joulecut-agent: ")
+            assert all(line.startswith(words) for line in second.log.splitlines()), second.log
             assert "Traceback" not in second.log
+
+
+def test_who_sends_his_request_a_byte_at_a_time_gives_up_his_seat(node: RunningAgent) -> None:
+    host, _, port = node.ready["metrics"].rpartition(":")
+    lines = [socket.create_connection((host, int(port))) for _ in range(scrape.SCRAPES_MAX)]
+
+    def scraped() -> bool:
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.send(b"G")
+        time.sleep(0.5)  # far below what a single wait allows
+        try:
+            return "joulecut_build_info" in node.metrics()
+        except OSError:
+            return False
+
+    try:
+        for line in lines:
+            line.send(b"G")
+        assert not scraped()
+        eventually("a scrape", scraped)
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_two_agents_do_not_share_a_folder(node: RunningAgent) -> None:
+    intent = node.state_dir / "intent.json"
+    with RunningAgent(cards=2, state_dir=str(node.state_dir)) as second:
+        second.process = second._spawn("run")
+        assert second.process.wait(timeout=PATIENCE_S) == 1
+        assert second.log == f"joulecut-agent: another agent holds {node.state_dir}/agent.lock\n"
+    assert intent.exists()

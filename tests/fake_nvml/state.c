@@ -1,11 +1,14 @@
 /* Opening the shared state, taking turns at it, and what happens in it between two calls.
  *
- * The turn is a flock on a descriptor opened for each call: the kernel drops it when its holder
- * is killed, it keeps threads and forked children apart as well, and it costs microseconds.
+ * The turn is a flock on a descriptor of each thread's own: the kernel drops it when its holder
+ * is killed, and it keeps threads apart as well. It stays open from call to call, because opening
+ * it costs more than the rest of a call; a forked child opens its own.
  */
 #include "state.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +18,47 @@
 #include <time.h>
 #include <unistd.h>
 
+#define TURN_FD_MIN 512 /* out of the way of who closes or reuses the small ones */
 #define FOREIGN_PID 1 /* whom the records name for a writer that insists */
 
 static struct state *mapped;
 static char state_path[4096];
 static _Thread_local int turn = -1;
+static pthread_key_t turns; /* closes a thread's descriptor at its end */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* The parent's descriptor is one lock with the child's copy of it. */
+static void forget_turn(void)
+{
+    if (turn >= 0)
+        close(turn);
+    turn = -1;
+    pthread_setspecific(turns, NULL);
+}
+
+static void close_turn(void *held)
+{
+    (void)held;
+    forget_turn();
+}
+
+static void look_after_turns(void)
+{
+    pthread_key_create(&turns, close_turn);
+    pthread_atfork(NULL, NULL, forget_turn);
+}
+
+static int open_turn(void)
+{
+    int fd = open(state_path, O_RDONLY | O_CLOEXEC);
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, TURN_FD_MIN);
+    if (high >= 0)
+        close(fd);
+    turn = high >= 0 ? high : fd;
+    if (turn >= 0)
+        pthread_setspecific(turns, &turn);
+    return turn;
+}
 
 int state_open(void)
 {
@@ -53,19 +92,20 @@ struct state *state_take(void)
 {
     if (mapped == NULL)
         return NULL;
-    turn = open(state_path, O_RDONLY | O_CLOEXEC);
-    if (turn < 0)
+    pthread_once(&once, look_after_turns);
+    if (turn < 0 && open_turn() < 0)
         return NULL;
     while (flock(turn, LOCK_EX) != 0) {
-        /* interrupted by a signal: ask again */
+        /* A signal came between, or somebody closed every descriptor of this process. */
+        if (errno == EBADF && open_turn() < 0)
+            return NULL;
     }
     return mapped;
 }
 
 void state_give(void)
 {
-    close(turn);
-    turn = -1;
+    flock(turn, LOCK_UN);
 }
 
 uint64_t state_now_ns(const struct state *state)

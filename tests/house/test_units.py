@@ -37,3 +37,34 @@ def test_the_agent_restores_whatever_ended_it() -> None:
 def test_the_agent_tells_systemd_how_it_is() -> None:
     lines = (UNITS / "joulecut-agent.service").read_text().splitlines()
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=30"} <= set(lines)
+
+
+EXPOSURE_TENTHS = {"joulecut-agent.service": 25, "joulecut-controller.service": 25}
+
+
+@pytest.mark.parametrize("unit", sorted(EXPOSURE_TENTHS))
+def test_a_unit_is_hardly_exposed(unit: str) -> None:
+    """As `systemd-analyze security` counts it, from 0 to 10; it fails above the threshold."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not here (Debian package systemd)")
+    most = f"--threshold={EXPOSURE_TENTHS[unit]}"
+    judged = subprocess.run(
+        [analyze, "security", "--offline=true", "--no-pager", most, str(UNITS / unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Overall exposure level" in judged.stdout, judged.stderr
+    assert judged.returncode == 0, judged.stdout
+
+
+def test_the_driver_stays_within_reach_of_the_agent() -> None:
+    """Settings that look harmless and shut the devices out: a list of devices that lacks them,
+    as ProtectClock= alone begins one, and views of /proc without the driver or other processes.
+    """
+    lines = set((UNITS / "joulecut-agent.service").read_text().splitlines())
+    assert "DeviceAllow=char-nvidia* rw" in lines
+    assert "CapabilityBoundingSet=CAP_SYS_ADMIN" in lines
+    barred = {"PrivateDevices", "PrivateUsers", "PrivateNetwork", "ProcSubset", "ProtectProc"}
+    assert not {line.partition("=")[0] for line in lines} & {*barred, "MemoryDenyWriteExecute"}

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,21 @@ def test_a_foreign_lock_is_not_fought(driver: FakeNvml, node: RunningAgent) -> N
     assert node.restore().stdout == "nothing to restore\n"
     assert driver.locks()[0] == (345, 900)
     assert _apply(node, driver.uuids[1], 1200, 2).accepted, "other GPUs go on"
+
+
+def test_our_lock_that_shows_when_a_lower_ceiling_lifts_is_taken_back(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    """A ceiling that comes late looks like another writer's lock, and leaves ours beneath it."""
+    assert _apply(node, driver.uuids[0], 1200, 1).accepted
+    eventually("seen in force for long enough", lambda: _settled(node))
+    driver.set_clock_ceiling(0, 900)
+    assert _drift(node, "external_writer").lease is None
+    assert driver.locks()[0] is not None
+    driver.set_clock_ceiling(0, 0)
+    eventually("given back", lambda: driver.locks()[0] is None)
+    eventually("free", lambda: _gpu(node).clock_sm_mhz == 1980)
+    assert "our lock at 1200 MHz showed, and was taken back" in node.log
 
 
 def _settled(node: RunningAgent) -> bool:
@@ -266,3 +282,59 @@ def test_the_time_until_a_clock_follows_is_learnt_from_orders() -> None:
         seen_s = eventually("measured", lambda: node.describe().gpus[0].set_latency_p95_s)
         assert seen_s >= 0.3
         assert "joulecut_gpu_set_latency_p95_seconds{" in node.metrics()
+
+
+def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    assert _apply(node, driver.uuids[0], 1005, 1).accepted
+    driver.set_mig(0, True)
+
+    def free() -> bool:
+        node.renew()
+        return driver.locks()[0] is None
+
+    eventually("the clocks given back", free)
+    assert _gpu(node).lease is None
+
+
+def test_a_power_profile_is_told_and_not_fought(tmp_path: Path) -> None:
+    try:
+        driver = FakeNvml(tmp_path / "gpus", gpus=1, model="b200")
+    except CompilerMissing as missing:
+        pytest.skip(str(missing))
+    driver.set_permission(True)
+    driver.set_load(0, 0.6)  # below the board's power limit
+    options = {"permission": "driver"}
+    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
+        node.start()
+        clock_mhz = node.describe().gpus[0].clocks_mhz[-5]
+        assert _apply(node, driver.uuids[0], clock_mhz, 1).accepted
+        eventually("the clock", lambda: _gpu(node).clock_sm_mhz == clock_mhz)
+        driver.set_profiles(0, requested=(1,), enforced=(1,))
+        eventually("it is slower", lambda: _gpu(node).slow_reason == "power_profile")
+        series = f'joulecut_gpu_power_profile_active{{profile="max_q",uuid="{driver.uuids[0]}"}} 1'
+        assert series in node.metrics()
+        until_s = time.monotonic() + 3.0
+        while time.monotonic() < until_s:
+            assert not _gpu(node).drift
+            time.sleep(0.2)
+        lease = _gpu(node).lease
+        assert lease is not None
+        assert lease.clock_max_mhz == clock_mhz
+
+
+def test_a_gpu_that_cannot_be_given_back_is_told(driver: FakeNvml, node: RunningAgent) -> None:
+    uuid = driver.uuids[0]
+    series = f'joulecut_gpu_stuck_locked{{uuid="{uuid}"}} 1.0'
+    assert _apply(node, uuid, 1005, 1).accepted
+    driver.set_error("nvmlDeviceResetGpuLockedClocks", 999, gpu=0)
+    node.clear(uuid)
+    assert driver.locks()[0] is not None
+    eventually("it is told", lambda: series in node.metrics())
+    about = node.describe().gpus[0]
+    assert (about.controllable, about.reason.split(":")[0]) == (False, "stuck_locked")
+    driver.clear_errors()
+    eventually("given back", lambda: driver.locks()[0] is None)
+    eventually("it is told no more", lambda: series not in node.metrics())
+    eventually("it can be controlled", lambda: node.describe().gpus[0].controllable)

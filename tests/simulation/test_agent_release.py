@@ -85,6 +85,20 @@ def test_inside_a_window_no_process_holds_the_driver(driver: FakeNvml, node: Run
     assert "(upgrade)" in node.log
 
 
+def test_an_order_in_a_window_opens_no_device(driver: FakeNvml, node: RunningAgent) -> None:
+    """Of a GPU without clocks the keeper would have to ask again."""
+    driver.set_error("nvmlDeviceGetSupportedMemoryClocks", 3, gpu=1)  # not supported
+    node.kill_keeper()  # one that knows of no clocks yet
+    eventually("a new keeper", lambda: node.describe().gpus[1].reason)
+    node.stub.Release(pb.ReleaseRequest(duration_s=60.0), timeout=PATIENCE_S)
+    assert driver.clients() == ()
+    setting = pb.Setting(uuid=driver.uuids[1], clock_max_mhz=1005)
+    request = pb.ApplyRequest(epoch=1, job="demo", generation=9, ttl_s=60.0, settings=[setting])
+    (result,) = node.stub.Apply(request, timeout=PATIENCE_S).results
+    assert result.reason.startswith("released for ")
+    assert driver.clients() == ()
+
+
 def test_a_window_ends_by_itself(simulated: RunningAgent) -> None:
     node = simulated
     left_s = node.stub.Release(pb.ReleaseRequest(duration_s=1.5), timeout=PATIENCE_S).until_s

@@ -5,6 +5,7 @@ its own data alone. Which number means what differs by architecture, and is sett
 """
 
 import contextlib
+import ctypes
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -31,11 +32,22 @@ EVENT_REASONS = (
     (0x100, "display"),
 )
 
+# nvml.h, nvmlPowerProfileType_t: workload power profiles by number, as this binding knows them.
+PROFILES = {
+    number: name.removeprefix("NVML_POWER_PROFILE_").lower()
+    for name, number in vars(pynvml).items()
+    if name.startswith("NVML_POWER_PROFILE_") and not name.endswith("_PROFILE_MAX")
+    if "_OPERATION_" not in name
+}
+MASK_BITS = 32  # of each word of a mask
+
+RATES_S = 0.15  # nvml.h: the driver renews utilisation each sixth of a second at the soonest
 SLOW_S = 0.5  # half of what drift waits before it believes a limit; each call costs every tick
 USES_S = 1.0  # listing processes is the dearest reading; that one ended is seen without it
 PROCESSES_MAX = 64  # told of one GPU
 SCOPE_GPU = 0  # of a field value: the GPU alone, not the module it sits on (Grace) or its memory
 AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
+_CALLS: dict[str, Any] = vars(pynvml)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class _Device:
     uuid: str
     handle: Any
     usage_is_instant: bool  # what nvmlDeviceGetPowerUsage shows on this architecture
+    has_profiles: bool  # workload power profiles: Blackwell and later
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +74,40 @@ class _Slow:
     mig_uuids: tuple[str, ...]
 
 
-class _Tick:
-    """The calls about one GPU at one tick: how long each took, and which failed."""
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    due_s: float
+    gpu_ratio: float | None
+    memory_ratio: float | None
 
-    def __init__(self, device: _Device) -> None:
+
+class _Tick:
+    """The calls about one GPU at one tick: how long each took, and which failed.
+
+    Where ticks are quick not each of them is timed: the distribution is the same, and taking
+    the time of a call costs a quarter of it.
+    """
+
+    def __init__(self, device: _Device, *, timed: bool) -> None:
         self.device = device
+        self._timed = timed
         self.seconds: list[tuple[str, float]] = []
         self.error: DeviceError | None = None
 
     def ask(self, call: str, *arguments: Any, **options: Any) -> Any:
         """The answer, or None where there is none. Raises Gone."""
-        function = getattr(pynvml, call, None)
+        function = _CALLS.get(call)
         if function is None:  # the binding is older than the call
             return None
-        began_s = time.perf_counter()
+        began_s = time.perf_counter() if self._timed else 0.0
         try:
             return function(self.device.handle, *arguments, **options)
         except pynvml.NVMLError as error:
             self.absent(error.value, call)
             return None
         finally:
-            self.seconds.append((call, time.perf_counter() - began_s))
+            if self._timed:
+                self.seconds.append((call, time.perf_counter() - began_s))
 
     def absent(self, code: int, call: str) -> None:
         """Notes why an answer is missing; what a device cannot do is no failure of the tick."""
@@ -104,6 +130,7 @@ class NvmlReader:
         self._open = True
         self._devices: dict[int, _Device] = {}
         self._slow: dict[int, _Slow] = {}
+        self._rates: dict[int, _Rates] = {}
         self._uuids: dict[int, str] = {}  # what each index was last known as
         self._described: dict[str, GpuDescription] = {}
         self._bursts: dict[str, Bursts] = {}
@@ -152,7 +179,8 @@ class NvmlReader:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
-                self._devices[index] = _Device(index, uuid, handle, _usage_is_instant(handle))
+                instant, profiles = _usage_is_instant(handle), _profiles(handle) is not None
+                self._devices[index] = _Device(index, uuid, handle, instant, profiles)
             except pynvml.NVMLError as error:
                 raise driver.failure(error.value, "lookup", f"GPU {index}") from None
             self._uuids[index] = uuid
@@ -164,12 +192,15 @@ class NvmlReader:
             device = self._device(index)
         except DeviceError as error:
             return Reading(self._uuids[index], None, error, (), taken_at_s)
-        tick, snapshot = _Tick(device), None
+        slow, rates = self._slow.get(index), self._rates.get(index)
+        due = slow is None or taken_at_s >= slow.due_s
+        tick, snapshot = _Tick(device, timed=due), None
         try:
-            slow = self._slow.get(index)
-            if slow is None or taken_at_s >= slow.due_s:
+            if slow is None or due:
                 slow = self._slow[index] = _slow(tick, slow)
-            snapshot = _snapshot(tick, device, slow)
+            if rates is None or taken_at_s >= rates.due_s:
+                rates = self._rates[index] = _rates(tick, taken_at_s)
+            snapshot = _snapshot(tick, device, slow, rates)
         except Gone as gone:
             tick.error = gone
             self._drop(index)
@@ -178,6 +209,7 @@ class NvmlReader:
     def _drop(self, index: int) -> None:
         self._devices.pop(index, None)
         self._slow.pop(index, None)
+        self._rates.pop(index, None)
 
     def _describe(self, index: int) -> GpuDescription | None:
         """None for a GPU that has never answered; what it said last where it is silent now."""
@@ -227,10 +259,16 @@ def _usage_is_instant(handle: Any) -> bool:
     return capability is not None and capability <= AMPERE
 
 
-def _snapshot(tick: _Tick, device: _Device, slow: _Slow) -> GpuSnapshot:
+def _rates(tick: _Tick, now_s: float) -> _Rates:
+    rates = tick.ask("nvmlDeviceGetUtilizationRates")
+    if rates is None:
+        return _Rates(now_s + RATES_S, None, None)
+    return _Rates(now_s + RATES_S, rates.gpu / 100, rates.memory / 100)
+
+
+def _snapshot(tick: _Tick, device: _Device, slow: _Slow, rates: _Rates) -> GpuSnapshot:
     average_w, instant_w = _power_w(tick, device)
     energy_mj = tick.ask("nvmlDeviceGetTotalEnergyConsumption")
-    rates = tick.ask("nvmlDeviceGetUtilizationRates")
     return GpuSnapshot(
         uuid=device.uuid,
         power_average_w=average_w,
@@ -239,14 +277,15 @@ def _snapshot(tick: _Tick, device: _Device, slow: _Slow) -> GpuSnapshot:
         clock_sm_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
         clock_memory_mhz=slow.clock_memory_mhz,
         temperature_celsius=slow.temperature_celsius,
-        utilization_gpu_ratio=None if rates is None else rates.gpu / 100,
-        utilization_memory_ratio=None if rates is None else rates.memory / 100,
+        utilization_gpu_ratio=rates.gpu_ratio,
+        utilization_memory_ratio=rates.memory_ratio,
         memory_used_bytes=slow.memory_used_bytes,
         power_limit_enforced_w=slow.power_limit_enforced_w,
         event_reasons=_event_reasons(tick),
         persistence=slow.persistence,
         process_ids=slow.process_ids,
         mig_uuids=slow.mig_uuids,
+        power_profiles=_power_profiles(tick) if device.has_profiles else (),
     )
 
 
@@ -318,3 +357,27 @@ def _event_reasons(tick: _Tick) -> tuple[str, ...]:
     if bits is None:  # drivers before 535 know the older name alone
         bits = tick.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     return tuple(word for bit, word in EVENT_REASONS if (bits or 0) & bit)
+
+
+def _profiles(handle: Any) -> Any:
+    """The workload power profiles of a GPU, None where it has none."""
+    try:
+        told = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        # By reference: the binding hands its argument on as it is.
+        pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, ctypes.byref(told))
+    except (AttributeError, pynvml.NVMLError):  # the binding, or the card, is older
+        return None
+    return told
+
+
+def _power_profiles(tick: _Tick) -> tuple[str, ...]:
+    """What is enforced, and not what was asked for: that may be overruled."""
+    told = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    call = "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"
+    if tick.ask(call, ctypes.byref(told)) is None:
+        return ()
+    words = enumerate(told.enforcedProfilesMask.mask)
+    numbers = [
+        MASK_BITS * n + bit for n, word in words for bit in range(MASK_BITS) if word >> bit & 1
+    ]
+    return tuple(PROFILES.get(number, f"profile_{number}") for number in numbers)

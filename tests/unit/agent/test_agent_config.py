@@ -113,6 +113,8 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
         ),
         ("device: simulated\nkeeper: maybe", "keeper: 'maybe'; allowed: child, none, or a path"),
         ("device: simulated\nstate_dir: " + "x" * 120, "state_dir: "),
+        ('device: simulated\nlisten: {metrics: "127.0.0.1\\0:1"}', "listen.metrics: "),
+        ("device: simulated\nlisten: {metrics: 'a b:1'}", "listen.metrics: 'a b:1'; allowed: HOST"),
         ("device: simulated\ndevice: nvml", "key given twice"),
         ("device: [", "agent.yaml:1"),
     ],

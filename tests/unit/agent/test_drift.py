@@ -177,6 +177,8 @@ def test_a_lock_from_before_us_is_seen_under_load_only() -> None:
             "power_cap",
         ),
         (replace(BUSY, clock_sm_mhz=345, utilization_gpu_ratio=0.0), ORDER, ""),
+        (replace(BUSY, clock_sm_mhz=700, power_profiles=("max_q",)), ORDER, "power_profile"),
+        (replace(BUSY, power_profiles=("max_q",)), ORDER, ""),  # as fast as asked
     ],
 )
 def test_slow_for_other_reasons(gpu: GpuSnapshot, order: Order, reason: str) -> None:
@@ -212,6 +214,55 @@ def test_only_what_somebody_set_is_given_up() -> None:
     assert drift.kept_knobs(low_clock, both) == (False, True)
     assert drift.kept_knobs(replace(high_limit, clock_sm_mhz=1500), both) == (False, False)
     assert drift.kept_knobs(high_clock, ORDER) == (False, False)
+    assert drift.kept_knobs(high_limit, Order(TOP_MHZ, power_limit_w=500.0)) == (False, False)
+
+
+def test_a_lock_that_comes_after_our_first_write_is_no_sites_lock() -> None:
+    memory, low = Memory(), replace(BUSY, clock_sm_mhz=1200)
+    for n in range(2 * drift.TICKS):
+        memory, _ = drift.look(memory, low, Order(TOP_MHZ), LATER_S + n)
+    assert memory.site_mhz == 0
+
+
+def test_persistence_that_was_never_on_is_not_lost() -> None:
+    off = replace(BUSY, persistence=False)
+    assert _after([off] * 4) == ""
+    assert _after([replace(BUSY, persistence=None), off]) == ""
+
+
+def test_while_an_order_settles_nothing_is_judged_and_then_three_readings_are() -> None:
+    high = replace(BUSY, clock_sm_mhz=1500)
+    memory = Memory(ORDER)
+    for now_s in (0.1, 0.4, 0.6, 0.8, 0.99):
+        memory, cause = drift.look(memory, high, ORDER, now_s)
+        assert cause == "", now_s
+    causes = []
+    for now_s in (20.0, 30.0, 40.0):
+        memory, cause = drift.look(memory, high, ORDER, now_s)
+        causes.append(cause)
+    assert causes == ["", "", drift.EXTERNAL], "two readings prove nothing, however far apart"
+
+
+def test_what_was_seen_of_an_older_order_says_nothing_of_the_next() -> None:
+    lower = replace(ORDER, clock_max_mhz=900)
+    gpus = [replace(BUSY, clock_sm_mhz=600)] * drift.TICKS
+    assert _after(gpus, lower, _seen_in_force()) == drift.NOT_REACHED
+
+
+def test_a_lock_beneath_another_one_shows_when_that_is_gone() -> None:
+    low = replace(BUSY, clock_sm_mhz=900)
+    assert drift.beneath(low, ORDER)
+    assert not drift.beneath(BUSY, ORDER)
+    assert not drift.beneath(replace(BUSY, clock_sm_mhz=None), ORDER)
+    assert not drift.beneath(low, replace(ORDER, power_limit_w=500.0)), "one order, one answer"
+    assert drift.surfaced(BUSY, 1200)
+    for other in (
+        low,
+        replace(BUSY, clock_sm_mhz=1500),
+        replace(BUSY, utilization_gpu_ratio=0.0),
+        replace(BUSY, event_reasons=("sw_power_cap",)),
+    ):
+        assert not drift.surfaced(other, 1200)
 
 
 def test_an_order_is_what_a_lease_holds() -> None:
@@ -219,3 +270,30 @@ def test_an_order_is_what_a_lease_holds() -> None:
     order = drift.order_of(lease, TOP_MHZ, since_s=3.0, fresh=False)
     assert order == Order(TOP_MHZ, 1200, 500.0, 3.0)
     assert drift.order_of(None, TOP_MHZ, since_s=3.0, fresh=True) == Order(TOP_MHZ, fresh=True)
+
+
+def test_a_power_profile_is_nobody_that_writes() -> None:
+    order = Order(TOP_MHZ, 1200, power_limit_w=300.0)
+    under = replace(BUSY, clock_sm_mhz=900, power_limit_enforced_w=250.0)
+    assert _after([under] * 9, order) != ""
+    told = replace(under, power_profiles=("max_q",))
+    assert _after([told] * 9, order) == ""
+    assert _after([told] * 9, ORDER, _seen_in_force()) == ""
+    fresh, memory = Order(TOP_MHZ, fresh=True), Memory()
+    for n in range(9):
+        memory, _ = drift.look(memory, told, fresh, LATER_S + n)
+    assert memory.site_mhz == 0
+
+
+def test_a_gpu_that_runs_free_again_is_under_no_sites_lock() -> None:
+    """As after a lock of an earlier keeper, which it could give back late."""
+    locked, fresh = replace(BUSY, clock_sm_mhz=900), Order(TOP_MHZ, fresh=True)
+    memory = Memory()
+    for n in range(9):
+        memory, _ = drift.look(memory, locked, fresh, LATER_S + n)
+    assert memory.site_mhz == 900
+    written = replace(fresh, fresh=False)
+    memory, _ = drift.look(memory, locked, written, LATER_S + 9)
+    assert memory.site_mhz == 900
+    memory, _ = drift.look(memory, replace(BUSY, clock_sm_mhz=TOP_MHZ), written, LATER_S + 10)
+    assert memory.site_mhz == 0

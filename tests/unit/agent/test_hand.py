@@ -188,3 +188,15 @@ def test_a_hand_leaves_with_its_keeper(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(keeper, 0)
     assert _until(lambda: _gone(_opened(tmp_path)[0]))
+
+
+def test_a_judgement_is_kept_for_a_moment_and_never_longer_than_its_process(
+    hand: Hand, tmp_path: Path
+) -> None:
+    assert not hand.uncontrollable("a")
+    (tmp_path / "mig").touch()
+    assert _until(lambda: hand.uncontrollable("a") == "MIG is on")
+    (tmp_path / "mig").unlink()
+    assert hand.uncontrollable("a") == "MIG is on", "not asked again yet"
+    hand.close()
+    assert not hand.uncontrollable("a")

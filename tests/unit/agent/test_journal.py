@@ -207,6 +207,24 @@ def test_the_power_limit_that_stood_before_ours_is_kept_until_it_stands_again(
     assert Journal(path, "b002-0").limits_mw == {}, "a boot puts every limit back by itself"
 
 
+def test_a_knob_that_is_no_longer_asked_for_is_named_until_it_is_known_to_be_given_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    journal.intend(1, {A: (210, 900, 300_000)}, 1)
+    journal.intend(1, {A: (0, 0, 200_000), B: (0, 600, 0)}, 2)
+    for again in (journal, Journal(path, BOOT)):
+        assert again.held == {A: (210, 900, 200_000), B: (0, 600, 0)}
+        assert again.last[A].knobs == (0, 0, 200_000), "what was asked is another thing"
+    journal.intend(1, {A: (0, 600, 0)}, 3)
+    journal.close()
+    journal.intend(2, {})  # compacts
+    compacted = Journal(path, BOOT)
+    assert compacted.held == {A: (0, 600, 200_000), B: (0, 600, 0)}
+    assert (compacted.last[A].knobs, compacted.last[A].generation) == ((0, 600, 0), 3)
+
+
 def test_what_an_older_version_wrote_is_read_and_what_a_newer_one_did_is_skipped(
     tmp_path: Path,
 ) -> None:

@@ -216,6 +216,20 @@ def test_a_site_lock_that_this_gpu_cannot_do_falls_back_to_the_drivers_default(
     assert board.calls[-1] == "reset GPU-a"
 
 
+def test_who_leaves_waits_for_no_spread_and_tries_again(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board, restore_spread_s=60.0)
+    assert _verdicts(_apply(keeper, dict.fromkeys(UUIDS, (0, 900)), ttl_s=0.05)) == {True}
+    time.sleep(0.06)
+    keeper.tick()
+    assert board.locked, "spread out"
+    failures = iter([True])
+    board.fail = lambda call, _: Transient("t", "busy") if next(failures, False) else None
+    assert keeper.give_back("shutdown")
+    assert not board.locked
+    assert not _on_disk(tmp_path)
+
+
 def test_restores_are_counted_by_cause(tmp_path: Path) -> None:
     keeper = _keeper(tmp_path, Board())
     for generation, cause in enumerate(("cleared", "job_ended", "cleared"), start=1):
@@ -268,6 +282,49 @@ def _both(
     return keeper.handle(1, replace(command, power_mw={uuid: power_w * 1000})).slots[0]
 
 
+def test_a_knob_that_a_reverted_command_would_have_given_back_is_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    board.fail = lambda call, uuid: Transient("t", "busy") if board.limits_mw[uuid] else None
+    assert not _both(keeper, "GPU-a", 2, (0, 0), 200).accepted
+    board.fail = lambda call, uuid: None
+    assert keeper.give_back("shutdown")
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+
+
+@pytest.mark.parametrize("then", [((0, 0), 200), ((0, 600), 0)])
+def test_a_keeper_that_dies_in_a_write_leaves_both_knobs_to_the_next(
+    tmp_path: Path, then: tuple[tuple[int, int], int]
+) -> None:
+    class Died(Exception):
+        """In the place of a signal."""
+
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+
+    def die(call: str, uuid: str) -> DeviceError | None:
+        raise Died
+
+    board.fail = die
+    with pytest.raises(Died):
+        _both(keeper, "GPU-a", 2, *then)
+    board.fail = lambda call, uuid: None
+    keeper = _keeper(tmp_path, board)
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+
+
+def test_of_two_knobs_the_one_that_was_permitted_is_given_back(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    board.fail = lambda call, _: NotPermitted("no", "no right") if call == "limit" else None
+    assert not _both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    assert not board.locked
+
+
 def test_each_knob_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
     board = Board()
     board.limits_mw["GPU-a"] = 350_000  # the site's
@@ -307,6 +364,41 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
     assert keeper.handle(1, replace(command, generation=2, ttl_s=30.0)).slots[0].accepted
     keeper.handle(2, Command(leases.CLEAR))
     assert board.limits_mw["GPU-a"] == cleared_w * 1000
+
+
+def test_a_limit_that_was_put_back_is_recorded_anew_the_next_time(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    for generation, site_mw in enumerate((350_000, 380_000), start=1):
+        board.limits_mw["GPU-a"] = site_mw
+        assert _both(keeper, "GPU-a", generation, (0, 0), 200).accepted
+        keeper.handle(2, Command(leases.CLEAR))
+        assert board.limits_mw["GPU-a"] == site_mw
+
+
+def test_a_denied_command_does_not_forget_what_stood_there_before_the_safe_value(
+    tmp_path: Path,
+) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board, power_safe=180_000)
+    assert _both(keeper, "GPU-a", 1, (0, 0), 200).accepted
+    keeper.handle(2, Command(leases.CLEAR, cause="job_ended"))
+    assert board.limits_mw["GPU-a"] == 180_000
+    board.fail = lambda call, uuid: NotPermitted("no", "no right")
+    assert not _both(keeper, "GPU-a", 2, (0, 0), 200).accepted
+    board.fail = lambda call, uuid: None
+    keeper = _keeper(tmp_path, board, power_safe=180_000)
+    assert _both(keeper, "GPU-a", 3, (0, 0), 200).accepted
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.limits_mw["GPU-a"] == 400_000
+
+
+def test_lowerings_are_counted_where_they_are_written(tmp_path: Path) -> None:
+    keeper = _keeper(tmp_path, Board(), bounds=Bounds(min_dwell_s=0.0, writes_per_minute=2))
+    for generation, mhz in ((1, 1200), (2, 900)):
+        assert _verdicts(_apply(keeper, {"GPU-a": (0, mhz)}, generation)) == {True}
+    refused = _apply(keeper, {"GPU-a": (0, 600)}, 3).slots[0]
+    assert (refused.accepted, refused.reason) == (False, "lowered 2 times within a minute")
 
 
 def test_a_limit_that_fails_takes_the_clock_of_its_group_back(tmp_path: Path) -> None:
@@ -397,6 +489,21 @@ def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
         assert not _on_disk(folder)
         assert keeper.state.gpu("GPU-a").lease is None
         assert not keeper.give_back("shutdown") or board.calls == calls, "nothing is left to do"
+
+
+def test_a_lock_that_was_yielded_and_shows_again_is_taken_back_by_name(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    assert _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    board.calls.clear()
+    keeper.handle(9, Command(leases.CLEAR))
+    keeper.handle(9, Command(leases.CLEAR, clocks_mhz={"GPU-a": (0, 0)}))
+    assert keeper.give_back("shutdown")
+    assert not board.calls, "what stands there is somebody else's"
+    named = dict.fromkeys(("GPU-a", "GPU-b"), (0, 0))
+    keeper.handle(9, Command(leases.CLEAR, ttl_s=1.0, clocks_mhz=named))
+    assert board.calls == ["reset GPU-a"], "and never what was never ours"
 
 
 def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:

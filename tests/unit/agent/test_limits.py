@@ -82,6 +82,11 @@ def test_the_way_up_never_waits(
     assert limits.judge(TIGHT, {"a": asked}, writes, 8, 60.0)["a"] == ""
 
 
+def test_a_lower_minimum_is_a_lowering() -> None:
+    assert Asked((0, 900, 0), (600, 900, 0), CLOCKS).lowers
+    assert not Asked((600, 900, 0), (600, 900, 0), CLOCKS).lowers
+
+
 def test_dwell_and_rate_hold_lowering_back() -> None:
     down = {"a": Asked((0, 900, 0), TOP, CLOCKS)}
     past = Writes()

@@ -258,3 +258,16 @@ except DeviceError as error:
         "Gone|library_not_found|libnvidia-ml.so.1 was not found: "
         "is the NVIDIA driver installed here?\n"
     )
+
+
+def test_workload_power_profiles_are_told_by_name(tmp_path: Path) -> None:
+    node = _node(tmp_path, "b200")
+    call = "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"
+    assert node.ask(READ)[0]["snapshot"]["power_profiles"] == []
+    node.set_profiles(0, requested=(1, 7), enforced=(1,))
+    reading, other = node.ask(READ)
+    assert reading["snapshot"]["power_profiles"] == ["max_q"]
+    assert other["snapshot"]["power_profiles"] == []
+    older = _node(tmp_path, "h100").ask(READ)[0]
+    assert older["snapshot"]["power_profiles"] == []
+    assert call not in older["calls"]  # a card without them is not asked at each tick

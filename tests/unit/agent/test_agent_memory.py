@@ -1,0 +1,109 @@
+"""What a tick leaves behind is nothing: the agent's own containers stay as small as they were."""
+
+import gc
+import time
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import pytest
+
+from joulecut_agent.energy_file import EnergyFile
+from joulecut_agent.job_energy import JOBS_MAX
+from joulecut_agent.keeper_client import KeeperClient, Status
+from joulecut_agent.keeper_protocol import Slot
+from joulecut_agent.latency import SetLatency
+from joulecut_agent.oversight import Oversight
+from joulecut_agent.ports.failure import Transient
+from joulecut_agent.ports.reader import Reading
+from joulecut_agent.sampler import Sampler
+from joulecut_agent.tally import Tally
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
+
+UUIDS = tuple(f"GPU-{n}" for n in range(8))
+TICKS = 2 * JOBS_MAX  # a job for each: the bound on jobs is reached, and then kept
+BUSY = 1.0
+
+
+class Fountain:
+    """A source whose GPUs work, change hands, get slow, and fail now and then."""
+
+    gpus = tuple(GpuDescription(u, n, "H", (345, 1980)) for n, u in enumerate(UUIDS))
+    unresponsive: frozenset[int] = frozenset()
+
+    def __init__(self) -> None:
+        self.tick = 0
+
+    def read(self) -> tuple[Reading, ...]:
+        self.tick += 1
+        return tuple(map(self._reading, UUIDS))
+
+    def _reading(self, uuid: str) -> Reading:
+        if self.tick % 7 == 0 and uuid == UUIDS[0]:
+            return Reading(uuid, None, Transient("timeout", "busy"))
+        clock_mhz = 1980 - 15 * (self.tick % 4)
+        snapshot = GpuSnapshot(
+            uuid, 300.0, 300.0, 30.0 * self.tick, clock_mhz, utilization_gpu_ratio=BUSY
+        )
+        return Reading(uuid, snapshot, None, (("nvmlDeviceGetPowerUsage", 1e-5 * self.tick),))
+
+    def cut(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def reachable(*roots: object) -> int:
+    """How many objects hang on these, modules, classes and functions left out."""
+    seen: set[int] = set()
+    pending = list(roots)
+    while pending:
+        one = pending.pop()
+        if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType):
+            seen.add(id(one))
+            pending.extend(gc.get_referents(one))
+    return len(seen)
+
+
+class Parts:
+    """Everything that sees each tick."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.tally, self.latency = Fountain(), Tally(), SetLatency()
+        self.sampler = Sampler(
+            self.source, 1.0, self.tally, jobs=self.jobs, file=EnergyFile(folder / "energy", "b")
+        )
+        self.sampler.watcher = self.latency.seen
+        keeper = KeeperClient("")
+        slots = {uuid: Slot(uuid, True) for uuid in UUIDS}
+        keeper.status = Status(time.monotonic(), 1, 60.0, 1.0, 0, 0, slots)
+        self.oversight = Oversight(lambda: self.source.gpus, keeper, self.tally, None)
+
+    def jobs(self) -> dict[str, tuple[str, ...]]:
+        return dict.fromkeys(UUIDS, (f"job-{self.source.tick}",))
+
+    def run(self, ticks: int) -> int:
+        for _ in range(ticks):
+            self.sampler._tick()
+            self.latency.ordered({UUIDS[1]: 1980 - 15 * (self.source.tick % 3)}, 0.0)
+            picture = self.sampler.latest()
+            assert picture is not None
+            self.oversight.look(picture.snapshot)
+        return reachable(self)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
+
+
+def test_ticks_leave_nothing_behind(parts: Parts) -> None:
+    first = parts.run(TICKS)
+    assert parts.run(3 * TICKS) <= first + len(UUIDS), "something keeps a piece of every tick"
+
+
+def test_the_yardstick_sees_one_number_kept_from_each_tick(parts: Parts) -> None:
+    first, kept = parts.run(TICKS), list[float]()
+    parts.sampler.watcher = lambda snapshot: bool(kept.append(snapshot.taken_at_s))
+    parts.run(TICKS)
+    assert reachable(parts, kept) > first + TICKS - len(UUIDS)

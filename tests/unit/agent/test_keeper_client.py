@@ -1,0 +1,55 @@
+"""What the agent believes of its leases between two words of the keeper."""
+
+import time
+
+import pytest
+
+from joulecut_agent.keeper_client import KeeperClient, Status
+from joulecut_agent.keeper_protocol import Reply, Slot
+
+A, B = "GPU-a", "GPU-b"
+AGE_S = 0.7
+
+
+@pytest.fixture
+def client() -> KeeperClient:
+    """Two GPUs as they were told AGE_S ago; B cannot be controlled."""
+    client = KeeperClient("no keeper")
+    client.epoch_seen = 3
+    slots = {A: Slot(A, True), B: Slot(B, False, "MIG is on", "other", 3, 1, (0, 900), 30.0)}
+    client.status = Status(time.monotonic() - AGE_S, 3, 60.0, 1.0, 0, 0, slots)
+    return client
+
+
+def _reply(*slots: Slot, epoch: int = 4) -> Reply:
+    return Reply(1, epoch, 60.0, 1.0, (0, 0), slots)
+
+
+def test_an_accepted_order_shows_at_once_and_runs_out_in_its_own_time(client: KeeperClient) -> None:
+    client.learn(_reply(Slot(A, True, "", "demo", 4, 7, (0, 600), 20.0)))
+    status, now_s = client.status, time.monotonic()
+    assert status is not None
+    lease, other = status.lease(A, now_s), status.lease(B, now_s)
+    assert lease is not None
+    assert (lease.job, lease.generation, lease.clock_max_mhz) == ("demo", 7, 600)
+    assert lease.expires_in_s == pytest.approx(20.0, abs=AGE_S / 2)
+    assert other is not None
+    assert other.expires_in_s == pytest.approx(30.0 - AGE_S, abs=AGE_S / 2)
+    assert (status.epoch_seen, client.epoch_seen) == (4, 4)
+
+
+def test_a_refusal_is_of_the_order_and_not_of_the_gpu(client: KeeperClient) -> None:
+    client.learn(_reply(Slot(A, False, "changed 0.1 s ago"), Slot(B, True)))
+    assert client.status is not None
+    slots = client.status.slots
+    assert {uuid: (s.accepted, s.reason) for uuid, s in slots.items()} == {
+        A: (True, ""),
+        B: (False, "MIG is on"),
+    }
+    assert not slots[B].job, "and the lease that is gone is gone"
+
+
+def test_an_answer_that_names_no_gpu_of_ours_changes_nothing_here(client: KeeperClient) -> None:
+    before = client.status
+    client.learn(_reply(Slot("", True)))  # it would ask, but nobody is there
+    assert client.status is before
