@@ -58,8 +58,15 @@ def test_resource_claims_name_gpus_in_these_ways(
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("0", (A, False)), ("1.3", (B, True)), (B, (B, False)), ("1.x", None), ("9", None), (".", None)],
-)  # fmt: skip
+    [
+        ("0", (A, False)),
+        ("1.3", (B, True)),
+        (B, (B, False)),
+        ("1.x", None),
+        ("9", None),
+        (".", None),
+    ],
+)
 def test_mapping_files_are_named_so(name: str, device: tuple[str, bool] | None) -> None:
     assert HERE.ordinal(name) == device
 
