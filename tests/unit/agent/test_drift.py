@@ -224,6 +224,12 @@ def test_a_lock_that_comes_after_our_first_write_is_no_sites_lock() -> None:
     assert memory.site_mhz == 0
 
 
+def test_a_sites_lock_is_known_by_what_was_seen_before_our_first_write() -> None:
+    memory = Memory(site_mhz=1200, site_ticks=drift.TICKS)
+    memory, _ = drift.look(memory, replace(BUSY, clock_sm_mhz=900), Order(TOP_MHZ), LATER_S)
+    assert memory.site_mhz == 1200
+
+
 def test_persistence_that_was_never_on_is_not_lost() -> None:
     off = replace(BUSY, persistence=False)
     assert _after([off] * 4) == ""
