@@ -4,6 +4,7 @@
 #   make test    all tests
 #   make check   format, lint, types, import contracts, wire
 #   make bench   benchmarks, as ratios in one run
+#   make mutants plants small faults in the keeper and tells which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
 #   make docs    rewrites the generated documents
 #   make proto   regenerates the protobuf stubs
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench golden docs proto setup setup-dev debian clean
+.PHONY: help demo test check bench mutants golden docs proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -56,6 +57,9 @@ check: setup-dev
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
 	@for file in benchmarks/*.py; do echo; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+mutants: setup-dev
+	@$(BIN)/python tools/mutants/run $(ARGS)
 
 golden: setup-dev
 	@JOULECUT_REWRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden $(ARGS); git diff --stat -- tests/golden
