@@ -241,25 +241,25 @@ class Keeper:
                 if denied and not self.trouble:
                     self.trouble = str(error)
                     say("keeper", f"cannot set clocks: {error}")
-                # Of two knobs the first may have been allowed.
-                both = lock.wanted[:2] != lock.before[:2] and lock.wanted[2] != lock.before[2]
-                self._revert(locks, n if denied and not both else n + 1)
+                # Of two knobs the first may have been allowed; denied at once is not touched.
+                self._revert(locks, n if denied and not self._half else n + 1)
                 return f"{lock.uuid} was not set, the group was reverted: {error}"
         self._journal.held.update(knobs)  # what was given back on the way is no longer ours
         return ""
 
     def _set(self, uuid: str, wanted: Knobs, before: Knobs) -> None:
         """Writes what differs; a knob that is no longer asked for goes back."""
+        self._half = False
         if wanted[:2] != before[:2]:
             self._set_clocks(uuid, wanted[:2])
+            self._half = True
         if wanted[2] != before[2]:
             self._set_power(uuid, wanted[2])
 
     def _revert(self, locks: list[Lock], touched: int) -> None:
         # The rest was intended, and never written.
-        untouched = [lock.uuid for lock in locks[touched:] if lock.before == NONE]
-        safe = self._settings.power_safe
-        self._journal.restored(untouched, untouched if safe == "recorded" else ())
+        clean = [lock.uuid for lock in locks[touched:] if lock.before == NONE]
+        self._journal.restored(clean, clean if self._settings.power_safe == "recorded" else ())
         for lock in reversed(locks[:touched]):
             with contextlib.suppress(DeviceError):
                 if lock.before != NONE:
@@ -273,9 +273,9 @@ class Keeper:
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
         """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
-        fresh = uuid not in self._clocks_mhz and len(self._clocks_mhz) < wire.GPUS_MAX
-        if fresh and (clocks_mhz := self._writer.clocks_mhz(uuid)):
-            self._clocks_mhz[uuid] = clocks_mhz
+        room = len(self._clocks_mhz) < wire.GPUS_MAX and not self.stopped()
+        if room and uuid not in self._clocks_mhz and (mhz := self._writer.clocks_mhz(uuid)):
+            self._clocks_mhz[uuid] = mhz
         return self._clocks_mhz.get(uuid, ())
 
     def _barred(self, uuid: str) -> str:

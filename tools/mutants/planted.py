@@ -138,9 +138,9 @@ KEEPER = [
     ),
     ('return f"the journal cannot be written: {error.strerror}"', "pass"),
     ("self._record(lock.uuid, lowers=asked[lock.uuid].lowers)", "pass"),
-    ("self._revert(locks, n if denied and not both else n + 1)", "self._revert(locks, n)"),
+    ("self._revert(locks, n if denied and not self._half else n + 1)", "self._revert(locks, n)"),
     (
-        "self._revert(locks, n if denied and not both else n + 1)",
+        "self._revert(locks, n if denied and not self._half else n + 1)",
         "self._revert(locks, n if denied else n + 1)",
     ),
     ("self._journal.held.update(knobs)", "pass"),

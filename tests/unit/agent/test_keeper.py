@@ -34,6 +34,7 @@ class Board:
     denied: str = ""
     mig: frozenset[str] = frozenset()
     before_write: Callable[[str], None] = lambda uuid: None
+    before_read: Callable[[str], None] = lambda uuid: None
     limits_mw: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UUIDS, 400_000))
     closed: int = 0
 
@@ -41,6 +42,7 @@ class Board:
         return self.denied
 
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        self.before_read(uuid)
         return CLOCKS if uuid in UUIDS else ()
 
     def uncontrollable(self, uuid: str) -> str:
@@ -522,3 +524,35 @@ def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path) -> None:
     assert 599.0 < keeper.handle(3, Command(leases.STATUS)).released_s <= 600.0
     keeper.handle(4, Command(leases.RESUME))
     assert keeper.handle(5, Command(leases.STATUS)).released_s == 0.0
+
+
+def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
+    """Nothing was written, so nothing is to be undone: neither for ever nor at the end."""
+    board = Board(fail=lambda call, uuid: NotPermitted("no_permission", "no right"))
+    keeper = _keeper(tmp_path, board)
+    assert not _both(keeper, "GPU-a", 1, (0, 900), 200).accepted
+    assert board.calls == ["lock GPU-a 0-900"]
+    assert keeper.state.due_s() == float("inf")
+    assert keeper.give_back("shutdown")
+    assert not _on_disk(tmp_path)
+
+
+def test_two_knobs_denied_at_the_second_take_the_first_back(tmp_path: Path) -> None:
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        return NotPermitted("no_permission", "no right") if call == "limit" else None
+
+    board = Board(fail=fail)
+    keeper = _keeper(tmp_path, board)
+    assert not _both(keeper, "GPU-a", 1, (0, 900), 200).accepted
+    assert not board.locked
+
+
+def test_nothing_asks_the_driver_in_a_release_window(tmp_path: Path) -> None:
+    board = Board()
+    keeper = Keeper(Settings(str(tmp_path), FREE), board)
+    assert keeper.handle(1, Command(leases.RELEASE, ttl_s=60.0)).slots[0].accepted
+    asked: list[str] = []
+    board.before_read = asked.append
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    keeper.handle(2, Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+    assert not asked, "a call would open the driver again"
