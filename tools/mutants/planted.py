@@ -147,7 +147,7 @@ KEEPER = [
     ("if wanted[:2] != before[:2]:", "if wanted[1]:"),
     ("if wanted[2] != before[2]:", "if wanted[2]:"),
     ("if lock.before == NONE]", "]"),
-    ('untouched if safe == "recorded" else ()', "untouched"),
+    ('clean if self._settings.power_safe == "recorded" else ()', "untouched"),
     ("self._set(lock.uuid, lock.before, lock.wanted)\n                    continue", "continue"),
     ('self._end([lock.uuid], "reverted")', "pass"),
     (
