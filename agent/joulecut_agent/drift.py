@@ -112,7 +112,9 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
 def _seen(m: Memory, gpu: GpuSnapshot) -> Memory:
     """Each tick makes this one; spelled out it costs a fifth of `replace`."""
     rest = (m.reached, m.suspect, m.ticks, m.suspect_s, m.site_mhz, m.site_ticks)
-    return Memory(m.order, gpu.energy_j, gpu.persistence, *rest)
+    # A reading without a counter, as just after a reload, is no reason to forget the last one.
+    energy_j = m.energy_j if gpu.energy_j is None else gpu.energy_j
+    return Memory(m.order, energy_j, gpu.persistence, *rest)
 
 
 def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
