@@ -38,10 +38,10 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
 CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
-WORK = 3e8  # cells met by cells: 0.1-0.3 s
+WORK = 1e8  # cells met by cells: 0.1 s; three times as many prove a fiftieth more
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
-ASKS = 40  # prices tried for each choice of parts; three times as many prove a fiftieth more
+ASKS = 24  # prices tried for each choice of parts; five times as many prove a fiftieth more
 ROUND_OFF = 1e-9  # of what is added
 PATHS_MAX = 64  # operations looked at for one side: a spine of a pipeline has a few neighbours
 
