@@ -14,10 +14,10 @@ from joulecut_controller.solve.tied import Tied
 from joulecut_controller.workload import Granularity
 
 # Operations whose surroundings are varied, in all passes over them together: about 10 us each.
-ROWS: dict[Effort, int] = {"quick": 0, "usual": 12_000, "thorough": 200_000}
+ROWS: dict[Effort, int] = {"quick": 0, "usual": 12_000, "thorough": 120_000}
 ROLLS_MIN, ROLLS_MAX = 2, 1200
 # Then events moved, where a gap is left, against a bound that is raised before: a second.
-MOVES: dict[Effort, int] = {"quick": 0, "usual": 0, "thorough": 600_000}
+MOVES: dict[Effort, int] = {"quick": 0, "usual": 0, "thorough": 400_000}
 # Cases that a bound for one clock per group distinguishes: 20 ms each.
 CASES: dict[Effort, int] = {"quick": 0, "usual": 16, "thorough": 60}
 
