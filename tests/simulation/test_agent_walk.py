@@ -69,6 +69,7 @@ class Walk:
         self.ever: set[str] = set()  # named by any order so far
         self.epoch, self.generation, self.epoch_accepted = 1, 0, 0
         self.holder: dict[str, tuple[int, str, int]] = {}
+        self.ordered: dict[str, int] = {}  # the term of the last order; a renewal is not journaled
         self.alive_s = 0.0  # since when a keeper has been able to restore
         self.counts: Counter[str] = Counter()
         self.history: deque[str] = deque(maxlen=40)
@@ -204,6 +205,7 @@ class Walk:
                 if not self.cards[uuid].muddled:
                     self.promised[uuid] = knobs
                 self.holder[uuid] = (epoch, job, generation)
+                self.ordered[uuid] = epoch
             self.counts["accepted"] += 1
         return accepted
 
@@ -235,7 +237,7 @@ class Walk:
         wanted = self._settings()
         if self.epoch_accepted and self.rng.random() < 0.5:
             assert not self._order(wanted, self.epoch_accepted - 1, self.generation + 1, TTL_S_MAX)
-        elif held := [u for u in wanted if self.holder.get(u, (0, "", 0))[0] == self.epoch]:
+        elif held := [u for u in wanted if u in self.holder and self.ordered.get(u) == self.epoch]:
             assert not self._order(wanted, self.epoch, self.holder[held[0]][2] - 1, TTL_S_MAX)
 
     def retell(self) -> None:
