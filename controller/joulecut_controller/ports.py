@@ -63,6 +63,18 @@ class Event:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing worth keeping that has no table of its own: `topic` says what (`window`,
+    `shadow`, `hold`), `content` is its JSON text, and only whoever writes a topic reads it.
+    """
+
+    at_unix_s: float
+    topic: str
+    job: str
+    content: str
+
+
 class Store(Protocol):
     """What must survive a restart. Raises joulecut_wire.errors.Unavailable where it cannot."""
 
@@ -106,6 +118,16 @@ class Store(Protocol):
 
     def learnt(self, name: str) -> str:
         """The newest text kept under that name; empty where there is none."""
+        ...
+
+    def keep_record(self, record: Record) -> None:
+        """Adds one; the oldest of the same topic and job go, once there are too many."""
+        ...
+
+    def records(
+        self, topic: str, *, job: str = "", since_unix_s: float = 0.0, limit: int = 1_000
+    ) -> tuple[Record, ...]:
+        """The newest `limit` of a topic since a time, newest first; of all jobs without `job`."""
         ...
 
     def close(self) -> None: ...

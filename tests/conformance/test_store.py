@@ -18,10 +18,16 @@ from sqlalchemy import Connection
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.ports import Event, Store
+from joulecut_controller.ports import Event, Record, Store
 from joulecut_controller.solve.problem import Solution
 from joulecut_controller.store import sqlite
-from joulecut_controller.store.database import LEARNT_MAX, DatabaseStore, Kept, open_store
+from joulecut_controller.store.database import (
+    LEARNT_MAX,
+    RECORD_MAX,
+    DatabaseStore,
+    Kept,
+    open_store,
+)
 from joulecut_controller.store.schema import MIGRATIONS, migrate
 from joulecut_controller.view import Window
 from joulecut_wire.errors import BadInput, Unavailable
@@ -390,6 +396,34 @@ def test_other_urls_are_bad_input(url: str) -> None:
         open_store(url)
 
 
+def test_records_are_told_apart_by_topic_job_and_time(reopen: Reopen) -> None:
+    store = reopen()
+    for at, topic, job in [(1, "window", "a"), (2, "window", "b"), (3, "shadow", "a")]:
+        store.keep_record(Record(float(at), topic, job, f'{{"at": {at}}}'))
+    store.keep_record(Record(4.0, "window", "a", "{}"))
+    store = reopen()
+    assert [one.at_unix_s for one in store.records("window")] == [4.0, 2.0, 1.0]
+    assert [one.at_unix_s for one in store.records("window", job="a")] == [4.0, 1.0]
+    assert [one.at_unix_s for one in store.records("window", since_unix_s=2.0)] == [4.0, 2.0]
+    assert [one.at_unix_s for one in store.records("window", limit=1)] == [4.0]
+    assert [one.content for one in store.records("shadow")] == ['{"at": 3}']
+    assert store.records("nothing") == ()
+
+
+def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(tmp_path: Path) -> None:
+    kept = Kept(records_per_job=3, records=5)
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", kept)
+    for at in range(10):
+        store.keep_record(Record(float(at), "window", "a", "{}"))
+    assert [one.at_unix_s for one in store.records("window")] == [9.0, 8.0, 7.0]
+    for at in range(10, 14):
+        store.keep_record(Record(float(at), "window", f"b{at}", "{}"))
+    assert [one.at_unix_s for one in store.records("window")] == [13.0, 12.0, 11.0, 10.0, 9.0]
+    with pytest.raises(ValueError, match="are kept at most"):
+        store.keep_record(Record(0.0, "window", "a", "x" * (RECORD_MAX + 1)))
+    store.close()
+
+
 # -- versions --------------------------------------------------------------------------------
 
 
@@ -426,6 +460,7 @@ def test_the_first_version_had_no_notebooks_and_gets_them(tmp_path: Path) -> Non
     with sqlite3.connect(file) as raw:
         raw.execute("drop table notebook")
         raw.execute("drop table learnt")
+        raw.execute("drop table record")
         raw.execute("update joulecut_schema set version = 1")
     store = open_store(f"sqlite:///{file}")
     assert store.notebook("a") == ""
@@ -443,6 +478,7 @@ def test_the_second_version_had_nowhere_to_keep_what_was_learnt(tmp_path: Path) 
     store.close()
     with sqlite3.connect(file) as raw:
         raw.execute("drop table learnt")
+        raw.execute("drop table record")
         raw.execute("update joulecut_schema set version = 2")
     raw.close()
     store = open_store(f"sqlite:///{file}")
@@ -454,6 +490,25 @@ def test_the_second_version_had_nowhere_to_keep_what_was_learnt(tmp_path: Path) 
     store = open_store(f"sqlite:///{file}")
     assert store.learnt("predictors") == "second"
     assert store.learnt("others") == ""
+    store.close()
+
+
+def test_the_third_version_had_no_records(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = open_store(f"sqlite:///{file}")
+    store.keep_learnt("predictors", "kept")
+    store.close()
+    with sqlite3.connect(file) as raw:
+        raw.execute("drop table record")
+        raw.execute("update joulecut_schema set version = 3")
+    raw.close()
+    store = open_store(f"sqlite:///{file}")
+    assert store.learnt("predictors") == "kept"
+    assert store.records("window") == ()
+    store.keep_record(Record(1.0, "window", "a", "{}"))
+    store.close()
+    store = open_store(f"sqlite:///{file}")
+    assert store.records("window") == (Record(1.0, "window", "a", "{}"),)
     store.close()
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.ports import Event
+from joulecut_controller.ports import Event, Record
 from joulecut_controller.store import sqlite
 from joulecut_controller.store.schema import (
     BASELINES,
@@ -25,12 +25,14 @@ from joulecut_controller.store.schema import (
     LEARNT,
     NOTEBOOKS,
     PLANS,
+    RECORDS,
     migrate,
 )
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
 
 TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
+RECORD_MAX = 65_536  # characters of a record's JSON
 DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
 LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
 NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
@@ -45,6 +47,8 @@ class Kept:
     plans: int = 10_000  # of all jobs together: one each in the largest policy file
     baselines: int = 10_000  # likewise
     notebooks: int = 1_000  # 30 kB each
+    records_per_job: int = 5_000  # of one topic: a month of windows, one every ten minutes
+    records: int = 200_000  # of all topics and jobs together: some 100 MB
 
 
 Explaining = Callable[[], AbstractContextManager[None]]
@@ -205,6 +209,39 @@ class DatabaseStore:
                 select(LEARNT.c.content).where(LEARNT.c.name == name)
             ).one_or_none()
         return str(row[0]) if row else ""
+
+    def keep_record(self, record: Record) -> None:
+        """Raises ValueError where the content is longer than `RECORD_MAX`."""
+        size = len(record.content)
+        if size > RECORD_MAX:
+            raise ValueError(f"{record.topic}: {size} characters, {RECORD_MAX} are kept at most")
+        topic, job = RECORDS.c.topic == record.topic, RECORDS.c.job == _text(record.job)
+        with self._writing() as connection:
+            written = connection.execute(
+                RECORDS.insert().values(
+                    at_unix_s=record.at_unix_s,
+                    topic=record.topic,
+                    job=_text(record.job),
+                    content=_text(record.content),
+                )
+            )
+            _prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
+            assert written.inserted_primary_key is not None
+            newest = int(written.inserted_primary_key[0])
+            connection.execute(RECORDS.delete().where(RECORDS.c.id <= newest - self._kept.records))
+
+    def records(
+        self, topic: str, *, job: str = "", since_unix_s: float = 0.0, limit: int = 1_000
+    ) -> tuple[Record, ...]:
+        wanted = select(RECORDS).where(
+            RECORDS.c.topic == topic, RECORDS.c.at_unix_s >= since_unix_s
+        )
+        if job:
+            wanted = wanted.where(RECORDS.c.job == job)
+        bounded = max(0, min(limit, self._kept.records))
+        with self._reading() as connection:
+            rows = connection.execute(wanted.order_by(RECORDS.c.id.desc()).limit(bounded)).all()
+        return tuple(Record(row.at_unix_s, row.topic, row.job, row.content) for row in rows)
 
     def close(self) -> None:
         """Lets go of the file; a second time does nothing."""

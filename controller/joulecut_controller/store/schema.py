@@ -90,11 +90,24 @@ LEARNT = Table(
     Column("content", Text, nullable=False),
 )
 
+RECORDS = Table(
+    "record",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("at_unix_s", Float, nullable=False),
+    Column("topic", String(32), nullable=False),
+    Column("job", String(253), nullable=False),
+    Column("content", Text, nullable=False),
+    Index("record_by_job", "topic", "job", "id"),
+    Index("record_by_time", "topic", "at_unix_s"),
+    sqlite_autoincrement=True,
+)
+
 Migration = Callable[[Connection], None]
 
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
-MIGRATIONS: tuple[Migration, ...] = (NOTEBOOKS.create, LEARNT.create)
+MIGRATIONS: tuple[Migration, ...] = (NOTEBOOKS.create, LEARNT.create, RECORDS.create)
 
 
 def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:

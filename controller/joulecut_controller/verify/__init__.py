@@ -1,0 +1,1 @@
+"""What a job really did, held against what it was promised; knows neither predictor nor solver."""
