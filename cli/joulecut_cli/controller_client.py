@@ -16,6 +16,7 @@ Json = dict[str, Any]
 
 DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and metrics
 TIMEOUT_S = 5.0  # A controller answers in milliseconds; longer is a dead one.
+REPORT_TIMEOUT_S = 60.0  # A month of a hundred jobs is read and compared in seconds.
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
 
 # What a board of this version has at least; another program on the port has not.
@@ -56,9 +57,18 @@ class Controller:
         events: list[Json] = self._get(f"/api/v1/events?{query}").get("events", [])
         return events
 
-    def _get(self, path: str) -> Json:
+    def report(self, query: dict[str, str]) -> Json:
+        """Measured savings of a period. Raises Unavailable."""
+        return self._get(f"/api/v1/report?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
+
+    def receipt(self, job: str, query: dict[str, str]) -> Json:
+        """One job's receipt. Raises Unavailable, also for a job that nobody knows."""
+        path = f"/api/v1/jobs/{urllib.parse.quote(job, safe='')}/receipt"
+        return self._get(f"{path}?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
+
+    def _get(self, path: str, timeout_s: float = TIMEOUT_S) -> Json:
         try:
-            with self._open(self.url + path, timeout=TIMEOUT_S) as answer:
+            with self._open(self.url + path, timeout=timeout_s) as answer:
                 raw = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             said = _sentence(error)
@@ -69,7 +79,7 @@ class Controller:
             ) from None
         except OSError as error:  # refused, unknown host, timed out, broken off
             raise Unavailable(
-                f"no controller answers at {self.url} ({_cause(error)}): "
+                f"no controller answers at {self.url} ({_cause(error, timeout_s)}): "
                 "is joulecut-controller running? --controller URL names another"
             ) from None
         return self._parsed(raw)
@@ -109,8 +119,8 @@ def _sentence(error: urllib.error.HTTPError) -> str:
         return f"{error.code} {error.reason}"
 
 
-def _cause(error: OSError) -> str:
+def _cause(error: OSError, timeout_s: float) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
-        return f"nothing within {TIMEOUT_S:.0f} s"
+        return f"nothing within {timeout_s:.0f} s"
     return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__

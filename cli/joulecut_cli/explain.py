@@ -16,6 +16,7 @@ from joulecut_cli.figures import (
     table,
     watts,
 )
+from joulecut_cli.holdouts import holdout_text, saving_text
 from joulecut_cli.status import MODES, add_controller_flags, plan_name, planned
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -85,6 +86,12 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
         yield _line("Frontier", _frontier(job))
     saved = job["measured"]["saved_j"], job["predicted"]["saved_j"]
     yield _line("Saved", f"{joules(saved[0])} measured, {joules(saved[1])} predicted")
+    for title, text in (
+        ("Saving", saving_text(job.get("saving"))),
+        ("Hold-outs", holdout_text(job.get("holdout"))),
+    ):
+        if text:
+            yield _line(title, text)
 
 
 def _line(name: str, text: str) -> str:

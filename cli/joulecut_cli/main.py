@@ -16,6 +16,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("joulecut_cli.compare", "what other rules for clocks would save"),
     "fit": ("joulecut_cli.fit", "time and power at every clock, from a few probed ones"),
     "policy": ("joulecut_cli.policy", "check a policy file"),
+    "audit": ("joulecut_cli.audit.command", "what a cluster wastes, before anything is changed"),
+    "report": ("joulecut_cli.report.command", "what was saved, measured; receipts of jobs"),
     "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
     "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
     "clear": ("joulecut_cli.clear", "give the GPUs of a node back now"),
@@ -25,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "study": ("joulecut_cli.study.command", "decoder layers over clocks: sweep, report, fit"),
 }
 
-NOT_YET = ("pause", "restore", "report", "audit")
+NOT_YET = ("pause", "restore")
 
 
 def main() -> int:

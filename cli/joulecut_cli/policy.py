@@ -46,6 +46,8 @@ def as_text(policy: Policy) -> str:
             f"    work    {_work(job)}",
             f"    so      {outcome(job)}",
         ]
+        if job.verify.holdout:
+            lines.append(f"    saving  {_holdout(job)}")
     return "\n".join(lines)
 
 
@@ -111,8 +113,19 @@ def _job_json(job: JobPolicy) -> dict[str, Any]:
         },
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
         "blocking_power_w": job.blocking_power_w if profile else None,
+        "holdout_ratio": job.verify.holdout,
+        "window_s": job.verify.window_s,
         "outcome": outcome(job),
     }
+
+
+def _holdout(job: JobPolicy) -> str:
+    """How the saving is measured, and where it cannot be."""
+    text = f"measured in {job.verify.window_s:g} s windows at default clocks"
+    if job.mode == "enforce" and job.pipeline is not None:
+        return f"{text}, {job.verify.holdout * 100:.3g}% of the time"
+    why = f"mode {job.mode}" if job.mode != "enforce" else "no pipeline"
+    return f"{text}, once clocks are set ({why}: nothing to hold out from)"
 
 
 def _target(slo: Slo) -> str:

@@ -17,6 +17,7 @@ from joulecut_cli.figures import (
     table,
     watts,
 )
+from joulecut_cli.holdouts import saving_text
 from joulecut_wire.command import FINE, Parser
 
 STALE_PASSES = 6  # as /healthz: one pass may be slow or fail, six are a fault
@@ -88,6 +89,9 @@ def _jobs(board: Json) -> list[str]:
     lines = table(head, rows, frozenset(head[2:]))
     for job in board["jobs"]:
         lines.append(f"  {job['name']}: {sentence(job['sentence'])}")
+        saving = saving_text(job.get("saving"))
+        if saving:
+            lines.append(f"  {job['name']}: saving {saving}.")
     lines.append("  Measured: time and energy of one iteration now, and what was saved so far.")
     return lines
 

@@ -5,12 +5,16 @@ else, so that they cannot disagree. Whoever shows it cannot plan.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
+from joulecut_controller.orders import Hold
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.policy.policy import Mode
+from joulecut_controller.policy.policy import Cost, Mode
 from joulecut_controller.ports import Event
+from joulecut_controller.verify.saving import Saving
+from joulecut_controller.verify.window import Arm
 from joulecut_controller.view import JobView, View
 
 
@@ -33,6 +37,23 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
+class Holdout:
+    """Hold-out windows of one job, and what they measured. `text` is one line: what runs, what
+    comes next, or why nothing does. `outcomes` counts windows since this controller began, by
+    arm and by what became of them.
+    """
+
+    share: float
+    window_s: float | None
+    text: str
+    held_out: bool  # default clocks run for a window now
+    measuring: Arm | Literal[""] = ""
+    next_unix_s: float | None = None
+    outcomes: tuple[tuple[Arm, str, int], ...] = ()
+    saving: Saving | None = None  # measured, of the last week's windows
+
+
+@dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
     held under leases now (None at default). Savings are since this controller began.
@@ -50,6 +71,9 @@ class JobBoard:
     predict_error_power_ratio: float | None = None
     probing: Advice | None = None  # of a job without a profile: what is learnt, and what is next
     learnt: Learnt = Learnt()  # of a job with a profile: its predictors
+    holds: tuple[Hold, ...] = ()  # what keeps the controller from it
+    trips: int = 0  # of the breaker, in the last day
+    holdout: Holdout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +92,6 @@ class Board:
     policy_error: str = ""  # why the file on disk is not in force
     budget: Shares | None = None  # the power budget and what it means; None without one
     interval_s: float = 0.0
+    leads: bool = True  # False: of a standby, which sees agents and plans nothing
+    holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
+    cost: Cost = Cost()  # what the policy says energy and time cost

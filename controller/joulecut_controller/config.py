@@ -5,16 +5,27 @@ Unknown keys stop the controller: an operator who mistyped a bound must hear of 
 
 import ipaddress
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from joulecut_controller.lead import timing as leading
+from joulecut_controller.lead.timing import Timing
+from joulecut_controller.reconcile.pacing import Pacing, renewal_s
+from joulecut_controller.store.place import PREFIX as POSTGRESQL
+from joulecut_controller.store.place import place_of, without_password
 from joulecut_wire.document import Document, KeyPath, load
+from joulecut_wire.errors import BadInput
 from joulecut_wire.tls import TlsFiles
 
-KEYS = ("agents", "policy", "store", "listen", "interval_s", "lease", "tls", "web_config")
+KEYS = (
+    "agents", "policy", "store", "listen", "interval_s", "lease", "leader", "tls", "web_config",
+)  # fmt: skip
+STORE_KEYS = ("url", "url_file", "password_file", "timeout_s")
+URL_BYTES_MAX = 4_096
 TLS_KEYS = ("cert", "key", "ca", "server_name")
 STORE_PREFIX = "sqlite:///"
+STORE_ALLOWED = f"{STORE_PREFIX}FILE, or {POSTGRESQL}USER@HOST:PORT/DATABASE"
 HTTP_DEFAULT = "127.0.0.1:9440"
 INTERVAL_S_DEFAULT = 5.0
 INTERVAL_S_MIN = 0.1  # faster than agents sample, a pass would look at the same picture twice
@@ -29,7 +40,9 @@ SOCKET = "unix:"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A checked configuration. `http` is (host, port), port 0 for any free one."""
+    """A checked configuration. `http` is (host, port), port 0 for any free one; files that a
+    `store` on PostgreSQL names are relative to `base`.
+    """
 
     agents: tuple[str, ...]
     policy: Path
@@ -40,6 +53,9 @@ class Config:
     tls: TlsFiles | None = None  # for agents: all of them then, so that none is met in plain text
     server_name: str = ""  # that every agent's certificate must hold, instead of its address
     web_config: Path | None = None
+    store_password_file: Path | None = None
+    base: Path = Path()
+    timing: Timing = field(default_factory=Timing)
 
 
 def read(path: Path) -> Config:
@@ -62,6 +78,7 @@ def read(path: Path) -> Config:
     ttl_s = None
     if "ttl_s" in lease:
         ttl_s = _number(document, ("lease", "ttl_s"), lease["ttl_s"], TTL_S_MIN, TTL_S_MAX)
+    store, password_file = _store(document, data["store"], base)
     tls, server_name = _tls(document, data, base)
     web_config = None
     if "web_config" in data:
@@ -72,14 +89,43 @@ def read(path: Path) -> Config:
     return Config(
         agents=_agents(document, data["agents"], encrypted=tls is not None),
         policy=base / _text(document, ("policy",), data["policy"]),
-        store=_store(document, data["store"], base),
+        store=store,
         http=http,
         interval_s=interval_s,
         ttl_s=ttl_s,
         tls=tls,
         server_name=server_name,
         web_config=web_config,
+        store_password_file=password_file,
+        base=base,
+        timing=_timing(document, data, store, Pacing(interval_s, 0.0, ttl_s)),
     )
+
+
+def _timing(document: Document, data: dict[str, Any], store: str, pacing: Pacing) -> Timing:
+    """How leadership is proven; the relations to leases and to the store hold in it."""
+    given = _mapping(document, ("leader",), data.get("leader", {}), ("check_s", "hold_s"))
+    more = data["store"] if isinstance(data["store"], dict) else {}
+
+    def seconds(path: KeyPath, of: dict[str, Any], low: float, high: float) -> float | None:
+        key = str(path[-1])
+        return _number(document, path, of[key], low, high) if key in of else None
+
+    check_s = seconds(("leader", "check_s"), given, leading.CHECK_S_MIN, leading.CHECK_S_MAX)
+    hold_s = seconds(("leader", "hold_s"), given, leading.HOLD_S_MIN, leading.HOLD_S_MAX)
+    limits = leading.TIMEOUT_S_MIN, leading.TIMEOUT_S_MAX
+    timeout_s = seconds(("store", "timeout_s"), more, *limits)
+    if store.startswith(POSTGRESQL):
+        heartbeat_s = renewal_s(pacing.ttl_within_s(0.0))
+        try:
+            return leading.timing(check_s, hold_s, timeout_s, renewal_s=heartbeat_s)
+        except BadInput as error:
+            path = tuple(error.where.split("."))
+            raise document.bad(path, error.what, error.allowed) from None
+    for path, found in ((("leader", "hold_s"), hold_s), (("store", "timeout_s"), timeout_s)):
+        if found is not None:
+            raise document.bad(path, "means nothing for a file", f"a store {POSTGRESQL}...")
+    return leading.on_a_file(check_s)
 
 
 def _tls(document: Document, data: dict[str, Any], base: Path) -> tuple[TlsFiles | None, str]:
@@ -159,8 +205,44 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _store(document: Document, value: Any, base: Path) -> str:
-    text = _text(document, ("store",), value)
+def _store(document: Document, value: Any, base: Path) -> tuple[str, Path | None]:
+    """The store's URL, and the file with its password."""
+    if not isinstance(value, dict):
+        return _store_url(document, ("store",), value, base), None
+    given = _mapping(document, ("store",), value, STORE_KEYS)
+    if ("url" in given) == ("url_file" in given):
+        raise document.bad(("store",), "names no store", "one of url and url_file")
+    key = "url" if "url" in given else "url_file"
+    text = given[key]
+    if key == "url_file":
+        text = _first_line(document, base / _text(document, ("store", key), text))
+    url = _store_url(document, ("store", key), text, base)
+    password_file = None
+    if "password_file" in given:
+        if not url.startswith(POSTGRESQL):
+            raise document.bad(("store", "password_file"), "a file has none", POSTGRESQL + "...")
+        name = _text(document, ("store", "password_file"), given["password_file"])
+        password_file = base / name
+    return url, password_file
+
+
+def _store_url(document: Document, path: KeyPath, value: Any, base: Path) -> str:
+    text = _text(document, path, value)
+    if text.startswith(POSTGRESQL):
+        try:
+            place_of(text, base)
+        except BadInput as error:
+            raise document.bad(path, error.what, error.allowed) from None
+        return text
     if not text.startswith(STORE_PREFIX) or text == STORE_PREFIX:
-        raise document.bad(("store",), f"{text!r}", f"{STORE_PREFIX}FILE")
+        raise document.bad(path, f"{without_password(text)!r}", STORE_ALLOWED)
     return STORE_PREFIX + str(base / text.removeprefix(STORE_PREFIX))
+
+
+def _first_line(document: Document, file: Path) -> str:
+    try:
+        return file.read_bytes()[:URL_BYTES_MAX].decode().strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        path = ("store", "url_file")
+        raise document.bad(path, f"{file} cannot be read: {reason}", STORE_ALLOWED) from None

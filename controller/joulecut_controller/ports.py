@@ -48,7 +48,9 @@ class Fleet(Protocol):
     ) -> tuple[Result, ...]: ...
 
 
-EventKind = Literal["plan", "apply", "renew", "clear", "policy", "lead", "drift", "verify", "learn"]
+EventKind = Literal[
+    "plan", "apply", "renew", "clear", "policy", "lead", "drift", "verify", "learn", "hold"
+]
 
 
 @dataclass(frozen=True, slots=True)

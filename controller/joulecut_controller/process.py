@@ -1,25 +1,36 @@
 """The controller at work: knows every part, starts them in order, and stops them in reverse.
 
-Leads first (a term larger than any seen), then serves the page, then passes begin. SIGHUP
-reads the policy again; SIGTERM and SIGINT give every GPU back and end with status 0.
+Serves its page first, then waits for the seat (`lead`), and leads in a new term for as long as
+it can prove that it may; without the seat it is a standby that watches, warm, and commands
+nothing. SIGHUP reads the policy again; SIGTERM and SIGINT give every GPU back and end with
+status 0.
 """
 
 import asyncio
 import signal
+import socket
 import sys
 import time
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from joulecut_controller.board import Board
 from joulecut_controller.config import Config
 from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.lead.file_seat import FileSeat
+from joulecut_controller.lead.leadership import Leadership
+from joulecut_controller.lead.led_fleet import LedFleet
+from joulecut_controller.lead.postgres_seat import PostgresSeat
+from joulecut_controller.lead.seat import Seat
+from joulecut_controller.lead.standby import standing_by
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.reconciler import Reconciler, Solving
-from joulecut_controller.reconcile.terms import absurd
+from joulecut_controller.reconcile.terms import Absurd, absurd
 from joulecut_controller.reconcile.warming import Warming
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Problem
@@ -27,7 +38,10 @@ from joulecut_controller.solve.solver import Solver, frontier, prepared
 from joulecut_controller.solve.straggler import Kept
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.telemetry import BoardCollector
+from joulecut_controller.store.place import PREFIX as POSTGRESQL
+from joulecut_controller.store.place import place_of
+from joulecut_controller.store.sqlite import file_of
+from joulecut_controller.telemetry import BoardCollector, StandbyCollector
 from joulecut_controller.web.app import build
 from joulecut_controller.web.guard import is_loopback
 from joulecut_controller.web.publisher import Publisher
@@ -43,6 +57,10 @@ NAME = "joulecut-controller"
 # and a larger one found later makes this controller stand back.
 DESCRIBE_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
+# A new leader clears what the one before left, waits until agents have shown that (a second),
+# and plans: no reason to wait a whole interval for each.
+HURRY_S = 1.5
+HURRIED_PASSES = 6
 WATCH_S_MAX = 1.0  # agents sample once a second
 WATCH_S_MIN = 0.1
 
@@ -51,12 +69,35 @@ def run(config: Config) -> int:
     """Runs until told to stop. Raises BadInput, Unavailable."""
     source = PolicyFile(config.policy)
     policy = source.load()
-    store = open_store(config.store)
+    store = open_store(
+        config.store,
+        base=config.base,
+        password_file=config.store_password_file,
+        timeout_s=config.timing.timeout_s,
+    )
     try:
         asyncio.run(_serve(config, source, policy, store))
     finally:
         store.close()
     return FINE
+
+
+@dataclass(frozen=True, slots=True)
+class _Office:
+    """What stays while leaders come and go."""
+
+    config: Config
+    source: PolicyFile
+    policy: Policy
+    store: DatabaseStore
+    fleet: GrpcFleet
+    watch_s: float
+    leadership: Leadership
+    publisher: Publisher
+    face: "_Face"
+    address: str
+    warming: Warming
+    stopping: asyncio.Event
 
 
 async def _serve(config: Config, source: PolicyFile, policy: Policy, store: DatabaseStore) -> None:
@@ -70,47 +111,120 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     publisher, face = Publisher(), _Face()
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
-    app = build(publisher, metrics_text=face.metrics_text, web=web)
+    app = build(publisher, metrics_text=face.metrics_text, web=web, store=store)
     server = Server(app, *config.http, web)
     await server.start()
     watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
     fleet = GrpcFleet(config.agents, watch_s=watch_s, tls=tls, server_name=config.server_name)
     await fleet.start()
+    scheme, _, address = server.url.partition("://")
+    leadership = Leadership(_seat(config, server.port), config.timing)
     warming = Warming()
     warmed = asyncio.create_task(warming.run(), name="warm-up")
+    office = _Office(
+        config=config,
+        source=source,
+        policy=policy,
+        store=store,
+        fleet=fleet,
+        watch_s=watch_s,
+        leadership=leadership,
+        publisher=publisher,
+        face=face,
+        address=f"{scheme}={address}",
+        warming=warming,
+        stopping=stopping,
+    )
     try:
         await _first(stopping, fleet.described(DESCRIBE_LIMIT_S))
-        if stopping.is_set():
-            return
-        nodes = fleet.observe(time.monotonic()).nodes
-        strange = absurd(nodes)
-        if strange:
-            raise Unavailable(strange)
-        seen = max(node.epoch_seen for node in nodes)
-        reconciler = Reconciler(
-            fleet=fleet,
-            store=store,
-            source=source,
-            policy=policy,
-            learner=AdaptiveEstimator({}),
-            solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=_keep),
-            epoch=store.next_epoch(seen),
-            pacing=Pacing(config.interval_s, watch_s, config.ttl_s),
-            now_s=time.monotonic,
-            unix_s=time.time,
-            unready=lambda: warming.wait,
-        )
-        face.show(reconciler)
-        loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
-        scheme, _, address = server.url.partition("://")
-        _say(f"{NAME} ready {scheme}={address} epoch={reconciler.epoch}")
-        await _lead(config, reconciler, publisher, stopping)
+        while await _elected(office):
+            await _reign(office)
     finally:
         warmed.cancel()
         await asyncio.gather(warmed, return_exceptions=True)
         publisher.close()
         await fleet.stop()
         await server.stop()
+        await leadership.leave()
+
+
+def _seat(config: Config, port: int) -> Seat:
+    name = f"{NAME} {socket.gethostname()}:{port}"
+    if config.store.startswith(POSTGRESQL):
+        place = place_of(config.store, config.base, config.store_password_file)
+        return PostgresSeat(place, config.timing, name)
+    return FileSeat(file_of(config.store), name)
+
+
+async def _elected(office: _Office) -> bool:
+    """Waits until this controller may lead; False where it is told to stop before that."""
+    said, tries = "", 0
+    while not office.stopping.is_set():
+        if await office.leadership.try_once():
+            return True
+        tries += 1
+        # Reports that only a standby saw would be taken for new ones by its first pass.
+        office.fleet.take_reports()
+        board = standing_by(
+            office.fleet.observe(time.monotonic()),
+            office.leadership.waiting,
+            number=tries,
+            interval_s=office.config.interval_s,
+            now_s=time.monotonic(),
+            unix_s=time.time(),
+        )
+        office.publisher.publish(board)
+        office.face.stand_by(board)
+        if not said:
+            _say(f"{NAME} standby {office.address}")
+        if office.leadership.waiting != said:
+            said = office.leadership.waiting
+            _log(said)
+        await _first(office.stopping, asyncio.sleep(office.config.timing.check_s))
+    return False
+
+
+async def _reign(office: _Office) -> None:
+    """One term, from its number to its end; afterwards the seat is free."""
+    try:
+        reconciler = _begin(office)
+    except Unavailable as error:
+        _log(f"no term can be begun: {error}")
+        await office.leadership.leave()
+        await _first(office.stopping, asyncio.sleep(office.config.timing.check_s))
+        return
+    office.face.show(reconciler, office.leadership)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
+    _say(f"{NAME} ready {office.address} epoch={reconciler.epoch}")
+    try:
+        await _lead(office, reconciler)
+    finally:
+        await office.leadership.leave()
+
+
+def _begin(office: _Office) -> Reconciler:
+    """A controller of a new term. Raises Unavailable where none can be had."""
+    nodes = office.fleet.observe(time.monotonic()).nodes
+    strange = absurd(nodes)
+    if strange:
+        raise Absurd(strange)  # only a person can mend that
+    office.store.hold_to(0)
+    epoch = office.store.next_epoch(max(node.epoch_seen for node in nodes))
+    office.store.hold_to(epoch)
+    return Reconciler(
+        fleet=LedFleet(office.fleet, lambda: office.leadership.proven),
+        store=office.store,
+        source=office.source,
+        policy=office.policy,
+        learner=AdaptiveEstimator({}),
+        solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=_keep),
+        epoch=epoch,
+        pacing=Pacing(office.config.interval_s, office.watch_s, office.config.ttl_s),
+        now_s=time.monotonic,
+        unix_s=time.time,
+        unready=lambda: office.warming.wait,
+    )
 
 
 def _keep(problem: Problem, granularity: Granularity) -> Kept:
@@ -130,34 +244,43 @@ def _protection(config: Config) -> WebConfig | None:
 
 
 class _Face:
-    """What /metrics shows: nothing before this controller leads."""
+    """What /metrics shows: the leader's figures, or that this one is a standby."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
 
-    def show(self, reconciler: Reconciler) -> None:
+    def show(self, reconciler: Reconciler, leadership: Leadership) -> None:
+        self._registry = CollectorRegistry()
         collector = BoardCollector(
             lambda: reconciler.board,
             reconciler.meters,
             epoch=reconciler.epoch,
-            leads=lambda: reconciler.leads,
+            leads=lambda: reconciler.leads and leadership.proven,
         )
         self._registry.register(collector)
+
+    def stand_by(self, board: Board) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(StandbyCollector(board))
 
     def metrics_text(self) -> bytes:
         return generate_latest(self._registry)
 
 
-async def _lead(
-    config: Config, reconciler: Reconciler, publisher: Publisher, stopping: asyncio.Event
-) -> None:
-    """Passes and heartbeats, until told to stop; then everything is given back."""
+async def _lead(office: _Office, reconciler: Reconciler) -> None:
+    """Passes and heartbeats, until told to stop; then everything is given back. Or until the
+    seat is lost: then nothing more is sent, and leases run out or are another leader's.
+    """
     tasks = [
-        asyncio.create_task(_passes(config, reconciler, publisher), name="passes"),
+        asyncio.create_task(_passes(office.config, reconciler, office.publisher), name="passes"),
         asyncio.create_task(_beats(reconciler), name="heartbeat"),
     ]
-    stop = asyncio.create_task(stopping.wait())
-    await asyncio.wait([*tasks, stop], return_when=asyncio.FIRST_COMPLETED)
+    held = asyncio.create_task(office.leadership.hold(), name="leadership")
+    stop = asyncio.create_task(office.stopping.wait())
+    await asyncio.wait([*tasks, held, stop], return_when=asyncio.FIRST_COMPLETED)
+    if held.done() and not stop.done():
+        reconciler.stand_down(held.result())
+        _log(held.result())
     for task in (*tasks, stop):
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -165,22 +288,26 @@ async def _lead(
         await asyncio.wait_for(reconciler.stop("the controller stops"), STOP_LIMIT_S)
     except TimeoutError:
         _log("not all GPUs could be given back in time; their leases run out")
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
     for result in results:
         if isinstance(result, Exception):
             raise result
 
 
 async def _passes(config: Config, reconciler: Reconciler, publisher: Publisher) -> None:
-    """A pass every interval, whatever the one before took."""
+    """A pass every interval, whatever the one before took; the first few of a term sooner."""
     due_s = time.monotonic()
-    error = ""
+    error, hurried = "", HURRIED_PASSES
     while True:
         board = await reconciler.run_pass()
         publisher.publish(board)
         if board.sentence not in {"nothing to do", error}:
             _log(f"pass {board.pass_number}: {board.sentence}")
         error = board.sentence
-        due_s = max(due_s + config.interval_s, time.monotonic())
+        wait_s = min(config.interval_s, HURRY_S) if hurried > 0 else config.interval_s
+        hurried -= 1
+        due_s = max(due_s + wait_s, time.monotonic())
         await asyncio.sleep(due_s - time.monotonic())
 
 

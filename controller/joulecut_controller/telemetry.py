@@ -52,13 +52,12 @@ class BoardCollector(Collector):
         for metric, values in rows.items():
             yield _gauge(metric, values)
         yield _counter(m.PREDICT_REFUSED, _refused(jobs))
+        yield _counter(m.JOB_HOLDOUT_WINDOWS, _windows(jobs))
         yield self._savings(jobs)
 
     def _own(self, board: Board | None) -> Iterator[Family]:
         meters = self._meters
-        build = InfoMetricFamily(_bare(m.BUILD_INFO), m.BUILD_INFO.help)
-        build.add_metric((), {"role": "controller", "version": version("joulecut")})
-        yield build
+        yield _build()
         yield _gauge(m.CONTROLLER_LEADER, [((), float(self._leads()))])
         yield _gauge(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
         yield _histogram(m.PLAN_SECONDS, meters.plans)
@@ -67,10 +66,10 @@ class BoardCollector(Collector):
         yield _counter(m.RECONCILE_PASSES, passes)
         if meters.last_success_unix_s is not None:
             yield _gauge(m.RECONCILE_LAST_SUCCESS, [((), meters.last_success_unix_s)])
-        nodes = board.view.nodes if board else ()
-        connected = sum(node.connected for node in nodes)
-        states = [(("connected",), float(connected)), (("lost",), float(len(nodes) - connected))]
-        yield _gauge(m.RECONCILE_AGENTS, states)
+        budget = board.budget if board else None
+        yield _gauge(m.POWER_BUDGET, [((), budget.limit_w)] if budget else [])
+        yield _gauge(m.POWER_BUDGET_EXPECTED, [((), budget.power_w)] if budget else [])
+        yield _agents(board)
 
     def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
         """Counters never fall: a plan that costs energy makes them stand still, and the
@@ -86,6 +85,32 @@ class BoardCollector(Collector):
                 most[key] = max(self._saved_most.get(key, 0.0), saved_j)
         self._saved_most = most
         return _counter(m.JOB_ENERGY_SAVED, most.items())
+
+
+class StandbyCollector(Collector):
+    """A controller that does not lead says so, and what it sees of the agents."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus_client.registry.Collector."""
+        yield _build()
+        yield _gauge(m.CONTROLLER_LEADER, [((), 0.0)])
+        yield _agents(self._board)
+
+
+def _build() -> Family:
+    build = InfoMetricFamily(_bare(m.BUILD_INFO), m.BUILD_INFO.help)
+    build.add_metric((), {"role": "controller", "version": version("joulecut")})
+    return build
+
+
+def _agents(board: Board | None) -> Family:
+    nodes = board.view.nodes if board else ()
+    connected = sum(node.connected for node in nodes)
+    states = [(("connected",), float(connected)), (("lost",), float(len(nodes) - connected))]
+    return _gauge(m.RECONCILE_AGENTS, states)
 
 
 def _iteration_time(job: JobBoard) -> Iterator[Row]:
@@ -114,11 +139,16 @@ def _bloat(job: JobBoard) -> Iterator[Row]:
     forecast = job.decision.forecast if job.decision else None
     if forecast is None:
         return
-    applied = job.applied is not None and job.applied == job.decision
-    left_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
     name = job.view.policy.name
-    yield (name, "intrinsic"), max(0.0, left_w) if applied else forecast.intrinsic_bloat_w
-    yield (name, "extrinsic"), 0.0 if applied else forecast.extrinsic_bloat_w
+    if job.applied is not None and job.applied == job.decision:
+        left_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
+        yield (name, "intrinsic"), max(0.0, left_w)
+        yield (name, "extrinsic"), 0.0
+        return
+    if forecast.intrinsic_bloat_w is not None:
+        yield (name, "intrinsic"), forecast.intrinsic_bloat_w
+    if forecast.extrinsic_bloat_w is not None:
+        yield (name, "extrinsic"), forecast.extrinsic_bloat_w
 
 
 def _slowdown(job: JobBoard) -> Iterator[Row]:
@@ -165,6 +195,26 @@ def _refused(jobs: Iterable[JobBoard]) -> Iterator[Row]:
             yield (job.view.policy.name, reason), float(count)
 
 
+def _windows(jobs: Iterable[JobBoard]) -> Iterator[Row]:
+    for job in jobs:
+        for arm, outcome, count in job.holdout.outcomes if job.holdout else ():
+            yield (job.view.policy.name, arm, outcome), float(count)
+
+
+def _held_out(job: JobBoard) -> Iterator[Row]:
+    if job.holdout:
+        yield (job.view.policy.name,), float(job.holdout.held_out)
+
+
+def _saved_ratio(job: JobBoard) -> Iterator[Row]:
+    saving = job.holdout.saving if job.holdout else None
+    if saving is not None and saving.saved_ratio is not None:
+        interval, name = saving.saved_ratio, job.view.policy.name
+        yield (name, "low"), interval.low
+        yield (name, "mid"), interval.mid
+        yield (name, "high"), interval.high
+
+
 def _drift(job: JobBoard) -> Iterator[Row]:
     yield (job.view.policy.name,), float(len(job.learnt.drifting))
 
@@ -185,6 +235,8 @@ _JOB_ROWS: tuple[tuple[m.Metric, Callable[[JobBoard], Iterator[Row]]], ...] = (
     (m.PLAN_CLOCK, _clock),
     (m.PREDICT_ERROR, _errors),
     (m.PREDICT_DRIFT, _drift),
+    (m.JOB_HOLDOUT_ACTIVE, _held_out),
+    (m.JOB_ENERGY_SAVED_RATIO, _saved_ratio),
     (m.CONTROLLER_MODE, _mode),
 )
 

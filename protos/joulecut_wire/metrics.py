@@ -82,6 +82,9 @@ JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("job", "kind"), "Iter
 JOB_POWER = _gauge("job_power_watts", ("job", "kind"), "Power of all GPUs of a job: kind measured, predicted or baseline.")
 JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("job", "kind"), "Power above the frontier: kind intrinsic or extrinsic. Predicted, not measured.")
 JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("job", "basis"), "Energy saved against default clocks: basis predicted or measured.")
+JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("job", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week: mid, and the low and high end of its 95 % interval. Absent until enough windows were measured.")
+JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("job",), "1 while a job runs at default clocks for a hold-out window.")
+JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("job", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or why the window was dropped.")
 JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("job",), "Measured iteration time over baseline, minus 1.")
 JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("job",), "Room left before the deadline, as a share of it; negative when missed.")
 PLAN_GENERATION = _gauge("plan_generation", ("job",), "Number of the job's current plan.")
@@ -91,6 +94,8 @@ PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
 PREDICT_ERROR = _gauge("predict_error_ratio", ("job", "target"), "Mean absolute relative error of predictions: target time or power.")
 PREDICT_REFUSED = _counter("predict_refused_total", ("job", "reason"), "Samples not learnt from, or learnt elsewhere than told, by reason.")
 PREDICT_DRIFT = _gauge("predict_drift_gpus", ("job",), "GPUs of a job that its model no longer describes.")
+POWER_BUDGET = _gauge("power_budget_watts", (), "What all jobs together may draw, from the policy; absent without a limit.")
+POWER_BUDGET_EXPECTED = _gauge("power_budget_expected_watts", (), "What the plans under the limit will draw, hosts included: predicted, and measured for jobs that cannot be slowed.")
 CONTROLLER_MODE = _gauge("controller_mode", ("job", "mode"), "1 for the mode a job is in: off, recommend or enforce.")
 CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller leads.")
 CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
@@ -111,8 +116,9 @@ AGENT: tuple[Metric, ...] = (
 
 CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
+    JOB_ENERGY_SAVED_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
     PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, PREDICT_REFUSED,
-    PREDICT_DRIFT, CONTROLLER_MODE,
+    PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, CONTROLLER_MODE,
     CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS,
     RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, BUILD_INFO,
 )  # fmt: skip

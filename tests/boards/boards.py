@@ -8,13 +8,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from joulecut_controller.board import Board, FrontierPoint, JobBoard, Learnt
+from joulecut_controller.board import Board, FrontierPoint, Holdout, JobBoard, Learnt
 from joulecut_controller.graph import build
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.solve.problem import Solution
+from joulecut_controller.verify.saving import Interval, Saving
 from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
 from joulecut_controller.workload import KINDS, Kind, Pipeline, Profile
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease
@@ -221,6 +222,41 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
             "(times off by 0.24 % before they were learnt, the profile's by 0.31 %); not learnt as "
             "told: 12 clock-not-reached",
             refused=(("clock-not-reached", 12),),
+        ),
+        holdout=holdout() if enforced else None,
+    )
+
+
+def holdout() -> Holdout:
+    """Three days of windows, a few of them interrupted."""
+    name, begun = "gpt3-175b", NOON_UNIX_S - 3.0 * 86_400.0
+    return Holdout(
+        share=0.05,
+        window_s=300.0,
+        text="next hold-out window at 12:41 UTC",
+        held_out=False,
+        measuring="plan",
+        next_unix_s=NOON_UNIX_S + 2460.0,
+        outcomes=(
+            ("default", "clocks", 1),
+            ("default", "kept", 38),
+            ("plan", "kept", 221),
+            ("plan", "stopped", 3),
+        ),
+        saving=Saving(
+            job=name,
+            shape="1f1b",
+            gpus=STAGES,
+            begun_unix_s=begun,
+            ended_unix_s=NOON_UNIX_S,
+            windows_default=38,
+            windows_plan=221,
+            holdouts=37,
+            saved_ratio=Interval(0.1463, 0.1421, 0.1505),
+            slowdown_ratio=Interval(0.0108, 0.0101, 0.0115),
+            predicted_saved_ratio=0.149,
+            predicted_slowdown_ratio=0.0111,
+            cooler_celsius=4.2,
         ),
     )
 

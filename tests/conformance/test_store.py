@@ -1,5 +1,7 @@
-"""What every store must do. One suite, whatever holds the rows."""
+"""What every store must do. One suite, whatever holds the rows: a file, or a real PostgreSQL."""
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -10,17 +12,20 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import postgres_server
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection
+from postgres_server import Postgres
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Record, Store
 from joulecut_controller.solve.problem import Solution
-from joulecut_controller.store import sqlite
+from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.database import (
     LEARNT_MAX,
     RECORD_MAX,
@@ -28,27 +33,76 @@ from joulecut_controller.store.database import (
     Kept,
     open_store,
 )
+from joulecut_controller.store.place import place_of
 from joulecut_controller.store.schema import MIGRATIONS, migrate
 from joulecut_controller.view import Window
 from joulecut_wire.errors import BadInput, Unavailable
 
 Reopen = Callable[[], Store]
+NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(params=["sqlite"])
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
-    """Opens the same store again, as a restarted controller would."""
-    opened: list[Store] = []
+class Database:
+    """One empty database, and ways to look behind the store's back."""
 
-    def open_again() -> Store:
-        for store in opened:
+    def __init__(self, url: str, password_file: Path | None = None) -> None:
+        self.url, self.password_file = url, password_file
+        self._opened: list[DatabaseStore] = []
+
+    def open(self, kept: Kept | None = None) -> DatabaseStore:
+        """Opens it again, as a restarted controller would: the one before is closed."""
+        self.close()
+        self._opened.append(open_store(self.url, kept, password_file=self.password_file))
+        return self._opened[-1]
+
+    def beside(self) -> DatabaseStore:
+        """Opens it once more, as a second controller would."""
+        self._opened.append(open_store(self.url, password_file=self.password_file))
+        return self._opened[-1]
+
+    def engine(self) -> Engine:
+        if self.password_file is None:
+            return sqlite.engine(sqlite.file_of(self.url))
+        return postgres.engine(place_of(self.url, password_file=self.password_file))
+
+    def run(self, *statements: str) -> list[list[object]]:
+        """What the last of these statements answers."""
+        engine = self.engine()
+        rows: list[list[object]] = []
+        with engine.begin() as connection:
+            for statement in statements:
+                answer = connection.exec_driver_sql(statement)
+                rows = [list(row) for row in answer] if answer.returns_rows else []
+        engine.dispose()
+        return rows
+
+    def close(self) -> None:
+        for store in self._opened:
             store.close()
-        opened.append(open_store(f"sqlite:///{tmp_path / 'store.db'}"))
-        return opened[-1]
+        self._opened.clear()
 
-    yield open_again
-    for store in opened:
-        store.close()
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Postgres]:
+    with postgres_server.running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "sqlite":
+        made = Database(f"sqlite:///{tmp_path / 'store.db'}")
+    else:
+        server: Postgres = request.getfixturevalue("server")
+        made = Database(server.make(f"store {next(NUMBERS)}"), server.secret)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reopen(database: Database) -> Reopen:
+    """Opens the same store again, as a restarted controller would."""
+    return database.open
 
 
 def _plan(job: str = "job", generation: int = 1, reason: str = "because") -> Plan:
@@ -203,9 +257,10 @@ def test_a_baseline_that_is_no_number_is_not_kept(reopen: Reopen) -> None:
 
 WRITER = """
 import sys
+from pathlib import Path
 from joulecut_controller.ports import Event
 from joulecut_controller.store.database import open_store
-store = open_store(sys.argv[1])
+store = open_store(sys.argv[1], password_file=Path(sys.argv[2]) if sys.argv[2:] else None)
 while True:
     epoch, generation = store.next_epoch(0), store.next_generation()
     store.record(Event(0.0, "apply", "job", generation, "written"))
@@ -213,12 +268,12 @@ while True:
 """
 
 
-def test_counters_never_go_back_whenever_the_writer_is_killed(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
+def test_counters_never_go_back_whenever_the_writer_is_killed(database: Database) -> None:
+    argv = [database.url, *([str(database.password_file)] if database.password_file else [])]
     epoch_seen = generation_seen = 0
     for lines in (1, 7, 20):
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, *argv], stdout=subprocess.PIPE, text=True
         ) as writer:
             assert writer.stdout
             for _ in range(lines):
@@ -231,45 +286,38 @@ def test_counters_never_go_back_whenever_the_writer_is_killed(tmp_path: Path) ->
             rest = writer.stdout.read().splitlines()
         if rest and len(rest[-1].split()) == 2:
             epoch_seen, generation_seen = map(int, rest[-1].split())
-    store = open_store(url)
-    try:
-        assert store.next_epoch(0) > epoch_seen
-        assert store.next_generation() > generation_seen
-        kept = {event.generation for event in store.events(limit=100_000)}
-        assert kept >= set(range(1, generation_seen + 1))
-    finally:
-        store.close()
+    store = database.open()
+    assert store.next_epoch(0) > epoch_seen
+    assert store.next_generation() > generation_seen
+    kept = {event.generation for event in store.events(limit=100_000)}
+    assert kept >= set(range(1, generation_seen + 1))
 
 
 # -- bounds ----------------------------------------------------------------------------------
 
 
-def test_what_grows_is_pruned(tmp_path: Path) -> None:
+def test_what_grows_is_pruned(database: Database) -> None:
     kept = Kept(events=10, plans_per_job=3, plans=5, baselines=4)
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", kept)
+    store = database.open(kept)
     for number in range(1, 31):
         store.record(_event(number))
         store.keep_plan(_plan(job=f"job-{number % 3}", generation=number))
         store.keep_baseline(f"job-{number}", "shape", Window(1, 1.0, 0.0, None, None))
     store.close()
-    with sqlite3.connect(tmp_path / "store.db") as raw:
-        events = [row[0] for row in raw.execute("select generation from event order by id")]
-        plans = [row[0] for row in raw.execute("select generation from plan order by generation")]
-        baselines = {row[0] for row in raw.execute("select job from baseline")}
-    raw.close()
-    assert events == list(range(21, 31))
-    assert plans == [26, 27, 28, 29, 30]
-    assert baselines == {"job-27", "job-28", "job-29", "job-30"}
+    assert database.run("select generation from event order by id") == [[n] for n in range(21, 31)]
+    plans = database.run("select generation from plan order by generation")
+    assert plans == [[26], [27], [28], [29], [30]]
+    baselines = database.run("select job from baseline order by job")
+    assert baselines == [["job-27"], ["job-28"], ["job-29"], ["job-30"]]
 
 
-def test_one_busy_job_does_not_push_out_the_plan_of_another(tmp_path: Path) -> None:
+def test_one_busy_job_does_not_push_out_the_plan_of_another(database: Database) -> None:
     kept = Kept(events=10, plans_per_job=3, plans=100, baselines=4)
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", kept)
+    store = database.open(kept)
     store.keep_plan(_plan(job="quiet", generation=1))
     for generation in range(2, 50):
         store.keep_plan(_plan(job="busy", generation=generation))
     assert store.last_plan_json("quiet")
-    store.close()
 
 
 # -- files that are not as they should be ----------------------------------------------------
@@ -292,25 +340,38 @@ def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    with sqlite3.connect(file) as raw:
-        raw.execute("create table letters (text)")
-    raw.close()
-    before = file.read_bytes()
-    _says(file, "another program")
-    assert file.read_bytes() == before
+def _refused(database: Database, match: str) -> None:
+    """In one line that names the store; and it is left as it was."""
+    with pytest.raises(Unavailable, match=match) as caught:
+        database.open()
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("store ")
 
 
-def test_a_newer_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_left_as_it_is(database: Database) -> None:
+    database.run("create table letters (words text)", "insert into letters values ('dear')")
+    _refused(database, "another program")
+    assert database.run("select * from letters") == [["dear"]]
+
+
+def test_a_newer_database_is_refused_and_left_as_it_is(database: Database) -> None:
+    database.open().next_generation()
+    database.close()
+    database.run("update joulecut_schema set version = version + 1")
+    newest = len(MIGRATIONS) + 1
+    _refused(database, f"version {newest + 1}, this program knows versions up to {newest}")
+    assert database.run("select version from joulecut_schema") == [[newest + 1]]
+    assert database.run("select value from counter") == [[1]]
+
+
+def test_a_newer_file_is_not_touched_at_all(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     open_store(f"sqlite:///{file}").close()
     with sqlite3.connect(file) as raw:
         raw.execute("update joulecut_schema set version = version + 1")
     raw.close()
     before = file.read_bytes()
-    newest = len(MIGRATIONS) + 1
-    _says(file, f"version {newest + 1}, this program knows versions up to {newest}")
+    _says(file, "knows versions up to")
     assert file.read_bytes() == before
 
 
@@ -390,10 +451,13 @@ def test_a_lock_held_by_another_process_ends_in_one_sentence(tmp_path: Path) -> 
     store.close()
 
 
-@pytest.mark.parametrize("url", ["store.db", "sqlite://", "sqlite:///", "postgresql://h/db", ""])
+@pytest.mark.parametrize(
+    "url", ["store.db", "sqlite://", "sqlite:///", "mysql://u:geheim@h/db", ""]
+)
 def test_other_urls_are_bad_input(url: str) -> None:
-    with pytest.raises(BadInput, match="sqlite:///FILE"):
+    with pytest.raises(BadInput, match="sqlite:///FILE, or postgresql://USER@HOST") as caught:
         open_store(url)
+    assert "geheim" not in str(caught.value)
 
 
 def test_records_are_told_apart_by_topic_job_and_time(reopen: Reopen) -> None:
@@ -410,9 +474,9 @@ def test_records_are_told_apart_by_topic_job_and_time(reopen: Reopen) -> None:
     assert store.records("nothing") == ()
 
 
-def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(tmp_path: Path) -> None:
+def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(database: Database) -> None:
     kept = Kept(records_per_job=3, records=5)
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}", kept)
+    store = database.open(kept)
     for at in range(10):
         store.keep_record(Record(float(at), "window", "a", "{}"))
     assert [one.at_unix_s for one in store.records("window")] == [9.0, 8.0, 7.0]
@@ -421,7 +485,6 @@ def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(tmp_path: Pat
     assert [one.at_unix_s for one in store.records("window")] == [13.0, 12.0, 11.0, 10.0, 9.0]
     with pytest.raises(ValueError, match="are kept at most"):
         store.keep_record(Record(0.0, "window", "a", "x" * (RECORD_MAX + 1)))
-    store.close()
 
 
 # -- versions --------------------------------------------------------------------------------
@@ -436,102 +499,140 @@ def _break(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE nothing ADD COLUMN note TEXT")
 
 
-def test_an_older_database_is_brought_forward_with_its_rows(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    store = open_store(f"sqlite:///{file}")
-    store.next_generation()
-    store.close()
-    engine = sqlite.engine(file)
+def test_an_older_database_is_brought_forward_with_its_rows(database: Database) -> None:
+    database.open().next_generation()
+    database.close()
+    engine = database.engine()
     with engine.begin() as connection:
         assert migrate(connection, (*MIGRATIONS, _widen)) == len(MIGRATIONS) + 2
     engine.dispose()
-    with sqlite3.connect(file) as raw:
-        assert raw.execute("select version from joulecut_schema").fetchall() == [
-            (len(MIGRATIONS) + 2,)
-        ]
-        assert raw.execute("select value from counter").fetchall() == [(1,)]
-        assert raw.execute("select note from baseline").fetchall() == []
-    raw.close()
+    assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 2]]
+    assert database.run("select value from counter") == [[1]]
+    assert database.run("select note from baseline") == []
 
 
-def test_the_first_version_had_no_notebooks_and_gets_them(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    open_store(f"sqlite:///{file}").close()
-    with sqlite3.connect(file) as raw:
-        raw.execute("drop table notebook")
-        raw.execute("drop table learnt")
-        raw.execute("drop table record")
-        raw.execute("update joulecut_schema set version = 1")
-    store = open_store(f"sqlite:///{file}")
-    assert store.notebook("a") == ""
-    store.keep_notebook("a", "first")
+# What each version added to the one before, as tables.
+ADDED = {2: "notebook", 3: "learnt", 4: "record"}
+
+
+def test_every_version_there_ever_was_is_known_to_these_tests() -> None:
+    assert set(ADDED) == set(range(2, len(MIGRATIONS) + 2))
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 2))
+def test_every_released_version_is_brought_forward(database: Database, version: int) -> None:
+    store = database.open()
+    store.next_epoch(6)
+    store.record(_event(3))
+    store.keep_plan(_plan(generation=2))
+    store.keep_baseline("job", "shape", Window(40, 1.5, 0.25, None, 2.0))
+    if version >= 2:
+        store.keep_notebook("a", "first")
+    if version >= 3:
+        store.keep_learnt("predictors", "kept")
+    database.close()
+    gone = [table for added, table in ADDED.items() if added > version]
+    database.run(
+        *(f"drop table {table}" for table in gone),
+        f"update joulecut_schema set version = {version}",
+    )
+    store = database.open()
+    assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 1]]
+    assert store.next_epoch(0) == 8
+    assert store.events() == (_event(3),)
+    assert json.loads(store.last_plan_json("job")) == plan_json(_plan(generation=2))
+    assert store.baseline("job", "shape") == Window(40, 1.5, 0.25, None, 2.0)
+    assert store.notebook("a") == ("first" if version >= 2 else "")
+    assert store.learnt("predictors") == ("kept" if version >= 3 else "")
+    assert store.records("window") == ()
     store.keep_notebook("a", "second")
     store.keep_notebook("b", "other")
-    assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
-    store.close()
-
-
-def test_the_second_version_had_nowhere_to_keep_what_was_learnt(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    store = open_store(f"sqlite:///{file}")
-    store.keep_notebook("a", "kept")
-    store.close()
-    with sqlite3.connect(file) as raw:
-        raw.execute("drop table learnt")
-        raw.execute("drop table record")
-        raw.execute("update joulecut_schema set version = 2")
-    raw.close()
-    store = open_store(f"sqlite:///{file}")
-    assert store.notebook("a") == "kept"
-    assert store.learnt("predictors") == ""
-    store.keep_learnt("predictors", "first")
     store.keep_learnt("predictors", "second")
-    store.close()
-    store = open_store(f"sqlite:///{file}")
+    store.keep_record(Record(1.0, "window", "a", "{}"))
+    store = database.open()
+    assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
     assert store.learnt("predictors") == "second"
     assert store.learnt("others") == ""
-    store.close()
-
-
-def test_the_third_version_had_no_records(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    store = open_store(f"sqlite:///{file}")
-    store.keep_learnt("predictors", "kept")
-    store.close()
-    with sqlite3.connect(file) as raw:
-        raw.execute("drop table record")
-        raw.execute("update joulecut_schema set version = 3")
-    raw.close()
-    store = open_store(f"sqlite:///{file}")
-    assert store.learnt("predictors") == "kept"
-    assert store.records("window") == ()
-    store.keep_record(Record(1.0, "window", "a", "{}"))
-    store.close()
-    store = open_store(f"sqlite:///{file}")
     assert store.records("window") == (Record(1.0, "window", "a", "{}"),)
-    store.close()
 
 
-def test_what_was_learnt_is_bounded_and_what_was_kept_before_stays(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/store.db")
+def test_two_controllers_that_start_at_once_migrate_once(database: Database) -> None:
+    database.open()
+    database.close()
+    database.run("drop table record", "update joulecut_schema set version = 3")
+    argv = [database.url, *([str(database.password_file)] if database.password_file else [])]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, *argv], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    first = [writer.stdout.readline().split() for writer in writers if writer.stdout]
+    for writer in writers:
+        writer.kill()
+        writer.communicate()
+    assert all(len(line) == 2 for line in first), "one of them could not open the store"
+    assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 1]]
+
+
+def test_what_was_learnt_is_bounded_and_what_was_kept_before_stays(reopen: Reopen) -> None:
+    store = reopen()
     store.keep_learnt("predictors", "x" * LEARNT_MAX)
     with pytest.raises(ValueError, match="are kept at most"):
         store.keep_learnt("predictors", "x" * (LEARNT_MAX + 1))
     assert len(store.learnt("predictors")) == LEARNT_MAX
-    store.close()
 
 
-def test_a_migration_that_fails_leaves_the_old_version(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    open_store(f"sqlite:///{file}").close()
-    engine = sqlite.engine(file)
-    with pytest.raises(Unavailable), sqlite.explaining(file), engine.begin() as connection:
+def test_a_migration_that_fails_leaves_the_old_version(database: Database) -> None:
+    database.open()
+    database.close()
+    engine = database.engine()
+    with pytest.raises(SQLAlchemyError), engine.begin() as connection:
         migrate(connection, (*MIGRATIONS, _break))
     engine.dispose()
-    store = open_store(f"sqlite:///{file}")
-    assert store.next_generation() == 1
-    store.close()
-    with sqlite3.connect(file) as raw:
-        columns = [row[1] for row in raw.execute("pragma table_info(baseline)")]
-    raw.close()
-    assert "note" not in columns
+    assert database.open().next_generation() == 1
+    with pytest.raises(SQLAlchemyError):
+        database.run("select note from baseline")
+
+
+# -- several controllers ---------------------------------------------------------------------
+
+
+def test_several_controllers_never_get_the_same_number(database: Database) -> None:
+    stores = [database.open(), *(database.beside() for _ in range(3))]
+    numbers: list[int] = []
+
+    def count(store: Store) -> None:
+        for _ in range(10):
+            with contextlib.suppress(Unavailable):  # a slow disk, and three others before us
+                numbers.append(store.next_generation())
+
+    threads = [threading.Thread(target=count, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert numbers
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_store_held_to_a_term_writes_nothing_once_there_is_a_newer_one(
+    database: Database,
+) -> None:
+    older, newer = database.open(), database.beside()
+    term = older.next_epoch(0)
+    older.hold_to(term)
+    older.record(_event(1))
+    assert newer.next_epoch(0) == term + 1
+    newer.hold_to(term + 1)
+    for write in (
+        lambda: older.record(_event(2)),
+        lambda: older.keep_learnt("predictors", "old"),
+        lambda: older.keep_plan(_plan()),
+        older.next_generation,
+    ):
+        with pytest.raises(Unavailable, match=f"another controller leads, in term {term + 1}"):
+            write()
+    assert older.events() == (_event(1),), "reading is for everybody"
+    newer.record(_event(3))
+    assert newer.events() == (_event(3), _event(1))
+    older.hold_to(0)
+    assert older.next_epoch(0) == term + 2

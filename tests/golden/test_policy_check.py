@@ -26,6 +26,7 @@ jobs:
     pipeline: {schedule: 1f1b, stages: 2, microbatches: 12, profile: p.csv, blocking_power_w: 83.64}
     ranks: {source: list}
     mode: enforce
+    verify: {holdout: 5%}
   - name: pods
     match: {kubernetes: {namespace: train, labels: {app: gpt3, tier: gpu}}}
     slo: {max_slowdown: 1%}
@@ -42,6 +43,7 @@ jobs:
     slo: {min_rate: {value: 12, unit: iterations/min}}
     pipeline: {schedule: gpipe, stages: 2, microbatches: 4, data_parallel: 3, profile: p.csv,
                blocking_power_w: 70}
+    verify: {holdout: 2.5%, window: 10min}
   - name: unknown-cost
     slo: {max_iteration_time: 2min}
     pipeline: {schedule: gpipe, stages: 16, microbatches: 4}

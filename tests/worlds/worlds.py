@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.hardware import ClockOption
+from joulecut_controller.plan.answers import Prepare
+from joulecut_controller.plan.guard import Check
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Store
 from joulecut_controller.predict.adaptive import AdaptiveEstimator
@@ -369,6 +371,8 @@ class Controller:
         keep: Keep | None = None,
         unready: Callable[[], str] = lambda: "",
         learner: Learner | None = None,
+        prepare: Prepare = Solver,
+        judge: Check = check,
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
@@ -379,7 +383,7 @@ class Controller:
             source=self.source,
             policy=policy,
             learner=learner or AdaptiveEstimator({}),
-            solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=keep),
+            solving=Solving(prepare=prepare, check=judge, frontier=frontier, keep=keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from joulecut_controller.observe.blend import blended
 from joulecut_controller.observe.span import ITERATIONS_KEPT, RECENT, Iteration, Span, stderr_s
+from joulecut_controller.observe.stretch import Ended
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView, StageLoad, Window
 
@@ -46,6 +48,9 @@ class Measured:
     at_default: bool
     settled: bool  # the clocks in force have been so for several passes
     fresh_last: int | None = None  # number of the newest iteration in `fresh`
+    ended: tuple[Ended, ...] = ()  # this pass: usual ones, and those that settle or stand out
+    since_s: float = -math.inf  # another one means that clocks or counters changed
+    told: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
 
 
 @dataclass(slots=True)
@@ -59,9 +64,12 @@ class _Track:
     marked_s: float = -math.inf
     straggling: bool = False
     baseline: Window | None = None
+    known: Window | None = None  # the baseline when the span `known_since_s` began
+    known_since_s: float = math.nan
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
+    told: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
 
@@ -117,14 +125,13 @@ class Ledger:
         seen_s = self._see_locks(track, gpus, now_s)
         self._collect(track, reports)
         self._see_straggler(track, now_s)
-        fresh = [one for one in self._confirmed(track, seen_s) if track.span.take(one)]
+        confirmed = self._confirmed(track, seen_s)
+        fresh = [one for one in confirmed if track.span.take(one)]
         self._see_gpus(track, gpus, now_s)
         track.span.passes += 1
         at_default = not any(track.locks.values())
         if at_default and not track.straggling:
-            candidate = track.span.window(ITERATIONS_KEPT)
-            if candidate and mature(candidate) and track.span.passes > BASELINE_PASSES_MIN:
-                track.baseline = candidate
+            self._see_baseline(track)
         return Measured(
             baseline=track.baseline,
             current=track.span.window(RECENT),
@@ -138,6 +145,9 @@ class Ledger:
             at_default=at_default,
             settled=track.span.passes > SETTLED_PASSES,
             fresh_last=fresh[-1].number if fresh else None,
+            ended=tuple(Ended(one.number, one.arrived_s, one.duration_s) for one in confirmed),
+            since_s=track.span.since_s,
+            told=tuple(track.told),
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
@@ -160,6 +170,18 @@ class Ledger:
             track.span = Span(now_s, track.stage_of)
         return seen_s
 
+    def _see_baseline(self, track: _Track) -> None:
+        """The baseline as this span has it: its own, or one that follows it."""
+        candidate = track.span.window(ITERATIONS_KEPT)
+        if candidate is None or track.span.passes <= BASELINE_PASSES_MIN:
+            return
+        if track.known_since_s != track.span.since_s:
+            track.known, track.known_since_s = track.baseline, track.span.since_s
+        if mature(candidate):
+            track.baseline = candidate
+        elif track.known is not None:
+            track.baseline = blended(track.known, candidate, _wanted(candidate))
+
     def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Notes observed clocks and energy counters of this pass."""
         for uuid in track.stage_of:
@@ -172,6 +194,7 @@ class Ledger:
 
     def _collect(self, track: _Track, reports: Iterable[ArrivedReport]) -> None:
         """Joins the reports of one iteration; complete ones, and old ones, are closed."""
+        track.told.clear()
         for arrived in reports:
             report = arrived.report
             if report.uuid not in track.stage_of or report.iteration in track.done:
@@ -195,6 +218,7 @@ class Ledger:
     def _close(self, track: _Track, one: Iteration) -> None:
         del track.open[one.number]
         track.done.append(one.number)
+        track.told.append(one)
         track.pending.append(one)
         if not one.peers_s:
             track.peers_s.clear()
@@ -220,6 +244,12 @@ class Ledger:
             if began_s >= track.span.since_s and bool(one.peers_s) == track.straggling:
                 confirmed.append(one)
         return confirmed
+
+
+def _wanted(window: Window) -> int:
+    """How many iterations as noisy as these make a baseline."""
+    needed = (window.time_sd_s / (BASELINE_STDERR_RATIO_MAX * window.time_mean_s)) ** 2
+    return min(max(math.ceil(needed), BASELINE_ITERATIONS_MIN), ITERATIONS_KEPT)
 
 
 def mature(window: Window) -> bool:

@@ -34,6 +34,16 @@ class Case:
     paused: str = ""  # why this controller may not act for the job now
     unready: str = ""  # why nothing can be computed yet
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
+    holdout: str = ""  # that a hold-out window runs, in words: default clocks, to be measured
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What ran until a hold-out window began, and comes back after it."""
+
+    clocks: Clocks
+    goal: Goal | None
+    since_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +59,4 @@ class Standing:
     pace: Pace = field(default_factory=Pace)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
+    aside: Aside | None = None

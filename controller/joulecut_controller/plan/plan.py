@@ -39,8 +39,8 @@ class Forecast:
     lower_bound_j: float
     gap_ratio: float
     saved_by_granularity: tuple[tuple[Granularity, float], ...] = ()
-    intrinsic_bloat_w: float = 0.0
-    extrinsic_bloat_w: float = 0.0
+    intrinsic_bloat_w: float | None = None  # None until computed, which takes seconds
+    extrinsic_bloat_w: float | None = None
 
     @property
     def saved_ratio(self) -> float:

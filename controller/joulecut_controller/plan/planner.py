@@ -17,6 +17,7 @@ from joulecut_controller.plan.appraisal import (
     default_clocks,
     shaken,
 )
+from joulecut_controller.plan.aside import as_before, as_solution, put_aside, rest_s, said_again
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.forecast import Prospect, forecast
@@ -71,10 +72,15 @@ def decide(case: Case, standing: Standing, estimator: Estimator, answers: Answer
     """One job, one pass. Calls the solver through `answers`; may take seconds."""
     if standing.mode != case.mode:  # what was only recommended does not run
         standing = replace(standing, mode=case.mode, clocks=None, goal=None)
-        standing = replace(standing, changed_s=float("-inf"))
+        standing = replace(standing, changed_s=float("-inf"), aside=None)
     hindered = obstacle(case)
     if hindered:
         return _give_back(standing, *hindered)
+    if case.holdout:
+        return Decision("default", "holdout", case.holdout, put_aside(standing, case.view.now_s))
+    if standing.aside is not None and (wait_s := rest_s(standing.aside, case)) > 0.0:
+        words = f"a hold-out window was cut short; clocks are not lowered for {wait_s:.0f} s yet"
+        return Decision("default", "holdout", words, standing)
     priced = price(case.job, case.view.gpus, estimator, case.host_power_w, held=standing.costs)
     if isinstance(priced, str):
         return _give_back(standing, "evidence", priced)
@@ -89,7 +95,8 @@ def given_up(standing: Standing, reason: str) -> Decision:
 
 
 def _give_back(standing: Standing, topic: str, reason: str) -> Decision:
-    return Decision("default", topic, reason, replace(standing, clocks=None, goal=None))
+    standing = replace(standing, clocks=None, goal=None, aside=None)
+    return Decision("default", topic, reason, standing)
 
 
 def obstacle(case: Case) -> tuple[str, str] | None:
@@ -164,7 +171,10 @@ def _within_reach(case: Case, standing: Standing, costs: Costs, answers: Answers
         )
     if case.allotted_s is not None:
         deadline_s = max(deadline_s, case.allotted_s + beyond_s)
-    standing = replace(standing, jitter=jitter_of(job, standing.jitter))
+    aside = standing.aside
+    standing = replace(standing, jitter=jitter_of(job, standing.jitter), aside=None)
+    if aside is not None:
+        standing = replace(standing, goal=aside.goal)
     default = shaken(default, costs, standing.jitter, answers)
     at_default = baseline.time_mean_s / default.mean_s
     standing, late = learn_pace(case, standing, answers, deadline_s, at_default)
@@ -179,8 +189,16 @@ def _within_reach(case: Case, standing: Standing, costs: Costs, answers: Answers
             f"no clocks but the default ones keep {promised_s:.4g} s an iteration: no change",
         )
     prospect = Prospect(costs, goal, default, baseline.time_mean_s, ratio, promised_s, jitter)
-    standing = replace(standing, goal=goal)
-    return _compare(case, standing, prospect, answer, answers, late=late)
+    if aside is not None:
+        prospect, answer = as_before(
+            aside, prospect, answer, answers, gain_min=IMPROVEMENT_RATIO_MIN, fit_ratio=FIT_RATIO
+        )
+    standing = replace(standing, goal=prospect.goal)
+    decision = _compare(case, standing, prospect, answer, answers, late=late)
+    if aside is None or decision.choice is None:
+        return decision
+    words = said_again(decision.choice.clocks, aside, decision.choice.forecast)
+    return replace(decision, reason=words or decision.reason)
 
 
 def _compare(
@@ -220,7 +238,7 @@ def _compare(
         new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
         after = _appraised(prospect, new, answers)
         assert after is not None
-        answer = _as_solution(answer, after, prospect)
+        answer = as_solution(answer, after, prospect)
     choice = Choice(
         clocks=new,
         costs=costs,
@@ -249,17 +267,6 @@ def _keep(standing: Standing, gain: float) -> Decision:
             "keep", "nothing", f"default clocks are right: {max(gain, 0.0):.1%} to save", standing
         )
     return Decision("keep", "steady", "the plan stands", standing)
-
-
-def _as_solution(answer: Solution, after: Appraisal, prospect: Prospect) -> Solution:
-    """The raised clocks with the solver's bound, which holds for every plan of this goal."""
-    return replace(
-        answer,
-        clocks=after.options,
-        start_s=after.start_s,
-        iteration_time_s=after.iteration_time_s,
-        energy_j=prospect.cost_j(after),
-    )
 
 
 def _sentence(case: Case, choice: Choice, prospect: Prospect, late: bool) -> str:

@@ -32,8 +32,6 @@ def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
         yield _wait(
             (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)
         )
-    if job.verify.holdout > 0.0:
-        yield _wait((*path, "verify", "holdout"), "a hold-out share", "0%")
     if job.pipeline is not None:
         place = (*path, "pipeline")
         if job.pipeline.schedule not in SCHEDULES_ALL:

@@ -24,6 +24,7 @@ from joulecut_controller.policy.policy import (
     Ranks,
     Slo,
     SlurmJobMatch,
+    Verify,
 )
 from joulecut_controller.policy.quantity import shown
 from joulecut_controller.policy.schema import (
@@ -136,6 +137,7 @@ def _job(
         pods=_pods(keys),
         slurm=_slurm(keys),
         rank_order=keys.ranks.order,
+        verify=Verify(keys.verify.holdout, keys.verify.window),
     )
 
 

@@ -46,6 +46,16 @@ class ClockPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Verify:
+    """How savings are measured: `holdout` is the share of time at default clocks, in windows of
+    `window_s`, warm-up not counted.
+    """
+
+    holdout: float = 0.0
+    window_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
 class GpuRef:
     """One GPU as an operator names it: node and index."""
 
@@ -88,6 +98,7 @@ class JobPolicy:
     pods: PodMatch | None = None
     slurm: SlurmJobMatch | None = None
     rank_order: str = "tp-cp-ep-dp-pp"  # the first changes fastest; asked where ranks are counted
+    verify: Verify = Verify()
 
     @property
     def found_by_allocation(self) -> bool:

@@ -33,6 +33,10 @@ POWER_W_MAX = 10_000.0  # per GPU and its share of the host
 PARALLEL_MAX = 65_536
 SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is no budget any more, but another wish
 HOLDOUT_PERCENT_MAX = 50.0
+HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less never says anything
+WINDOW_S = 300.0  # thermal settling is a tenth of it, and a counter's step of 0.1 s nothing
+WINDOW_S_MIN = 60.0  # below it warm-ups take a third of all time at default clocks, and more
+WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile: what is compared would be too far apart
 PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
 WEIGHT_MAX = 1e6  # one job that counts as much as a million others
 PUE_MAX = 10.0  # the worst published figures are around 3
@@ -198,6 +202,7 @@ class VerifyKeys(_Strict):
     """How savings are measured."""
 
     holdout: Holdout = 0.0
+    window: PositiveTime = WINDOW_S
 
 
 class JobKeys(_Strict):

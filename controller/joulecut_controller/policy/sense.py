@@ -10,7 +10,14 @@ from typing import cast
 from joulecut_controller.graph.shape import chunks_of, misfit
 from joulecut_controller.policy.complaint import Complaint
 from joulecut_controller.policy.policy import GpuRef
-from joulecut_controller.policy.schema import JobKeys, PipelineKeys, PolicyKeys
+from joulecut_controller.policy.schema import (
+    HOLDOUT_MIN,
+    WINDOW_S_MAX,
+    WINDOW_S_MIN,
+    JobKeys,
+    PipelineKeys,
+    PolicyKeys,
+)
 from joulecut_controller.workload import SCHEDULES_ALL, Pipeline, Schedule
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.reports import DURATION_S_MAX
@@ -36,6 +43,13 @@ def contradictions(keys: PolicyKeys) -> Iterator[Complaint]:
         yield from _match(job, path, owners)
         yield from _ranks(job, path)
         yield from _pipeline(job, path)
+        yield from _verify(job, path)
+        if job.verify.holdout > 0.0 and keys.cluster.power_budget_w is not None:
+            yield Complaint(
+                (*path, "verify", "holdout"),
+                "contradicts cluster.power_budget_w: at default clocks the job draws what it likes",
+                "0% beside a power budget",
+            )
 
 
 def _target(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
@@ -140,6 +154,27 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
             (*path, "match", "gpus"),
             f"{listed} GPUs for {pipeline.stages} stages",
             f"at least {pipeline.stages} GPUs",
+        )
+
+
+def _verify(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+    verify, place = job.verify, (*path, "verify")
+    if not WINDOW_S_MIN <= verify.window <= WINDOW_S_MAX:
+        yield Complaint(
+            (*place, "window"), f"{verify.window:g} s is out of range", "a time from 1min to 6h"
+        )
+    if 0.0 < verify.holdout < HOLDOUT_MIN:
+        yield Complaint(
+            (*place, "holdout"),
+            f"{verify.holdout * 100:.2g}% is a window in many days, and says nothing",
+            f"0%, or {HOLDOUT_MIN:.1%} to 50%",
+        )
+    if verify.holdout > 0.0 and verify.window < job.clocks.min_dwell:
+        yield Complaint(
+            (*place, "window"),
+            f"a window of {verify.window:g} s is shorter than clocks.min_dwell, "
+            f"{job.clocks.min_dwell:g} s, after which clocks may come back",
+            f"{job.clocks.min_dwell:g}s or longer",
         )
 
 

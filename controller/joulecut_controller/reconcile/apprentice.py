@@ -139,6 +139,8 @@ class Apprentice:
         if hindered is not None:
             self.advice = None
             return Decision("default", hindered[0], hindered[1], replace(standing, clocks=None))
+        if case.holdout:
+            return Decision("default", "holdout", case.holdout, replace(standing, clocks=None))
         if not self._book.readings and any(case.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
             return Decision("default", "probing", words, replace(standing, clocks=None))

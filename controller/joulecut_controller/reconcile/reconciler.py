@@ -24,8 +24,12 @@ from joulecut_controller.plan.planner import Decision, decide, given_up
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.breakers import Breakers
 from joulecut_controller.reconcile.budgets import Budgets, Party
+from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.frontiers import Frontier, Frontiers
+from joulecut_controller.reconcile.holdouts import Holdouts
+from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.learning import Learner, Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.lessons import teach
@@ -107,6 +111,20 @@ class Reconciler:
         self._store = store
         self._learning = Learning(learner, store, self._desk.audit, self._studies)
         self._stewards: dict[str, Steward] = {}
+        self._holds = Holds(store, unix_s)
+        self._holdouts = Holdouts(store, self._desk.audit, unix_s, lag_s=pacing.lag_s)
+        self._breakers = Breakers(self._holds, self._desk.audit, pacing.lag_s)
+        self.commands = Commands(
+            fleet=fleet,
+            leases=self._leases,
+            holds=self._holds,
+            audit=self._desk.audit,
+            stewards=self._stewards,
+            lost=lambda: self._lost,
+            view=lambda: self.board.view if self.board else None,
+            now_s=now_s,
+            unix_s=unix_s,
+        )
         self._lost = ""
         self._unrenewed: set[str] = set()
         self._pass_number = 0
@@ -162,6 +180,11 @@ class Reconciler:
                 self._unrenewed.add(job)
                 self._desk.audit.note("renew", job, f"not renewed: {outcome.first_refusal}")
 
+    def stand_down(self, why: str) -> None:
+        """This term is over: nothing more is commanded, and what was held runs out."""
+        self._lost = why
+        self._leases.forget_all()
+
     async def stop(self, reason: str) -> None:
         """Gives everything back; what does not answer runs out."""
         await self._studies.stop()
@@ -184,7 +207,7 @@ class Reconciler:
         host_power_w = self._policy.cost.host_power_w
         for name, sighting in sightings.items():
             steward = self._stewards[name]
-            paused = await steward.settle(sighting, view, self._lost)
+            paused = await self._settle(name, sighting, view)
             steward.errors = teach(
                 sighting.view,
                 sighting.measured,
@@ -199,17 +222,38 @@ class Reconciler:
                 unready=self._unready(),
                 allotted_s=self._budgets.deadline_s(name),
             )
-        decisions = await asyncio.to_thread(self._think, cases)
-        for name, decision in decisions.items():
-            fresh = self._refreshed(view)
-            await self._stewards[name].carry_out(
-                decision, cases[name], sightings[name], fresh, self.ttl_s()
+            cases[name] = replace(
+                cases[name],
+                holdout=self._holdouts.step(
+                    cases[name], sighting, steward.applied, steward.learning
+                ),
             )
+        decisions = await asyncio.to_thread(self._think, cases)
+        async with self.commands.acting:
+            for name, decision in decisions.items():
+                fresh, word = self._refreshed(view), self._holds.word(name)
+                # A hold may be younger than the decision.
+                held = replace(given_up(decision.standing, word), topic="paused") if word else None
+                await self._stewards[name].carry_out(
+                    held or decision, cases[name], sightings[name], fresh, self.ttl_s()
+                )
         for name in decisions:
             self._complete(name)
         if not self._lost:
             self._learning.step(self._now_s())
+            self._holds.refresh()
         return self._show(view, sightings)
+
+    async def _settle(self, name: str, sighting: Sighting, view: View) -> str:
+        """Why nothing may be planned for a job now; what a hold ends is given back at once."""
+        held, allotted_s = self._leases.of(name) is not None, self._budgets.deadline_s(name)
+        self._breakers.look(sighting, held=held, now_s=view.now_s, allotted_s=allotted_s)
+        self._breakers.rearm(sighting)
+        steward, word = self._stewards[name], self._holds.word(name)
+        paused = await steward.settle(sighting, view, self._lost)
+        if word and not self._lost:
+            await steward.retire(word)
+        return paused if self._lost else word or paused
 
     def _share_power(self, sightings: Mapping[str, Sighting]) -> None:
         """What the power budget asks of each job; with nothing new it stays as it is."""
@@ -299,6 +343,8 @@ class Reconciler:
         for name, job in jobs.items():
             steward = self._stewards.setdefault(name, Steward(self._desk, job))
             steward.policy = job
+        self._breakers.keep_only(jobs)
+        self._holdouts.keep_only(jobs)
         self._frontiers.keep_only(jobs)
         self._stragglers.keep_only(jobs)
         self._studies.keep_only(set(jobs))
@@ -329,6 +375,8 @@ class Reconciler:
                 if _may_wait(sighting):
                     self._stragglers.ask(name, costs, granularity, self._now_s())
             shown = steward.board(sighting, self._frontier(name, sighting))
+            shown = replace(shown, holds=self._holds.of(name), trips=self._holds.trips(name))
+            shown = replace(shown, holdout=self._holdouts.shown(name))
             boards.append(replace(shown, learnt=learnt.get(name, shown.learnt)))
         did = "; ".join(f"{n}: {s.did}" for n, s in self._stewards.items() if s.did)
         return Board(
@@ -341,9 +389,11 @@ class Reconciler:
             events=self._desk.audit.newest,
             policy_source=self._policy.source,
             policy_digest=self._policy.digest,
+            cost=self._policy.cost,
             policy_error=self._policy_error,
             budget=self._budgets.shares,
             interval_s=self._pacing.interval_s,
+            holds=self._holds.all,
         )
 
     def _failed_board(self, sentence: str) -> Board:

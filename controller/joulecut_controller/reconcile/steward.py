@@ -76,6 +76,19 @@ class Steward:
         self._acted_s = float("-inf")
         self._stored: tuple[str, Window] | None = None
 
+    @property
+    def applied(self) -> Plan | None:
+        """The plan whose clocks are held under leases now."""
+        return self._applied
+
+    @property
+    def learning(self) -> str:
+        """What is still to be learnt of a job without a profile; empty once that is enough."""
+        advice = self.apprentice.advice
+        if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
+            return ""
+        return "the job is still being learnt"
+
     # -- before planning -------------------------------------------------------------------
 
     async def settle(self, sighting: Sighting, view: View, lost: str) -> str:

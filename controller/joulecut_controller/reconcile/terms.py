@@ -8,8 +8,13 @@ controller after it. Nobody but an operator can tell what that was.
 from collections.abc import Iterable
 
 from joulecut_controller.view import NodeView
+from joulecut_wire.errors import JoulecutError
 
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
+
+
+class Absurd(JoulecutError):
+    """A term that only a person can explain; trying again mends nothing."""
 
 
 def absurd(nodes: Iterable[NodeView]) -> str:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
@@ -17,7 +18,9 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Record
-from joulecut_controller.store import sqlite
+from joulecut_controller.store import postgres, sqlite
+from joulecut_controller.store.place import PREFIX as POSTGRESQL
+from joulecut_controller.store.place import Place, place_of
 from joulecut_controller.store.schema import (
     BASELINES,
     COUNTERS,
@@ -51,15 +54,28 @@ class Kept:
     records: int = 200_000  # of all topics and jobs together: some 100 MB
 
 
+_TERM = select(COUNTERS.c.value).where(COUNTERS.c.name == "epoch")
 Explaining = Callable[[], AbstractContextManager[None]]
 
 
-def open_store(url: str, kept: Kept | None = None) -> "DatabaseStore":
-    """Opens the store of a URL `sqlite:///FILE`; a relative FILE is relative to the process.
+def open_store(
+    url: str,
+    kept: Kept | None = None,
+    *,
+    base: Path = Path(),
+    password_file: Path | None = None,
+    timeout_s: float | None = None,
+) -> "DatabaseStore":
+    """Opens the store of a URL `sqlite:///FILE` (a relative FILE is relative to the process)
+    or `postgresql://USER@HOST:PORT/DATABASE`, whose calls end within `timeout_s`, and whose
+    certificates are relative to `base`.
 
-    Makes the file where there is none, and brings an older one up to date. Raises BadInput
-    for another URL, Unavailable where the file cannot be used; it is then left as it is.
+    Makes what is not there yet, and brings an older one up to date. Raises BadInput for
+    another URL, Unavailable where the store cannot be used; it is then left as it is.
     """
+    if url.startswith(POSTGRESQL):
+        place = place_of(url, base, password_file)
+        return _open_postgres(place, kept, timeout_s or postgres.TIMEOUT_S_DEFAULT)
     file = sqlite.file_of(url)
     engine = sqlite.engine(file)
     store = DatabaseStore(engine, lambda: sqlite.explaining(file), f"store {file}", kept)
@@ -70,6 +86,12 @@ def open_store(url: str, kept: Kept | None = None) -> "DatabaseStore":
         store.close()
         raise
     return store
+
+
+def _open_postgres(place: Place, kept: Kept | None, timeout_s: float) -> "DatabaseStore":
+    engine = postgres.engine(place, timeout_s=timeout_s)
+    name = f"store {place.name}"
+    return DatabaseStore(engine, lambda: postgres.explaining(place), name, kept)
 
 
 class DatabaseStore:
@@ -84,6 +106,7 @@ class DatabaseStore:
         self._explaining = explaining
         self._name = name
         self._kept = kept or Kept()
+        self._term = 0
         self._lock = threading.Lock()  # one connection, and callers in any thread
         try:
             with self._writing() as connection:
@@ -97,6 +120,12 @@ class DatabaseStore:
 
     def next_generation(self) -> int:
         return self._count("generation", 0)
+
+    def hold_to(self, term: int) -> None:
+        """From now on this writes for that term alone: once a newer one was given out by
+        anybody, every write is refused, however late the news. 0 lets go.
+        """
+        self._term = term
 
     def record(self, event: Event) -> None:
         detail = event.detail
@@ -252,6 +281,13 @@ class DatabaseStore:
     def _writing(self) -> Iterator[Connection]:
         """One transaction that excludes every other; durable when it ends well."""
         with self._lock, self._explaining(), self._engine.begin() as connection:
+            if self._term:
+                given = connection.execute(_TERM).scalar_one_or_none() or 0
+                if given > self._term:
+                    raise Unavailable(
+                        f"{self._name}: another controller leads, in term {given}; "
+                        f"this one is {self._term}, and writes no more"
+                    )
             yield connection
 
     @contextmanager
@@ -306,5 +342,5 @@ def _event(row: Row[Any]) -> Event:
 
 
 def _text(words: str) -> str:
-    """Words of jobs and peers may hold what no database takes (half a surrogate pair)."""
-    return words.encode("utf-8", "replace").decode("utf-8")
+    """Words of jobs and peers may hold what no database takes (half a surrogate pair, NUL)."""
+    return words.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")

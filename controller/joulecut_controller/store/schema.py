@@ -7,6 +7,7 @@ program does not know it would lose.
 from collections.abc import Callable, Sequence
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Float,
@@ -23,6 +24,8 @@ from sqlalchemy import (
 from joulecut_wire.errors import Unavailable
 
 METADATA = MetaData()
+# 63 bits on every engine; SQLite counts its own ids only in what it calls an INTEGER.
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 VERSION_TABLE = Table(
     "joulecut_schema", METADATA, Column("version", Integer, primary_key=True, autoincrement=False)
@@ -32,17 +35,17 @@ COUNTERS = Table(
     "counter",
     METADATA,
     Column("name", String(32), primary_key=True),
-    Column("value", Integer, nullable=False),
+    Column("value", NUMBER, nullable=False),
 )
 
 EVENTS = Table(
     "event",
     METADATA,
-    Column("id", Integer, primary_key=True),
+    Column("id", NUMBER, primary_key=True),
     Column("at_unix_s", Float, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("job", String(253), nullable=False),
-    Column("generation", Integer, nullable=False),
+    Column("generation", NUMBER, nullable=False),
     Column("text", Text, nullable=False),
     Column("detail", Text, nullable=False),
     Index("event_by_job", "job", "id"),
@@ -52,7 +55,7 @@ EVENTS = Table(
 PLANS = Table(
     "plan",
     METADATA,
-    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("generation", NUMBER, primary_key=True, autoincrement=False),
     Column("job", String(253), nullable=False),
     Column("content", Text, nullable=False),
     Index("plan_by_job", "job", "generation"),
@@ -61,7 +64,7 @@ PLANS = Table(
 BASELINES = Table(
     "baseline",
     METADATA,
-    Column("id", Integer, primary_key=True),  # grows: the oldest kept has the smallest
+    Column("id", NUMBER, primary_key=True),  # grows: the oldest kept has the smallest
     Column("job", String(253), nullable=False),
     Column("shape", Text, nullable=False),
     Column("iterations", Integer, nullable=False),
@@ -76,7 +79,7 @@ BASELINES = Table(
 NOTEBOOKS = Table(
     "notebook",
     METADATA,
-    Column("id", Integer, primary_key=True),  # grows: the oldest kept has the smallest
+    Column("id", NUMBER, primary_key=True),  # grows: the oldest kept has the smallest
     Column("job", String(253), nullable=False),
     Column("content", Text, nullable=False),
     Index("notebook_by_job", "job", unique=True),
@@ -93,7 +96,7 @@ LEARNT = Table(
 RECORDS = Table(
     "record",
     METADATA,
-    Column("id", Integer, primary_key=True),
+    Column("id", NUMBER, primary_key=True),
     Column("at_unix_s", Float, nullable=False),
     Column("topic", String(32), nullable=False),
     Column("job", String(253), nullable=False),

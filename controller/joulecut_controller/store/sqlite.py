@@ -12,6 +12,8 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
 from sqlalchemy.pool import StaticPool
 
+from joulecut_controller.store.place import PREFIX as POSTGRESQL
+from joulecut_controller.store.place import without_password
 from joulecut_wire.errors import BadInput, Unavailable
 
 PREFIX = "sqlite:///"
@@ -34,10 +36,8 @@ _REMEDIES = (
 def file_of(url: str) -> Path:
     """The file of `sqlite:///FILE`. Raises BadInput for anything else."""
     if not url.startswith(PREFIX) or not url.removeprefix(PREFIX):
-        scheme, found, _ = url.partition("://")
-        known = found and scheme != "sqlite"
-        what = f"a store on {scheme} is not available yet" if known else "names no file"
-        raise BadInput(f"store {url}", what, f"{PREFIX}FILE")
+        allowed = f"{PREFIX}FILE, or {POSTGRESQL}USER@HOST:PORT/DATABASE"
+        raise BadInput(f"store {without_password(url)}", "names no store", allowed)
     return Path(url.removeprefix(PREFIX))
 
 

@@ -17,12 +17,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.ports import Store
 from joulecut_controller.web.answer import encode, found, found_bytes, refusal
 from joulecut_controller.web.guard import Guard
 from joulecut_controller.web.job import job_json
 from joulecut_controller.web.login import Login
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.render import board_json, event_with_detail_json
+from joulecut_controller.web.report import Reports
 from joulecut_controller.web.stream import Stream
 from joulecut_controller.web.timeline import timeline_json
 from joulecut_wire.web_config import WebConfig
@@ -41,21 +43,26 @@ def build(
     metrics_text: Callable[[], bytes] | None = None,
     hosts: Iterable[str] = (),
     web: WebConfig | None = None,
+    store: Store | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
     `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
     allowed in the Host header besides loopback ones, for a controller that listens there.
     `web` asks for passwords; in TLS, a browser compares the name itself, and any host is served.
+    `store` is what reports are made from.
     """
     pages = _Pages(publisher, metrics_text)
+    reports = Reports(store, pages.now)
     routes = [
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
         Route("/api/v1/board", pages.board),
         Route("/api/v1/jobs", pages.jobs),
         Route("/api/v1/jobs/{name:path}/timeline", pages.timeline),
+        Route("/api/v1/jobs/{name:path}/receipt", reports.receipt),
         Route("/api/v1/jobs/{name:path}", pages.job),
+        Route("/api/v1/report", reports.report),
         Route("/api/v1/events", pages.events),
         Route("/api/v1/stream", Stream(publisher, pages.encoded)),
         Route("/metrics", pages.metrics),
@@ -85,25 +92,25 @@ class _Pages:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
     async def board(self, _: Request) -> Response:
-        return found_bytes(self.encoded(self._now()))
+        return found_bytes(self.encoded(self.now()))
 
     async def jobs(self, _: Request) -> Response:
-        board = self._now()
+        board = self.now()
         return found({"jobs": [job_json(job, board.view) for job in board.jobs]})
 
     async def job(self, request: Request) -> Response:
-        board = self._now()
+        board = self.now()
         return found(job_json(_job_of(board, request.path_params["name"]), board.view))
 
     async def timeline(self, request: Request) -> Response:
         name = request.path_params["name"]
-        timeline = timeline_json(_job_of(self._now(), name))
+        timeline = timeline_json(_job_of(self.now(), name))
         if timeline is None:
             raise HTTPException(404, f"job {name} has no plan with operations yet")
         return found(timeline)
 
     async def events(self, request: Request) -> Response:
-        board = self._now()
+        board = self.now()
         limit = _limit(request.query_params.get("limit", str(EVENTS_DEFAULT)))
         job = request.query_params.get("job", "")
         chosen = [event for event in board.events if not job or event.job == job]
@@ -115,14 +122,16 @@ class _Pages:
         return Response(self._metrics_text(), headers={"content-type": METRICS_TYPE})
 
     async def health(self, _: Request) -> Response:
-        board = self._now()
+        board = self.now()
         age_s = self._publisher.age_s()
         limit_s = max(STALE_S_MIN, STALE_PASSES * board.interval_s)
         if age_s > limit_s:
             raise HTTPException(503, f"the last pass ended {age_s:.0f} s ago")
-        return found({"ok": True, "pass_number": board.pass_number, "age_s": round(age_s, 3)})
+        role = "leader" if board.leads else "standby"
+        number, age_s = board.pass_number, round(age_s, 3)
+        return found({"ok": True, "role": role, "pass_number": number, "age_s": age_s})
 
-    def _now(self) -> Board:
+    def now(self) -> Board:
         board = self._publisher.current()
         if board is None:
             raise HTTPException(503, "the first pass has not ended yet: try again in a moment")

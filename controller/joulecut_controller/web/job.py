@@ -12,6 +12,7 @@ from joulecut_controller.plan.record import plan_json
 from joulecut_controller.policy.policy import JobPolicy, Mode
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_controller.web.answer import Json, number
+from joulecut_controller.web.holdout import holdout_json, saving_json
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
@@ -56,6 +57,8 @@ def job_json(job: JobBoard, view: View) -> Json:
             "refused": dict(job.learnt.refused),
         },
         "probing": job.probing and _probing_json(job.probing),
+        "holdout": holdout_json(job.holdout),
+        "saving": saving_json(job.holdout.saving if job.holdout else None),
         "gpus": _clocks_json(job, view),
     }
 

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board
+from joulecut_controller.plan.budget import Shares
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.telemetry import BoardCollector
 from joulecut_wire import metrics
@@ -45,12 +46,35 @@ def test_every_name_and_label_is_in_the_contract() -> None:
 
 
 def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
-    shown = Shown(boards.board())
+    shown = Shown(replace(boards.board(), budget=Shares(limit_w=6000.0, power_w=5800.0)))
     shown.meters.last_success_unix_s = 1.0
     names = {sample.name for family in shown.families().values() for sample in family.samples}
     for metric in metrics.CONTROLLER:
         wanted = metric.full_name + ("_count" if metric.kind == "histogram" else "")
         assert wanted in names, wanted
+
+
+def test_the_power_budget_is_shown_where_there_is_one() -> None:
+    limited = Shown(replace(boards.board(), budget=Shares(limit_w=6000.0, power_w=5800.0)))
+    assert limited.value("joulecut_power_budget_watts") == 6000.0
+    assert limited.value("joulecut_power_budget_expected_watts") == 5800.0
+    assert Shown(boards.board()).value("joulecut_power_budget_watts") is None
+
+
+def test_bloat_that_is_not_computed_yet_is_not_shown_as_none() -> None:
+    board = boards.board()
+    (job,) = board.jobs
+    assert job.decision is not None
+    assert job.decision.forecast is not None
+    unknown = replace(job.decision.forecast, intrinsic_bloat_w=None, extrinsic_bloat_w=None)
+    recommended = replace(job, applied=None, decision=replace(job.decision, forecast=unknown))
+    shown = Shown(replace(board, jobs=(recommended,)))
+    labels = {"job": job.view.policy.name, "kind": "intrinsic"}
+    assert shown.value("joulecut_job_energy_bloat_watts", **labels) is None
+    known = replace(unknown, intrinsic_bloat_w=300.0, extrinsic_bloat_w=0.0)
+    told = replace(recommended, decision=replace(job.decision, forecast=known))
+    shown = Shown(replace(board, jobs=(told,)))
+    assert shown.value("joulecut_job_energy_bloat_watts", **labels) == 300.0
 
 
 def test_figures_are_those_of_the_board() -> None:

@@ -22,6 +22,7 @@ export class Job {
     this.shape = h("p", { class: "facts" });
     this.sentence = h("p", { class: "job-sentence" });
     this.reason = h("p", { class: "reason" });
+    this.saving = h("p", { class: "facts", hidden: true });
     this.complaint = h("p", { class: "banner warn", hidden: true });
     this.tiles = new Tiles();
     this.frontier = new Frontier();
@@ -29,7 +30,7 @@ export class Job {
     this.timeline = new Timeline();
     this.root = h("article", {},
       h("div", { class: "job-head" },
-        h("div", { class: "job-title" }, this.name, this.mode), this.sentence, this.reason, this.shape, this.complaint),
+        h("div", { class: "job-title" }, this.name, this.mode), this.sentence, this.reason, this.shape, this.saving, this.complaint),
       this.tiles.root,
       h("div", { class: "pair" }, this.frontier.root, this.clocks.root),
       this.timeline.root);
@@ -44,6 +45,9 @@ export class Job {
     show(this.reason, reason !== "");
     setText(this.reason, reason);
     setText(this.shape, shapeOf(job));
+    const saving = savingOf(job);
+    show(this.saving, saving !== "");
+    setText(this.saving, saving);
     show(this.complaint, job.complaint !== "");
     setText(this.complaint, `The job cannot be laid out: ${job.complaint}`);
     this.tiles.update(job, history);
@@ -73,6 +77,21 @@ function reasonOf(job) {
   else if (job.applied) parts.push(`Not applied yet: plan ${job.applied.generation} is held.`);
   else parts.push("Not applied: clocks are at default.");
   return parts.join(" ");
+}
+
+/** What hold-out windows measured, and when the next one runs; empty without any. */
+function savingOf(job) {
+  const parts = [];
+  const { saving, holdout } = job;
+  if (saving?.saved_ratio) {
+    const { mid, low, high } = saving.saved_ratio;
+    const held = plural(saving.holdouts, "hold-out");
+    parts.push(`saving ${percent(mid)} (${percent(low)} to ${percent(high)}), measured in ${held}`);
+  } else if (saving) {
+    parts.push(`saving not measured yet: ${saving.reason}`);
+  }
+  if (holdout) parts.push(holdout.text);
+  return parts.join(" · ");
 }
 
 function shapeOf(job) {

@@ -1,0 +1,208 @@
+"""Watches agents for a while: what they measure anyway, and nothing is asked to change.
+
+The controller's own fleet does the talking; only its eyes are used. A step is a mean over many
+looks, because a clock at one moment says little about a minute.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from joulecut_controller.audit.reading import NOBODY, SHARED, Frame, Name, Reading
+from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.policy.owner import instance_of, shared
+from joulecut_controller.view import GpuView
+from joulecut_wire.errors import Unavailable
+from joulecut_wire.messages import Allocation
+from joulecut_wire.tls import Pem, Rotating
+
+LOOK_S = 1.0  # agents sample once a second
+STEPS_MAX = 1_440
+STEP_S_MIN = 5.0
+FIRST_WAIT_S = 10.0  # for agents that are there at all
+STALE_LOOKS = 5.0
+
+
+@dataclass(slots=True)
+class _Blend:
+    """Sums of one GPU over the looks of a step."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    reasons: set[str] = field(default_factory=set)
+    energy_j: float | None = None
+    limit_w: float | None = None
+    owner: str = NOBODY
+    on_purpose: bool = False
+
+    def add(self, name: str, value: float | None) -> None:
+        if value is not None:
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+    def mean(self, name: str) -> float | None:
+        return self.sums[name] / self.counts[name] if name in self.sums else None
+
+
+@dataclass(slots=True)
+class Rate:
+    """What a job told of its iterations: alone, and while it waited for a sibling."""
+
+    own: int = 0
+    own_s: float = 0.0
+    waited: int = 0
+    waited_s: float = 0.0
+    peer_s: float = 0.0
+
+    @property
+    def iteration_s(self) -> float | None:
+        return self.own_s / self.own if self.own else None
+
+    @property
+    def mean_peer_s(self) -> float | None:
+        return self.peer_s / self.waited if self.waited else None
+
+    @property
+    def waited_share(self) -> float:
+        total_s = self.own_s + self.waited_s
+        return self.waited_s / total_s if total_s else 0.0
+
+
+class Watch:
+    """Some agents, for some time. Raises Unavailable where none answers."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        seconds: float,
+        *,
+        tls: Rotating[Pem] | None = None,
+        server_name: str = "",
+    ) -> None:
+        self._addresses, self._seconds = addresses, seconds
+        self._tls, self._server_name = tls, server_name
+        # Two steps at least: the first look only begins to count.
+        self.step_s = max(seconds / STEPS_MAX, min(STEP_S_MIN, seconds / 4.0))
+        self._look_s = min(LOOK_S, self.step_s / 2.0)
+        self.gpus: dict[str, Name] = {}
+        self.rates: dict[str, Rate] = {}
+        self.allocations: dict[str, Allocation] = {}  # the newest, by job
+        self.silent: tuple[str, ...] = ()
+
+    def follow(self, take: Callable[[Frame], None], tell: Callable[[int, int], None]) -> None:
+        """Hands over frames until the time is up, or an interrupt ends it early; `tell` hears
+        (seconds passed, seconds).
+        """
+        asyncio.run(self._follow(take, tell))
+
+    async def _follow(
+        self, take: Callable[[Frame], None], tell: Callable[[int, int], None]
+    ) -> None:
+        over = asyncio.Event()
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, over.set)
+        fleet = GrpcFleet(
+            self._addresses,
+            watch_s=self._look_s,
+            tls=self._tls,
+            server_name=self._server_name,
+        )
+        await fleet.start()
+        try:
+            await fleet.described(FIRST_WAIT_S)
+            self._must_answer(fleet)
+            async for frame in self._frames(fleet, over, tell):
+                take(frame)
+        finally:
+            await fleet.stop()
+
+    def _must_answer(self, fleet: GrpcFleet) -> None:
+        nodes = fleet.observe(time.monotonic()).nodes
+        self.silent = tuple(f"{n.address} ({n.error})" for n in nodes if not n.node)
+        if len(self.silent) == len(nodes):
+            raise Unavailable(
+                f"no agent answers: {', '.join(self.silent)}; is each its gRPC port (9431), and "
+                "does it want --cert, --key and --ca?"
+            )
+
+    async def _frames(
+        self, fleet: GrpcFleet, over: asyncio.Event, tell: Callable[[int, int], None]
+    ) -> AsyncIterator[Frame]:
+        begun_s = time.monotonic()
+        until_s, due_s = begun_s + self._seconds, begun_s
+        blends: dict[str, _Blend] = {}
+        while True:
+            now_s = time.monotonic()
+            self._look(fleet, now_s, blends)
+            last = over.is_set() or now_s >= until_s
+            if now_s >= due_s or last:
+                yield Frame(now_s, self.step_s, tuple(_reading(u, b) for u, b in blends.items()))
+                blends, due_s = {}, now_s + self.step_s
+            tell(int(now_s - begun_s), int(self._seconds))
+            if last:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), min(self._look_s, max(0.0, until_s - now_s)))
+
+    def _look(self, fleet: GrpcFleet, now_s: float, blends: dict[str, _Blend]) -> None:
+        reporting: dict[str, str] = {}
+        owners: dict[str, str] = {}
+        reports = fleet.take_reports()
+        for arrived in reports:
+            reporting[arrived.report.uuid] = arrived.report.job
+        for gpu in fleet.observe(now_s).gpus:
+            if gpu.snapshot is None or gpu.age_s > STALE_LOOKS * max(LOOK_S, self._look_s):
+                continue
+            about = gpu.description
+            top_mhz = float(about.clocks_mhz[-1]) if about.clocks_mhz else 0.0
+            self.gpus.setdefault(gpu.uuid, Name(gpu.uuid, gpu.place, about.model, top_mhz))
+            owners[gpu.uuid] = self._owner(gpu, reporting.get(gpu.uuid, NOBODY))
+            _add(blends.setdefault(gpu.uuid, _Blend()), gpu, owners[gpu.uuid])
+        for arrived in reports:
+            report = arrived.report
+            rate = self.rates.setdefault(owners.get(report.uuid, report.job), Rate())
+            if report.peer_iteration_time_s is None:
+                rate.own, rate.own_s = rate.own + 1, rate.own_s + report.duration_s
+                continue
+            rate.waited, rate.waited_s = rate.waited + 1, rate.waited_s + report.duration_s
+            rate.peer_s += report.peer_iteration_time_s
+
+    def _owner(self, gpu: GpuView, reported: str) -> str:
+        allocation = gpu.allocation
+        if allocation is None or not allocation.job:
+            return reported
+        if shared(allocation):
+            return SHARED
+        name = instance_of(allocation).name
+        self.allocations[name] = allocation
+        return name
+
+
+def _add(blend: _Blend, gpu: GpuView, owner: str) -> None:
+    shown = gpu.snapshot
+    assert shown is not None
+    blend.add("power", shown.power_average_w)
+    blend.add("clock", None if shown.clock_sm_mhz is None else float(shown.clock_sm_mhz))
+    blend.add("busy", shown.utilization_gpu_ratio)
+    blend.reasons.update(shown.event_reasons)
+    blend.energy_j = shown.energy_j
+    blend.limit_w = shown.power_limit_enforced_w
+    blend.owner = owner or blend.owner  # a job without an owner reports once an iteration
+    blend.on_purpose = blend.on_purpose or shown.lease is not None
+
+
+def _reading(uuid: str, blend: _Blend) -> Reading:
+    return Reading(
+        uuid=uuid,
+        owner=blend.owner,
+        energy_j=blend.energy_j,
+        power_w=blend.mean("power"),
+        clock_mhz=blend.mean("clock"),
+        busy_ratio=blend.mean("busy"),
+        reasons=frozenset(blend.reasons),
+        power_limit_w=blend.limit_w,
+        on_purpose=blend.on_purpose,
+    )

@@ -1,0 +1,194 @@
+"""`joulecut audit`: reads for a while, or from a Prometheus what was; changes nothing.
+
+Needs no privilege: agents are only watched, a Prometheus only asked.
+"""
+
+import argparse
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from joulecut_cli import agent_client
+from joulecut_cli.audit import export, known, page
+from joulecut_cli.audit.agents import Watch
+from joulecut_cli.audit.known import Known, Seen
+from joulecut_cli.audit.prometheus import Access, Prometheus
+from joulecut_cli.audit.series import History
+from joulecut_cli.progress import Progress, solving
+from joulecut_controller.audit.auditor import Auditor
+from joulecut_controller.audit.finding import Audit
+from joulecut_controller.policy.policy import Cost
+from joulecut_wire import tls
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.duration import seconds
+from joulecut_wire.errors import BadInput, Unavailable
+
+PROG = "joulecut audit"
+FOR_S_MAX = 31 * 86_400.0  # most keep less
+FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
+AGENTS_MAX = 2_000
+PRICE_MAX, PUE_MAX = 1e6, 10.0
+
+
+def run(argv: list[str]) -> int:
+    """Prints an audit. Raises BadInput, Unavailable."""
+    given = _parse(argv)
+    facts = known.read(given.policy)
+    cost = _cost(given, facts)
+    duration_s = seconds(given.duration, "--for", FOR_S_MAX)
+    if given.agents:
+        audit, about = _live(given, facts, cost, duration_s)
+    else:
+        audit, about = _past(given, facts, cost, duration_s)
+    if given.html is not None:
+        given.html.write_text(export.as_html(audit, about), encoding="utf-8")
+    if given.json:
+        print(json.dumps(export.as_json(audit, about), allow_nan=False, indent=2))
+    elif given.csv:
+        print(export.as_csv(audit, about), end="")
+    else:
+        print(page.text(audit, about))
+    return FINE
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(PROG, "What a cluster wastes, from what is measured already. Changes nothing.")
+    parser.add_argument("--prometheus", metavar="URL", help="one that scrapes the GPUs")
+    parser.add_argument("--agents", metavar="HOST:PORT,...", help="Joulecut's agents, watched live")
+    parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
+    parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
+    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy, or one job's file")
+    parser.add_argument("--kwh-price", metavar="PRICE", type=float, help="of one kWh")
+    parser.add_argument("--pue", metavar="RATIO", type=float, help="power usage effectiveness")
+    parser.add_argument("--match", metavar="LABELS", default="", help="""as 'cluster="a"'""")
+    parser.add_argument("--job-label", metavar="LABEL", default="", help="that names the job")
+    parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)
+    parser.add_argument("--username", metavar="NAME", default="")
+    parser.add_argument("--password-file", metavar="FILE", type=Path)
+    parser.add_argument("--cert", metavar="FILE", type=Path, help="your certificate (TLS)")
+    parser.add_argument("--key", metavar="FILE", type=Path, help="its key")
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="who vouches for the other side")
+    parser.add_argument("--server-name", metavar="NAME", default="", help="of agents, if not HOST")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object")
+    shape.add_argument("--csv", action="store_true", help="print one line a job")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
+    given = parser.parse_args(argv)
+    if bool(given.agents) == bool(given.prometheus):
+        what = "both --agents and --prometheus" if given.agents else "nothing to audit"
+        raise BadInput(PROG, what, "one of --prometheus URL and --agents HOST:PORT,...")
+    if given.agents and given.until:
+        raise BadInput("--until", "agents are watched from now on", "--prometheus with --until")
+    if bool(given.cert) != bool(given.key):
+        raise BadInput("--cert, --key", "one without the other", "both, or none")
+    if given.bearer_token_file and given.username:
+        what = "two ways to say who asks"
+        raise BadInput("--bearer-token-file, --username", what, "one of them")
+    if given.html is not None and (given.html.is_dir() or not given.html.parent.is_dir()):
+        raise BadInput(f"--html {given.html}", "is no file in a folder", "a file to write")
+    return given
+
+
+def _cost(given: argparse.Namespace, facts: Known) -> Cost:
+    """The policy's, as far as no flag says otherwise."""
+    cost = facts.cost
+    price = cost.kwh if given.kwh_price is None else given.kwh_price
+    pue = cost.pue if given.pue is None else given.pue
+    if price is not None and not 0.0 <= price <= PRICE_MAX:
+        raise BadInput("--kwh-price", f"{price:g}", f"0 to {PRICE_MAX:g}")
+    if not 1.0 <= pue <= PUE_MAX:
+        raise BadInput("--pue", f"{pue:g}", f"1 to {PUE_MAX:g}")
+    return Cost(gpu_hour=cost.gpu_hour, kwh=price, host_power_w=cost.host_power_w, pue=pue)
+
+
+def _past(
+    given: argparse.Namespace, facts: Known, cost: Cost, duration_s: float
+) -> tuple[Audit, page.About]:
+    if duration_s < FOR_S_MIN:
+        raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
+    access = Access(
+        bearer_token=given.bearer_token_file,
+        username=given.username,
+        password=given.password_file,
+        ca=given.ca,
+        cert=given.cert,
+        key=given.key,
+    )
+    server = Prometheus(given.prometheus, access)
+    end_s = _moment(given.until) if given.until else time.time()
+    auditor = Auditor()
+    with Progress(f"reading {server.url}") as progress:
+        history = History(
+            server, end_s - duration_s, end_s, matcher=given.match, job_label=given.job_label
+        )
+        for frame in history.frames(progress.advance):
+            auditor.take(frame)
+    seen = Seen(gpus=history.gpus, rates={}, allocations={}, bloat_j=history.bloat_j)
+    about = page.About(
+        source=f"{server.url} ({history.flavour.title} series)",
+        ended_unix_s=end_s,
+        step_s=history.step_s,
+        cost=cost,
+    )
+    return _judged(auditor, facts, seen), about
+
+
+def _live(
+    given: argparse.Namespace, facts: Known, cost: Cost, duration_s: float
+) -> tuple[Audit, page.About]:
+    watch = Watch(
+        _addresses(given), duration_s, tls=_certificates(given), server_name=given.server_name
+    )
+    auditor = Auditor()
+    with Progress(f"watching {given.agents} (an interrupt ends it early)") as progress:
+        watch.follow(auditor.take, progress.advance)
+    seen = Seen(gpus=watch.gpus, rates=watch.rates, allocations=watch.allocations, bloat_j={})
+    lost = (f"no answer from {', '.join(watch.silent)}",) if watch.silent else ()
+    about = page.About(
+        source=given.agents, ended_unix_s=time.time(), step_s=watch.step_s, cost=cost, notes=lost
+    )
+    return _judged(auditor, facts, seen), about
+
+
+def _judged(auditor: Auditor, facts: Known, seen: Seen) -> Audit:
+    jobs = auditor.jobs()
+    with Progress(solving("holding profiles against what was measured")):
+        estimates = {
+            job.name: known.estimate(facts, job, seen, largest=job is jobs[0]) for job in jobs
+        }
+    audit = auditor.finish(seen.gpus, estimates)
+    if not audit.gpus:
+        raise Unavailable(
+            "no GPU was seen in this time: series need the label UUID (dcgm-exporter) or uuid, "
+            "agents need GPUs"
+        )
+    return audit
+
+
+def _addresses(given: argparse.Namespace) -> Sequence[str]:
+    names = [name.strip() for name in given.agents.split(",") if name.strip()]
+    if not 1 <= len(names) <= AGENTS_MAX:
+        raise BadInput("--agents", f"{len(names)} addresses", f"1 to {AGENTS_MAX}")
+    made = []
+    for name in names:
+        one = argparse.Namespace(**{**vars(given), "node": name})
+        made.append(agent_client.Agent(one).address)
+    return list(dict.fromkeys(made))
+
+
+def _certificates(given: argparse.Namespace) -> tls.Rotating[tls.Pem] | None:
+    if given.cert is None:
+        return None
+    files = tls.TlsFiles(given.cert, given.key, given.ca)
+    return tls.rotating(files, lambda _: None)
+
+
+def _moment(text: str) -> float:
+    allowed = "a time like 2026-01-31T12:00Z"
+    with contextlib.suppress(ValueError):
+        when = datetime.fromisoformat(text)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    raise BadInput("--until", f'"{text}"', allowed)

@@ -1,0 +1,142 @@
+"""What the operator knows of his jobs: a policy, or one job's file, beside what was measured.
+
+A profile says what nobody can measure from outside: how little energy the same iterations could
+take. Without one, an estimate stays unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulecut_cli import jobfile
+from joulecut_cli.audit.agents import Rate
+from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, Facts
+from joulecut_controller.audit.finding import Amount
+from joulecut_controller.audit.possible import Ground, Now
+from joulecut_controller.audit.reading import Name
+from joulecut_controller.model import mismatch, problem
+from joulecut_controller.policy.owner import matches
+from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo
+from joulecut_controller.solve.problem import Problem
+from joulecut_controller.solve.solver import Solver
+from joulecut_controller.sources.policy_file import load
+from joulecut_wire import document
+from joulecut_wire.messages import Allocation
+
+NO_SLOWDOWN = Slo(max_slowdown=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One of the two, or neither. A job file speaks of the largest job."""
+
+    policy: Policy | None = None
+    job: jobfile.JobFile | None = None
+
+    @property
+    def cost(self) -> Cost:
+        return self.policy.cost if self.policy else Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a source tells beside the frames. `bloat_j` is a running controller's word."""
+
+    gpus: Mapping[str, Name]
+    rates: Mapping[str, Rate]
+    allocations: Mapping[str, Allocation]
+    bloat_j: Mapping[str, Mapping[str, float]]
+
+
+def read(path: Path | None) -> Known:
+    """Raises BadInput as the readers of the two kinds of file do."""
+    if path is None:
+        return Known()
+    data = document.load(path).data
+    if isinstance(data, dict) and ("pipeline" in data or "graph" in data) and "jobs" not in data:
+        return Known(job=jobfile.read(path))
+    return Known(policy=load(path))
+
+
+def estimate(known: Known, facts: Facts, seen: Seen, *, largest: bool) -> Estimate:
+    """What is known of one job's waste beyond the measured part."""
+    found = _problem(known, facts, seen, largest=largest)
+    if isinstance(found, str):
+        return _by_controller(facts, seen, found)
+    asked, slo, source, lone = found
+    rate = seen.rates.get(facts.name, Rate())
+    now = Now(
+        work_j=facts.work_j,
+        clock_mhz=facts.clock_mhz,
+        iteration_s=rate.iteration_s,
+        peer_s=rate.mean_peer_s,
+        waited_share=rate.waited_share,
+    )
+    ground = Ground(asked, now, Solver, source)
+    extrinsic = ground.extrinsic()
+    if lone and extrinsic.joules is None and not ground.unexplained:
+        extrinsic = Amount(0.0, "predicted", "one pipeline: it has no siblings to wait for")
+    deadline_s = slo.deadline_s(rate.iteration_s or ground.iteration_s)
+    return Estimate(ground.intrinsic(), extrinsic, ground.savings(deadline_s))
+
+
+def _by_controller(facts: Facts, seen: Seen, why: str) -> Estimate:
+    """A controller that runs already has said it, pass by pass."""
+    said = seen.bloat_j.get(facts.name) or seen.bloat_j.get(facts.name.rpartition("/")[2])
+    if not said:
+        return Estimate(Amount.unknown(why), Amount.unknown(why))
+    text = "as the controller's series say"
+    made = [
+        Amount(said[kind], "predicted", text) if kind in said else Amount.unknown(why)
+        for kind in ("intrinsic", "extrinsic")
+    ]
+    return Estimate(made[0], made[1])
+
+
+def _problem(
+    known: Known, facts: Facts, seen: Seen, *, largest: bool
+) -> tuple[Problem, Slo, str, bool] | str:
+    """The job's problem, its target, where its costs come from, and whether it is one pipeline;
+    or why there is none.
+    """
+    if known.job is not None:
+        if not largest:
+            return "the job file is taken for the largest job: a policy would name more"
+        one = known.job
+        return one.problem(), NO_SLOWDOWN, str(one.path), one.pipeline.data_parallel == 1
+    if known.policy is None:
+        return NO_PROFILE
+    job = _entry(known.policy, facts, seen)
+    if job is None:
+        return "no entry of the policy means this job"
+    if job.pipeline is None or job.profile is None:
+        missing = "pipeline" if job.pipeline is None else "profile"
+        return f"entry {job.name} of the policy gives no {missing}"
+    if complaint := mismatch(job.pipeline, job.profile):
+        return f"entry {job.name} of the policy: {complaint}"
+    asked = problem(job.pipeline, job.profile, job.blocking_power_w)
+    return asked, job.slo, job.profile.source, job.pipeline.data_parallel == 1
+
+
+def _entry(policy: Policy, facts: Facts, seen: Seen) -> JobPolicy | None:
+    """By its name, by what the agents say whose its GPUs are, or by these GPUs."""
+    places = {seen.gpus[uuid].place for uuid in facts.uuids if uuid in seen.gpus}
+    allocation = seen.allocations.get(facts.name)
+    for job in policy.jobs:
+        if facts.name == job.name or facts.name.rpartition("/")[2] == job.name:
+            return job
+        if allocation is not None and matches(job, allocation):
+            return job
+        if job.gpus and {f"{gpu.node}/{gpu.index}" for gpu in job.gpus} == places:
+            return job
+        if _by_words(job, facts.name):
+            return job
+    return None
+
+
+def _by_words(job: JobPolicy, name: str) -> bool:
+    """A Prometheus tells no labels of pods, but their names are made of them."""
+    if job.pods is None:
+        return job.slurm is not None and bool(job.slurm.job_id) and job.slurm.job_id == name
+    namespace, _, stem = name.rpartition("/")
+    return namespace == job.pods.namespace and stem in {value for _, value in job.pods.labels}

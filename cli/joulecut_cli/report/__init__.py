@@ -1,0 +1,1 @@
+"""`joulecut report`: savings as they were measured, for operators, programs and managers."""

@@ -1,0 +1,117 @@
+"""`joulecut report`: what plans have saved, measured, in energy, money and CO2; and receipts."""
+
+import json
+import re
+from argparse import Namespace
+from pathlib import Path
+
+from joulecut_cli.controller_client import DEFAULT_URL, Json
+from joulecut_cli.report.page import receipt_html, report_html
+from joulecut_cli.report.source import Asked, FromController, Source
+from joulecut_cli.report.spreadsheet import report_csv
+from joulecut_cli.report.table import receipt_text, report_text
+from joulecut_wire import duration
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import BadInput
+
+PROG = "joulecut report"
+SINCE_S_MAX = 3_660 * 86_400.0  # ten years: longer than anything is kept
+CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+def run(argv: list[str]) -> int:
+    """Prints a report or a receipt. Raises BadInput, Unavailable."""
+    given = _parsed(argv)
+    job = given.receipt if given.receipt is not None else given.job or ""
+    asked = Asked(
+        since_s=duration.seconds(given.since, "--since", SINCE_S_MAX),
+        co2_g_per_kwh=None if given.co2 is None else _co2(given.co2),
+        job=job,
+        points=given.html is not None,
+    )
+    file = None if given.html is None else _file(given.html)
+    source = _source(given)
+    if given.receipt is not None:
+        made, is_receipt = source.receipt(asked), True
+    else:
+        made, is_receipt = source.report(asked), False
+        if job and not made["jobs"]:
+            raise BadInput("--job", f"no job {job!r}", f"a job that {source.name} knows")
+    if file is not None:
+        page = receipt_html if is_receipt else report_html
+        _write(file, page(made, source.name))
+        print(f"written: {file}")
+    else:
+        print(_printed(given, made, source.name, is_receipt=is_receipt))
+    return FINE
+
+
+def _source(given: Namespace) -> Source:
+    if given.store is None:
+        return FromController(given.controller or DEFAULT_URL)
+    # With a controller there is no need of numpy and a database.
+    from joulecut_cli.report.stored import FromStore  # noqa: PLC0415
+
+    return FromStore(given.store, given.policy)
+
+
+def _printed(given: Namespace, made: Json, source: str, *, is_receipt: bool) -> str:
+    if given.json:
+        return json.dumps(made, indent=2)
+    if given.csv:
+        return report_csv(made).rstrip("\r\n")
+    return receipt_text(made, source) if is_receipt else report_text(made, source)
+
+
+def _parsed(argv: list[str]) -> Namespace:
+    parser = Parser(PROG, "What plans have saved: measured by hold-outs, with intervals.")
+    parser.add_argument("--since", metavar="TIME", default="7d", help="90m, 24h, 7d (default)")
+    parser.add_argument("--controller", metavar="URL", help=f"default {DEFAULT_URL}")
+    parser.add_argument("--store", metavar="URL", help="a controller's store, without a controller")
+    parser.add_argument(
+        "--policy", metavar="FILE", type=Path, help="prices and tenants, beside --store"
+    )
+    parser.add_argument("--co2", metavar="G", help="grams of CO2 per kWh of the grid")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--job", metavar="NAME", help="of one job only")
+    which.add_argument("--receipt", metavar="JOB", help="with every change of its clocks")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object")
+    form.add_argument("--csv", action="store_true", help="a line for each job, tenant, and all")
+    form.add_argument("--html", metavar="FILE", type=Path, help="one page that needs nothing else")
+    given = parser.parse_args(argv)
+    if given.store is not None and given.controller is not None:
+        raise BadInput(PROG, "--store and --controller are two sources", "one of them")
+    if given.policy is not None and given.store is None:
+        raise BadInput(PROG, "--policy without --store", "a controller knows its own policy")
+    if given.receipt is not None and given.csv:
+        raise BadInput(PROG, "--csv of a receipt", "--json, --html FILE, or a table")
+    for name in ("job", "receipt"):
+        if getattr(given, name) == "":
+            raise BadInput(f"--{name}", "an empty name", "the name of a job")
+    return given
+
+
+def _co2(text: str) -> float:
+    value = float(text) if len(text) <= 32 and _NUMBER.fullmatch(text) else 0.0
+    if not 0.0 < value <= CO2_G_PER_KWH_MAX:
+        allowed = f"grams per kWh, above 0 and up to {CO2_G_PER_KWH_MAX:g}"
+        raise BadInput("--co2", f'"{text:.40}"', allowed)
+    return value
+
+
+def _file(path: Path) -> Path:
+    """Checked before anything is asked. Raises BadInput."""
+    if not path.parent.is_dir():
+        raise BadInput("--html", f"no folder {path.parent}", "a file in a folder that exists")
+    if path.is_dir():
+        raise BadInput("--html", f"{path} is a folder", "a file")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput("--html", f"{path}: {error.strerror}", "a writable file") from None

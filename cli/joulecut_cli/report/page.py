@@ -1,0 +1,224 @@
+"""The report as one HTML file that needs nothing else: no script, no font, no network.
+
+For whoever pays: the sum first, then job by job what was measured beside what was promised,
+with every window that the figures rest on.
+"""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+from joulecut_cli.figures import sentence
+from joulecut_cli.report.drawing import Figure, savings_svg, windows_svg
+from joulecut_cli.report.table import SWITCH, clocks, notes
+from joulecut_cli.report.words import UNKNOWN, energy, moment, one_share, second, share, spread
+
+Json = dict[str, Any]
+
+FIGURES = (
+    Figure("energy_j", "energy per iteration, kJ", 1e-3),
+    Figure("iteration_time_s", "iteration time, s"),
+)
+STYLE = """
+:root{color-scheme:light dark;--paper:#f6f6f3;--card:#fff;--ink:#1b1f23;--muted:#5d656e;
+--line:#e3e3dd;--plan:#4a55c4;--default:#d2691e}
+@media (prefers-color-scheme:dark){:root{--paper:#131518;--card:#1b1e22;--ink:#e8eaed;
+--muted:#9aa3ad;--line:#2d3238;--plan:#98a2ff;--default:#f0a35e}}
+body{margin:28px auto;max-width:940px;padding:0 20px;background:var(--paper);color:var(--ink);
+font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
+font-variant-numeric:tabular-nums}
+h1{font-size:21px;font-weight:650;letter-spacing:-.01em;margin:0}
+h2{font-size:16px;font-weight:600;margin:0 0 4px}
+p{margin:2px 0;color:var(--muted)}p.note{font-size:12.5px}
+section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px solid var(--line);
+border-radius:12px;overflow-x:auto}
+.sums{display:flex;flex-wrap:wrap;gap:14px 34px}
+.sums b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em}
+.sums span{color:var(--muted);font-size:12.5px}
+.chart{display:block;width:100%;height:auto;margin-top:8px}text{font-family:inherit}
+.tick,.label{fill:var(--muted);font-size:11.5px}.name{fill:var(--ink);font-size:12.5px}
+.grid{stroke:var(--line)}.window{stroke-width:3.4;stroke-linecap:round}
+.plan{stroke:var(--plan);opacity:.55}.default{stroke:var(--default)}
+.interval{stroke:var(--plan);stroke-width:4;stroke-linecap:round;opacity:.45}
+.measured{fill:var(--plan)}.predicted{fill:none;stroke:var(--default);stroke-width:1.8}
+.key{font-size:12.5px}.key i{display:inline-block;width:16px;height:4px;border-radius:2px;
+margin:0 6px 3px 0}.key i+i{margin-left:16px}
+table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
+th{font-weight:500;color:var(--muted);font-size:12px;text-align:right}
+td{text-align:right;border-top:1px solid var(--line);white-space:nowrap}
+th,td{padding:4px 0 4px 14px}th:first-child,td:first-child{text-align:left;padding-left:0}
+td.text,th.text{text-align:left;white-space:normal}
+@media print{body{background:#fff;margin:0}section{break-inside:avoid}}
+"""
+
+
+def report_html(report: Json, source: str) -> str:
+    """The whole report; `report` was made with points."""
+    title = "Energy saved by Joulecut"
+    body = [f"<h1>{title}</h1>", f"<p>{_period(report)}, by {escape(source)}</p>"]
+    if not report["jobs"]:
+        body.append(
+            f"<section><p>Nothing was measured in this time: {escape(SWITCH)}.</p></section>"
+        )
+        return _page(title, body)
+    body.append(_sums(report["total"]))
+    if any(job["measured"]["saved_ratio"] for job in report["jobs"]):
+        body.append(
+            "<section><h2>Energy saved, measured beside predicted</h2>"
+            f"{savings_svg(report['jobs'])}<p class='note'>Dot and bar: measured, with its 95 % "
+            "interval. Ring: predicted.</p></section>"
+        )
+    body.append(_table(report))
+    body += [_job(job) for job in report["jobs"]]
+    body += [f'<p class="note">{escape(note)}</p>' for note in notes(report)]
+    return _page(title, body)
+
+
+def receipt_html(receipt: Json, source: str) -> str:
+    """One job's receipt; `receipt` was made with points."""
+    title = f"Receipt of {receipt['job']}"
+    body = [f"<h1>{escape(title)}</h1>", f"<p>{_period(receipt)}, by {escape(source)}</p>"]
+    job = receipt["report"]
+    if job is None:
+        body.append(
+            f"<section><p>Nothing was measured in this time: {escape(SWITCH)}.</p></section>"
+        )
+    else:
+        wall = job["wall"] or {}
+        body.append(_cards(_job_sums(job, wall)))
+        body.append(_job(job))
+    rows = [
+        (
+            second(change["at_unix_s"]),
+            change["kind"],
+            str(change["generation"] or ""),
+            clocks(change),
+            " -- because: ".join(part for part in (change["text"], change["reason"]) if part),
+        )
+        for change in receipt["changes"]
+    ]
+    body.append(
+        f"<section><h2>Changes of its clocks: {len(rows)}</h2>"
+        + _rows(("WHEN, UTC", "KIND", "PLAN", "GPUS", "WHAT AND WHY"), rows, texts={1, 3, 4})
+        + "</section>"
+    )
+    return _page(title, body)
+
+
+def _page(title: str, body: Sequence[str]) -> str:
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def _period(shown: Json) -> str:
+    return f"{moment(shown['since_unix_s'])} to {moment(shown['until_unix_s'])} UTC"
+
+
+def _sums(total: Json) -> str:
+    wall = total["wall"] or {}
+    unknown = f" ({total['jobs_unknown']} of {total['jobs']} jobs unknown)"
+    return _cards(
+        (
+            (spread(total["saved_kwh"]), "kWh saved at the GPUs"),
+            *_at_the_wall(wall),
+            (str(total["jobs"]), "jobs" + (unknown if total["jobs_unknown"] else "")),
+        )
+    )
+
+
+def _job_sums(job: Json, wall: Json) -> Iterator[tuple[str, str]]:
+    yield spread(job["saved"]["kwh"]), "kWh saved at the GPUs"
+    yield share(job["measured"]["saved_ratio"]), "of its energy"
+    yield share(job["measured"]["slowdown_ratio"], signed=True), "iteration time"
+    yield from _at_the_wall(wall)
+
+
+def _at_the_wall(wall: Json) -> Iterator[tuple[str, str]]:
+    yield spread(wall.get("saved_kwh")), "kWh saved at the wall"
+    yield spread(wall.get("net_money")), "money saved, after GPU time"
+    yield spread(wall.get("co2_kg")), "kg of CO2 avoided"
+
+
+def _cards(cards: Any) -> str:
+    cells = "".join(
+        f"<div><b>{escape(figure)}</b><span>{escape(name)}</span></div>" for figure, name in cards
+    )
+    return f'<section class="sums">{cells}</section>'
+
+
+def _table(report: Json) -> str:
+    head = (
+        "JOB",
+        "TENANT",
+        "SAVED",
+        "PREDICTED",
+        "SLOWER",
+        "BREAK-EVEN",
+        "KWH",
+        "AT THE WALL",
+        "NET",
+    )
+    rows = [
+        (
+            job["job"],
+            job["tenant"],
+            share(job["measured"]["saved_ratio"]),
+            one_share(job["predicted"]["saved_ratio"]),
+            share(job["measured"]["slowdown_ratio"], signed=True),
+            one_share(job["break_even_slowdown_ratio"], signed=True),
+            spread(job["saved"]["kwh"]),
+            spread((job["wall"] or {}).get("saved_kwh")),
+            spread((job["wall"] or {}).get("net_money")),
+        )
+        for job in report["jobs"]
+    ]
+    tenants = [
+        (one["name"], str(one["jobs"]), spread(one["saved_kwh"]),
+         spread((one["wall"] or {}).get("saved_kwh")), spread((one["wall"] or {}).get("net_money")))
+        for one in report["tenants"]
+    ]  # fmt: skip
+    by_tenant = _rows(("TENANT", "JOBS", "KWH", "AT THE WALL", "NET"), tenants)
+    return f"<section><h2>Jobs</h2>{_rows(head, rows, texts={1})}{by_tenant}</section>"
+
+
+def _rows(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: "set[int] | None" = None
+) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=text' if place in (texts or ()) else ''}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(row)
+        )
+
+    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _job(job: Json) -> str:
+    spent, windows = job["spent_under_plans"], job["windows"]
+    parts = [f"<section><h2>{escape(job['job'])}</h2>"]
+    if job["reason"]:
+        parts.append(f"<p>{UNKNOWN}: {escape(sentence(job['reason']))}</p>")
+    if windows["default"] or windows["plan"]:
+        parts.append(
+            f"<p>{windows['compared_holdouts']} hold-outs compared, among {windows['default']} "
+            f"windows at default clocks and {windows['plan']} under plans. Spent under plans: "
+            f"{energy(spent['in_windows']['energy_j'])} kWh measured in windows, "
+            f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan.</p>"
+        )
+    if job.get("points"):
+        parts.append(
+            '<p class="key"><i style="background:var(--plan)"></i>under a plan'
+            '<i style="background:var(--default);margin-left:16px"></i>at default clocks</p>'
+        )
+        parts += [windows_svg(job["points"], figure) for figure in FIGURES]
+    return "".join([*parts, "</section>"])

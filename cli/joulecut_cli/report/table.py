@@ -1,0 +1,227 @@
+"""Report and receipt as text: measured beside predicted, and why something is unknown."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from joulecut_cli.figures import sentence, table
+from joulecut_cli.report.words import (
+    UNKNOWN,
+    energy,
+    length,
+    moment,
+    one_share,
+    second,
+    share,
+    spread,
+)
+
+Json = dict[str, Any]
+
+SWITCH = "`verify: {holdout: 5%}` in a job's policy switches hold-outs on"
+
+
+def report_text(report: Json, source: str) -> str:
+    """The whole report for a terminal."""
+    lines = [_title("Savings", report, source)]
+    if not report["jobs"]:
+        return "\n".join([*lines, f"Nothing was measured in this time: {SWITCH}."])
+    lines += ["", *_ratios(report["jobs"]), "", *_energies(report), *_tenants(report), ""]
+    return "\n".join([*lines, *notes(report)])
+
+
+def receipt_text(receipt: Json, source: str) -> str:
+    """One job's receipt for a terminal."""
+    lines = [_title(f"Receipt of {receipt['job']}", receipt, source)]
+    if receipt["report"] is None:
+        lines.append(f"Nothing was measured in this time: {SWITCH}.")
+    else:
+        lines += _facts(receipt["report"])
+    count = len(receipt["changes"])
+    lines += ["", f"Changes of its clocks: {count}" + ("" if count else " in this time")]
+    if receipt["changes_cut"]:
+        lines.append("  (older ones of this time were not read)")
+    return "\n".join(
+        [*lines, *(f"  {line}" for change in receipt["changes"] for line in _change(change))]
+    )
+
+
+def notes(report: Json) -> Iterator[str]:
+    """What the figures mean, and what they rest on."""
+    yield (
+        "Measured: energy and time per iteration under a plan against hold-outs at default "
+        "clocks; ± is a 95 % interval."
+    )
+    yield (
+        "Saved: the measured ratio on energy spent under plans, in windows and between two "
+        "windows of one plan; nothing else is counted."
+    )
+    factors = report["factors"]
+    missing = [
+        name
+        for name, value in (
+            ("cluster.cost.kwh", factors["kwh"]),
+            ("cluster.cost.gpu_hour", factors["gpu_hour"]),
+            ("--co2", factors["co2_g_per_kwh"]),
+        )
+        if value is None
+    ]
+    yield (
+        f"At the wall: PUE {factors['pue']:g}, {factors['host_power_w']:g} W of host per GPU"
+        + (f"; not given: {', '.join(missing)}." if missing else ".")
+    )
+    yield (
+        "Money: in the currency of cluster.cost. GPU time: what the same work took longer. "
+        "Break-even: the slowdown at which that eats what is saved on energy."
+    )
+    if report["truncated"]:
+        yield "More was kept than was read: only the newest windows of this time are in here."
+
+
+def clocks(change: Json) -> str:
+    """`4 at 1200 MHz, 4 at default`; empty where none were told."""
+    return ", ".join(
+        f"{told['gpus']} at " + ("default" if (mhz := told["clock_mhz"]) is None else f"{mhz} MHz")
+        for told in change["clocks"]
+    )
+
+
+def _title(what: str, shown: Json, source: str) -> str:
+    since, until = shown["since_unix_s"], shown["until_unix_s"]
+    return f"{what}, {moment(since)} to {moment(until)} UTC ({length(until - since)}), by {source}"
+
+
+def _ratios(jobs: Sequence[Json]) -> list[str]:
+    head = ("JOB", "TENANT", "GPUS", "SAVED", "PREDICTED", "SLOWER", "PREDICTED", "HOLD-OUTS")
+    rows = [
+        (
+            job["job"],
+            job["tenant"],
+            str(job["gpus"] or "-"),
+            share(job["measured"]["saved_ratio"]),
+            one_share(job["predicted"]["saved_ratio"]),
+            share(job["measured"]["slowdown_ratio"], signed=True),
+            one_share(job["predicted"]["slowdown_ratio"], signed=True),
+            f"{job['windows']['compared_holdouts']}",
+        )
+        for job in jobs
+    ]
+    lines = table(head, rows, frozenset(head[2:]))
+    lines += [f"  {job['job']}: {sentence(job['reason'])}" for job in jobs if job["reason"]]
+    lines += [
+        f"  {job['job']}: {len(job['shapes'])} shapes, ratios are of the newest: {job['shape']}."
+        for job in jobs
+        if len(job["shapes"]) > 1
+    ]
+    return lines
+
+
+def _energies(report: Json) -> list[str]:
+    head = (
+        "JOB",
+        "KWH SPENT",
+        "KWH SAVED",
+        "IN WINDOWS",
+        "AT THE WALL",
+        "ENERGY",
+        "GPU TIME",
+        "NET",
+        "CO2 KG",
+        "BREAK-EVEN",
+    )
+    rows = [
+        (
+            job["job"],
+            energy(_spent_j(job)),
+            spread(job["saved"]["kwh"]),
+            spread(job["saved"]["in_windows_j"], 1.0 / 3.6e6),
+            *_wall(job["wall"]),
+            one_share(job["break_even_slowdown_ratio"], signed=True),
+        )
+        for job in report["jobs"]
+    ]
+    return table(head, rows, frozenset(head[1:]))
+
+
+def _spent_j(job: Json) -> float | None:
+    spent = job["spent_under_plans"]
+    joules: float = spent["in_windows"]["energy_j"] + spent["between_windows"]["energy_j"]
+    return joules if joules or job["gpus"] else None
+
+
+def _wall(wall: Json | None) -> tuple[str, ...]:
+    if wall is None:
+        return (UNKNOWN,) * 5
+    return (
+        spread(wall["saved_kwh"]),
+        spread(wall["energy_money"]),
+        spread(wall["time_money"], -1.0) if wall["time_money"] else UNKNOWN,
+        spread(wall["net_money"]),
+        spread(wall["co2_kg"]),
+    )
+
+
+def _tenants(report: Json) -> list[str]:
+    """Sums, where there is something to add."""
+    if len(report["jobs"]) < 2:
+        return []
+    head = ("TENANT", "JOBS", "KWH SAVED", "AT THE WALL", "ENERGY", "GPU TIME", "NET", "CO2 KG")
+    rows = [
+        (
+            one["name"],
+            f"{one['jobs']}" + (f" ({one['jobs_unknown']} unknown)" if one["jobs_unknown"] else ""),
+            spread(one["saved_kwh"]),
+            *_wall(one["wall"]),
+        )
+        for one in (*report["tenants"], report["total"])
+    ]
+    return ["", *table(head, rows, frozenset(head[1:]))]
+
+
+def _facts(job: Json) -> Iterator[str]:
+    measured, predicted, spent = job["measured"], job["predicted"], job["spent_under_plans"]
+    in_windows = spread(job["saved"]["in_windows_j"], 1.0 / 3.6e6)
+    wall = job["wall"] or {}
+    windows = job["windows"]
+    rows = (
+        ("Saved", f"{spread(job['saved']['kwh'])} kWh at the GPUs, {in_windows} of it in windows"),
+        ("", f"{spread(wall.get('saved_kwh'))} kWh at the wall, {_net(wall)}"),
+        ("Energy", _beside(share(measured["saved_ratio"]) + " less", predicted["saved_ratio"])),
+        (
+            "Slowdown",
+            _beside(share(measured["slowdown_ratio"], signed=True), predicted["slowdown_ratio"]),
+        ),
+        ("Break-even", f"a slowdown of {one_share(job['break_even_slowdown_ratio'], signed=True)}"),
+        ("Measured", _counted(windows)),
+        ("Spent", f"{energy(spent['in_windows']['energy_j'])} kWh under plans in windows"),
+        ("", f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan"),
+    )
+    for name, text in rows:
+        yield f"{name:<10} {text}"
+    if job["reason"]:
+        yield f"{'Unknown':<10} {sentence(job['reason'])}"
+
+
+def _counted(windows: Json) -> str:
+    return (
+        f"{windows['compared_holdouts']} hold-outs among {windows['default']} windows at default "
+        f"clocks and {windows['plan']} under plans, over {windows['days']:.3g} days"
+    )
+
+
+def _net(wall: Json) -> str:
+    if wall.get("net_money") is None:
+        return "worth unknown"
+    return f"worth {spread(wall['net_money'])} after {spread(wall['time_money'])} for GPU time"
+
+
+def _beside(measured: str, predicted: float | None) -> str:
+    return f"{measured} (measured), {one_share(predicted, signed=measured[0] in '+-')} (predicted)"
+
+
+def _change(change: Json) -> Iterator[str]:
+    about = f"plan {change['generation']}" if change["generation"] else ""
+    told = clocks(change)
+    text = f"{change['text']} ({told})" if told else change["text"]
+    yield f"{second(change['at_unix_s'])}  {change['kind']:<6}  {about:<9}  {text}"
+    if change["reason"]:
+        yield f"{'':<19}  {'':<6}  {'':<9}  because: {change['reason']}"

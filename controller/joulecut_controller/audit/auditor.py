@@ -1,0 +1,214 @@
+"""Folds steps into findings; what is kept grows with GPUs and jobs, never with time.
+
+Pure: frames in, an `Audit` out. Estimates that need a profile are made elsewhere (`possible`)
+from the facts kept here, and joined at the end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecut_controller.audit.finding import Amount, Audit, JobFinding, Remainder, Saving
+from joulecut_controller.audit.lockstep import MEMBERS_MIN, compare, working
+from joulecut_controller.audit.meter import Meter, Spent
+from joulecut_controller.audit.reading import NOBODY, SHARED, UNSEEN, Frame, Name, Reading
+from joulecut_controller.audit.slowness import Pace, slow_gpus
+
+IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
+CLOCK_STEP_MHZ = 15.0  # of NVIDIA's clock tables
+
+NO_PROFILE = "no profile of this job: --policy FILE with its pipeline and profile would tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a profile, or a controller, says of a job's waste."""
+
+    intrinsic: Amount
+    extrinsic: Amount
+    savings: tuple[Saving, ...] = ()
+
+
+NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was measured of one owner."""
+
+    name: str
+    uuids: set[str] = field(default_factory=set)
+    gpu_s: float = 0.0
+    told_s: float = 0.0
+    energy_j: float = 0.0
+    busy_s: float = 0.0
+    idle_j: float = 0.0
+    judged_s: float = 0.0  # GPU seconds of which it is known whether they were busy
+    compared_s: float = 0.0
+    slow_s: float = 0.0
+    unlike_s: float = 0.0  # of slow steps: those of GPUs that do not do the same work
+    above_j: float = 0.0
+    clocks_s: dict[int, float] = field(default_factory=dict)  # at work, by clock
+    untold_clocks_s: float = 0.0
+    purpose_s: float = 0.0
+
+    @property
+    def work_j(self) -> float:
+        return self.energy_j - self.idle_j
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """The clock its GPUs worked at most."""
+        return (
+            float(max(self.clocks_s, key=lambda mhz: self.clocks_s[mhz])) if self.clocks_s else None
+        )
+
+    def spend(self, spent: Spent, reading: Reading) -> None:
+        self.uuids.add(reading.uuid)
+        self.gpu_s += spent.seconds
+        if spent.joules is not None:
+            self.told_s += spent.seconds
+            self.energy_j += spent.joules
+        if spent.gap or reading.busy_ratio is None:
+            return
+        self.judged_s += spent.seconds
+        if reading.busy_ratio < IDLE_RATIO:
+            self.idle_j += spent.joules or 0.0
+        if not working(reading):
+            return
+        self.busy_s += spent.seconds
+        if reading.clock_mhz is None:
+            self.untold_clocks_s += spent.seconds
+            return
+        step = round(reading.clock_mhz / CLOCK_STEP_MHZ) * int(CLOCK_STEP_MHZ)
+        self.clocks_s[step] = self.clocks_s.get(step, 0.0) + spent.seconds
+        self.purpose_s += spent.seconds if reading.on_purpose else 0.0
+
+
+class Auditor:
+    """Takes frames in the order of time."""
+
+    def __init__(self) -> None:
+        self._meters: dict[str, Meter] = {}
+        self._paces: dict[str, Pace] = {}
+        self._facts: dict[str, Facts] = {}
+        self._gap_s = self._untold_s = self._energy_j = 0.0
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._step_s = 0.0
+
+    def take(self, frame: Frame) -> None:
+        """One step. What was never seen before only starts to be counted."""
+        if self._first_s is None:
+            self._first_s = frame.at_s
+        self._last_s, self._step_s = frame.at_s, frame.span_s
+        teams: dict[str, list[Reading]] = {}
+        for reading in frame.readings:
+            meter = self._meters.setdefault(reading.uuid, Meter())
+            spent = meter.step(reading, frame.at_s, frame.span_s)
+            for part in spent:
+                self._count(part, reading)
+            if spent and not spent[-1].gap:
+                teams.setdefault(reading.owner, []).append(reading)
+                if working(reading) and reading.clock_mhz:
+                    pace = self._paces.setdefault(reading.uuid, Pace())
+                    pace.work(reading, frame.span_s)
+        for owner, readings in teams.items():
+            if owner not in {NOBODY, SHARED, UNSEEN}:
+                self._compare(self._facts[owner], readings, frame.span_s)
+
+    def jobs(self) -> tuple[Facts, ...]:
+        """What is known of each job so far, the largest first."""
+        known = (f for name, f in self._facts.items() if name not in {NOBODY, SHARED, UNSEEN})
+        return tuple(sorted(known, key=lambda f: (-f.energy_j, f.name)))
+
+    def finish(self, names: Mapping[str, Name], estimates: Mapping[str, Estimate]) -> Audit:
+        """The whole, with what is estimated of each job."""
+        return Audit(
+            gpus=len(self._meters),
+            seconds=self._last_s - (self._first_s or 0.0) if self._first_s is not None else 0.0,
+            energy_j=self._energy_j,
+            jobs=tuple(_finding(f, estimates.get(f.name, NOTHING_KNOWN)) for f in self.jobs()),
+            rest=self._rest(),
+            slow=slow_gpus(self._paces, names, self._step_s),
+            resets=sum(meter.resets for meter in self._meters.values()),
+            gap_s=self._gap_s,
+            untold_s=self._untold_s,
+        )
+
+    def _count(self, spent: Spent, reading: Reading) -> None:
+        facts = self._facts.setdefault(spent.owner, Facts(spent.owner))
+        facts.spend(spent, reading)
+        self._energy_j += spent.joules or 0.0
+        self._gap_s += spent.seconds if spent.gap else 0.0
+        self._untold_s += spent.seconds if spent.joules is None else 0.0
+
+    def _compare(self, facts: Facts, readings: list[Reading], span_s: float) -> None:
+        found = compare(readings)
+        if found is None:
+            return
+        facts.compared_s += found.members * span_s
+        for reading, usual_mhz in found.slow:
+            self._paces[reading.uuid].lag(reading, usual_mhz, span_s)
+        if not found.slow:
+            return
+        facts.slow_s += span_s
+        if found.alike:
+            facts.above_j += found.bloat_w * span_s
+        else:
+            facts.unlike_s += span_s
+
+    def _rest(self) -> Remainder:
+        free = self._facts.get(NOBODY, Facts(NOBODY))
+        judged = free.judged_s >= 0.5 * free.gpu_s
+        return Remainder(
+            free_j=free.energy_j,
+            free_idle_j=free.idle_j if judged else None,
+            free_gpu_s=free.gpu_s,
+            shared_j=self._facts.get(SHARED, Facts(SHARED)).energy_j,
+            unseen_j=self._facts.get(UNSEEN, Facts(UNSEEN)).energy_j,
+        )
+
+
+def _finding(facts: Facts, estimate: Estimate) -> JobFinding:
+    judged = facts.judged_s >= 0.5 * facts.gpu_s
+    idle = Amount.unknown("no series tells how busy its GPUs were")
+    if judged:
+        idle = Amount(facts.idle_j, "measured", f"busy for less than {IDLE_RATIO:.0%} of a step")
+    return JobFinding(
+        name=facts.name,
+        gpus=len(facts.uuids),
+        gpu_s=facts.gpu_s,
+        told_s=facts.told_s,
+        busy_s=facts.busy_s if judged else None,
+        energy_j=facts.energy_j,
+        idle=idle,
+        intrinsic=estimate.intrinsic,
+        extrinsic=estimate.extrinsic,
+        variability=_variability(facts),
+        savings=estimate.savings,
+    )
+
+
+def _variability(facts: Facts) -> Amount:
+    if not facts.compared_s:
+        return Amount.unknown(_incomparable(facts))
+    if facts.unlike_s > 0.5 * facts.slow_s:
+        return Amount.unknown(
+            "a GPU was slow, but the others do not do the same work: how long they wait for it "
+            "cannot be seen from outside"
+        )
+    hours = facts.compared_s / 3600.0
+    if not facts.slow_s:
+        return Amount(0.0, "measured", f"no GPU slower than the others in {hours:.1f} GPU hours")
+    text = f"drawn above the slowest GPU in the same seconds, {hours:.1f} GPU hours compared"
+    return Amount(facts.above_j, "measured", text)
+
+
+def _incomparable(facts: Facts) -> str:
+    if facts.purpose_s:
+        return "its clocks are set on purpose, so they are not compared"
+    if facts.untold_clocks_s > sum(facts.clocks_s.values()):
+        return "no series tells the SM clocks of its GPUs"
+    if not facts.judged_s:
+        return "no series tells how busy its GPUs were"
+    return f"never {MEMBERS_MIN} or more of its GPUs at work at once"

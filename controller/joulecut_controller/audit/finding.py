@@ -1,0 +1,100 @@
+"""What an audit found, as values: printed, written as CSV and JSON, and compared in tests.
+
+Every amount has its basis, or says what is missing to know it; nothing is filled in.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from joulecut_controller.workload import Granularity
+
+Basis = Literal["measured", "predicted", "unknown"]
+Cause = Literal["power brake", "hardware slowdown", "thermal", "power cap", "clock lock", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Joules over the whole time; None where unknown, and `text` then says what would help."""
+
+    joules: float | None
+    basis: Basis
+    text: str
+
+    @staticmethod
+    def unknown(text: str) -> "Amount":
+        return Amount(None, "unknown", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What plans of one granularity would save of a job's energy; None where none can be made."""
+
+    granularity: Granularity
+    ratio: float | None
+    joules: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinding:
+    """One job over the whole time. `gpu_s` are seconds of GPUs held, `busy_s` those at work (None
+    where no series tells), `told_s` those whose energy is known.
+    """
+
+    name: str
+    gpus: int
+    gpu_s: float
+    told_s: float
+    busy_s: float | None
+    energy_j: float
+    idle: Amount
+    intrinsic: Amount
+    extrinsic: Amount
+    variability: Amount
+    savings: tuple[Saving, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGpu:
+    """A GPU that was slower than it should have been, not by our doing.
+
+    `share` of its busy time it was slow, and then at `clock_mhz` where `usual_mhz` was usual.
+    """
+
+    uuid: str
+    place: str
+    model: str
+    job: str
+    cause: Cause
+    share: float
+    clock_mhz: float
+    usual_mhz: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """Energy that belongs to no job: of GPUs held by nobody (and what of it was idle), by several
+    at once, or by one or the other while nobody looked.
+    """
+
+    free_j: float
+    free_idle_j: float | None
+    free_gpu_s: float
+    shared_j: float
+    unseen_j: float
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The whole. `energy_j` is that of all GPUs: jobs and remainder add up to it."""
+
+    gpus: int
+    seconds: float
+    energy_j: float
+    jobs: tuple[JobFinding, ...]
+    rest: Remainder
+    slow: tuple[SlowGpu, ...]
+    resets: int
+    gap_s: float  # GPU seconds that nobody looked at
+    untold_s: float  # GPU seconds whose energy nobody tells

@@ -1,0 +1,1 @@
+"""Which of several controllers leads: one seat for all of them, held by proof and not by hope."""

@@ -1,0 +1,67 @@
+"""The seat of controllers that share one SQLite file: a lock on a file beside it.
+
+The kernel gives it up when the process ends, however it ends, and not before: a controller
+that was only stopped keeps it. Works on one machine; a file on a network is none for this.
+"""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from joulecut_wire.errors import Unavailable
+
+SUFFIX = ".leader"
+WORDS_MAX = 200  # of who sits there
+
+
+class FileSeat:
+    """Implements `seat.Seat`. `name` is written into the file, for people and other seats."""
+
+    def __init__(self, store: Path, name: str) -> None:
+        self._path = store.with_name(store.name + SUFFIX)
+        self._name = name
+        self._file: int | None = None
+        self._holder = ""
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    @property
+    def gone(self) -> bool:
+        return self._file is None
+
+    def take(self) -> bool:
+        self.leave()
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Unavailable(f"leadership: {self._path}: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._holder = os.read(file, WORDS_MAX).decode("utf-8", "replace").strip()
+            os.close(file)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise Unavailable(f"leadership: {self._path}: {error.strerror}") from None
+        self._file = file
+        with contextlib.suppress(OSError):  # a full disk: the lock is what counts
+            os.ftruncate(file, 0)
+            os.pwrite(file, self._name.encode()[:WORDS_MAX] + b"\n", 0)
+        return self.prove()
+
+    def prove(self) -> bool:
+        """Not where somebody deleted the file: another one could then be locked."""
+        if self._file is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self._path))
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

@@ -1,0 +1,224 @@
+"""A measured stretch of minutes: every iteration in it, and the energy of only those that count.
+
+A checkpoint or an evaluation is no step of training, and whether one falls into a stretch is
+chance: it is left out, with its energy. For a job's mean power is taken over the time
+between samples of the energy counters in which nothing left out ran. Reports that were lost
+are then no harm either. Pure and bounded.
+"""
+
+import math
+import statistics
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from joulecut_controller.view import GpuView
+
+ITERATIONS_MIN = 8  # as few as say anything about a spread
+ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a stretch of more ends there
+SAMPLES_KEPT = 256  # of a GPU's counter: a minute of a pass a second, and thinned from there
+# Six standard deviations, and a tenth of an iteration at least: iterations with their usual
+# noise stay in, since leaving out their slow half would flatter both arms differently.
+FAR_DEVIATIONS = 6.0
+FAR_RATIO_MIN = 0.1
+DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
+LEFT_OUT_RATIO_MAX = 0.25  # of the iterations; with more nobody can say what is usual
+# A job whose steps change in the middle (longer sequences, larger batches) has no mean.
+PACE_RATIO_MAX = 0.03
+PACE_STDERRS = 6.0
+COVERED_RATIO_MIN = 0.5  # of the time must be known from the energy counters
+
+Unmeasured = Literal["short", "irregular", "pace", "counter"]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An iteration that ran wholly under the clocks in force; times on our monotonic clock."""
+
+    number: int
+    arrived_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Means of a stretch, as in `verify.window`; `begun_s` and `ended_s` are monotonic."""
+
+    begun_s: float
+    ended_s: float
+    iterations: int
+    left_out: int
+    time_mean_s: float
+    time_sd_s: float
+    energy_j: float
+    temperature_celsius: float | None
+
+
+@dataclass(slots=True)
+class _Counter:
+    """One GPU's energy counter by time, and its mean temperature."""
+
+    at_s: "array[float]" = field(default_factory=lambda: array("d"))
+    energy_j: "array[float]" = field(default_factory=lambda: array("d"))
+    spacing_s: float = 0.0
+    latest: tuple[float, float] | None = None
+    celsius_sum: float = 0.0
+    celsius_count: int = 0
+
+    def see(self, taken_s: float, energy_j: float) -> None:
+        if self.latest and taken_s <= self.latest[0]:
+            return  # the sample of the last pass again
+        self.latest = (taken_s, energy_j)
+        if self.at_s and taken_s - self.at_s[-1] < self.spacing_s:
+            return
+        self.at_s.append(taken_s)
+        self.energy_j.append(energy_j)
+        if len(self.at_s) >= SAMPLES_KEPT:
+            self.at_s, self.energy_j = self.at_s[::2], self.energy_j[::2]
+            self.spacing_s = (self.at_s[-1] - self.at_s[0]) / (len(self.at_s) - 1)
+
+    def power_w(self, spans: Sequence[Interval], whole_s: float) -> float | None:
+        """Mean power over the spans, as far as samples lie within them."""
+        at_s, energy_j = list(self.at_s), list(self.energy_j)
+        if self.latest and at_s and self.latest[0] > at_s[-1]:
+            at_s.append(self.latest[0])
+            energy_j.append(self.latest[1])
+        joules = seconds = 0.0
+        for number, (begin_s, end_s) in enumerate(spans):
+            # The outer ends are those of iterations, and may lie between samples; at an inner
+            # end something left out ran on the other side, perhaps up to the next sample.
+            first, last = bisect_left(at_s, begin_s), bisect_right(at_s, end_s) - 1
+            outer = number == 0 and 0 < first < len(at_s)
+            from_s = begin_s if outer else at_s[first] if first < len(at_s) else end_s
+            outer = number == len(spans) - 1 and 0 <= last < len(at_s) - 1
+            to_s = end_s if outer else at_s[last] if last >= 0 else begin_s
+            if to_s > from_s:
+                joules += _at(at_s, energy_j, to_s) - _at(at_s, energy_j, from_s)
+                seconds += to_s - from_s
+        return joules / seconds if seconds >= COVERED_RATIO_MIN * whole_s > 0.0 else None
+
+
+class Stretch:
+    """Everything seen since `opened_s` of these GPUs. `lag_s` as the ledger has it."""
+
+    def __init__(self, opened_s: float, uuids: Iterable[str], *, lag_s: float) -> None:
+        self.opened_s = opened_s
+        self._lag_s = lag_s
+        self._ended: list[Ended] = []
+        self._counters = {uuid: _Counter() for uuid in uuids}
+
+    @property
+    def iterations(self) -> int:
+        return len(self._ended)
+
+    def take(self, ended: Iterable[Ended]) -> None:
+        """Adds iterations that began after the stretch did."""
+        for one in ended:
+            began_s = one.arrived_s - self._lag_s - one.duration_s
+            if began_s >= self.opened_s and len(self._ended) < ITERATIONS_MAX:
+                self._ended.append(one)
+
+    def see(self, gpus: Mapping[str, GpuView], now_s: float) -> None:
+        """Notes energy counters and temperatures of this pass."""
+        for uuid, counter in self._counters.items():
+            gpu = gpus.get(uuid)
+            shown = gpu.snapshot if gpu else None
+            if gpu is None or shown is None:
+                continue
+            if shown.energy_j is not None:
+                counter.see(now_s - gpu.age_s, shown.energy_j)
+            if shown.temperature_celsius is not None:
+                counter.celsius_sum += shown.temperature_celsius
+                counter.celsius_count += 1
+
+    def figures(self) -> Figures | Unmeasured:
+        """The means, or one word for why there are none."""
+        if len(self._ended) < ITERATIONS_MIN:
+            return "short"
+        ended = sorted(self._ended, key=lambda one: one.arrived_s)
+        usual_s = statistics.median(one.duration_s for one in ended)
+        off_s = statistics.median(abs(one.duration_s - usual_s) for one in ended)
+        far_s = max(FAR_DEVIATIONS * DEVIATION_OF_MEDIAN * off_s, FAR_RATIO_MIN * usual_s)
+        kept = [one.duration_s for one in ended if abs(one.duration_s - usual_s) <= far_s]
+        pauses = self._pauses(ended, usual_s, far_s)
+        odd = [
+            (one.arrived_s - one.duration_s - self._lag_s, one.arrived_s + self._lag_s)
+            for one in ended
+            if abs(one.duration_s - usual_s) > far_s
+        ]
+        left_out = len(odd) + len(pauses)
+        if left_out > LEFT_OUT_RATIO_MAX * len(ended) or len(kept) < ITERATIONS_MIN:
+            return "irregular"
+        if _changes_pace(kept):
+            return "pace"
+        begun_s, ended_s = ended[0].arrived_s - ended[0].duration_s, ended[-1].arrived_s
+        power_w = self._power_w(begun_s, ended_s, sorted(odd + pauses))
+        if power_w is None:
+            return "counter"
+        mean_s = statistics.fmean(kept)
+        return Figures(
+            begun_s=begun_s,
+            ended_s=ended_s,
+            iterations=len(kept),
+            left_out=left_out,
+            time_mean_s=mean_s,
+            time_sd_s=statistics.stdev(kept),
+            energy_j=power_w * mean_s,
+            temperature_celsius=self._celsius(),
+        )
+
+    def _pauses(self, ended: Sequence[Ended], usual_s: float, far_s: float) -> list[Interval]:
+        """Times between iterations in which the job did something else.
+
+        Reports travel in batches, so a gap as long as their lag means nothing; one as long as
+        the iterations whose reports are missing is theirs.
+        """
+        pauses = []
+        for before, after in pairwise(ended):
+            missing = max(0, after.number - before.number - 1)
+            begins_s = after.arrived_s - after.duration_s
+            if begins_s - before.arrived_s > missing * usual_s + self._lag_s + far_s:
+                pauses.append((before.arrived_s - self._lag_s, begins_s + self._lag_s))
+        return pauses
+
+    def _power_w(self, begun_s: float, ended_s: float, holes: Sequence[Interval]) -> float | None:
+        """The sum of the GPUs' mean powers outside the holes; a part is no sum."""
+        spans, since_s = [], begun_s
+        for hole_begins_s, hole_ends_s in holes:
+            if hole_begins_s > since_s:
+                spans.append((since_s, hole_begins_s))
+            since_s = max(since_s, hole_ends_s)
+        if ended_s > since_s:
+            spans.append((since_s, ended_s))
+        whole_s = sum(end_s - begin_s for begin_s, end_s in spans)
+        powers = [counter.power_w(spans, whole_s) for counter in self._counters.values()]
+        known = [power for power in powers if power is not None]
+        return sum(known) if known and len(known) == len(powers) else None
+
+    def _celsius(self) -> float | None:
+        told = [c.celsius_sum / c.celsius_count for c in self._counters.values() if c.celsius_count]
+        return statistics.fmean(told) if told else None
+
+
+def _changes_pace(durations_s: Sequence[float]) -> bool:
+    half = len(durations_s) // 2
+    first, second = durations_s[:half], durations_s[half:]
+    apart_s = abs(statistics.fmean(first) - statistics.fmean(second))
+    doubt_s = math.sqrt(
+        statistics.variance(first) / len(first) + statistics.variance(second) / len(second)
+    )
+    far_s = max(PACE_RATIO_MAX * statistics.fmean(durations_s), PACE_STDERRS * doubt_s)
+    return apart_s > far_s
+
+
+def _at(at_s: Sequence[float], energy_j: Sequence[float], when_s: float) -> float:
+    """The counter at a time within the samples, in a straight line between them."""
+    after = bisect_left(at_s, when_s)
+    if at_s[after] == when_s:
+        return energy_j[after]
+    share = (when_s - at_s[after - 1]) / (at_s[after] - at_s[after - 1])
+    return energy_j[after - 1] + share * (energy_j[after] - energy_j[after - 1])

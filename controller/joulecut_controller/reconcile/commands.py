@@ -1,0 +1,215 @@
+"""A person's orders, carried out between the passes: holds first, then GPUs, then the trail.
+
+An order does not wait for a pass, since a pass may be solving for seconds; and no pass can
+undo it, since whatever it decides meanwhile stops at the hold. What agents do not answer is
+said, and runs out by its leases.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
+from joulecut_controller.ports import Fleet
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.holds import Holds
+from joulecut_controller.reconcile.leases import Leases, Place
+from joulecut_controller.view import GpuView, View
+from joulecut_wire.errors import JoulecutError
+
+NAMES_SHOWN = 20  # in a sentence about what there is instead
+
+
+class Retiring(Protocol):
+    """What can give back all that is held for one job."""
+
+    async def retire(self, reason: str) -> None: ...
+
+
+class Commands:
+    """Obeys orders of one leadership term, one at a time, and never while a plan is applied."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        leases: Leases,
+        holds: Holds,
+        audit: Audit,
+        stewards: Mapping[str, Retiring],
+        lost: Callable[[], str],
+        view: Callable[[], View | None],
+        now_s: Callable[[], float],
+        unix_s: Callable[[], float],
+    ) -> None:
+        self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
+        self._stewards, self._lost, self._view = stewards, lost, view
+        self._now_s, self._unix_s = now_s, unix_s
+        self.acting = asyncio.Lock()  # held by whoever changes clocks
+        self._given = asyncio.Event()
+
+    async def rest(self, limit_s: float) -> None:
+        """Until an order was obeyed, so that the next pass shows it; at most so long."""
+        try:
+            await asyncio.wait_for(self._given.wait(), limit_s)
+        except TimeoutError:
+            return
+        self._given.clear()
+
+    async def obey(self, order: Order) -> Done:
+        """Carries an order out and answers what became of it; never raises a JoulecutError."""
+        lost = self._lost()
+        if lost:
+            return Done(f"this controller does not lead: {lost}", "standby")
+        refusal = self._unknown(order)
+        if refusal:
+            return Done(refusal, "unknown")
+        try:
+            done = self._resume(order) if order.op == "resume" else await self._stop(order)
+            if done.refused:
+                return done
+            self._audit.note(
+                "hold",
+                order.job,
+                f"{order.op} by {order.by}: {done.sentence}",
+                op=order.op,
+                by=order.by,
+                reason=order.reason,
+                node=order.node,
+                jobs=done.jobs,
+                unanswered=done.unanswered,
+            )
+        except JoulecutError as error:
+            held = "" if order.op == "resume" else "what was asked holds until this process ends; "
+            return Done(f"{held}it could not be written down: {error}", "failed")
+        finally:
+            self._given.set()
+        return done
+
+    def _unknown(self, order: Order) -> str:
+        """Why there is nothing to do it to."""
+        held = {hold.job for hold in self._holds.all}
+        known = order.job in self._stewards or (order.op == "resume" and order.job in held)
+        if order.job and not known:
+            return f"no job {order.job!r:.100} in the policy; there are: {_some(self._stewards)}"
+        if order.node:
+            nodes = {name for node in self._nodes() for name in node}
+            if order.node not in nodes:
+                return f"no node {order.node!r:.100}; there are: {_some(nodes)}"
+        return ""
+
+    def _nodes(self) -> list[tuple[str, ...]]:
+        """Every agent by its names: that of its node, where known, and its address."""
+        nodes = self._fleet.observe(self._now_s()).nodes
+        return [tuple(filter(None, (node.node, node.address))) for node in nodes]
+
+    # -- orders ----------------------------------------------------------------------------
+
+    def _resume(self, order: Order) -> Done:
+        """Ends holds. All of them for one job; for all jobs whatever a person asked for."""
+        if order.job:
+            above = self._holds.of(ALL)
+            ended = self._holds.lift(order.job, ("pause", "restore", "breaker"))
+            if not ended and above:
+                text = f"{order.job} is not held alone: {above[0].sentence}"
+                return Done(text, "conflict")
+            said = f"{order.job} is controlled again" if ended else f"{order.job} was not held"
+            if ended and above:
+                said = f"{order.job} is not held alone any more, but {above[0].sentence}"
+            return Done(said, jobs=(order.job,))
+        ended = tuple(
+            hold
+            for job in (ALL, *{hold.job for hold in self._holds.all})
+            for hold in self._holds.lift(job, ("pause", "restore"))
+        )
+        left = [f"{hold.job} ({hold.sentence})" for hold in self._holds.all]
+        said = f"{len(ended)} hold{'s' if len(ended) != 1 else ''} ended"
+        if left:
+            said += f"; still held: {_some(left)}"
+        return Done(said, jobs=tuple(sorted({hold.job for hold in ended} - {ALL})))
+
+    async def _stop(self, order: Order) -> Done:
+        """Holds what is named, then gives its GPUs back; a restore does so whoever holds them."""
+        jobs, error = self._jobs_of(order), ""
+        held = jobs if order.job or order.node else (ALL,)
+        kind: HoldKind = "restore" if order.op == "restore" else "pause"
+        for job in held:
+            try:
+                hold = Hold(job, kind, order.reason, order.by, self._unix_s())
+                self._holds.place(hold)
+            except JoulecutError as failure:  # it holds; the GPUs come first
+                error = str(failure)
+        async with self.acting:
+            count, unanswered = await self._give_back(order, jobs)
+        if error:
+            return Done(
+                f"{_named(order)} held and given back, but a restart would forget it: {error}",
+                "failed",
+                jobs,
+                count,
+                unanswered,
+            )
+        which = f"{_named(order)} {'paused' if kind == 'pause' else 'restored and paused'}"
+        said = f"{which}: {count} GPU{'s' if count != 1 else ''} told to go to default clocks"
+        if unanswered:
+            said += f"; not answered, their leases run out: {_some(unanswered)}"
+        return Done(said, jobs=jobs, gpus=count, unanswered=unanswered)
+
+    def _jobs_of(self, order: Order) -> tuple[str, ...]:
+        if order.job:
+            return (order.job,)
+        if not order.node:
+            return tuple(sorted(self._stewards))
+        here = {gpu.uuid for gpu in self._gpus() if order.node in (gpu.node, gpu.address)}
+        return tuple(sorted(job for job in self._stewards if here & self._uuids(job)))
+
+    def _uuids(self, job: str) -> set[str]:
+        """The GPUs of a job: those held for it, and those it was last seen on."""
+        holding = self._leases.of(job)
+        found = set(holding.locks) if holding else set()
+        view = self._view()
+        for seen in view.jobs if view else ():
+            if seen.policy.name == job:
+                found.update(uuid for stage in seen.stages for uuid in stage)
+        return found
+
+    def _gpus(self) -> tuple[GpuView, ...]:
+        return self._fleet.observe(self._now_s()).gpus
+
+    async def _give_back(self, order: Order, jobs: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+        """How many GPUs were told, and which agents did not answer."""
+        reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
+        if order.op == "pause":
+            count = 0
+            unanswered: list[str] = []
+            for job in jobs:
+                holding = self._leases.of(job)
+                count += len(holding.locks) if holding else 0
+                outcome = await self._leases.give_back(job, reason)
+                unanswered += outcome.refused
+                await self._stewards[job].retire(reason)
+            return count, tuple(unanswered)
+        for job in jobs:
+            await self._stewards[job].retire(reason)
+        uuids = set[str]().union(*(self._uuids(job) for job in jobs))
+        everything = not order.job and not order.node
+        places = [
+            Place(gpu.address, gpu.uuid)
+            for gpu in self._gpus()
+            if everything or gpu.uuid in uuids or order.node in (gpu.node, gpu.address)
+        ]
+        outcome = await self._leases.clear("", places, reason)
+        return len(places), outcome.refused
+
+
+def _named(order: Order) -> str:
+    if order.job:
+        return order.job
+    return f"every job on {order.node}" if order.node else "every job"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    shown = ", ".join(listed[:NAMES_SHOWN]) or "none"
+    more = len(listed) - NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,402 @@
+"""Hold-out windows at work: who runs at default clocks now, and what the windows measured.
+
+`verify.rotation` says when, this asks whether it may be, and the planner sets the clocks
+aside and brings them back. Only whole windows count: one that is interrupted, by whatever,
+is dropped with its reason, and a controller that starts anew begins no window it missed.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from joulecut_controller.board import Holdout
+from joulecut_controller.observe.ledger import Measured
+from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.stretch import Figures, Stretch
+from joulecut_controller.plan.case import Case
+from joulecut_controller.plan.goal import dwell_s
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.planner import obstacle
+from joulecut_controller.policy.policy import JobPolicy, Verify
+from joulecut_controller.ports import Record, Store
+from joulecut_controller.reconcile.apprentice import UNTOLD
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.verify.rotation import (
+    LATE_RATIO_MAX,
+    NEIGHBOURS,
+    WARM_UP_S,
+    Rotation,
+    clock_text,
+    most_at_once,
+    slot_s,
+)
+from joulecut_controller.verify.saving import Saving, saving
+from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
+from joulecut_wire.errors import JoulecutError
+
+SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
+SAVING_WINDOWS_MAX = 5_000
+COVERED_RATIO_MIN = 0.5  # of a window: less was interrupted, whatever by
+SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
+REASONS = {
+    "clocks": "the clocks or the energy counter changed",
+    "counter": "the energy counters said too little",
+    "irregular": "too many iterations stand out",
+    "pace": "the job's iterations changed their length in the middle",
+    "plan": "another plan came into force",
+    "shape": "the job's GPUs or its pipeline changed",
+    "short": "too few iterations ran",
+    "store": "it could not be written down",
+    "stopped": "something came between",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A hold-out that runs. `ends_s` is monotonic: a wall clock that is set does not stretch it."""
+
+    slot: int
+    number: int
+    sentence: str
+    ends_s: float
+    shape: str
+    plan: Plan
+
+
+@dataclass(slots=True)
+class _Open:
+    """A window that is being measured."""
+
+    arm: Arm
+    slot: int
+    plan: Plan
+    shape: str
+    since_s: float  # the ledger's: it changes with the clocks
+    ends_s: float
+    stretch: Stretch
+
+
+@dataclass(slots=True)
+class _Job:
+    verify: Verify = field(default_factory=Verify)
+    rotation: Rotation | None = None
+    since_unix_s: float = math.inf  # the rotation's: hold-outs due before it are not caught up
+    done: int | None = None  # the cycle whose hold-out was begun
+    tried: int | None = None  # the slot whose window was opened
+    held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
+    turn: _Turn | None = None
+    open: _Open | None = None
+    text: str = ""
+    outcomes: Counter[tuple[Arm, str]] = field(default_factory=Counter)
+    saving: Saving | None = None
+    said: str = ""  # what became of the turn's window
+
+    def due(self, rotation: Rotation, unix_s: float) -> bool:
+        """Whether a hold-out should begin: at the slot drawn, or where something came between,
+        at a later one of the cycle; never for one that an earlier controller may have had.
+        """
+        slot = rotation.slot(unix_s)
+        cycle = rotation.cycle(slot)
+        drawn = rotation.drawn(cycle)
+        late = unix_s - rotation.begins_unix_s(slot) > LATE_RATIO_MAX * rotation.slot_s
+        missed = rotation.begins_unix_s(drawn) < self.since_unix_s
+        return slot >= drawn and self.done != cycle and not late and not missed
+
+
+class Holdouts:
+    """Every job's turn, window and saving. What is measured is kept in the store alone."""
+
+    def __init__(
+        self, store: Store, audit: Audit, unix_s: Callable[[], float], *, lag_s: float
+    ) -> None:
+        self._store, self._audit, self._unix_s, self._lag_s = store, audit, unix_s, lag_s
+        self._jobs: dict[str, _Job] = {}
+        self._asked: dict[str, float] = {}  # the share of time, by job
+        self._shares: dict[str, float] = {}  # the same of jobs that are enforced
+
+    def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
+        """Forgets jobs that left the policy, and learns who shares the turns."""
+        for name in [name for name in self._jobs if name not in jobs]:
+            del self._jobs[name]
+        self._asked = {name: job.verify.holdout for name, job in jobs.items()}
+        enforced = {name for name, job in jobs.items() if job.mode == "enforce"}
+        self._shares = {n: share for n, share in self._asked.items() if n in enforced and share}
+
+    def step(self, case: Case, sighting: Sighting, applied: Plan | None, learning: str) -> str:
+        """Once a pass, before planning: the sentence of the hold-out that runs, or nothing.
+
+        `applied` is the plan whose clocks are held, `learning` why the job's plan is none yet.
+        """
+        name, verify = case.job.policy.name, case.job.policy.verify
+        job = self._job(name)
+        hindrance = _hindrance(case, sighting.measured, learning)
+        dropped = self._measure(job, case, sighting, applied, hindrance)
+        turn = job.turn
+        if turn is not None:
+            early = hindrance or ("the policy changed" if verify != job.verify else "")
+            early = early or (REASONS["shape"] if turn.shape != sighting.shape else "") or dropped
+            if early or case.view.now_s >= turn.ends_s:
+                self._end(name, job, turn, early)
+        job.text = hindrance
+        if not hindrance:
+            self._arrange(name, job, case)
+            if job.turn is None:
+                job.text = self._begin(name, job, case, sighting, applied)
+            self._open(job, case, sighting, applied)
+        return job.turn.sentence if job.turn else ""
+
+    def shown(self, name: str) -> Holdout | None:
+        """What the board shows; None for a job without hold-outs that was never measured."""
+        job, share = self._jobs.get(name), self._asked.get(name, 0.0)
+        if job is None or (share == 0.0 and job.saving is None):
+            return None
+        now_unix_s, turn = self._unix_s(), job.turn
+        ahead = job.rotation.next_unix_s(now_unix_s) if job.rotation and not job.text else None
+        coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
+        return Holdout(
+            share=share,
+            window_s=job.rotation.slot_s - WARM_UP_S if job.rotation else None,
+            text=turn.sentence if turn else f"no hold-out now: {job.text}" if job.text else coming,
+            held_out=turn is not None,
+            measuring=job.open.arm if job.open else "",
+            next_unix_s=ahead,
+            outcomes=tuple((*key, count) for key, count in sorted(job.outcomes.items())),
+            saving=job.saving,
+        )
+
+    def _job(self, name: str) -> _Job:
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = _Job()
+            self._reckon(name, job)
+        return job
+
+    # -- turns -----------------------------------------------------------------------------
+
+    def _arrange(self, name: str, job: _Job, case: Case) -> None:
+        """The rotation as policy and iteration time want it; it changes as seldom as can be."""
+        verify, baseline = case.job.policy.verify, case.job.baseline
+        if job.turn is not None or baseline is None:
+            return
+        dwell = dwell_s(case)
+        wanted_s = slot_s(verify.window_s, baseline.time_mean_s, dwell)
+        slim_s = slot_s(verify.window_s, SHRINK_RATIO * baseline.time_mean_s, dwell)
+        stands = job.rotation is not None and verify == job.verify
+        if stands and job.rotation and wanted_s <= job.rotation.slot_s <= slim_s:
+            return
+        if verify != job.verify or job.rotation is None or wanted_s != job.rotation.slot_s:
+            job.verify = verify
+            job.rotation = Rotation(name, verify.holdout, wanted_s)
+            job.since_unix_s, job.done, job.tried = self._unix_s(), None, None
+            job.held = -NEIGHBOURS - 1
+            if job.open is not None:
+                self._drop(job, "stopped")
+
+    def _begin(
+        self, name: str, job: _Job, case: Case, sighting: Sighting, applied: Plan | None
+    ) -> str:
+        """Begins a hold-out where one is due; otherwise what it waits for, where it does."""
+        rotation, unix_s = job.rotation, self._unix_s()
+        if rotation is None or applied is None or not any(case.running.values()):
+            return "no plan is in force that could be measured"
+        if not job.due(rotation, unix_s):
+            return ""
+        why = self._crowded() or _unsettled(case, sighting.measured)
+        if why:
+            return why
+        slot = rotation.slot(unix_s)
+        until_unix_s = rotation.begins_unix_s(slot + 1)
+        number = rotation.number_of_day(slot)
+        sentence = (
+            f"hold-out window {number} of today: default clocks until "
+            f"{clock_text(until_unix_s)}, to measure the saving"
+        )
+        if not self._note(name, f"{sentence}; it begins", applied.generation):
+            return "the store does not take the record of it"
+        ends_s = case.view.now_s + until_unix_s - unix_s
+        job.turn = _Turn(slot, number, sentence, ends_s, sighting.shape, applied)
+        job.done, job.held, job.said = rotation.cycle(slot), slot, ""
+        return ""
+
+    def _crowded(self) -> str:
+        turns = sum(job.turn is not None for job in self._jobs.values())
+        free = turns < most_at_once(tuple(self._shares.values()))
+        return "" if free else "another job holds out now"
+
+    def _end(self, name: str, job: _Job, turn: _Turn, early: str) -> None:
+        """The clocks may come back; what was measured is said."""
+        if job.open is not None:
+            self._drop(job, "stopped")
+        job.turn = None
+        said = f"ended early, nothing is counted: {early}" if early else f"ended: {job.said}"
+        self._note(name, f"hold-out window {turn.number} of today {said}", turn.plan.generation)
+
+    def _note(self, name: str, text: str, generation: int) -> bool:
+        """Whether the trail took it. A store that fails costs a window, and not a pass."""
+        try:
+            self._audit.note("verify", name, text, generation=generation)
+        except JoulecutError:
+            return False
+        return True
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def _open(self, job: _Job, case: Case, sighting: Sighting, applied: Plan | None) -> None:
+        """Opens a window where the clocks of its arm have run for long enough."""
+        rotation, measured, now_s = job.rotation, sighting.measured, case.view.now_s
+        warm = measured.settled and now_s - measured.since_s >= WARM_UP_S
+        if job.open is not None or rotation is None or not warm:
+            return
+        turn = job.turn
+        if turn is not None:
+            if job.tried == turn.slot or not measured.at_default:
+                return
+            slot, plan, arm, ends_s = turn.slot, turn.plan, "default", turn.ends_s
+        else:
+            unix_s = self._unix_s()
+            slot = rotation.slot(unix_s)
+            into_s = unix_s - rotation.begins_unix_s(slot)
+            late = into_s > WARM_UP_S + LATE_RATIO_MAX * rotation.slot_s
+            near = abs(slot - job.held) <= NEIGHBOURS or rotation.near_drawn(slot)
+            running = applied is not None and case.measured_applied and not measured.at_default
+            if job.tried == slot or into_s < WARM_UP_S or late or not near or not running:
+                return
+            assert applied is not None
+            plan, arm, ends_s = applied, "plan", now_s + rotation.slot_s - into_s
+        job.tried = slot
+        job.open = _Open(
+            arm="default" if arm == "default" else "plan",
+            slot=slot,
+            plan=plan,
+            shape=sighting.shape,
+            since_s=measured.since_s,
+            ends_s=ends_s,
+            stretch=Stretch(now_s, measured.locks, lag_s=self._lag_s),
+        )
+
+    def _measure(
+        self,
+        job: _Job,
+        case: Case,
+        sighting: Sighting,
+        applied: Plan | None,
+        hindrance: str,
+    ) -> str:
+        """Adds this pass to the open window, and closes or drops it where it has ended.
+
+        Answers why it was dropped.
+        """
+        held, measured, now_s = job.open, sighting.measured, case.view.now_s
+        if held is None:
+            return ""
+        other = held.arm == "plan" and (
+            applied is None or applied.generation != held.plan.generation
+        )
+        reasons = (
+            (held.shape != sighting.shape, "shape"),
+            (bool(hindrance), "stopped"),
+            (measured.since_s != held.since_s, "clocks"),
+            (other, "plan"),
+        )
+        why = next((reason for found, reason in reasons if found), "")
+        if why:
+            self._drop(job, why)
+            return hindrance or REASONS[why]
+        held.stretch.take(measured.ended)
+        held.stretch.see(case.view.gpus, now_s)
+        if now_s < held.ends_s:
+            return ""
+        figures = held.stretch.figures()
+        wanted_s = held.ends_s - held.stretch.opened_s
+        if isinstance(figures, Figures):
+            if figures.ended_s - figures.begun_s >= COVERED_RATIO_MIN * wanted_s:
+                return self._keep(job, held, figures, case)
+            figures = "short"
+        self._drop(job, figures)
+        return REASONS[figures]
+
+    def _keep(self, job: _Job, held: _Open, figures: Figures, case: Case) -> str:
+        """Writes a window down; answers why it could not be."""
+        name, forecast = case.job.policy.name, held.plan.forecast
+        later_s = self._unix_s() - case.view.now_s
+        default = held.arm == "default"
+        window = MeasuredWindow(
+            job=name,
+            shape=held.shape,
+            arm=held.arm,
+            generation=0 if default else held.plan.generation,
+            begun_unix_s=figures.begun_s + later_s,
+            ended_unix_s=figures.ended_s + later_s,
+            gpus=sum(map(len, case.job.stages)),
+            iterations=figures.iterations,
+            time_mean_s=figures.time_mean_s,
+            time_sd_s=figures.time_sd_s,
+            energy_j=figures.energy_j,
+            left_out=figures.left_out,
+            temperature_celsius=figures.temperature_celsius,
+        )
+        if forecast is not None:
+            window = replace(
+                window,
+                predicted_time_s=forecast.baseline_time_s if default else forecast.iteration_time_s,
+                predicted_energy_j=forecast.baseline_energy_j if default else forecast.energy_j,
+            )
+        try:
+            self._store.keep_record(Record(window.ended_unix_s, TOPIC, name, to_json(window)))
+        except (JoulecutError, ValueError):
+            self._drop(job, "store")
+            return REASONS["store"]
+        job.open = None
+        job.outcomes[held.arm, "kept"] += 1
+        out = f", {window.left_out} left out" if window.left_out else ""
+        job.said = (
+            f"{window.time_mean_s:.4g} s and {window.energy_j:.4g} J an iteration at default "
+            f"clocks ({window.iterations} iterations{out})"
+        )
+        self._reckon(name, job)
+        return ""
+
+    def _drop(self, job: _Job, reason: str) -> None:
+        assert job.open is not None
+        job.outcomes[job.open.arm, reason] += 1
+        job.open = None
+
+    def _reckon(self, name: str, job: _Job) -> None:
+        """The saving anew, of the windows of the last week; of a store that cannot tell, as was."""
+        since_unix_s = self._unix_s() - SAVING_S
+        try:
+            records = self._store.records(
+                TOPIC, job=name, since_unix_s=since_unix_s, limit=SAVING_WINDOWS_MAX
+            )
+        except JoulecutError:
+            return
+        windows = []
+        for record in records:
+            try:
+                windows.append(from_json(record.content))
+            except ValueError:
+                continue  # a damaged record is no measurement
+        job.saving = saving(windows)
+
+
+def _unsettled(case: Case, measured: Measured) -> str:
+    if not (measured.settled and case.measured_applied):
+        return "the plan's clocks have not settled yet"
+    young = case.view.now_s - measured.since_s < dwell_s(case)
+    return "the plan is younger than its dwell" if young else ""
+
+
+def _hindrance(case: Case, measured: Measured, learning: str) -> str:
+    """Why no hold-out may begin, and one that runs has to end; empty where nothing does."""
+    job = case.job
+    if not job.policy.verify.holdout:
+        return "the policy asks for none"
+    if case.mode != "enforce":
+        return job.reservation or f"mode is {case.mode}"
+    if job.policy.profile is None:
+        job = replace(job, policy=replace(job.policy, profile=UNTOLD))
+    hindered = obstacle(replace(case, job=job))
+    if hindered:
+        return hindered[1]
+    return "a straggler is waited for" if measured.straggling else learning

@@ -1,0 +1,108 @@
+"""Reads from the store what a report and a receipt are made of.
+
+Whoever shows one (the web, the command line beside a store without a controller) asks here, so
+that both read the same records in the same way.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from joulecut_controller.policy.owner import KUBERNETES
+from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.ports import Store
+from joulecut_controller.verify.receipt import Receipt, changes
+from joulecut_controller.verify.report import NO_TENANT, Known, Report, report
+from joulecut_controller.verify.wall import Prices
+from joulecut_controller.verify.window import TOPIC, MeasuredWindow, from_json
+from joulecut_controller.view import GpuView, JobView
+
+WINDOWS_MAX = 50_000  # of all jobs: two seconds to read, some 30 MB; a month of a hundred jobs
+EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
+
+
+def known_jobs(jobs: Iterable[JobView], gpus: Mapping[str, GpuView]) -> dict[str, Known]:
+    """The jobs of a running controller, with whose they are."""
+    found = {}
+    for job in jobs:
+        policy, running = job.policy, job.running
+        namespaces = {
+            gpu.allocation.namespace
+            for stage in job.stages
+            for uuid in stage
+            if (gpu := gpus.get(uuid)) and gpu.allocation and gpu.allocation.namespace
+        }
+        tenant = tenant_of(policy)
+        if running is not None and running.source == KUBERNETES and running.namespace:
+            tenant = running.namespace
+        elif tenant == NO_TENANT and len(namespaces) == 1:
+            tenant = namespaces.pop()
+        found[policy.name] = Known(tenant, policy.verify.holdout)
+    return found
+
+
+def tenant_of(policy: JobPolicy) -> str:
+    """The namespace that a policy's `match` names; agents tell no Slurm account."""
+    return policy.pods.namespace if policy.pods is not None else NO_TENANT
+
+
+def read_report(
+    store: Store,
+    *,
+    since_unix_s: float,
+    until_unix_s: float,
+    prices: Prices,
+    known: Mapping[str, Known],
+    job: str = "",
+) -> Report:
+    """Of all jobs, or one. Raises Unavailable where the store cannot be read."""
+    windows, truncated = _windows(store, job, since_unix_s)
+    return report(
+        windows,
+        since_unix_s=since_unix_s,
+        until_unix_s=until_unix_s,
+        prices=prices,
+        known={name: about for name, about in known.items() if job in {"", name}},
+        truncated=truncated,
+    )
+
+
+def read_receipt(
+    store: Store,
+    job: str,
+    *,
+    since_unix_s: float,
+    until_unix_s: float,
+    prices: Prices,
+    known: Mapping[str, Known],
+) -> Receipt | None:
+    """None for a job that neither policy nor store knows. Raises Unavailable."""
+    found = read_report(
+        store,
+        since_unix_s=since_unix_s,
+        until_unix_s=until_unix_s,
+        prices=prices,
+        known=known,
+        job=job,
+    )
+    trail = store.events(job=job, limit=EVENTS_MAX)
+    if not found.jobs and not trail:
+        return None
+    return Receipt(
+        job=job,
+        since_unix_s=since_unix_s,
+        until_unix_s=until_unix_s,
+        report=found.jobs[0] if found.jobs else None,
+        changes=changes(trail, job, since_unix_s),
+        cut=len(trail) == EVENTS_MAX and trail[-1].at_unix_s > since_unix_s,
+    )
+
+
+def _windows(store: Store, job: str, since_unix_s: float) -> tuple[list[MeasuredWindow], bool]:
+    """The newest ones, and whether older ones of the period were left."""
+    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=WINDOWS_MAX)
+    windows = []
+    for record in records:
+        try:
+            windows.append(from_json(record.content))
+        except ValueError:  # of a version that has another idea of a window
+            continue
+    return windows, len(records) == WINDOWS_MAX

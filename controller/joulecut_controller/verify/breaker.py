@@ -1,0 +1,172 @@
+"""Whether a job is slower than it agreed to while its clocks are ours, whatever the plan says.
+
+The last word before a person's. It knows no predictor, no solver and no plan: it holds the
+iterations that a job reports under our clocks against the last measurement at default clocks
+and the policy. Two windows in a row above the budget, and not by chance, trip it; what happens
+at default clocks afterwards says whether the clocks were to blame. Windows run on over changes
+of plan: a planner that changes its mind all the time is judged like any other. Pure and bounded.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.view import Window
+
+# Iterations of a window. The short one sees a job that is badly late within half a minute of
+# one-second iterations; the long one sees what noise hides from the short.
+WINDOWS: tuple[int, ...] = (16, 128)
+WINDOWS_TO_TRIP = 2
+# Both windows must be above by this many standard errors: at the very edge of the budget by
+# chance in 5e-8 of all pairs, once in thousands of days of one-second iterations.
+DOUBT_STDERRS = 3.5
+MEDIAN_STDERR_RATIO = 1.2533  # of a median over a mean, for normal noise: sqrt(pi / 2)
+NORMAL_MAD_RATIO = 1.4826  # standard deviation over median absolute deviation, likewise
+# Means of a job at default clocks wander by a few tenths of a percent over minutes (room,
+# network), and the planner sees smaller lateness sooner; what this job was seen to wander is
+# taken where it is more.
+TOLERANCE_RATIO_MIN = 0.005
+TOLERANCE_RATIO_MAX = 0.02  # a job that wanders more gets its default clocks back too often
+QUIET_WINDOWS = 8  # windows at default clocks remembered for that
+QUIET_WINDOWS_MIN = 3
+WANDER_DEVIATIONS = 2.0
+PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
+
+Finding = Literal["", "trip", "ours", "not-ours"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One iteration, as reported: its duration, and that of the sibling it waited for."""
+
+    duration_s: float
+    peer_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What an iteration may take on average, in seconds; `baseline_s` at default clocks,
+    known to `doubt_ratio` (one standard error), with iterations that scatter by `noise_ratio`.
+    """
+
+    limit_s: float
+    baseline_s: float
+    doubt_ratio: float
+    noise_ratio: float
+
+
+def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = None) -> Limit:
+    """The promise to the job in measured seconds.
+
+    Under a target that default clocks miss themselves, they are the limit: what a job takes
+    without us is not our doing. `allotted_s` is what a power budget asks for.
+    """
+    slo, mean_s = policy.slo, baseline.time_mean_s
+    beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
+    promised_s = slo.deadline_s(mean_s + beyond_s) - beyond_s
+    return Limit(
+        limit_s=max(promised_s, mean_s, allotted_s or 0.0),
+        baseline_s=mean_s,
+        doubt_ratio=baseline.time_sd_s / mean_s / math.sqrt(max(1, baseline.iterations)),
+        noise_ratio=baseline.time_sd_s / mean_s,
+    )
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Windows of one length: the one being filled, and how many before it were too slow."""
+
+    size: int
+    ratios: list[float] = field(default_factory=list)
+    slow: int = 0
+
+    def take(self, ratio: float) -> tuple[float, float] | None:
+        """Median and robust deviation of a window that is full now."""
+        self.ratios.append(ratio)
+        if len(self.ratios) < self.size:
+            return None
+        middle = statistics.median(self.ratios)
+        spread = statistics.median(abs(one - middle) for one in self.ratios)
+        self.ratios.clear()
+        return middle, NORMAL_MAD_RATIO * spread
+
+
+class Breaker:
+    """The evidence about one job. Times over their limit, not times: a limit may move."""
+
+    def __init__(self) -> None:
+        self._lanes = [_Lane(size) for size in WINDOWS]
+        self._after = _Lane(WINDOWS[0])  # at default clocks, after a trip
+        self._judging = False
+        self._quiet: deque[float] = deque(maxlen=QUIET_WINDOWS)
+        self._quiet_lane = _Lane(WINDOWS[0])
+        self._peer_s: float | None = None
+        self.story = ""  # of the newest finding, in numbers
+
+    def controlled(self, iterations: Iterable[Ended], limit: Limit, *, peers_ours: bool) -> Finding:
+        """Iterations that ran under clocks of ours: `trip` once two windows were too slow.
+
+        `peers_ours` says that the siblings waited for are under our clocks too: then only
+        what they took at default clocks excuses anything.
+        """
+        for one in iterations:
+            if one.peer_s is None:
+                self._peer_s = None
+            excused_s = self._peer_s if peers_ours else one.peer_s
+            allowed_s = max(limit.limit_s, (excused_s or 0.0) * (1.0 + PEER_LATE_RATIO))
+            for lane in self._lanes:
+                full = lane.take(one.duration_s / allowed_s)
+                if full is None:
+                    continue
+                lane.slow = lane.slow + 1 if self._above(full, lane.size, limit) else 0
+                if lane.slow >= WINDOWS_TO_TRIP:
+                    self._tell(full, allowed_s)
+                    self.forget()
+                    self._judging = True
+                    return "trip"
+        return ""
+
+    def at_default(self, iterations: Iterable[Ended], limit: Limit) -> Finding:
+        """Iterations that ran at default clocks: after a trip they say whose fault it was."""
+        found: Finding = ""
+        for one in iterations:
+            self._peer_s = one.peer_s
+            ratio = one.duration_s / limit.limit_s
+            if one.peer_s is None:
+                quiet = self._quiet_lane.take(one.duration_s / limit.baseline_s)
+                if quiet is not None:
+                    self._quiet.append(quiet[0])
+            full = self._after.take(ratio) if self._judging else None
+            if full is not None:
+                self._tell(full, limit.limit_s)
+                self._judging = False
+                found = "not-ours" if self._above(full, self._after.size, limit) else "ours"
+        return found
+
+    def forget(self) -> None:
+        """Windows begun count no longer: what is judged now is another thing than before."""
+        for lane in (*self._lanes, self._after):
+            lane.ratios.clear()
+            lane.slow = 0
+        self._judging = False
+
+    @property
+    def tolerance_ratio(self) -> float:
+        """How far windows at default clocks were seen to wander, or what is usual."""
+        if len(self._quiet) < QUIET_WINDOWS_MIN:
+            return TOLERANCE_RATIO_MIN
+        wander = WANDER_DEVIATIONS * statistics.stdev(self._quiet)
+        return min(max(TOLERANCE_RATIO_MIN, wander), TOLERANCE_RATIO_MAX)
+
+    def _above(self, full: tuple[float, float], size: int, limit: Limit) -> bool:
+        middle, spread = full
+        noise = max(spread, limit.noise_ratio)
+        stderr = math.hypot(MEDIAN_STDERR_RATIO * noise / math.sqrt(size), limit.doubt_ratio)
+        return middle - DOUBT_STDERRS * stderr > 1.0 + self.tolerance_ratio
+
+    def _tell(self, full: tuple[float, float], allowed_s: float) -> None:
+        self.story = f"{full[0] * allowed_s:.4g} s an iteration, {allowed_s:.4g} s allowed"

@@ -1,0 +1,95 @@
+"""A job's receipt: what it saved, what it paid for that in time, and every change of its clocks.
+
+The changes come from the audit trail, which was written before each command was sent: what
+is not in it did not happen by our hand.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from joulecut_controller.verify.report import JobReport
+
+# Kinds of the audit trail that change clocks, or say why they will be changed.
+KINDS = frozenset({"apply", "clear", "verify", "drift", "hold"})
+
+
+class Told(Protocol):
+    """One line of the audit trail, as `ports.Event` has it."""
+
+    @property
+    def at_unix_s(self) -> float: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was done to the job's clocks, or found about them, and why.
+
+    `clocks` counts GPUs by the clock they were told, in MHz; 0 is default clocks. `reason` is
+    the plan's own; empty where `text` says it all, or the plan's line is no longer kept.
+    """
+
+    at_unix_s: float
+    kind: str
+    generation: int
+    text: str
+    reason: str = ""
+    clocks: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """`report` is None where nothing was measured in the period. `cut` says that the trail
+    was longer than what was read: changes older than the first one here are missing.
+    """
+
+    job: str
+    since_unix_s: float
+    until_unix_s: float
+    report: JobReport | None
+    changes: tuple[Change, ...]
+    cut: bool = False
+
+
+def changes(events: Iterable[Told], job: str, since_unix_s: float) -> tuple[Change, ...]:
+    """The job's changes since a time, oldest first, from the trail in its order, newest first."""
+    trail = [event for event in events if event.job == job]
+    reasons: dict[int, str] = {}
+    for event in reversed(trail):
+        if event.kind == "plan" and event.generation:
+            reasons[event.generation] = event.text
+    return tuple(
+        Change(
+            at_unix_s=event.at_unix_s,
+            kind=event.kind,
+            generation=event.generation,
+            text=event.text,
+            reason=reasons.get(event.generation, "") if event.kind == "apply" else "",
+            clocks=_clocks(event.detail) if event.kind == "apply" else (),
+        )
+        for event in reversed(trail)
+        if event.kind in KINDS and event.at_unix_s >= since_unix_s
+    )
+
+
+def _clocks(detail: str) -> tuple[tuple[int, int], ...]:
+    """How many GPUs were told which clock; nothing where the line does not say."""
+    try:
+        told = json.loads(detail)
+        settings = told["settings"].values()
+        counted = Counter(0 if clock_mhz is None else int(clock_mhz) for clock_mhz in settings)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ()
+    return tuple(sorted(counted.items()))

@@ -1,0 +1,119 @@
+"""The energy that a job spent under plans in a period, and what that makes of a saved ratio.
+
+Three parts that are never mixed: energy measured in windows; energy of the time between two
+windows of one plan, which is taken to be like them (a plan's number at both ends means that
+its clocks held in between); and everything else, which is not counted.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulecut_controller.verify.saving import Interval, Saving
+from joulecut_controller.verify.window import MeasuredWindow
+
+# Windows are taken around hold-outs, which at a share of 1 % may be eighteen hours apart. A plan
+# that is taken back gets a new number when it returns, so the number is what vouches for the
+# time between; a day bounds what one mistake can add.
+BETWEEN_S_MAX = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Energy of all the job's GPUs (J), time on the wall (s) and iterations, under plans."""
+
+    energy_j: float = 0.0
+    time_s: float = 0.0
+    iterations: float = 0.0
+    iterating_s: float = 0.0  # of the time, what iterations of training took
+
+    def plus(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.energy_j + other.energy_j,
+            self.time_s + other.time_s,
+            self.iterations + other.iterations,
+            self.iterating_s + other.iterating_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTime:
+    """What was spent under plans of one shape: `measured` in windows, `between` beside them."""
+
+    measured: Spent
+    between: Spent
+
+    @property
+    def all(self) -> Spent:
+        return self.measured.plus(self.between)
+
+
+def plan_time(windows: Sequence[MeasuredWindow]) -> PlanTime:
+    """Of one shape's windows, as `saving.usable_windows` gives them.
+
+    A window that begins before the one before it has ended (a clock was set back) counts for
+    the part that is left.
+    """
+    measured = between = Spent()
+    reached_s = -math.inf
+    last: MeasuredWindow | None = None
+    for window in windows:
+        span_s = window.ended_unix_s - window.begun_unix_s
+        fresh = min(1.0, max(0.0, (window.ended_unix_s - reached_s) / span_s))
+        if window.arm == "plan":
+            measured = measured.plus(_spent(window, fresh * span_s))
+            if last is not None and last.generation == window.generation:
+                gap_s = window.begun_unix_s - reached_s
+                if 0.0 < gap_s <= BETWEEN_S_MAX:
+                    between = between.plus(_spent(last, gap_s / 2.0))
+                    between = between.plus(_spent(window, gap_s / 2.0))
+        if fresh > 0.0:
+            reached_s = max(reached_s, window.ended_unix_s)
+            last = window if window.arm == "plan" else None
+    return PlanTime(measured, between)
+
+
+def _spent(window: MeasuredWindow, span_s: float) -> Spent:
+    """What so much time like this window takes; iterations left out took some of it."""
+    iterations = window.iterations * span_s / (window.ended_unix_s - window.begun_unix_s)
+    return Spent(
+        energy_j=iterations * window.energy_j,
+        time_s=span_s,
+        iterations=iterations,
+        iterating_s=iterations * window.time_mean_s,
+    )
+
+
+def saved_j(saving: Saving, spent: Spent) -> Interval | None:
+    """Joules that default clocks would have taken more for the same iterations.
+
+    With r the saved ratio, a plan's energy E stands for E / (1 - r) at default clocks, so that
+    E * r / (1 - r) was saved. None where r is not known.
+    """
+    ratio = saving.saved_ratio
+    if ratio is None:
+        return None
+    return Interval(*(spent.energy_j * r / (1.0 - r) for r in (ratio.mid, ratio.low, ratio.high)))
+
+
+def longer_s(saving: Saving, spent: Spent) -> Interval | None:
+    """Seconds that the same iterations would have taken less at default clocks.
+
+    With s the slowdown, iterations that took t would have taken t / (1 + s).
+    """
+    ratio = saving.slowdown_ratio
+    if ratio is None:
+        return None
+    return Interval(
+        *(spent.iterating_s * s / (1.0 + s) for s in (ratio.mid, ratio.low, ratio.high))
+    )
+
+
+def total(parts: Sequence[Interval]) -> Interval:
+    """The sum of independent estimates: their distances from the middle add as squares."""
+    mid = math.fsum(part.mid for part in parts)
+    return Interval(
+        mid,
+        mid - math.hypot(*(part.mid - part.low for part in parts)),
+        mid + math.hypot(*(part.high - part.mid for part in parts)),
+    )

@@ -1,0 +1,104 @@
+"""Reports of measured savings, and receipts of single jobs, as JSON.
+
+Made in a thread, one at a time: a month of windows takes seconds to read, and neither the
+pass nor the page waits for them.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from joulecut_controller.board import Board
+from joulecut_controller.ports import Store
+from joulecut_controller.savings import known_jobs, read_receipt, read_report
+from joulecut_controller.verify.record import receipt_json, report_json
+from joulecut_controller.verify.wall import prices
+from joulecut_controller.web.answer import Json, found
+from joulecut_wire.errors import Unavailable
+
+SINCE_S_DEFAULT = 7 * 86_400.0
+SINCE_S_MAX = 3_660 * 86_400.0  # ten years: longer than anything is kept
+CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
+DIGITS_MAX = 32
+
+
+class Reports:
+    """Answers from one store. `board` raises HTTPException before the first pass."""
+
+    def __init__(self, store: Store | None, board: Callable[[], Board]) -> None:
+        self._store = store
+        self._board = board
+        self._one_at_a_time = asyncio.Lock()
+
+    async def report(self, request: Request) -> Response:
+        asked, store = self._asked(request), self._of_store()
+        job = request.query_params.get("job", "")
+
+        def make() -> Json:
+            return report_json(read_report(store, **asked.how, job=job), points=asked.points)
+
+        return found(await self._made(make))
+
+    async def receipt(self, request: Request) -> Response:
+        asked, store = self._asked(request), self._of_store()
+        name = request.path_params["name"]
+
+        def make() -> Json | None:
+            receipt = read_receipt(store, name, **asked.how)
+            return receipt_json(receipt, points=asked.points) if receipt else None
+
+        made = await self._made(make)
+        if made is None:
+            raise HTTPException(404, f"no job {name!r:.100} in policy or store")
+        return found(made)
+
+    def _of_store(self) -> Store:
+        if self._store is None:
+            raise HTTPException(404, "this controller serves no reports")
+        return self._store
+
+    def _asked(self, request: Request) -> "_Asked":
+        board, now_s, query = self._board(), time.time(), request.query_params
+        since_s = _number(query.get("since_s"), "since_s", SINCE_S_MAX) or SINCE_S_DEFAULT
+        return _Asked(
+            how={
+                "since_unix_s": now_s - since_s,
+                "until_unix_s": now_s,
+                "prices": prices(board.cost, _number(query.get("co2"), "co2", CO2_G_PER_KWH_MAX)),
+                "known": known_jobs((job.view for job in board.jobs), board.view.gpus),
+            },
+            points=query.get("points", "") in {"1", "true"},
+        )
+
+    async def _made(self, make: Callable[[], Json | None]) -> Json | None:
+        try:
+            async with self._one_at_a_time:
+                return await asyncio.to_thread(make)
+        except Unavailable as error:
+            raise HTTPException(503, str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    how: dict[str, Any]  # arguments that a report and a receipt have in common
+    points: bool
+
+
+def _number(text: str | None, name: str, most: float) -> float | None:
+    """Raises HTTPException where it is none within (0, most]."""
+    if text is None:
+        return None
+    try:
+        value = float(text) if len(text) <= DIGITS_MAX else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= most:
+        raise HTTPException(400, f"{name} must be a number above 0 and up to {most:g}")
+    return value

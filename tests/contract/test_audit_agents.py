@@ -1,0 +1,106 @@
+"""`joulecut audit --agents` watches a real agent over simulated GPUs, and changes nothing."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_agent import RunningAgent, eventually
+
+from joulecut_cli.audit.agents import FIRST_WAIT_S
+
+JOULECUT = str(Path(sys.executable).with_name("joulecut"))
+SLOW, CARDS = 2, 5
+
+
+class Job:
+    """Reports iterations of the first four GPUs until it is stopped."""
+
+    def __init__(self, node: RunningAgent) -> None:
+        self._path = str(node.home / "jobs.sock")
+        self._uuids = [node.gpus.uuid(index) for index in range(CARDS - 1)]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        iteration = 0
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as outlet:
+            while not self._over.wait(0.2):
+                for stage, uuid in enumerate(self._uuids):
+                    report = {"v": 1, "job": "demo", "uuid": uuid, "stage": stage}
+                    report |= {"iteration": iteration, "duration_s": 0.2}
+                    outlet.sendto(json.dumps(report).encode(), self._path)
+                iteration += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def node() -> Iterator[RunningAgent]:
+    with RunningAgent(cards=CARDS, reports={"bind": "any"}) as agent:
+        for index in range(CARDS - 1):
+            agent.gpus.set_load(index, 1.0)
+        agent.gpus.set_lock(SLOW, 210, 1005)  # somebody's, before the agent came
+        agent.start()
+        job = Job(agent)
+        eventually("an owner by report", lambda: agent.watch().allocations)
+        yield agent
+        job.stop()
+
+
+def audit(node: RunningAgent, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [JOULECUT, "audit", "--agents", node.ready["grpc"], "--for", "8s", *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_short_watch(node: RunningAgent, tmp_path: Path) -> None:
+    writes = node.gpus.writes()
+    done = audit(node, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    [job] = found["jobs"]
+    assert job["name"] == "demo"
+    assert job["gpus"] == CARDS - 1
+    watts = [node.gpus.card(index).average_w for index in range(CARDS)]
+    spent_s = found["ended_unix_s"] - found["begun_unix_s"]
+    # The counter moves every 100 ms, the agent looks every 200 ms.
+    assert job["energy_kwh"] * 3.6e6 == pytest.approx(sum(watts[:-1]) * spent_s, rel=0.1)
+    assert found["no_job"]["idle_kwh"] * 3.6e6 == pytest.approx(watts[-1] * spent_s, rel=0.1)
+    [slow] = found["slow_gpus"]
+    assert slow["uuid"] == node.gpus.uuid(SLOW)
+    assert slow["cause"] == "clock lock"
+    assert job["variability"]["basis"] == "measured"
+    burnt_w = sum(watts[index] - watts[SLOW] for index in range(CARDS - 1))
+    assert job["variability"]["kwh"] * 3.6e6 == pytest.approx(burnt_w * spent_s, rel=0.15)
+    assert node.gpus.writes() == writes
+
+
+def test_an_interrupt_ends_it_early_with_what_was_seen(node: RunningAgent) -> None:
+    command = [JOULECUT, "audit", "--agents", f"{node.ready['grpc']},127.0.0.1:1", "--for", "24h"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        # Sooner than it watches, a signal would end the command instead of the watch.
+        eventually("interest in the signal", lambda: _handles(process.pid, signal.SIGINT))
+        threading.Event().wait(FIRST_WAIT_S + 3.0)  # the silent one is waited for first
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "no answer from 127.0.0.1:1" in out
+    assert "demo" in out
+
+
+def _handles(pid: int, which: signal.Signals) -> bool:
+    """Whether asyncio has taken the signal over: it then writes to a pipe of its own."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << (which - 1))

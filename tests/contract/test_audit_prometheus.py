@@ -1,0 +1,281 @@
+"""`joulecut audit` against a real Prometheus with a day of dcgm-exporter's series in it."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_history import Gpu, Row, State, openmetrics, ours, serving
+
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="no prometheus installed"),
+]
+HOUR_S, DAY_S = 3600.0, 86_400.0
+JOULECUT = str(Path(sys.executable).with_name("joulecut"))
+
+IDLE = State(power_w=60.0)
+THERMAL, LOCK, POWER_CAP = 0x20, 0x02, 0x04
+
+
+def _pod(job: str, index: int) -> tuple[tuple[str, str], ...]:
+    return ("namespace", "train"), ("pod", f"{job}-worker-{index}"), ("container", "main")
+
+
+def _gpt3(index: int) -> Gpu:
+    """Eight GPUs of one job from 2 h to 20 h; number 3 is hot, and slow for it."""
+    slow = index == 3
+    busy = State(
+        power_w=300.0 if slow else 380.0,
+        clock_mhz=1200.0 if slow else 1410.0,
+        busy_percent=99.0,
+        reasons=THERMAL if slow else 0,
+        labels=_pod("gpt3", index),
+        tensor_ratio=0.41,
+    )
+    return Gpu("a", index, lambda s: busy if 2 * HOUR_S < s <= 20 * HOUR_S else IDLE)
+
+
+def _slurm(index: int) -> Gpu:
+    """Four GPUs of a Slurm job all day; number 1 has a clock that somebody locked."""
+    slow = index == 1
+    busy = State(
+        power_w=250.0 if slow else 350.0,
+        clock_mhz=1110.0 if slow else 1395.0,
+        busy_percent=97.0,
+        reasons=LOCK if slow else 0,
+        labels=(("hpc_job", "4711"),),
+    )
+    return Gpu("b", index, lambda s: busy)
+
+
+def _alone(index: int) -> Gpu:
+    """One GPU with a job of its own that sits there doing nothing for half of the day."""
+    labels = (("namespace", "dev"), ("pod", "notebook"))
+    at_work = State(330.0, 1365.0, 88.0, POWER_CAP, labels)
+    idle = State(62.0, 210.0, 0.0, 1, labels)
+    return Gpu(
+        "b", index, lambda s: at_work if s <= 12 * HOUR_S else idle, resets_s=10 * HOUR_S + 20.0
+    )
+
+
+def _silent(index: int) -> Gpu:
+    """Nobody's, and its exporter was down for three hours."""
+    return Gpu("b", index, lambda s: IDLE, silent=(5 * HOUR_S, 8 * HOUR_S))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    url: str
+    until: str
+    gpus: list[Gpu]
+
+    def truth_kwh(self, *owners: str) -> float:
+        return sum(g.joules.get(owner, 0.0) for g in self.gpus for owner in owners) / 3.6e6
+
+    def audit(self, *more: str) -> dict[str, Any]:
+        done = self.run("--json", *more)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return run("--prometheus", self.url, "--for", "24h", "--until", self.until, *more)
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    command = [JOULECUT, "audit", *argv]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    gpus = [*map(_gpt3, range(8)), *map(_slurm, range(4)), _alone(4), _silent(5)]
+    end_s = time.time() // 60 * 60 - 300
+    text = openmetrics(gpus, end_s - DAY_S, DAY_S)
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with serving(text, tmp_path_factory.mktemp("prometheus")) as url:
+        yield Cluster(url, until, gpus)
+
+
+@pytest.fixture(scope="module")
+def found(cluster: Cluster) -> dict[str, Any]:
+    return cluster.audit("--kwh-price", "0.10", "--pue", "1.2")
+
+
+def _job(found: dict[str, Any], name: str) -> dict[str, Any]:
+    [job] = [job for job in found["jobs"] if job["name"] == name]
+    return dict(job)
+
+
+def test_energy_adds_up(cluster: Cluster, found: dict[str, Any]) -> None:
+    whole = sum(sum(gpu.joules.values()) for gpu in cluster.gpus) / 3.6e6
+    assert found["energy_kwh"] == pytest.approx(whole, rel=0.005)
+    parts = [job["energy_kwh"] for job in found["jobs"]]
+    parts += [found["no_job"]["energy_kwh"], found["shared_kwh"], found["changed_hands_kwh"]]
+    assert sum(parts) == pytest.approx(found["energy_kwh"], rel=1e-9)
+    assert found["gpus"] == 14
+    assert found["cost"] == pytest.approx(found["energy_kwh"] * 0.12)
+
+
+def test_each_job_has_its_own(cluster: Cluster, found: dict[str, Any]) -> None:
+    pods = [f"gpt3-worker-{index}" for index in range(8)]
+    gpt3 = _job(found, "train/gpt3")
+    assert gpt3["gpus"] == 8
+    assert gpt3["energy_kwh"] == pytest.approx(cluster.truth_kwh(*pods), rel=0.005)
+    slurm = _job(found, "4711")
+    assert slurm["energy_kwh"] == pytest.approx(cluster.truth_kwh("4711"), rel=0.005)
+    free = found["no_job"]
+    assert free["energy_kwh"] == pytest.approx(cluster.truth_kwh(""), rel=0.01)
+
+
+def test_a_driver_that_was_reloaded_loses_no_energy(
+    cluster: Cluster, found: dict[str, Any]
+) -> None:
+    notebook = _job(found, "dev/notebook")
+    assert found["counter_resets"] == 1
+    assert notebook["energy_kwh"] == pytest.approx(cluster.truth_kwh("notebook"), rel=0.005)
+    assert notebook["idle"]["kwh"] == pytest.approx(12 * 0.062, rel=0.01)
+
+
+def test_three_silent_hours_are_counted_and_said(found: dict[str, Any]) -> None:
+    assert found["unseen_gpu_s"] == pytest.approx(3 * HOUR_S, rel=0.02)
+
+
+def test_planted_slow_gpus_are_found_with_their_cause(found: dict[str, Any]) -> None:
+    slow = {one["uuid"]: one for one in found["slow_gpus"]}
+    assert set(slow) == {"GPU-a-3", "GPU-b-1"}
+    assert (slow["GPU-a-3"]["cause"], slow["GPU-b-1"]["cause"]) == ("thermal", "clock lock")
+    assert slow["GPU-a-3"]["job"] == "train/gpt3"
+    assert slow["GPU-a-3"]["place"] == "a/3"
+    assert slow["GPU-a-3"]["clock_mhz"] == pytest.approx(1200.0)
+    assert slow["GPU-a-3"]["usual_clock_mhz"] == pytest.approx(1410.0)
+
+
+def test_what_the_others_burn_beside_a_straggler(found: dict[str, Any]) -> None:
+    gpt3 = _job(found, "train/gpt3")["variability"]
+    assert gpt3["basis"] == "measured"
+    assert gpt3["kwh"] == pytest.approx(7 * 0.080 * 18, rel=0.01)
+    assert _job(found, "4711")["variability"]["kwh"] == pytest.approx(3 * 0.100 * 24, rel=0.01)
+    assert _job(found, "dev/notebook")["variability"]["basis"] == "unknown"
+
+
+def test_what_needs_a_profile_stays_unknown(found: dict[str, Any]) -> None:
+    for kind in ("intrinsic", "extrinsic"):
+        told = _job(found, "train/gpt3")[kind]
+        assert (told["kwh"], told["cost"], told["basis"]) == (None, None, "unknown")
+        assert "--policy" in told["text"]
+
+
+def test_a_policy_with_a_profile_makes_it_known(cluster: Cluster, tmp_path: Path) -> None:
+    rows = ["stage,instruction,frequency,time,energy"]
+    for stage in range(8):
+        for kind, base_s in (("forward", 0.02), ("backward", 0.04)):
+            for mhz in range(900, 1411, 30):
+                time_s = base_s * (0.3 + 0.7 * 1410 / mhz) * (1.1 if stage == 7 else 1.0)
+                power_w = 90.0 + 290.0 * (mhz / 1410) ** 3
+                rows.append(f"{stage},{kind},{mhz},{time_s:.6f},{time_s * power_w:.6f}")
+    (tmp_path / "gpt3.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "policy.yaml").write_text(
+        "apiVersion: joulecut/v1\nkind: Policy\n"
+        "cluster: {cost: {kwh: 0.2}}\n"
+        "jobs:\n"
+        "  - name: big\n"
+        "    match: {kubernetes: {namespace: train, labels: {app: gpt3}}}\n"
+        "    slo: {max_slowdown: 2%}\n"
+        "    pipeline: {schedule: 1f1b, stages: 8, microbatches: 16, "
+        "profile: gpt3.csv, blocking_power_w: 85}\n"
+    )
+    found = cluster.audit("--policy", str(tmp_path / "policy.yaml"))
+    gpt3 = _job(found, "train/gpt3")
+    assert gpt3["intrinsic"]["basis"] == "predicted"
+    assert 0.02 < gpt3["intrinsic"]["kwh"] / gpt3["energy_kwh"] < 0.3
+    assert gpt3["intrinsic"]["cost"] == pytest.approx(gpt3["intrinsic"]["kwh"] * 0.2)
+    assert gpt3["extrinsic"]["kwh"] == 0.0
+    saved = {one["granularity"]: one["ratio"] for one in gpt3["savings"]}
+    assert set(saved) == {"gpu", "edge", "computation"}
+    assert 0.0 < saved["gpu"] <= saved["edge"] + 1e-6
+    assert saved["edge"] <= saved["computation"] + 1e-6
+    other = _job(found, "4711")["intrinsic"]
+    assert (other["kwh"], other["basis"]) == (None, "unknown")
+
+
+def test_text_csv_and_html(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run("--html", str(tmp_path / "a.html"))
+    assert done.returncode == 0, done.stderr
+    assert "train/gpt3" in done.stdout
+    assert "thermal" in done.stdout
+    assert "no price given" in done.stdout
+    page = (tmp_path / "a.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "train/gpt3" in page
+    lines = cluster.run("--csv").stdout.splitlines()
+    assert lines[0].startswith("job,gpus,gpu_s,busy_s,energy_kwh")
+    assert {line.split(",")[0] for line in lines[1:]} == {"train/gpt3", "4711", "dev/notebook", ""}
+
+
+def test_a_label_of_the_operators_choice_names_the_job(cluster: Cluster) -> None:
+    found = cluster.audit("--job-label", "container")
+    assert {job["name"] for job in found["jobs"]} == {"main"}
+
+
+def test_a_matcher_chooses_hosts(cluster: Cluster) -> None:
+    found = cluster.audit("--match", 'Hostname="b"')
+    assert found["gpus"] == 6
+    done = cluster.run("--match", 'Hostname="nowhere"')
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has no series of dcgm-exporter" in done.stderr
+    done = cluster.run("--match", "Hostname=")
+    assert done.returncode == 1
+    assert "says:" in done.stderr
+
+
+def test_our_own_series_tell_the_same(tmp_path: Path) -> None:
+    """And a controller's word on bloat, where one runs already."""
+    gpus = [*map(_slurm, range(4)), _gpt3(0), _gpt3(3)]
+    end_s = time.time() // 60 * 60 - 300
+    bloat: list[Row] = [
+        ("joulecut_job_energy_bloat_watts", {"exported_job": "4711", "kind": "intrinsic"}, 120.0)
+    ]
+    text = openmetrics(gpus, end_s - 4 * HOUR_S, 4 * HOUR_S, tells=ours, also=bloat)
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with serving(text, tmp_path) as url:
+        done = run("--prometheus", url, "--for", "4h", "--until", until, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "Joulecut's agents" in found["source"]
+    slurm = _job(found, "4711")
+    truth_j = sum(gpu.joules.get("4711", 0.0) for gpu in gpus)
+    assert slurm["energy_kwh"] == pytest.approx(truth_j / 3.6e6, rel=0.005)
+    assert slurm["variability"]["kwh"] == pytest.approx(3 * 0.100 * 4, rel=0.01)
+    assert slurm["intrinsic"]["kwh"] == pytest.approx(0.120 * 4, rel=0.02)
+    assert slurm["intrinsic"]["text"] == "as the controller's series say"
+    assert slurm["extrinsic"]["basis"] == "unknown"
+    assert _job(found, "train/gpt3")["gpus"] == 2
+    [lock] = [one for one in found["slow_gpus"] if one["job"] == "4711"]
+    assert (lock["uuid"], lock["place"], lock["cause"]) == ("GPU-b-1", "b/1", "clock lock")
+
+
+def test_a_password_is_asked_for_and_taken(tmp_path: Path) -> None:
+    bcrypt = pytest.importorskip("bcrypt")
+    end_s = time.time() // 60 * 60 - 300
+    text = openmetrics([_slurm(0)], end_s - HOUR_S, HOUR_S)
+    hashed = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
+    (tmp_path / "word").write_text("open sesame\n")
+    (tmp_path / "wrong").write_text("abracadabra\n")
+    with serving(text, tmp_path, web=f"basic_auth_users:\n  ali: {hashed}\n") as url:
+        asked = run("--prometheus", url, "--for", "1h")
+        assert asked.returncode == 1
+        assert asked.stderr.count("\n") == 1
+        assert "--password-file" in asked.stderr
+        flags = ("--for", "30m", "--username", "ali", "--password-file")
+        assert run("--prometheus", url, *flags, str(tmp_path / "wrong")).returncode == 1
+        let_in = run("--prometheus", url, *flags, str(tmp_path / "word"))
+        assert let_in.returncode == 0, let_in.stderr
+        assert "4711" in let_in.stdout

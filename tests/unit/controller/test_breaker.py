@@ -1,0 +1,178 @@
+"""The breaker on numbers alone: it trips for what is late, and for nothing else."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.policy.policy import JobPolicy, Slo
+from joulecut_controller.verify.breaker import WINDOWS, Breaker, Ended, Limit, limit_of
+from joulecut_controller.view import Window
+
+BASE_S = 2.0
+
+
+def policy(slo: Slo) -> JobPolicy:
+    return JobPolicy(name="job", mode="enforce", slo=slo)
+
+
+def baseline(noise: float = 0.01, iterations: int = 512, mean_s: float = BASE_S) -> Window:
+    return Window(iterations, mean_s, mean_s * noise, None, None)
+
+
+def limit(noise: float = 0.01, budget: float = 0.02) -> Limit:
+    return limit_of(policy(Slo(max_slowdown=budget)), baseline(noise))
+
+
+def run(breaker: Breaker, times_s: list[float], within: Limit) -> int:
+    """How many iterations it took to trip; 0 where it did not."""
+    for count, time_s in enumerate(times_s, 1):
+        if breaker.controlled([Ended(time_s)], within, peers_ours=False) == "trip":
+            return count
+    return 0
+
+
+def test_two_windows_above_the_budget_trip_and_one_does_not() -> None:
+    slow, fine, size = BASE_S * 1.10, BASE_S * 1.015, WINDOWS[0]
+    assert run(Breaker(), [slow] * size + [fine] * size * 20, limit()) == 0
+    assert run(Breaker(), [slow] * size * 2, limit()) == 2 * size
+    assert run(Breaker(), ([slow] * size + [BASE_S] * (2 * size)) * 10, limit()) == 0
+
+
+def test_the_windows_are_disjoint() -> None:
+    """A stretch no longer than one window, wherever it begins, is not two windows."""
+    size = WINDOWS[0]
+    for begins in range(size):
+        times = [BASE_S] * begins + [BASE_S * 1.2] * (size - 1) + [BASE_S] * size
+        assert run(Breaker(), times, limit()) == 0, begins
+
+
+def test_a_small_lateness_is_seen_by_the_long_windows() -> None:
+    chance = random.Random(3)
+    times = [BASE_S * 1.035 * chance.gauss(1.0, 0.01) for _ in range(40 * WINDOWS[0])]
+    took = run(Breaker(), times, limit())
+    assert 2 * WINDOWS[0] < took <= 2 * WINDOWS[-1]
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    noise=st.floats(0.001, 0.05),
+    budget=st.floats(0.0, 0.1),
+    excess=st.floats(0.0, 1.0),
+)
+def test_what_is_late_beyond_doubt_always_trips(
+    seed: int, noise: float, budget: float, excess: float
+) -> None:
+    """However noisy: what lies seven standard errors of a short window, and 3 %, above."""
+    chance = random.Random(seed)
+    within = limit(noise, budget)
+    late_s = within.limit_s * (1.03 + 7.0 * 1.26 * noise / WINDOWS[0] ** 0.5 + excess)
+    times = [max(1e-3, chance.gauss(late_s, noise * BASE_S)) for _ in range(4 * WINDOWS[-1])]
+    assert run(Breaker(), times, within) > 0
+
+
+@given(
+    times=st.lists(st.floats(0.01, 1.0), max_size=600),
+    noise=st.floats(0.0, 0.2),
+    budget=st.floats(0.0, 0.1),
+)
+def test_what_stays_within_the_budget_never_trips(
+    times: list[float], noise: float, budget: float
+) -> None:
+    within = limit(noise, budget)
+    assert run(Breaker(), [within.limit_s * ratio for ratio in times], within) == 0
+
+
+def test_honest_noisy_jobs_do_not_trip() -> None:
+    """A million iterations at the very edge of the budget, in jobs of every noise.
+
+    Their baselines are off by their own standard error, means wander by 0.2 % (one standard
+    deviation, over hundreds of iterations), and one iteration in fifty is a checkpoint.
+    """
+    tripped = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        noise = chance.choice((0.002, 0.005, 0.01, 0.03))
+        seen_s = BASE_S * (1.0 + chance.gauss(0.0, noise / 512**0.5))
+        within = limit_of(policy(Slo(max_slowdown=0.02)), baseline(noise, mean_s=seen_s))
+        breaker, wander = Breaker(), 0.0
+        for number in range(25_000):
+            wander = 0.995 * wander + 0.1 * 0.002 * chance.gauss(0.0, 1.0)
+            time_s = BASE_S * (1.0 + wander) * chance.gauss(1.0, noise)
+            if chance.random() < 0.02:
+                time_s *= 3.0
+            if number < 8 * WINDOWS[0]:
+                breaker.at_default([Ended(time_s)], within)
+                continue
+            ended = [Ended(time_s * 1.02)]
+            tripped += breaker.controlled(ended, within, peers_ours=False) == "trip"
+    assert tripped <= 1, f"{tripped} false trips in a million iterations"
+
+
+def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
+    """What windows at default clocks were seen to wander is no lateness, up to 2 %."""
+    within, steady, wandering = limit(0.001, 0.0), Breaker(), Breaker()
+    for window in range(8):
+        drift = 1.006 if window % 2 else 0.994
+        assert not wandering.at_default([Ended(BASE_S * drift)] * WINDOWS[0], within)
+        assert not steady.at_default([Ended(BASE_S)] * WINDOWS[0], within)
+    late = [BASE_S * 1.008] * WINDOWS[0] * 6
+    assert run(steady, late, within) > 0
+    assert run(wandering, late, within) == 0
+    assert run(wandering, [BASE_S * 1.04] * WINDOWS[0] * 6, within) > 0
+
+
+def test_waiting_for_a_straggler_is_not_an_own_slowdown() -> None:
+    breaker = Breaker()
+    waits = [Ended(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
+    assert breaker.controlled(waits, limit(), peers_ours=False) == ""
+    slower = [Ended(BASE_S * 1.8, BASE_S * 1.5)] * WINDOWS[0] * 8
+    assert breaker.controlled(slower, limit(), peers_ours=False) == "trip"
+
+
+def test_a_sibling_under_our_own_clocks_excuses_only_what_it_took_without_them() -> None:
+    """Else a plan that slows one pipeline would be excused for slowing the other."""
+    within, waits = limit(), [Ended(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
+    assert Breaker().controlled(waits, within, peers_ours=True) == "trip"
+    known = Breaker()
+    known.at_default(waits, within)
+    assert known.controlled(waits, within, peers_ours=True) == ""
+    known.controlled([Ended(BASE_S)], within, peers_ours=True)  # the straggler recovered
+    assert known.controlled(waits, within, peers_ours=True) == "trip"
+
+
+@pytest.mark.parametrize(("after", "finding"), [(1.0, "ours"), (1.1, "not-ours")])
+def test_default_clocks_tell_whose_fault_a_trip_was(after: float, finding: str) -> None:
+    breaker = Breaker()
+    assert run(breaker, [BASE_S * 1.1] * WINDOWS[0] * 2, limit()) > 0
+    some = [Ended(BASE_S * after)] * (WINDOWS[0] - 1)
+    assert breaker.at_default(some, limit()) == ""
+    assert breaker.at_default(some, limit()) == finding
+    assert breaker.at_default(some * 4, limit()) == "", "a trip is judged once"
+
+
+def test_absolute_targets_are_judged_by_what_is_worse() -> None:
+    absolute = policy(Slo(max_iteration_time_s=2.5, given_as="min_rate"))
+    within = limit_of(absolute, baseline())
+    assert within.limit_s == 2.5
+    assert run(Breaker(), [2.4] * 400, within) == 0
+    assert run(Breaker(), [2.6] * 400, within) > 0
+    missed = limit_of(replace(absolute, slo=Slo(max_iteration_time_s=1.5)), baseline())
+    assert missed.limit_s == BASE_S, "what default clocks miss is not our doing"
+    assert run(Breaker(), [BASE_S] * 400, missed) == 0
+
+
+def test_a_percentile_target_leaves_room_for_the_scatter() -> None:
+    slo = Slo(max_slowdown=0.02, statistic="p95")
+    seen = baseline(0.01)
+    assert limit_of(policy(slo), seen).limit_s == pytest.approx(
+        (BASE_S + 1.645 * 0.02) * 1.02 - 1.645 * 0.02
+    )
+
+
+def test_a_power_budget_may_ask_for_more_time() -> None:
+    within = limit_of(policy(Slo(max_slowdown=0.02)), baseline(), allotted_s=2.4)
+    assert run(Breaker(), [2.39] * 400, within) == 0
+    assert run(Breaker(), [2.5] * 400, within) > 0

@@ -1,0 +1,135 @@
+"""What holds a job survives whoever decided it, and ends only as it should."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from joulecut_controller.orders import ALL, Hold, HoldKind
+from joulecut_controller.ports import Record
+from joulecut_controller.reconcile.holds import (
+    REFRESH_S,
+    STAND_BACK_S,
+    TOPIC,
+    TRIP_MEMORY_S,
+    TRIPS_MAX,
+    Holds,
+)
+from joulecut_controller.store.database import DatabaseStore, Kept, open_store
+from joulecut_wire.errors import Unavailable
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.unix_s = 1.8e9
+
+    def __call__(self) -> float:
+        return self.unix_s
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/c.db", Kept(records=200))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def paused(job: str, kind: HoldKind = "pause") -> Hold:
+    return Hold(job, kind, "maintenance", "alice", 1.8e9)
+
+
+def test_a_hold_survives_a_restart_and_ends_with_a_word(store: DatabaseStore, clock: Clock) -> None:
+    first = Holds(store, clock)
+    first.place(paused("a"))
+    first.place(paused(ALL, "restore"))
+    second = Holds(store, clock)
+    assert second.of("a") == (paused("a"), paused(ALL, "restore"))
+    assert second.of("b") == (paused(ALL, "restore"),)
+    assert second.word("a") == "paused by alice: maintenance; `joulecut resume a` ends it"
+    assert "`joulecut resume --all` ends it" in second.word("b")
+    assert second.lift("a", ("pause", "restore", "breaker")) == (paused("a"),)
+    assert second.lift(ALL, ("pause",)) == ()
+    assert Holds(store, clock).all == (paused(ALL, "restore"),)
+
+
+def test_a_hold_is_not_crowded_out_by_other_records(store: DatabaseStore, clock: Clock) -> None:
+    holds = Holds(store, clock)
+    holds.place(paused("a"))
+    for hour in range(10):
+        for number in range(100):
+            store.keep_record(Record(clock(), "window", f"job{number}", "{}"))
+        clock.unix_s += REFRESH_S
+        holds.refresh()
+        assert Holds(store, clock).of("a"), hour
+
+
+def test_three_trips_in_a_day_end_control_until_a_person_speaks(
+    store: DatabaseStore, clock: Clock
+) -> None:
+    holds = Holds(store, clock)
+    for number in range(1, TRIPS_MAX):
+        hold = holds.trip("a", "late")
+        assert hold.until_unix_s == clock() + STAND_BACK_S[number - 1]
+        assert holds.expire("a", measured_anew=True) is None
+        clock.unix_s += STAND_BACK_S[number - 1]
+        assert holds.expire("a", measured_anew=False) is None
+        assert holds.expire("a", measured_anew=True) == hold
+        assert not holds.of("a")
+        holds = Holds(store, clock)
+        assert holds.trips("a") == number
+    last = holds.trip("a", "late")
+    assert last.until_unix_s is None
+    clock.unix_s += 10 * TRIP_MEMORY_S
+    holds = Holds(store, clock)
+    assert holds.expire("a", measured_anew=True) is None
+    assert "`joulecut resume a` arms it again" in holds.word("a")
+    assert holds.lift("a", ("pause", "restore")) == ()
+    assert holds.lift("a", ("breaker",)) == (last,)
+    assert holds.trips("a") == 0
+
+
+def test_old_trips_and_foreign_faults_are_forgotten(store: DatabaseStore, clock: Clock) -> None:
+    holds = Holds(store, clock)
+    holds.trip("a", "late")
+    holds.acquit("a")
+    assert not holds.of("a")
+    assert holds.trips("a") == 0
+    for _ in range(2 * TRIPS_MAX):
+        assert holds.trip("a", "late").ends_itself
+        clock.unix_s += TRIP_MEMORY_S / 2
+    assert holds.trips("a") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"holds": 1, "trips_unix_s": []}',
+     '{"holds": [{"kind": "odd"}], "trips_unix_s": []}', '{"holds": [], "trips_unix_s": ["x"]}',
+     '{"holds": [], "trips_unix_s": [NaN]}'],
+)  # fmt: skip
+def test_what_cannot_be_read_holds(store: DatabaseStore, clock: Clock, content: str) -> None:
+    store.keep_record(Record(clock(), TOPIC, "a", content))
+    holds = Holds(store, clock)
+    assert "cannot be read" in holds.word("a")
+    assert not holds.word("b")
+    holds.lift("a", ("pause",))
+    assert not Holds(store, clock).all
+
+
+def test_a_store_that_fails_does_not_undo_a_word(store: DatabaseStore, clock: Clock) -> None:
+    class Full(DatabaseStore):
+        def keep_record(self, record: Record) -> None:
+            raise Unavailable("the disk is full")
+
+    store.__class__ = Full
+    holds = Holds(store, clock)
+    with pytest.raises(Unavailable):
+        holds.place(paused("a"))
+    assert holds.of("a")
+    with pytest.raises(Unavailable):
+        holds.trip("b", "late")
+    assert holds.of("b")
