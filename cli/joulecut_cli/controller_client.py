@@ -3,8 +3,13 @@
 Standard library only: `joulecut status` must work on a laptop that has nothing else.
 """
 
+import email.utils
+import getpass
 import http.client
 import json
+import os
+import socket
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,6 +22,10 @@ Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and metrics
 TIMEOUT_S = 5.0  # A controller answers in milliseconds; longer is a dead one.
 REPORT_TIMEOUT_S = 60.0  # A month of a hundred jobs is read and compared in seconds.
+ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
+MARK = "x-joulecut-command"  # without it a controller takes no command; see docs/api.md
+WHO_LENGTH = 100
+SKEW_S_MIN = 5.0  # the header tells whole seconds, and an answer may take some
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
 
 # What a board of this version has at least; another program on the port has not.
@@ -33,11 +42,20 @@ BOARD_KEYS = {
 }
 
 
+class Gone(Unavailable):
+    """Nobody answers there."""
+
+
+class Standby(Unavailable):
+    """It answers, and cannot do it: it does not lead, or has no pass behind it yet."""
+
+
 class Controller:
     """One controller by its URL. Raises BadInput for a URL that cannot be one."""
 
     def __init__(self, url: str) -> None:
         self.url = _checked(url)
+        self.skew_s = 0.0  # this machine's clock before the controller's, as of the last answer
         # No proxy: a controller is on this machine or this network.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -66,23 +84,62 @@ class Controller:
         path = f"/api/v1/jobs/{urllib.parse.quote(job, safe='')}/receipt"
         return self._get(f"{path}?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
 
+    def brief(self) -> Json:
+        """The board without what a large fleet has thousands of; see docs/api.md."""
+        return self._get("/api/v1/brief")
+
+    def job(self, name: str) -> Json:
+        """One job as shown. Raises BadInput where the policy has none of that name."""
+        return self._parsed(self._asked(f"/api/v1/jobs/{quoted(name)}", TIMEOUT_S, bad=(404,)))
+
+    def policy(self) -> Json:
+        """The policy in force, as values. Raises Unavailable."""
+        return self._get("/api/v1/policy")
+
+    def order(self, path: str, **words: str | bool) -> Json:
+        """Commands something, and answers what became of it once that is known.
+
+        Raises BadInput for what the controller does not know, Standby where it does not lead.
+        """
+        said = {"by": _who(), **{key: word for key, word in words.items() if word}}
+        body = json.dumps(said).encode()
+        raw = self._asked(f"/api/v1/{path}", ORDER_TIMEOUT_S, body, bad=(400, 404, 409))
+        return self._parsed(raw)
+
     def _get(self, path: str, timeout_s: float = TIMEOUT_S) -> Json:
+        return self._parsed(self._asked(path, timeout_s))
+
+    def _asked(
+        self,
+        path: str,
+        timeout_s: float,
+        body: bytes | None = None,
+        bad: tuple[int, ...] = (),
+    ) -> bytes:
+        """The answer's bytes. What is refused with a status in `bad` is the asker's own fault."""
+        headers = {} if body is None else {"content-type": "application/json", MARK: "1"}
+        # The scheme was checked with the URL.
+        request = urllib.request.Request(self.url + path, body, headers)  # noqa: S310
         try:
-            with self._open(self.url + path, timeout=timeout_s) as answer:
-                raw = answer.read(ANSWER_BYTES_MAX + 1)
+            with self._open(request, timeout=timeout_s) as answer:
+                self.skew_s = _skew_s(answer.headers.get("date", ""))
+                raw: bytes = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             said = _sentence(error)
-            raise Unavailable(f"the controller at {self.url} says: {said}") from None
+            if error.code in bad:
+                raise BadInput(f"the controller at {self.url}", said) from None
+            kind = Standby if error.code == 503 else Unavailable
+            raise kind(f"the controller at {self.url} says: {said}") from None
         except http.client.HTTPException:
             raise Unavailable(
                 f"{self.url} is no Joulecut controller: it does not speak HTTP"
             ) from None
         except OSError as error:  # refused, unknown host, timed out, broken off
-            raise Unavailable(
+            raise Gone(
                 f"no controller answers at {self.url} ({_cause(error, timeout_s)}): "
                 "is joulecut-controller running? --controller URL names another"
             ) from None
-        return self._parsed(raw)
+        return raw
 
     def _parsed(self, raw: bytes) -> Json:
         if len(raw) > ANSWER_BYTES_MAX:
@@ -117,6 +174,30 @@ def _sentence(error: urllib.error.HTTPError) -> str:
         return str(json.loads(error.read(4096))["error"])
     except (ValueError, KeyError, TypeError, OSError):
         return f"{error.code} {error.reason}"
+
+
+def quoted(name: str) -> str:
+    """A job's name as a part of an address."""
+    return urllib.parse.quote(name, safe="")
+
+
+def _who() -> str:
+    """Who says so, for the trail: a claim, which the controller marks as one."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # a container without a name for its uid
+        name = f"uid {os.getuid()}"
+    return "".join(c for c in f"{name}@{socket.gethostname()}" if c.isprintable())[:WHO_LENGTH]
+
+
+def _skew_s(date: str) -> float:
+    """How far this machine's clock is ahead of the controller's; 0 within what its clock tells."""
+    try:
+        told = email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError):
+        return 0.0
+    skew_s = time.time() - told
+    return skew_s if abs(skew_s) > SKEW_S_MIN else 0.0
 
 
 def _cause(error: OSError, timeout_s: float) -> str:

@@ -15,19 +15,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
     "compare": ("joulecut_cli.compare", "what other rules for clocks would save"),
     "fit": ("joulecut_cli.fit", "time and power at every clock, from a few probed ones"),
-    "policy": ("joulecut_cli.policy", "check a policy file"),
+    "policy": ("joulecut_cli.policy", "check a policy file, or compare it with the one in force"),
     "audit": ("joulecut_cli.audit.command", "what a cluster wastes, before anything is changed"),
     "report": ("joulecut_cli.report.command", "what was saved, measured; receipts of jobs"),
     "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
     "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
+    "recommend": ("joulecut_cli.recommend", "what would change for a job, as a difference"),
+    "pause": ("joulecut_cli.pause", "keep the controller from a job, or all, for now"),
+    "resume": ("joulecut_cli.resume", "end a pause of a job, or a release window of a node"),
+    "restore": ("joulecut_cli.restore", "give GPUs back now, and keep them at their default"),
     "clear": ("joulecut_cli.clear", "give the GPUs of a node back now"),
     "release": ("joulecut_cli.release", "drop every device handle of a node for a while"),
-    "resume": ("joulecut_cli.resume", "end a release window of a node"),
+    "completion": ("joulecut_cli.completion", "completion for bash, zsh or fish"),
     "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
     "study": ("joulecut_cli.study.command", "decoder layers over clocks: sweep, report, fit"),
 }
-
-NOT_YET = ("pause", "restore")
 
 
 def main() -> int:
@@ -45,8 +47,6 @@ def dispatch(argv: list[str]) -> int:
         print(_version())
         return FINE
     name, rest = argv[0], argv[1:]
-    if name in NOT_YET:
-        raise BadInput(name, "not available yet", ", ".join(COMMANDS))
     if name not in COMMANDS:
         raise BadInput(f'"{name}"', "no such command", ", ".join(COMMANDS))
     try:

@@ -1,5 +1,7 @@
 """`joulecut policy check FILE`: what a policy would do, or the first thing wrong with it.
 
+`joulecut policy diff FILE` is `policy_diff`.
+
 The same reader as the controller's, without a controller: what passes here is taken there.
 """
 
@@ -7,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from joulecut_cli import policy_diff
 from joulecut_cli.progress import Progress
 from joulecut_controller.policy.owner import wanted
 from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
@@ -19,9 +22,11 @@ PROG = "joulecut policy"
 
 def run(argv: list[str]) -> int:
     """Checks one file. Raises BadInput where it is wrong."""
-    if not argv or argv[0] not in {"check", "-h", "--help"}:
+    if not argv or argv[0] not in {"check", "diff", "-h", "--help"}:
         given = f"{argv[0]!r} is no action" if argv else "no action"
-        raise BadInput(PROG, given, f"{PROG} check FILE [--json]")
+        raise BadInput(PROG, given, f"{PROG} check FILE [--json], {PROG} diff FILE")
+    if argv[0] == "diff":
+        return policy_diff.run(argv[1:])
     parser = Parser(f"{PROG} check", "Read a policy file as the controller would.")
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

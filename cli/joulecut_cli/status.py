@@ -1,6 +1,8 @@
 """`joulecut status`: fleet and jobs on one screen, as the controller saw them last."""
 
+import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +20,17 @@ from joulecut_cli.figures import (
     watts,
 )
 from joulecut_cli.holdouts import saving_text
+from joulecut_wire import duration
 from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import Unavailable
 
 STALE_PASSES = 6  # as /healthz: one pass may be slow or fail, six are a fault
 STALE_S_MIN = 30.0
+
+WATCH_S = 2.0  # as often as a person looks; a pass is every few seconds
+WATCH_S_MIN, WATCH_S_MAX = 0.2, 3600.0
+CLEAR = "\x1b[H\x1b[2J"  # cursor home, screen empty
+INDENTED_GPUS_MAX = 256
 
 MODES = {
     "enforce": "enforcing",
@@ -34,14 +43,47 @@ def run(argv: list[str]) -> int:
     """Prints the status. Raises BadInput for a bad flag or URL, Unavailable without controller."""
     parser = Parser("joulecut status", "Fleet and jobs on one screen, as of the last pass.")
     add_controller_flags(parser)
+    parser.add_argument("--gpus", action="store_true", help="every GPU, however many there are")
+    parser.add_argument(
+        "--watch", nargs="?", const=f"{WATCH_S:g}", metavar="SECONDS",
+        help=f"again and again, every {WATCH_S:g} s unless told; Ctrl-C ends it",
+    )  # fmt: skip
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
-    board = controller.board()
-    if given.json:
-        print(json.dumps(board, indent=2))
-    else:
-        print(page(board, controller.url, time.time()))
-    return FINE
+    if given.watch is None:
+        print(_shown(controller, whole=given.gpus, as_json=given.json))
+        return FINE
+    interval_s = max(WATCH_S_MIN, duration.seconds(given.watch, "--watch", WATCH_S_MAX))
+    return _watch(controller, given, interval_s)
+
+
+def _shown(controller: Controller, *, whole: bool, as_json: bool, indent: int | None = 2) -> str:
+    board = controller.board() if whole or as_json else controller.brief()
+    if as_json:  # of a large fleet it is for programs, and laid out only at a price
+        few = len(board["gpus"]) <= INDENTED_GPUS_MAX
+        return json.dumps(board, indent=indent if few else None)
+    text = page(board, controller.url, time.time() - controller.skew_s)
+    if controller.skew_s:
+        text += (
+            f"\n! The clock of this machine is {ago(abs(controller.skew_s))} "
+            f"{'ahead of' if controller.skew_s > 0 else 'behind'} the controller's; times are its."
+        )
+    return text
+
+
+def _watch(controller: Controller, given: argparse.Namespace, interval_s: float) -> int:
+    """Until Ctrl-C; a controller that does not answer is waited for."""
+    alone = sys.stdout.isatty() and not given.json
+    try:
+        while True:
+            try:
+                text = _shown(controller, whole=given.gpus, as_json=given.json, indent=None)
+            except Unavailable as error:
+                text = json.dumps({"error": str(error)}) if given.json else f"! {error}"
+            print(CLEAR + text if alone else text, end="\n" if given.json else "\n\n", flush=True)
+            time.sleep(interval_s)
+    except KeyboardInterrupt:
+        return FINE
 
 
 def add_controller_flags(parser: Parser) -> None:
@@ -89,6 +131,8 @@ def _jobs(board: Json) -> list[str]:
     lines = table(head, rows, frozenset(head[2:]))
     for job in board["jobs"]:
         lines.append(f"  {job['name']}: {sentence(job['sentence'])}")
+        if advisable := job.get("advisable"):
+            lines.append(f"  {job['name']}: enforce? {advisable['text']}.")
         saving = saving_text(job.get("saving"))
         if saving:
             lines.append(f"  {job['name']}: saving {saving}.")
@@ -96,11 +140,19 @@ def _jobs(board: Json) -> list[str]:
     return lines
 
 
+def _mode_of(job: Json) -> str:
+    """What is done for a job now: its mode, or what holds it."""
+    kinds = {hold["kind"] for hold in job.get("holds", ())}
+    if "breaker" in kinds:
+        return "tripped"
+    return "paused" if kinds else str(job["mode"])
+
+
 def _job_row(job: Json) -> tuple[str, ...]:
     baseline, current = job["baseline"] or {}, job["current"] or {}
     return (
         job["name"],
-        job["mode"],
+        _mode_of(job),
         plan_name(job["decision"]) or "-",
         seconds(current.get("iteration_time_s")),
         seconds(baseline.get("iteration_time_s")),
@@ -112,6 +164,9 @@ def _job_row(job: Json) -> tuple[str, ...]:
 
 
 def _gpus(board: Json) -> list[str]:
+    counts = board.get("gpu_counts")
+    if board.get("brief") and counts:
+        return _gpus_in_brief(board, counts)
     if not board["gpus"]:
         return ["No GPU is known yet."]
     wanted = {row["uuid"]: row for job in board["jobs"] for row in job["gpus"]}
@@ -130,6 +185,26 @@ def _gpus(board: Json) -> list[str]:
     rows = [_gpu_row(gpu, wanted.get(gpu["uuid"])) for gpu in board["gpus"]]
     lines = table(head, rows, frozenset(head[2:9]))
     lines.append("  Clocks in MHz; default: no lock. PLAN is what is recommended, ASKED is leased.")
+    return lines
+
+
+def _gpus_in_brief(board: Json, counts: Json) -> list[str]:
+    """Of a fleet that fits no screen: how many are how, and those that need a look."""
+    nodes = board["node_counts"]
+    summary = (
+        f"{counts['all']} GPUs on {nodes['all']} nodes: {counts['leased']} under leases, "
+        f"{counts['default']} at default clocks, {counts['silent']} silent, "
+        f"{counts['not_controllable']} not controllable; {nodes['lost']} nodes lost."
+    )
+    lines = [summary]
+    shown = board["gpus"]
+    if shown:
+        more = counts["odd"] - len(shown)
+        lines.append(f"To look at{f' (and {more} more)' if more > 0 else ''}:")
+        head = ("GPU", "JOB", "ASKED", "SEEN", "POWER", "AGE", "EVENT REASONS")
+        rows = [(row[0], row[1], *row[4:7], *row[8:]) for row in (_gpu_row(g, None) for g in shown)]
+        lines += table(head, rows, frozenset(head[2:6]))
+    lines.append("`joulecut status --gpus` lists every GPU.")
     return lines
 
 

@@ -11,9 +11,10 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.policy.policy import Cost, Mode
+from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event
 from joulecut_controller.verify.saving import Saving
+from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.verify.window import Arm
 from joulecut_controller.view import JobView, View
 
@@ -73,6 +74,7 @@ class JobBoard:
     learnt: Learnt = Learnt()  # of a job with a profile: its predictors
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day
+    advisable: Verdict | None = None  # whether to enforce; None for a job without a profile
     holdout: Holdout | None = None
 
 
@@ -94,4 +96,4 @@ class Board:
     interval_s: float = 0.0
     leads: bool = True  # False: of a standby, which sees agents and plans nothing
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
-    cost: Cost = Cost()  # what the policy says energy and time cost
+    policy: Policy | None = None  # in force

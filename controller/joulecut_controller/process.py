@@ -43,6 +43,7 @@ from joulecut_controller.store.place import place_of
 from joulecut_controller.store.sqlite import file_of
 from joulecut_controller.telemetry import BoardCollector, StandbyCollector
 from joulecut_controller.web.app import build
+from joulecut_controller.web.commands import OrderDesk
 from joulecut_controller.web.guard import is_loopback
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
@@ -95,6 +96,7 @@ class _Office:
     leadership: Leadership
     publisher: Publisher
     face: "_Face"
+    desk: OrderDesk
     address: str
     warming: Warming
     stopping: asyncio.Event
@@ -111,7 +113,8 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     publisher, face = Publisher(), _Face()
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
-    app = build(publisher, metrics_text=face.metrics_text, web=web, store=store)
+    desk = OrderDesk()
+    app = build(publisher, metrics_text=face.metrics_text, web=web, store=store, desk=desk)
     server = Server(app, *config.http, web)
     await server.start()
     watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
@@ -131,6 +134,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         leadership=leadership,
         publisher=publisher,
         face=face,
+        desk=desk,
         address=f"{scheme}={address}",
         warming=warming,
         stopping=stopping,
@@ -197,9 +201,11 @@ async def _reign(office: _Office) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
     _say(f"{NAME} ready {office.address} epoch={reconciler.epoch}")
+    office.desk.open(reconciler.commands.obey)
     try:
         await _lead(office, reconciler)
     finally:
+        office.desk.close()
         await office.leadership.leave()
 
 
@@ -308,7 +314,8 @@ async def _passes(config: Config, reconciler: Reconciler, publisher: Publisher) 
         wait_s = min(config.interval_s, HURRY_S) if hurried > 0 else config.interval_s
         hurried -= 1
         due_s = max(due_s + wait_s, time.monotonic())
-        await asyncio.sleep(due_s - time.monotonic())
+        await reconciler.commands.rest(due_s - time.monotonic())
+        due_s = min(due_s, time.monotonic())  # an order may have called the pass early
 
 
 async def _beats(reconciler: Reconciler) -> None:

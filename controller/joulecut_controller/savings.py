@@ -15,7 +15,7 @@ from joulecut_controller.verify.wall import Prices
 from joulecut_controller.verify.window import TOPIC, MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobView
 
-WINDOWS_MAX = 50_000  # of all jobs: two seconds to read, some 30 MB; a month of a hundred jobs
+WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
 EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
 
 

@@ -189,6 +189,19 @@ def _errors(job: JobBoard) -> Iterator[Row]:
             yield (job.view.policy.name, target), ratio
 
 
+def _shadow_errors(job: JobBoard) -> Iterator[Row]:
+    verdict, name = job.advisable, job.view.policy.name
+    if verdict is not None and verdict.time_error is not None:
+        yield (name, "time"), verdict.time_error
+    if verdict is not None and verdict.energy_error is not None:
+        yield (name, "energy"), verdict.energy_error
+
+
+def _advisable(job: JobBoard) -> Iterator[Row]:
+    if job.advisable is not None:
+        yield (job.view.policy.name,), float(job.advisable.yes)
+
+
 def _refused(jobs: Iterable[JobBoard]) -> Iterator[Row]:
     for job in jobs:
         for reason, count in job.learnt.refused:
@@ -224,6 +237,15 @@ def _mode(job: JobBoard) -> Iterator[Row]:
         yield (job.view.policy.name, mode), float(job.mode == mode)
 
 
+def _holds(job: JobBoard) -> Iterator[Row]:
+    for kind in sorted({hold.kind for hold in job.holds}):
+        yield (job.view.policy.name, kind), 1.0
+
+
+def _trips(job: JobBoard) -> Iterator[Row]:
+    yield (job.view.policy.name,), float(job.trips)
+
+
 _JOB_ROWS: tuple[tuple[m.Metric, Callable[[JobBoard], Iterator[Row]]], ...] = (
     (m.JOB_ITERATION_TIME, _iteration_time),
     (m.JOB_POWER, _power),
@@ -234,10 +256,14 @@ _JOB_ROWS: tuple[tuple[m.Metric, Callable[[JobBoard], Iterator[Row]]], ...] = (
     (m.PLAN_GAP, _gap),
     (m.PLAN_CLOCK, _clock),
     (m.PREDICT_ERROR, _errors),
+    (m.SHADOW_ERROR, _shadow_errors),
+    (m.JOB_ADVISABLE, _advisable),
     (m.PREDICT_DRIFT, _drift),
     (m.JOB_HOLDOUT_ACTIVE, _held_out),
     (m.JOB_ENERGY_SAVED_RATIO, _saved_ratio),
     (m.CONTROLLER_MODE, _mode),
+    (m.JOB_HOLD_INFO, _holds),
+    (m.BREAKER_TRIPS, _trips),
 )
 
 

@@ -92,11 +92,15 @@ PLAN_GAP = _gauge("plan_gap_ratio", ("job",), "Energy of the plan over its lower
 PLAN_CLOCK = _gauge("plan_clock_hertz", ("job", "uuid"), "Clock the plan gives a GPU; recommended or applied, see controller_mode.")
 PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
 PREDICT_ERROR = _gauge("predict_error_ratio", ("job", "target"), "Mean absolute relative error of predictions: target time or power.")
+SHADOW_ERROR = _gauge("shadow_error_ratio", ("job", "target"), "What recommendations were off where their clocks were seen by whoever's doing, P95: target time or energy.")
+JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("job",), "1 where recommendations proved right enough to enforce them; joulecut status says why not.")
 PREDICT_REFUSED = _counter("predict_refused_total", ("job", "reason"), "Samples not learnt from, or learnt elsewhere than told, by reason.")
 PREDICT_DRIFT = _gauge("predict_drift_gpus", ("job",), "GPUs of a job that its model no longer describes.")
 POWER_BUDGET = _gauge("power_budget_watts", (), "What all jobs together may draw, from the policy; absent without a limit.")
 POWER_BUDGET_EXPECTED = _gauge("power_budget_expected_watts", (), "What the plans under the limit will draw, hosts included: predicted, and measured for jobs that cannot be slowed.")
 CONTROLLER_MODE = _gauge("controller_mode", ("job", "mode"), "1 for the mode a job is in: off, recommend or enforce.")
+JOB_HOLD_INFO = Metric("job_hold_info", "info", ("job", "reason"), "1 while a job is held: reason pause or restore (a person's word), or breaker; absent otherwise.")
+BREAKER_TRIPS = _gauge("job_breaker_trips", ("job",), "Trips of a job's breaker in the last day; three end control until a person arms it again.")
 CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller leads.")
 CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
 RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Reconcile passes by result.")
@@ -117,8 +121,8 @@ AGENT: tuple[Metric, ...] = (
 CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
     JOB_ENERGY_SAVED_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
-    PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, PREDICT_REFUSED,
-    PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, CONTROLLER_MODE,
+    PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PREDICT_REFUSED,
+    PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
     CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS,
     RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, BUILD_INFO,
 )  # fmt: skip

@@ -15,7 +15,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from joulecut_controller.board import Board
+from joulecut_controller.orders import Commander
+from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
+from joulecut_controller.web.commands import OrderDesk
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 
@@ -43,11 +46,15 @@ class Serving:
         port: int = 0,
         metrics_text: Callable[[], bytes] | None = None,
         hosts: tuple[str, ...] = (),
+        store: Store | None = None,
+        obey: Commander | None = None,
     ) -> None:
         self._first = board
         self._port = port
         self._metrics_text = metrics_text
         self._hosts = hosts
+        self._store = store
+        self._obey = obey
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
         self.failure: BaseException | None = None
@@ -73,7 +80,16 @@ class Serving:
         self.publisher = Publisher()
         if self._first is not None:
             self.publisher.publish(self._first)
-        app = build(self.publisher, metrics_text=self._metrics_text, hosts=self._hosts)
+        desk = OrderDesk()
+        if self._obey is not None:
+            desk.open(self._obey)
+        app = build(
+            self.publisher,
+            desk=desk,
+            metrics_text=self._metrics_text,
+            hosts=self._hosts,
+            store=self._store,
+        )
         self.server = Server(app, "127.0.0.1", self._port)
         try:
             await self.server.start()
@@ -101,7 +117,16 @@ class Serving:
 
     def get(self, path: str, *, method: str = "GET", host: str | None = None) -> Answer:
         headers = {} if host is None else {"Host": host}
-        request = urllib.request.Request(self.url + path, method=method, headers=headers)
+        return self._sent(urllib.request.Request(self.url + path, method=method, headers=headers))
+
+    def post(self, path: str, body: bytes = b"{}", **headers: str) -> Answer:
+        """A command as the command line sends it; `headers` with _ for - change that."""
+        sent = {"content-type": "application/json", "x-joulecut-command": "1"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in sent.items() if value}
+        return self._sent(urllib.request.Request(self.url + path, body, sent, method="POST"))
+
+    def _sent(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
                 return Answer(answer.status, _lower(answer.headers), answer.read())

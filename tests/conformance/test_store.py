@@ -69,11 +69,13 @@ class Database:
         """What the last of these statements answers."""
         engine = self.engine()
         rows: list[list[object]] = []
-        with engine.begin() as connection:
-            for statement in statements:
-                answer = connection.exec_driver_sql(statement)
-                rows = [list(row) for row in answer] if answer.returns_rows else []
-        engine.dispose()
+        try:
+            with engine.begin() as connection:
+                for statement in statements:
+                    answer = connection.exec_driver_sql(statement)
+                    rows = [list(row) for row in answer] if answer.returns_rows else []
+        finally:
+            engine.dispose()
         return rows
 
     def close(self) -> None:
@@ -556,13 +558,17 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert store.records("window") == (Record(1.0, "window", "a", "{}"),)
 
 
-def test_two_controllers_that_start_at_once_migrate_once(database: Database) -> None:
+def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> None:
+    database = Database(server.make(f"store {next(NUMBERS)}"), server.secret)
     database.open()
     database.close()
     database.run("drop table record", "update joulecut_schema set version = 3")
-    argv = [database.url, *([str(database.password_file)] if database.password_file else [])]
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, *argv], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, database.url, str(server.secret)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(3)
     ]
     first = [writer.stdout.readline().split() for writer in writers if writer.stdout]

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,15 +63,18 @@ def audit(node: RunningAgent, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_short_watch(node: RunningAgent, tmp_path: Path) -> None:
-    writes = node.gpus.writes()
+def test_a_short_watch(node: RunningAgent) -> None:
+    writes, begun_s = node.writes(), time.monotonic()
+    before_j = [node.gpus.energy_j(index) for index in range(CARDS)]
     done = audit(node, "--json")
+    whole_s = time.monotonic() - begun_s  # with the start of the command: loads are steady
+    after_j = [node.gpus.energy_j(index) for index in range(CARDS)]
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     [job] = found["jobs"]
     assert job["name"] == "demo"
     assert job["gpus"] == CARDS - 1
-    watts = [node.gpus.card(index).average_w for index in range(CARDS)]
+    watts = [(b - a) / whole_s for a, b in zip(before_j, after_j, strict=True)]
     spent_s = found["ended_unix_s"] - found["begun_unix_s"]
     # The counter moves every 100 ms, the agent looks every 200 ms.
     assert job["energy_kwh"] * 3.6e6 == pytest.approx(sum(watts[:-1]) * spent_s, rel=0.1)
@@ -81,26 +85,24 @@ def test_a_short_watch(node: RunningAgent, tmp_path: Path) -> None:
     assert job["variability"]["basis"] == "measured"
     burnt_w = sum(watts[index] - watts[SLOW] for index in range(CARDS - 1))
     assert job["variability"]["kwh"] * 3.6e6 == pytest.approx(burnt_w * spent_s, rel=0.15)
-    assert node.gpus.writes() == writes
+    assert node.writes() == writes
 
 
 def test_an_interrupt_ends_it_early_with_what_was_seen(node: RunningAgent) -> None:
-    command = [JOULECUT, "audit", "--agents", f"{node.ready['grpc']},127.0.0.1:1", "--for", "24h"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        # Sooner than it watches, a signal would end the command instead of the watch.
-        eventually("interest in the signal", lambda: _handles(process.pid, signal.SIGINT))
-        threading.Event().wait(FIRST_WAIT_S + 3.0)  # the silent one is waited for first
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+    """How long a command takes to start depends on the machine: the first try may be too soon."""
+    addresses = f"{node.ready['grpc']},127.0.0.1:1"
+    for wait_s in (FIRST_WAIT_S + 6.0, FIRST_WAIT_S + 20.0, FIRST_WAIT_S + 40.0):
+        with subprocess.Popen(
+            [JOULECUT, "audit", "--agents", addresses, "--for", "24h"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            threading.Event().wait(wait_s)  # the silent agent is waited for first
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        if process.returncode == 0 and "demo" in out:
+            break
     assert process.returncode == 0, err
-    assert "no answer from 127.0.0.1:1" in out
     assert "demo" in out
-
-
-def _handles(pid: int, which: signal.Signals) -> bool:
-    """Whether asyncio has taken the signal over: it then writes to a pipe of its own."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) & 1 << (which - 1))
+    assert "no answer from 127.0.0.1:1" in out

@@ -104,9 +104,15 @@ class Postgres:
             self._child.wait(LIMIT_S)
             self._child = None
 
+    def end(self) -> None:
+        self.freeze(signal.SIGCONT)
+        self.stop(signal.SIGQUIT)
+        self._log.close()
+
     def freeze(self, number: int = signal.SIGSTOP) -> None:
         """Stops it and all its sessions without closing anything; SIGCONT goes on."""
-        assert self._child is not None
+        if self._child is None:
+            return
         me = self._child.pid
         children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
         for pid in (me, *map(int, children)):
@@ -145,6 +151,5 @@ def running() -> Iterator[Postgres]:
         yield server
     finally:
         if server is not None:
-            server.freeze(signal.SIGCONT)
-            server.stop(signal.SIGQUIT)
+            server.end()
         shutil.rmtree(folder, ignore_errors=True)

@@ -102,7 +102,7 @@ class Watch:
         self, take: Callable[[Frame], None], tell: Callable[[int, int], None]
     ) -> None:
         over = asyncio.Event()
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread
+        with suppress(RuntimeError, ValueError):  # not the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, over.set)
         fleet = GrpcFleet(
             self._addresses,

@@ -107,8 +107,10 @@ def _problem(
     if known.policy is None:
         return NO_PROFILE
     job = _entry(known.policy, facts, seen)
-    if job is None:
-        return "no entry of the policy means this job"
+    return _priced(job) if job else "no entry of the policy means this job"
+
+
+def _priced(job: JobPolicy) -> tuple[Problem, Slo, str, bool] | str:
     if job.pipeline is None or job.profile is None:
         missing = "pipeline" if job.pipeline is None else "profile"
         return f"entry {job.name} of the policy gives no {missing}"

@@ -32,11 +32,18 @@ class About:
 
 
 def kwh(joules: float | None) -> str:
-    return NONE if joules is None else f"{joules / J_PER_KWH:.2f}"
+    if joules is None:
+        return NONE
+    value = joules / J_PER_KWH
+    return f"{value:.2f}" if value >= 1.0 or not value else f"{value:.2g}"
 
 
 def money(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
+
+
+def whole(ratio: float) -> str:
+    return f"{100.0 * ratio:.0f} %"
 
 
 def moment(unix_s: float) -> str:
@@ -95,7 +102,7 @@ def _jobs(audit: Audit, about: About) -> list[str]:
 
 
 def _job_row(job: JobFinding, about: About) -> tuple[str, ...]:
-    busy = NONE if job.busy_s is None or not job.gpu_s else f"{job.busy_s / job.gpu_s:.0%}"
+    busy = NONE if job.busy_s is None or not job.gpu_s else whole(job.busy_s / job.gpu_s)
     return (
         job.name,
         str(job.gpus),
@@ -124,9 +131,8 @@ def _wasted(audit: Audit, about: About) -> Iterator[str]:
         known = [dict(amounts(job))[kind].joules for job in audit.jobs]
         told = [joules for joules in known if joules is not None]
         if told:
-            untold = len(known) - len(told)
-            more = f", unknown for {untold}" if untold else ""
-            yield f"  {kind}: {money(about.money(sum(told)))} in {len(told)} jobs{more}"
+            price = money(about.money(sum(told)))
+            yield f"  {kind}: {price} in {len(told)} of {len(known)} jobs"
 
 
 def _why(audit: Audit) -> list[str]:
@@ -163,7 +169,7 @@ def _slow(audit: Audit) -> list[str]:
             one.place or NONE,
             one.job or NONE,
             one.cause,
-            f"{one.share:.0%}",
+            whole(one.share),
             f"{one.clock_mhz:.0f}",
             f"{one.usual_mhz:.0f}",
             one.text,

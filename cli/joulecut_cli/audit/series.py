@@ -18,8 +18,8 @@ STEPS_MAX = 1_440  # of a whole audit: a minute each for a day
 STEP_S_MIN = 15.0
 SCRAPES_A_STEP = 2.0  # so that a late scrape leaves no step empty
 SCRAPES_WINDOW_S = 300  # to see how often is scraped; longer than any usual interval
-SAMPLES_WANTED = 200_000  # of one answer: some ten megabytes
-PIECE_FIRST = 30  # steps, until it is seen how many samples that is
+SAMPLES_WANTED = 50_000  # of one answer: ten megabytes once it is parsed
+PIECE_FIRST = 5  # steps, until it is seen how many samples that is
 
 
 @dataclass(slots=True)

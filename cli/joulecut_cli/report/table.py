@@ -25,17 +25,23 @@ def report_text(report: Json, source: str) -> str:
     lines = [_title("Savings", report, source)]
     if not report["jobs"]:
         return "\n".join([*lines, f"Nothing was measured in this time: {SWITCH}."])
-    lines += ["", *_ratios(report["jobs"]), "", *_energies(report), *_tenants(report), ""]
+    lines += ["", *_ratios(report["jobs"])]
+    if not any(map(_measured, report["jobs"])):
+        return "\n".join(lines)
+    lines += ["", *_energies(report), *_tenants(report), ""]
     return "\n".join([*lines, *notes(report)])
 
 
 def receipt_text(receipt: Json, source: str) -> str:
     """One job's receipt for a terminal."""
     lines = [_title(f"Receipt of {receipt['job']}", receipt, source)]
-    if receipt["report"] is None:
+    job = receipt["report"]
+    if job is None:
         lines.append(f"Nothing was measured in this time: {SWITCH}.")
+    elif _measured(job):
+        lines += _facts(job)
     else:
-        lines += _facts(receipt["report"])
+        lines.append(sentence(job["reason"]))
     count = len(receipt["changes"])
     lines += ["", f"Changes of its clocks: {count}" + ("" if count else " in this time")]
     if receipt["changes_cut"]:
@@ -145,7 +151,7 @@ def _energies(report: Json) -> list[str]:
 def _spent_j(job: Json) -> float | None:
     spent = job["spent_under_plans"]
     joules: float = spent["in_windows"]["energy_j"] + spent["between_windows"]["energy_j"]
-    return joules if joules or job["gpus"] else None
+    return joules if _measured(job) else None
 
 
 def _wall(wall: Json | None) -> tuple[str, ...]:
@@ -158,6 +164,11 @@ def _wall(wall: Json | None) -> tuple[str, ...]:
         spread(wall["net_money"]),
         spread(wall["co2_kg"]),
     )
+
+
+def _measured(job: Json) -> bool:
+    """Whether there is a window of it at all."""
+    return bool(job["windows"]["default"] or job["windows"]["plan"])
 
 
 def _tenants(report: Json) -> list[str]:
@@ -179,19 +190,20 @@ def _tenants(report: Json) -> list[str]:
 
 def _facts(job: Json) -> Iterator[str]:
     measured, predicted, spent = job["measured"], job["predicted"], job["spent_under_plans"]
-    in_windows = spread(job["saved"]["in_windows_j"], 1.0 / 3.6e6)
-    wall = job["wall"] or {}
-    windows = job["windows"]
+    saved, wall = job["saved"], job["wall"] or {}
+    saving, slowdown = measured["saved_ratio"], measured["slowdown_ratio"]
     rows = (
-        ("Saved", f"{spread(job['saved']['kwh'])} kWh at the GPUs, {in_windows} of it in windows"),
-        ("", f"{spread(wall.get('saved_kwh'))} kWh at the wall, {_net(wall)}"),
-        ("Energy", _beside(share(measured["saved_ratio"]) + " less", predicted["saved_ratio"])),
+        ("Saved", f"{_kwh(saved['j'])} at the GPUs, {_kwh(saved['in_windows_j'])} in windows"),
+        ("", f"{_kwh(wall.get('saved_kwh'), 1.0)} at the wall, {_net(wall)}"),
+        ("Saving", _beside(share(saving), one_share(predicted["saved_ratio"]))),
         (
             "Slowdown",
-            _beside(share(measured["slowdown_ratio"], signed=True), predicted["slowdown_ratio"]),
+            _beside(
+                share(slowdown, signed=True), one_share(predicted["slowdown_ratio"], signed=True)
+            ),
         ),
-        ("Break-even", f"a slowdown of {one_share(job['break_even_slowdown_ratio'], signed=True)}"),
-        ("Measured", _counted(windows)),
+        ("Break-even", one_share(job["break_even_slowdown_ratio"], signed=True) + " slowdown"),
+        ("Measured", _counted(job["windows"])),
         ("Spent", f"{energy(spent['in_windows']['energy_j'])} kWh under plans in windows"),
         ("", f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan"),
     )
@@ -214,8 +226,12 @@ def _net(wall: Json) -> str:
     return f"worth {spread(wall['net_money'])} after {spread(wall['time_money'])} for GPU time"
 
 
-def _beside(measured: str, predicted: float | None) -> str:
-    return f"{measured} (measured), {one_share(predicted, signed=measured[0] in '+-')} (predicted)"
+def _beside(measured: str, predicted: str) -> str:
+    return f"{measured} measured, {predicted} predicted"
+
+
+def _kwh(interval: Json | None, factor: float = 1.0 / 3.6e6) -> str:
+    return UNKNOWN if interval is None else f"{spread(interval, factor)} kWh"
 
 
 def _change(change: Json) -> Iterator[str]:

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 UNKNOWN = "unknown"
+DECIMALS_MAX = 6
 
 Json = dict[str, Any]
 
@@ -37,10 +38,10 @@ def spread(interval: Json | None, factor: float = 1.0, *, signed: bool = False) 
 
 def _decimals(half: float) -> int:
     """So many that a half width keeps one digit, or two where the first is small."""
-    if half <= 0.0:
-        return 1
+    if half < 10.0**-DECIMALS_MAX:
+        return DECIMALS_MAX if half > 0.0 else 1
     first = math.floor(math.log10(half))
-    return min(6, max(0, (1 if half / 10.0**first < 3.0 else 0) - first))
+    return min(DECIMALS_MAX, max(0, (1 if half / 10.0**first < 3.0 else 0) - first))
 
 
 def energy(joules: float | None) -> str:

@@ -173,7 +173,9 @@ def _finding(facts: Facts, estimate: Estimate) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
     idle = Amount.unknown("no series tells how busy its GPUs were")
     if judged:
-        idle = Amount(facts.idle_j, "measured", f"busy for less than {IDLE_RATIO:.0%} of a step")
+        idle = Amount(
+            facts.idle_j, "measured", f"busy for less than {100.0 * IDLE_RATIO:.0f} % of a step"
+        )
     return JobFinding(
         name=facts.name,
         gpus=len(facts.uuids),

@@ -145,7 +145,7 @@ def _judge(
     grave = next((cause for _, cause in GRAVE if _often(busy, cause)), None)
     if grave is not None and busy.held_s(grave) >= STEPS_MIN * step_s:
         seconds = busy.held_s(grave)
-        text = f"its driver says so in {seconds / busy.seconds:.0%} of its busy time"
+        text = f"its driver says so in {100.0 * seconds / busy.seconds:.0f} % of its busy time"
         clock = (busy.mean_mhz, max(top_mhz, busy.mean_mhz))
         return _found(pace, name, grave, seconds=seconds, clock=clock, text=text)
     if _locked(pace, top_mhz, step_s):
@@ -191,7 +191,7 @@ def _text(pace: Pace, slow: _Clocks, cause: Cause, limit_w: float | None) -> str
     if cause == "unknown":
         return "no event reason says why" if pace.told else "no series tells clock event reasons"
     share = slow.held_s(cause) / slow.seconds
-    return f"its driver says so in {share:.0%} of the time it was slow"
+    return f"its driver says so in {100.0 * share:.0f} % of the time it was slow"
 
 
 def _found(

@@ -9,6 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from joulecut_controller.observe.scatter import Scatter, ratios
 from joulecut_controller.view import StageLoad, Window
@@ -24,6 +25,8 @@ ENERGY_SPAN_S_MIN = 5.0
 ENERGY_ITERATIONS_MIN = 10  # a cut iteration at either end then weighs little
 ANCHORS_KEPT = 64
 CLOCKS_KEPT = 32
+HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them
+REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
 LOAD_SAMPLES_MAX = 4096.0  # beyond it old samples fade, so that slow changes still show
 
 Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
@@ -51,6 +54,20 @@ class Iteration:
 
 
 @dataclass(slots=True)
+class Told:
+    """Of which time reports say that it was training: up to the newest iteration, but for the
+    `holes`, in which a checkpoint or an evaluation ran.
+    """
+
+    until_s: float = -math.inf
+    holes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=HOLES_KEPT))
+
+    def leave_out(self, one: Iteration) -> None:
+        began_s = one.arrived_s - max(one.durations_s.values()) - REPORT_LAG_S
+        self.holes.append((began_s, one.arrived_s))
+
+
+@dataclass(slots=True)
 class _Gpu:
     """What one GPU did and drew: sums, observed clocks, energy counter by time."""
 
@@ -72,18 +89,35 @@ class _Gpu:
             fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
             self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)
 
-    def power_w(self, mean_s: float) -> float | None:
-        """Mean power over many iterations, from the energy counter."""
-        if not self.anchors or self.latest is None:
+    def power_w(self, mean_s: float, told: "Told") -> float | None:
+        """Mean power over many iterations, from the energy counter, of what is `told` of."""
+        samples = list(self.anchors)
+        if self.latest is not None and samples and self.latest[0] > samples[-1][0]:
+            samples.append(self.latest)
+        while samples and samples[-1][0] > told.until_s:
+            samples.pop()
+        if not samples:
             return None
-        (begin_s, begin_j), (end_s, end_j) = self.anchors[0], self.latest
+        (begin_s, begin_j), (end_s, end_j) = samples[0], samples[-1]
+        holes = [hole for hole in told.holes if hole[1] > begin_s and hole[0] < end_s]
+        for (from_s, from_j), (to_s, to_j) in pairwise(samples) if holes else ():
+            if any(hole[0] < to_s and hole[1] > from_s for hole in holes):
+                begin_s += to_s - from_s
+                begin_j += to_j - from_j
         if end_s - begin_s < max(ENERGY_SPAN_S_MIN, ENERGY_ITERATIONS_MIN * mean_s):
             return None
         return (end_j - begin_j) / (end_s - begin_s)
 
-    def load(self, uuid: str, stage: int, busy: Busy, mean_s: float | None) -> StageLoad | None:
+    def load(
+        self,
+        uuid: str,
+        stage: int,
+        busy: Busy,
+        mean_s: float | None,
+        told: "Told | None" = None,
+    ) -> StageLoad | None:
         counted = {kind: (busy_s, n) for kind, (busy_s, n) in sorted(busy.items()) if n > 0}
-        power_w = None if mean_s is None else self.power_w(mean_s)
+        power_w = None if mean_s is None or told is None else self.power_w(mean_s, told)
         if not counted and power_w is None:
             return None  # a job that tells only its rate still has energy counters
         return StageLoad(
@@ -105,6 +139,8 @@ class Span:
         self._settling = SETTLE_ITERATIONS
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._outliers_s: list[float] = []
+        self._first: list[Iteration] = []  # what is usual shows only when some have been
+        self._told = Told()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
 
@@ -119,12 +155,18 @@ class Span:
             return False
         if not self._usual(one.duration_s):
             self._outliers_s.append(one.duration_s)
+            self._told.leave_out(one)
             if len(self._outliers_s) < OUTLIERS_IN_ROW:
                 return False
             self._durations_s = deque(self._outliers_s[:-1], maxlen=ITERATIONS_KEPT)
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
+            self._told.holes.clear()
         self._outliers_s.clear()
         self._durations_s.append(one.duration_s)
+        self._told.until_s = max(self._told.until_s, one.arrived_s)
+        if len(self._first) < OUTLIERS_IN_ROW:
+            self._first.append(one)
+            self._look_back()
         for uuid, busy in one.operations.items():
             self._gpus[uuid].add(busy)
         return True
@@ -155,7 +197,7 @@ class Span:
         if len(times_s) < 2:
             return None
         mean_s = statistics.fmean(times_s)
-        powers = [gpu.power_w(mean_s) for gpu in self._gpus.values()]
+        powers = [gpu.power_w(mean_s, self._told) for gpu in self._gpus.values()]
         known = [power for power in powers if power is not None]
         power_w = sum(known) if len(known) == len(powers) else None  # a part is no sum
         operation, gpu = ratios(one.scatter for one in self._gpus.values()) or (None, None)
@@ -173,7 +215,7 @@ class Span:
         """Mean busy time per operation and power of every GPU, over the whole span."""
         mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
         made = (
-            gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s)
+            gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._told)
             for uuid, gpu in self._gpus.items()
         )
         return tuple(sorted(filter(None, made), key=lambda load: (load.stage, load.uuid)))
@@ -190,6 +232,17 @@ class Span:
             if self._gpus[uuid].clock_mhz
         )
         return tuple(filter(None, made))
+
+    def _look_back(self) -> None:
+        """Leaves out what turns out to have been unusual among the first iterations."""
+        if len(self._first) < OUTLIERS_IN_ROW:
+            return
+        usual_s = statistics.median(one.duration_s for one in self._first)
+        for one in tuple(self._first):
+            if not usual_s / OUTLIER_RATIO <= one.duration_s <= usual_s * OUTLIER_RATIO:
+                self._first.remove(one)
+                self._durations_s.remove(one.duration_s)
+                self._told.leave_out(one)
 
     def _usual(self, duration_s: float) -> bool:
         if len(self._durations_s) < OUTLIERS_IN_ROW:

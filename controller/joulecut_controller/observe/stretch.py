@@ -81,24 +81,27 @@ class _Counter:
             self.at_s, self.energy_j = self.at_s[::2], self.energy_j[::2]
             self.spacing_s = (self.at_s[-1] - self.at_s[0]) / (len(self.at_s) - 1)
 
-    def power_w(self, spans: Sequence[Interval], whole_s: float) -> float | None:
-        """Mean power over the spans, as far as samples lie within them."""
+    def power_w(self, spans: Sequence[Interval], ends_s: Sequence[float]) -> float | None:
+        """Mean power over the whole iterations of the spans; `ends_s` is when iterations ended.
+
+        A span counts from its first sample on, and from there from the next end of an
+        iteration on; likewise backwards. What ran beside it has then no part in it.
+        """
         at_s, energy_j = list(self.at_s), list(self.energy_j)
         if self.latest and at_s and self.latest[0] > at_s[-1]:
             at_s.append(self.latest[0])
             energy_j.append(self.latest[1])
         joules = seconds = 0.0
-        for number, (begin_s, end_s) in enumerate(spans):
-            # The outer ends are those of iterations, and may lie between samples; at an inner
-            # end something left out ran on the other side, perhaps up to the next sample.
+        for begin_s, end_s in spans:
             first, last = bisect_left(at_s, begin_s), bisect_right(at_s, end_s) - 1
-            outer = number == 0 and 0 < first < len(at_s)
-            from_s = begin_s if outer else at_s[first] if first < len(at_s) else end_s
-            outer = number == len(spans) - 1 and 0 <= last < len(at_s) - 1
-            to_s = end_s if outer else at_s[last] if last >= 0 else begin_s
-            if to_s > from_s:
+            if first >= last:
+                continue
+            head, tail = bisect_left(ends_s, at_s[first]), bisect_right(ends_s, at_s[last]) - 1
+            if head < tail:
+                from_s, to_s = ends_s[head], ends_s[tail]
                 joules += _at(at_s, energy_j, to_s) - _at(at_s, energy_j, from_s)
                 seconds += to_s - from_s
+        whole_s = sum(end_s - begin_s for begin_s, end_s in spans)
         return joules / seconds if seconds >= COVERED_RATIO_MIN * whole_s > 0.0 else None
 
 
@@ -156,7 +159,7 @@ class Stretch:
         if _changes_pace(kept):
             return "pace"
         begun_s, ended_s = ended[0].arrived_s - ended[0].duration_s, ended[-1].arrived_s
-        power_w = self._power_w(begun_s, ended_s, sorted(odd + pauses))
+        power_w = self._power_w(begun_s, ended, sorted(odd + pauses))
         if power_w is None:
             return "counter"
         mean_s = statistics.fmean(kept)
@@ -185,17 +188,19 @@ class Stretch:
                 pauses.append((before.arrived_s - self._lag_s, begins_s + self._lag_s))
         return pauses
 
-    def _power_w(self, begun_s: float, ended_s: float, holes: Sequence[Interval]) -> float | None:
+    def _power_w(
+        self, begun_s: float, ended: Sequence[Ended], holes: Sequence[Interval]
+    ) -> float | None:
         """The sum of the GPUs' mean powers outside the holes; a part is no sum."""
         spans, since_s = [], begun_s
+        ends_s = [one.arrived_s for one in ended]
         for hole_begins_s, hole_ends_s in holes:
             if hole_begins_s > since_s:
                 spans.append((since_s, hole_begins_s))
             since_s = max(since_s, hole_ends_s)
-        if ended_s > since_s:
-            spans.append((since_s, ended_s))
-        whole_s = sum(end_s - begin_s for begin_s, end_s in spans)
-        powers = [counter.power_w(spans, whole_s) for counter in self._counters.values()]
+        if ends_s[-1] > since_s:
+            spans.append((since_s, ends_s[-1]))
+        powers = [counter.power_w(spans, ends_s) for counter in self._counters.values()]
         known = [power for power in powers if power is not None]
         return sum(known) if known and len(known) == len(powers) else None
 

@@ -35,6 +35,7 @@ from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.lessons import teach
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.shadows import Shadows
 from joulecut_controller.reconcile.steward import Desk, Steward
 from joulecut_controller.reconcile.stragglers import Keep, Stragglers
 from joulecut_controller.reconcile.studies import Studies
@@ -112,6 +113,7 @@ class Reconciler:
         self._learning = Learning(learner, store, self._desk.audit, self._studies)
         self._stewards: dict[str, Steward] = {}
         self._holds = Holds(store, unix_s)
+        self._shadows = Shadows(store, unix_s)
         self._holdouts = Holdouts(store, self._desk.audit, unix_s, lag_s=pacing.lag_s)
         self._breakers = Breakers(self._holds, self._desk.audit, pacing.lag_s)
         self.commands = Commands(
@@ -217,6 +219,7 @@ class Reconciler:
                 now_s=view.now_s,
             )
             steward.learn(sighting, view)
+            self._shadows.see(sighting, view)
             cases[name] = replace(
                 steward.case(sighting, view, host_power_w, paused),
                 unready=self._unready(),
@@ -238,6 +241,7 @@ class Reconciler:
                     held or decision, cases[name], sightings[name], fresh, self.ttl_s()
                 )
         for name in decisions:
+            self._shadows.note(sightings[name], self._stewards[name].study)
             self._complete(name)
         if not self._lost:
             self._learning.step(self._now_s())
@@ -348,6 +352,7 @@ class Reconciler:
         self._frontiers.keep_only(jobs)
         self._stragglers.keep_only(jobs)
         self._studies.keep_only(set(jobs))
+        self._shadows.keep_only(jobs)
 
     def _see_epoch(self, state: FleetState) -> None:
         """A larger term anywhere means another controller leads; two must not duel."""
@@ -377,6 +382,8 @@ class Reconciler:
             shown = steward.board(sighting, self._frontier(name, sighting))
             shown = replace(shown, holds=self._holds.of(name), trips=self._holds.trips(name))
             shown = replace(shown, holdout=self._holdouts.shown(name))
+            verdict = self._shadows.verdict(sighting, shown.decision, view)
+            shown = replace(shown, advisable=verdict)
             boards.append(replace(shown, learnt=learnt.get(name, shown.learnt)))
         did = "; ".join(f"{n}: {s.did}" for n, s in self._stewards.items() if s.did)
         return Board(
@@ -389,11 +396,11 @@ class Reconciler:
             events=self._desk.audit.newest,
             policy_source=self._policy.source,
             policy_digest=self._policy.digest,
-            cost=self._policy.cost,
             policy_error=self._policy_error,
             budget=self._budgets.shares,
             interval_s=self._pacing.interval_s,
             holds=self._holds.all,
+            policy=self._policy,
         )
 
     def _failed_board(self, sentence: str) -> Board:

@@ -16,16 +16,19 @@ from joulecut_controller.verify.window import MeasuredWindow
 Json = dict[str, Any]
 
 POINTS_MAX = 1_500  # of a job, for a picture: more than it has pixels across
+POINTS_MIN = 40  # of a job, among many
+POINTS_ALL = 30_000  # of all jobs: a page of some 10 MB
 
 
 def report_json(report: Report, *, points: bool = False) -> Json:
     """The whole report; with `points` each job's windows, thinned to what a picture can show."""
+    each = max(POINTS_MIN, min(POINTS_MAX, POINTS_ALL // max(1, len(report.jobs))))
     return {
         "since_unix_s": report.since_unix_s,
         "until_unix_s": report.until_unix_s,
         "truncated": report.truncated,
         "factors": _factors(report.prices),
-        "jobs": [job_json(job, points=points) for job in report.jobs],
+        "jobs": [job_json(job, points=each if points else 0) for job in report.jobs],
         "tenants": [_sum(tenant) for tenant in report.tenants],
         "total": _sum(report.total),
     }
@@ -36,13 +39,14 @@ def receipt_json(receipt: Receipt, *, points: bool = False) -> Json:
         "job": receipt.job,
         "since_unix_s": receipt.since_unix_s,
         "until_unix_s": receipt.until_unix_s,
-        "report": receipt.report and job_json(receipt.report, points=points),
+        "report": receipt.report and job_json(receipt.report, points=POINTS_MAX if points else 0),
         "changes": [_change(change) for change in receipt.changes],
         "changes_cut": receipt.cut,
     }
 
 
-def job_json(job: JobReport, *, points: bool = False) -> Json:
+def job_json(job: JobReport, *, points: int = 0) -> Json:
+    """One job; with `points` so many of its windows at most."""
     shown = {
         "job": job.job,
         "tenant": job.tenant,
@@ -62,7 +66,7 @@ def job_json(job: JobReport, *, points: bool = False) -> Json:
         "shapes": [_saving(one) for one in job.shapes],
     }
     if points:
-        shown["points"] = [_point(window) for window in thinned(job.windows)]
+        shown["points"] = [_point(window) for window in thinned(job.windows, points)]
     return shown
 
 
@@ -76,12 +80,12 @@ def interval_json(interval: Interval | None, factor: float = 1.0) -> Json | None
     }
 
 
-def thinned(windows: Sequence[MeasuredWindow]) -> list[MeasuredWindow]:
-    """At most `POINTS_MAX`, evenly; of the few at default clocks as many as can be."""
+def thinned(windows: Sequence[MeasuredWindow], most: int) -> list[MeasuredWindow]:
+    """At most so many, evenly; of the few at default clocks as many as can be."""
     held = [window for window in windows if window.arm == "default"]
     plan = [window for window in windows if window.arm == "plan"]
-    held = _evenly(held, POINTS_MAX // 2)
-    plan = _evenly(plan, POINTS_MAX - len(held))
+    held = _evenly(held, most // 2)
+    plan = _evenly(plan, most - len(held))
     return sorted([*held, *plan], key=lambda window: window.begun_unix_s)
 
 

@@ -12,9 +12,8 @@ The method, and where it comes from
 * The contrast is the logarithm of a ratio, the plan's level being drawn as a straight line
   through its windows before and after: a linear drift cancels exactly. A step inside the
   neighbourhood moves one contrast by up to half its height, either way, and widens the interval.
-* The interval is Student's for the mean of n contrasts, with the larger of their variance and
-  the one of Newey and West (Econometrica 55, 1987; lags as in their rule of 1994), because
-  hold-outs that follow closely share neighbours and slow noise.
+* The interval is Student's for the mean of n contrasts. Where hold-outs follow so closely that
+  they share neighbours, it is at least that of Newey and West (Econometrica 55, 1987).
 * Temperature is *not* held constant: clocks that are lower make cooler GPUs, which leak less,
   and that is part of what was saved. The room's own temperature cancels as any drift does.
 """
@@ -35,8 +34,15 @@ NEIGHBOURS = 2  # on each side: more would lower the variance by a tenth, and re
 REACH_S = 3600.0  # what ran earlier or later says nothing about a hold-out of minutes;
 REACH_SPANS = 4.0  # a longer one has its neighbours as many of its lengths away at most
 WINDOW_S_MAX = 86_400.0  # longer, and a wall clock was set in the middle of it
+NUMBER_MAX = 1e15  # joules or seconds of an iteration: more is damage, and breaks sums
 OVERLAP_S = 1.0  # of neighbouring windows, by rounding
 LOG_HALF_WIDTH_MAX = 0.35  # beyond minus thirty to plus forty per cent nothing was measured
+# Hold-outs that share neighbours scatter together, by slow noise a little beyond them. So many
+# lags, with the critical values of Kiefer and Vogelsang (Econometric Theory 21, 2005, Bartlett
+# kernel, 97.5 %) by the lags' part of all values, which small samples need.
+LAGS_PER_SHARED = 3
+CHANCE_PAIRS_MAX = 0.2  # of pairs: at a share of 5 % one in forty meets by lot, at 20 % two in five
+CRITICAL = (1.9600, 2.9694, 0.4160, -0.5324)
 # A counter that moves in steps of 0.1 s leaves up to one of them at either end of a window:
 # the difference of two uniform errors.
 COUNTER_STEP_SD_S = 0.1 / math.sqrt(6.0)
@@ -119,8 +125,8 @@ def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, .
     unique = {
         (window.job, window.shape, window.arm, window.begun_unix_s, window.ended_unix_s): window
         for window in windows
-        if window.energy_j > 0.0
-        and window.time_mean_s > 0.0
+        if 0.0 < window.energy_j < NUMBER_MAX
+        and 0.0 < window.time_mean_s < NUMBER_MAX
         and window.iterations > 0
         and 0.0 < window.ended_unix_s - window.begun_unix_s <= WINDOW_S_MAX
     }
@@ -141,6 +147,7 @@ class Contrast:
     level_energy_log: float
     level_time_log: float
     cooler_celsius: float | None
+    neighbours_unix_s: tuple[float, float]  # the middle of the first, and of the last
 
 
 def contrasts(windows: Sequence[MeasuredWindow]) -> tuple[Contrast, ...]:
@@ -192,6 +199,7 @@ def _contrast(
     ]
     return Contrast(
         at_unix_s=middle_s,
+        neighbours_unix_s=(_mid_s(before[-1]), _mid_s(after[-1])),
         span_s=sum(window.ended_unix_s - window.begun_unix_s for window in held),
         energy_log=at_holdout(
             [math.log(window.energy_j) for window in before],
@@ -265,8 +273,9 @@ def _of_shape(windows: Sequence[MeasuredWindow]) -> Saving:
 
 def _estimated(bare: Saving, found: Sequence[Contrast]) -> Saving:
     floor = _mean([COUNTER_STEP_SD_S / contrast.span_s for contrast in found])
-    energy = _student(np.array([contrast.energy_log for contrast in found]), floor)
-    time = _student(np.array([contrast.time_log for contrast in found]), 0.0)
+    shared = _shared(found)
+    energy = _student(np.array([contrast.energy_log for contrast in found]), floor, shared)
+    time = _student(np.array([contrast.time_log for contrast in found]), 0.0, shared)
     cooler = [c.cooler_celsius for c in found if c.cooler_celsius is not None]
     bare = replace(bare, holdouts=len(found), cooler_celsius=_mean(cooler) if cooler else None)
     if max(energy.half_width, time.half_width) > LOG_HALF_WIDTH_MAX:
@@ -290,20 +299,47 @@ def _estimated(bare: Saving, found: Sequence[Contrast]) -> Saving:
     )
 
 
-def _student(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", floor_sd: float) -> Interval:
-    """The mean with its interval; `floor_sd` is the least a single value scatters."""
+def _shared(found: Sequence[Contrast]) -> int:
+    """Of how many contrasts after one the first neighbour is not after its last, on average and
+    rounded up, but for a few that chance brought together.
+    """
+    pairs = sum(
+        later.neighbours_unix_s[0] <= one.neighbours_unix_s[1]
+        for place, one in enumerate(found)
+        for later in found[place + 1 : place + 1 + 2 * NEIGHBOURS]
+    )
+    return math.ceil(pairs / len(found) - CHANCE_PAIRS_MAX)
+
+
+def _student(
+    values: "np.ndarray[tuple[int], np.dtype[np.float64]]", floor_sd: float, shared: int
+) -> Interval:
+    """The mean with its interval. `floor_sd` is the least a single value scatters; `shared` is
+    how many of the values that follow one have neighbours in common with it.
+    """
     count = len(values)
     mid = float(values.mean())
     off = values - mid
     plain = float(off @ off) / (count - 1)
-    lags = min(count - 1, int(4.0 * (count / 100.0) ** (2.0 / 9.0)))
-    serial = plain + 2.0 * sum(
-        (1.0 - lag / (lags + 1.0)) * float(off[lag:] @ off[:-lag]) / (count - 1)
-        for lag in range(1, lags + 1)
-    )
-    spread = math.sqrt(max(plain, serial, floor_sd**2) / count)
-    half = float(stdtrit(count - 1, (1.0 + CONFIDENCE) / 2.0)) * spread
+    half = _student_factor(count) * math.sqrt(max(plain, floor_sd**2) / count)
+    lags = min(count // 3, LAGS_PER_SHARED * shared)
+    if lags:
+        serial = (
+            float(off @ off)
+            + 2.0
+            * sum(
+                (1.0 - lag / (lags + 1.0)) * float(off[lag:] @ off[:-lag])
+                for lag in range(1, lags + 1)
+            )
+        ) / count
+        part = (lags + 1.0) / count
+        factor = CRITICAL[0] + part * (CRITICAL[1] + part * (CRITICAL[2] + part * CRITICAL[3]))
+        half = max(half, factor * math.sqrt(max(serial, 0.0) / count))
     return Interval(mid, mid - half, mid + half)
+
+
+def _student_factor(count: int) -> float:
+    return float(stdtrit(count - 1, (1.0 + CONFIDENCE) / 2.0))
 
 
 def _predicted(

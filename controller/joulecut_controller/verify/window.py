@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 
 Arm = Literal["default", "plan"]
 TOPIC = "window"
+WORDS = frozenset({"job", "shape"})
+OPTIONAL = frozenset({"temperature_celsius", "predicted_time_s", "predicted_energy_j"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +61,16 @@ def from_json(text: str) -> MeasuredWindow:
         window = MeasuredWindow(**values)
     except TypeError as error:
         raise ValueError(f"a window lacks something: {error}") from None
-    numbers = (
-        window.begun_unix_s,
-        window.ended_unix_s,
-        window.time_mean_s,
-        window.time_sd_s,
-        window.energy_j,
-    )
     if window.arm not in get_args(Arm) or not all(
-        isinstance(number, int | float) and math.isfinite(number) for number in numbers
+        _fits(name, getattr(window, name)) for name in known - {"arm"}
     ):
         raise ValueError("a window holds what is no measurement")
     return window
+
+
+def _fits(name: str, value: object) -> bool:
+    if name in WORDS:
+        return isinstance(value, str)
+    if value is None:
+        return name in OPTIONAL
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,9 +1,10 @@
 """The controller's face: routes from addresses to what the board says.
 
-Reads boards and nothing else, so it can neither plan nor command. Read only by
-construction: no route takes anything but GET.
+Reads boards, so it cannot plan; what a person commands it hands on (`commands`), and only
+where somebody takes orders. Every other route is read only by construction.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.ports import Store
-from joulecut_controller.web.answer import encode, found, found_bytes, refusal
+from joulecut_controller.policy.shown import policy_json
+from joulecut_controller.ports import Event, Store
+from joulecut_controller.web.answer import found, found_bytes, refusal
+from joulecut_controller.web.commands import PREFIX, Commands, OrderDesk, is_command
 from joulecut_controller.web.guard import Guard
-from joulecut_controller.web.job import job_json
 from joulecut_controller.web.login import Login
+from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.publisher import Publisher
-from joulecut_controller.web.render import board_json, event_with_detail_json
+from joulecut_controller.web.render import event_with_detail_json
+from joulecut_controller.web.rendering import Rendering
 from joulecut_controller.web.report import Reports
 from joulecut_controller.web.stream import Stream
 from joulecut_controller.web.timeline import timeline_json
@@ -44,20 +48,25 @@ def build(
     hosts: Iterable[str] = (),
     web: WebConfig | None = None,
     store: Store | None = None,
+    desk: OrderDesk | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
     `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
     allowed in the Host header besides loopback ones, for a controller that listens there.
     `web` asks for passwords; in TLS, a browser compares the name itself, and any host is served.
-    `store` is what reports are made from.
+    `store` is what reports are made from; `desk` takes commands, without it there are none.
     """
     pages = _Pages(publisher, metrics_text)
     reports = Reports(store, pages.now)
     routes = [
+        *(_commands(desk, web) if desk else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
         Route("/api/v1/board", pages.board),
+        Route("/api/v1/brief", pages.brief),
+        Route("/api/v1/policy", pages.policy),
+        Route("/api/v1/openapi.json", pages.openapi),
         Route("/api/v1/jobs", pages.jobs),
         Route("/api/v1/jobs/{name:path}/timeline", pages.timeline),
         Route("/api/v1/jobs/{name:path}/receipt", reports.receipt),
@@ -70,9 +79,22 @@ def build(
     ]
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
     app = Starlette(routes=routes, exception_handlers=handlers)
+    posted = is_command if desk else lambda _: False
     if web is None:
-        return Guard(app, hosts)
-    return Login(Guard(app, hosts, any_host=web.context() is not None), web)
+        return Guard(app, hosts, posted=posted)
+    return Login(Guard(app, hosts, any_host=web.context() is not None, posted=posted), web)
+
+
+def _commands(desk: OrderDesk, web: WebConfig | None) -> list[Route]:
+    commands = Commands(desk, web)
+    posted = {
+        "jobs/{name:path}/pause": commands.pause,
+        "jobs/{name:path}/resume": commands.resume,
+        "pause": commands.pause_all,
+        "resume": commands.resume_all,
+        "restore": commands.restore,
+    }
+    return [Route(PREFIX + path, do, methods=["POST"]) for path, do in posted.items()]
 
 
 class _Pages:
@@ -81,30 +103,42 @@ class _Pages:
     def __init__(self, publisher: Publisher, metrics_text: Callable[[], bytes] | None) -> None:
         self._publisher = publisher
         self._metrics_text = metrics_text
-        self._last: tuple[Board, bytes] | None = None
+        self._rendering = Rendering()
 
-    def encoded(self, board: Board) -> bytes:
-        if self._last is None or self._last[0] is not board:
-            self._last = (board, encode(board_json(board)))
-        return self._last[1]
+    async def encoded(self, board: Board) -> bytes:
+        return (await self._rendering.of(board)).whole
 
     async def page(self, _: Request) -> Response:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
     async def board(self, _: Request) -> Response:
-        return found_bytes(self.encoded(self.now()))
+        return found_bytes(await self.encoded(self.now()))
+
+    async def brief(self, _: Request) -> Response:
+        return found_bytes(self._rendering.brief(self.now()))
+
+    async def policy(self, _: Request) -> Response:
+        policy = self.now().policy
+        if policy is None:
+            raise HTTPException(503, "no policy is in force here: a standby has none")
+        return found(policy_json(policy))
+
+    async def openapi(self, _: Request) -> Response:
+        return found(DOCUMENT)
 
     async def jobs(self, _: Request) -> Response:
-        board = self.now()
-        return found({"jobs": [job_json(job, board.view) for job in board.jobs]})
+        return found_bytes((await self._rendering.of(self.now())).jobs)
 
     async def job(self, request: Request) -> Response:
-        board = self.now()
-        return found(job_json(_job_of(board, request.path_params["name"]), board.view))
+        rendered = await self._rendering.of(self.now())
+        name = request.path_params["name"]
+        if name not in rendered.job:
+            _job_of(rendered.board, name)
+        return found_bytes(rendered.job[name])
 
     async def timeline(self, request: Request) -> Response:
         name = request.path_params["name"]
-        timeline = timeline_json(_job_of(self.now(), name))
+        timeline = await asyncio.to_thread(timeline_json, _job_of(self.now(), name))
         if timeline is None:
             raise HTTPException(404, f"job {name} has no plan with operations yet")
         return found(timeline)
@@ -114,12 +148,13 @@ class _Pages:
         limit = _limit(request.query_params.get("limit", str(EVENTS_DEFAULT)))
         job = request.query_params.get("job", "")
         chosen = [event for event in board.events if not job or event.job == job]
-        return found({"events": [event_with_detail_json(event) for event in chosen[:limit]]})
+        return await asyncio.to_thread(_events, chosen[:limit])
 
     async def metrics(self, _: Request) -> Response:
         if self._metrics_text is None:
             raise HTTPException(404, "this controller serves no metrics")
-        return Response(self._metrics_text(), headers={"content-type": METRICS_TYPE})
+        text = await asyncio.to_thread(self._metrics_text)
+        return Response(text, headers={"content-type": METRICS_TYPE})
 
     async def health(self, _: Request) -> Response:
         board = self.now()
@@ -136,6 +171,10 @@ class _Pages:
         if board is None:
             raise HTTPException(503, "the first pass has not ended yet: try again in a moment")
         return board
+
+
+def _events(events: list[Event]) -> Response:
+    return found({"events": [event_with_detail_json(event) for event in events]})
 
 
 def _job_of(board: Board, name: str) -> JobBoard:

@@ -7,7 +7,7 @@ forbid framing, foreign scripts and reading from other origins.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,12 +33,21 @@ class Guard:
     """Lets reading requests for known hosts through, and marks every answer.
 
     `hosts` are names or addresses, without port, allowed besides the loopback ones; `any_host`
-    is for TLS, where a foreign name fails already at the certificate.
+    is for TLS, where a foreign name fails already at the certificate. `posted` names the
+    addresses that take commands.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] = (), *, any_host: bool = False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Iterable[str] = (),
+        *,
+        any_host: bool = False,
+        posted: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._app = app
         self._any_host = any_host
+        self._posted = posted
         self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +63,9 @@ class Guard:
         if not (self._any_host or is_loopback(host) or host in self._hosts):
             answer = refusal(403, "this host name is not served here: use http://127.0.0.1")
             await answer(scope, receive, marked)
-        elif scope["method"] not in READING:
+        elif scope["method"] not in READING and not (
+            scope["method"] == "POST" and self._posted(scope["path"])
+        ):
             answer = refusal(405, "read only: GET and HEAD are served", {"allow": "GET, HEAD"})
             await answer(scope, receive, marked)
         else:

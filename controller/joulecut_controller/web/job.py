@@ -7,9 +7,11 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 
 from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.orders import Hold
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.policy.policy import JobPolicy, Mode
+from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_controller.web.answer import Json, number
 from joulecut_controller.web.holdout import holdout_json, saving_json
@@ -22,7 +24,7 @@ def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
     return max((job.mode for job in jobs), key=_BY_STRENGTH.index, default="off")
 
 
-def job_json(job: JobBoard, view: View) -> Json:
+def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     """One job, without the operations of its plan."""
     told, policy = job.view, job.view.policy
     return {
@@ -30,6 +32,8 @@ def job_json(job: JobBoard, view: View) -> Json:
         "mode": job.mode,
         "sentence": job.sentence,
         "complaint": told.complaint,
+        "holds": [hold_json(hold) for hold in job.holds],
+        "breaker_trips": job.trips,
         "slo": _slo_json(policy, told.baseline),
         "granularity": policy.clocks.granularity,
         "clock_min_mhz": policy.clocks.min_mhz,
@@ -57,9 +61,23 @@ def job_json(job: JobBoard, view: View) -> Json:
             "refused": dict(job.learnt.refused),
         },
         "probing": job.probing and _probing_json(job.probing),
+        "advisable": job.advisable and _advisable_json(job.advisable),
         "holdout": holdout_json(job.holdout),
         "saving": saving_json(job.holdout.saving if job.holdout else None),
-        "gpus": _clocks_json(job, view),
+        "gpus": _clocks_json(job, view) if gpus else [],
+    }
+
+
+def hold_json(hold: Hold) -> Json:
+    """What keeps the controller from a job (empty: from all), and what would end it."""
+    return {
+        "job": hold.job,
+        "kind": hold.kind,
+        "reason": hold.reason,
+        "by": hold.by,
+        "since_unix_s": number(hold.since_unix_s),
+        "until_unix_s": number(hold.until_unix_s),
+        "sentence": hold.sentence,
     }
 
 
@@ -77,6 +95,17 @@ def _probing_json(advice: Advice) -> Json:
         "guessed_iteration_time_s": number(advice.time_s),
         "guessed_iteration_time_high_s": number(advice.time_high_s),
         "deadline_s": number(advice.deadline_s),
+    }
+
+
+def _advisable_json(verdict: Verdict) -> Json:
+    """Recommendations against what was seen of their clocks; the errors are P95 of scores."""
+    return {
+        "yes": verdict.yes,
+        "text": verdict.text,
+        "scores": verdict.scores,
+        "error_time_ratio": number(verdict.time_error),
+        "error_energy_ratio": number(verdict.energy_error),
     }
 
 

@@ -2,10 +2,12 @@
 
 A browser on a slow line must not cost the controller memory: a watcher asks for
 "anything newer than pass n" and gets the newest board there is; what it missed in
-between is gone, since every board is whole. One event loop; not for threads.
+between is gone, since every board is whole. Published in one thread, watched in the event
+loop of another or the same.
 """
 
 import asyncio
+import contextlib
 import math
 import time
 
@@ -23,10 +25,11 @@ class Publisher:
         self._board: Board | None = None
         self._changed = asyncio.Event()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # of those who watch
         self._published_s = -math.inf
 
     def publish(self, board: Board) -> None:
-        """Replaces the board and wakes all watchers. Call it in the event loop's thread."""
+        """Replaces the board and wakes all watchers."""
         self._board = board
         self._published_s = time.monotonic()
         self._wake()
@@ -45,6 +48,7 @@ class Publisher:
         "Not", rather than "larger than": a restarted controller counts from 1 again.
         Raises Closed once `close` was called.
         """
+        self._loop = asyncio.get_running_loop()
         while not self._closed:
             if self._board is not None and self._board.pass_number != after_pass:
                 return self._board
@@ -57,6 +61,13 @@ class Publisher:
         self._wake()
 
     def _wake(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return  # nobody ever watched
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
+            loop.call_soon_threadsafe(self._changed_now)
+
+    def _changed_now(self) -> None:
         # A fresh event per change: no watcher can miss one, and none can spin on an old one.
         self._changed.set()
         self._changed = asyncio.Event()

@@ -5,14 +5,14 @@ remaining lease times are as of `at_unix_s`, the moment the pass looked.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from joulecut_controller.board import Board
 from joulecut_controller.ports import Event
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_controller.web.answer import Json, number
-from joulecut_controller.web.job import job_json, strongest_mode
+from joulecut_controller.web.job import hold_json, job_json, strongest_mode
 from joulecut_wire.messages import GpuSnapshot
 
 EVENTS_ON_BOARD = 50  # As many as a person reads; /api/v1/events has the rest.
@@ -24,7 +24,20 @@ _NOTHING_SEEN = GpuSnapshot(uuid="")
 
 def board_json(board: Board) -> Json:
     """Everything shown, except the operations of plans: those have addresses of their own."""
-    work = _work_by_gpu(board)
+    return shell_json(board) | {
+        "gpus": list(gpus_in_order(board)),
+        "jobs": [job_json(job, board.view) for job in board.jobs],
+    }
+
+
+def gpus_in_order(board: Board) -> Iterator[Json]:
+    """Every GPU, one at a time."""
+    work = work_by_gpu(board)
+    return (gpu_json(gpu, work.get(gpu.uuid)) for gpu in in_order(board.view.gpus))
+
+
+def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
+    """The board with room for `gpus` and `jobs`; its nodes, or only those given."""
     return {
         "at_unix_s": number(board.at_unix_s),
         "pass_number": board.pass_number,
@@ -38,9 +51,10 @@ def board_json(board: Board) -> Json:
             "digest": board.policy_digest,
             "error": board.policy_error,
         },
-        "nodes": [node_json(node) for node in board.view.nodes],
-        "gpus": [gpu_json(gpu, work.get(gpu.uuid)) for gpu in _in_order(board.view.gpus)],
-        "jobs": [job_json(job, board.view) for job in board.jobs],
+        "nodes": [node_json(node) for node in (board.view.nodes if nodes is None else nodes)],
+        "gpus": [],
+        "holds": [hold_json(hold) for hold in board.holds],
+        "jobs": [],
         "events": [event_json(event) for event in board.events[:EVENTS_ON_BOARD]],
     }
 
@@ -129,7 +143,8 @@ def _lease_json(gpu: GpuView) -> Json | None:
     }
 
 
-def _work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
+def work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
+    """Job and stage of every GPU that a job of the policy has."""
     return {
         uuid: (job.view.policy.name, stage)
         for job in board.jobs
@@ -138,5 +153,5 @@ def _work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
     }
 
 
-def _in_order(gpus: Mapping[str, GpuView]) -> list[GpuView]:
+def in_order(gpus: Mapping[str, GpuView]) -> list[GpuView]:
     return sorted(gpus.values(), key=lambda gpu: (gpu.node, gpu.description.index, gpu.uuid))

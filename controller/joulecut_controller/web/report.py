@@ -16,11 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from joulecut_controller.board import Board
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_receipt, read_report
 from joulecut_controller.verify.record import receipt_json, report_json
 from joulecut_controller.verify.wall import prices
-from joulecut_controller.web.answer import Json, found
+from joulecut_controller.web.answer import Json, encode, found_bytes
 from joulecut_wire.errors import Unavailable
 
 SINCE_S_DEFAULT = 7 * 86_400.0
@@ -41,23 +42,24 @@ class Reports:
         asked, store = self._asked(request), self._of_store()
         job = request.query_params.get("job", "")
 
-        def make() -> Json:
-            return report_json(read_report(store, **asked.how, job=job), points=asked.points)
+        def make() -> bytes:
+            made = read_report(store, **asked.how, job=job)
+            return _encoded(report_json(made, points=asked.points))
 
-        return found(await self._made(make))
+        return found_bytes(await self._made(make))
 
     async def receipt(self, request: Request) -> Response:
         asked, store = self._asked(request), self._of_store()
         name = request.path_params["name"]
 
-        def make() -> Json | None:
+        def make() -> bytes:
             receipt = read_receipt(store, name, **asked.how)
-            return receipt_json(receipt, points=asked.points) if receipt else None
+            return encode(receipt_json(receipt, points=asked.points)) if receipt else b""
 
         made = await self._made(make)
-        if made is None:
+        if not made:
             raise HTTPException(404, f"no job {name!r:.100} in policy or store")
-        return found(made)
+        return found_bytes(made)
 
     def _of_store(self) -> Store:
         if self._store is None:
@@ -66,18 +68,19 @@ class Reports:
 
     def _asked(self, request: Request) -> "_Asked":
         board, now_s, query = self._board(), time.time(), request.query_params
+        cost = board.policy.cost if board.policy else Cost()  # a standby has no policy
         since_s = _number(query.get("since_s"), "since_s", SINCE_S_MAX) or SINCE_S_DEFAULT
         return _Asked(
             how={
                 "since_unix_s": now_s - since_s,
                 "until_unix_s": now_s,
-                "prices": prices(board.cost, _number(query.get("co2"), "co2", CO2_G_PER_KWH_MAX)),
+                "prices": prices(cost, _number(query.get("co2"), "co2", CO2_G_PER_KWH_MAX)),
                 "known": known_jobs((job.view for job in board.jobs), board.view.gpus),
             },
             points=query.get("points", "") in {"1", "true"},
         )
 
-    async def _made(self, make: Callable[[], Json | None]) -> Json | None:
+    async def _made(self, make: Callable[[], bytes]) -> bytes:
         try:
             async with self._one_at_a_time:
                 return await asyncio.to_thread(make)
@@ -89,6 +92,12 @@ class Reports:
 class _Asked:
     how: dict[str, Any]  # arguments that a report and a receipt have in common
     points: bool
+
+
+def _encoded(report: Json) -> bytes:
+    """Job by job: one call for megabytes would hold the interpreter, and with it every pass."""
+    jobs = b",".join(encode(job) for job in report.pop("jobs"))
+    return encode(report)[:-1] + b',"jobs":[' + jobs + b"]}"
 
 
 def _number(text: str | None, name: str, most: float) -> float | None:

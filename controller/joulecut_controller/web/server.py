@@ -1,12 +1,14 @@
-"""Runs the web application inside the controller's own event loop.
+"""Runs the web application in a thread and an event loop of its own.
 
-Apart from `app`, because uvicorn on its own takes over signals and logging, which belong
-to the controller, and waits without end for streams that never finish.
+A pass over a large fleet keeps the controller's own loop busy for tenths of a second; nobody
+who asks should wait for that. Apart from `app`, because uvicorn on its own takes over signals
+and logging, which belong to the controller, and waits without end for streams that never finish.
 """
 
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 
 import uvicorn
@@ -29,7 +31,8 @@ class Server:
         self._web = web
         self._host = host
         self._port = port
-        self._running: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
         self._uvicorn: _Quiet | None = None
 
     @property
@@ -60,18 +63,27 @@ class Server:
         if self._web and self._web.context():
             config.load()  # which would set no context of ours
             config.ssl = RotatingContext.of(self._web)
-        self._uvicorn = _Quiet(config)
-        self._running = asyncio.create_task(self._uvicorn.serve([listener]), name="web")
-        while not self._uvicorn.started and not self._running.done():
+        serving = self._uvicorn = _Quiet(config)
+        self._thread = threading.Thread(
+            target=self._run, args=(serving, listener), name="web", daemon=True
+        )
+        self._thread.start()
+        while not serving.started and self._thread.is_alive():
             await asyncio.sleep(0.01)
-        if self._running.done():
-            await self._running
+        if self._failure is not None:
+            raise self._failure
 
     async def stop(self) -> None:
         """Stops listening and ends all answers; close the publisher first."""
-        if self._uvicorn is not None and self._running is not None:
+        if self._uvicorn is not None and self._thread is not None:
             self._uvicorn.should_exit = True
-            await self._running
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self, serving: "_Quiet", listener: socket.socket) -> None:
+        try:
+            asyncio.run(serving.serve([listener]))
+        except BaseException as failure:  # handed to whoever starts it
+            self._failure = failure
 
 
 class _Quiet(uvicorn.Server):

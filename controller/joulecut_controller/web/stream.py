@@ -5,7 +5,7 @@ one; a watcher that does not read at all is dropped; and there is room for a fix
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Scope, Send
 
@@ -28,7 +28,7 @@ _HEADERS = (
 class Stream:
     """The ASGI application behind /api/v1/stream. `encoded(board)` is the event's data."""
 
-    def __init__(self, publisher: Publisher, encoded: Callable[[Board], bytes]) -> None:
+    def __init__(self, publisher: Publisher, encoded: Callable[[Board], Awaitable[bytes]]) -> None:
         self._publisher = publisher
         self._encoded = encoded
         self._watchers = 0
@@ -73,7 +73,8 @@ class Stream:
             except Closed:
                 return
             shown = board.pass_number
-            await _push(send, b"event: board\nid: %d\ndata: %b\n\n" % (shown, self._encoded(board)))
+            data = await self._encoded(board)
+            await _push(send, b"event: board\nid: %d\ndata: %b\n\n" % (shown, data))
 
 
 async def _push(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -73,3 +73,64 @@ def test_what_is_wrong_is_one_line_with_a_place(tmp_path: Path, text: str, expec
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "none.yaml")
+
+
+PG = "postgresql://joulecut@db.example:5432/joulecut?sslrootcert=ca.crt"
+
+
+def with_store(store: str, more: str = "") -> str:
+    return GOOD.replace("sqlite:///state/controller.db", store) + more
+
+
+def test_a_store_on_postgresql_and_its_defaults(tmp_path: Path) -> None:
+    config = read(write(tmp_path, with_store(PG)))
+    assert config.store == PG
+    assert config.base == tmp_path
+    assert config.store_password_file is None
+    assert (config.timing.check_s, config.timing.hold_s, config.timing.timeout_s) == (1, 8, 2)
+    assert read(write(tmp_path, GOOD)).timing.hold_s == float("inf")
+
+
+def test_the_address_and_the_password_may_lie_in_files(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text(PG + "\n")
+    text = with_store("{url_file: url, password_file: secrets/password, timeout_s: 0.5}")
+    config = read(write(tmp_path, text + "leader: {check_s: 0.5, hold_s: 4.5}\n"))
+    assert config.store == PG
+    assert config.store_password_file == tmp_path / "secrets" / "password"
+    assert (config.timing.check_s, config.timing.hold_s, config.timing.timeout_s) == (0.5, 4.5, 0.5)
+
+
+def test_a_short_lease_shortens_the_wait_for_the_store(tmp_path: Path) -> None:
+    config = read(write(tmp_path, with_store(PG, "interval_s: 0.5\nlease: {ttl_s: 3}\n")))
+    assert config.timing.timeout_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (with_store("{}"), ":3: store: names no store; allowed: one of url and url_file"),
+        (with_store(f"{{url: '{PG}', url_file: url}}"), "one of url and url_file"),
+        (with_store("{url_file: none}"), "none cannot be read: No such file"),
+        (with_store("{url_file: damaged}"), "cannot be read: it is no text"),
+        (with_store("{uri: x}"), "store.uri: unknown key"),
+        (with_store("{url: 'sqlite:///x', password_file: y}"), "store.password_file: a file has"),
+        (with_store("{url: 'sqlite:///x', timeout_s: 1}"), "store.timeout_s: means nothing"),
+        (with_store("sqlite:///x", "leader: {hold_s: 9}\n"), "leader.hold_s: means nothing"),
+        (with_store(PG.replace("joulecut@", "")), "store: names no user"),
+        (with_store("mysql://u:geheim@h/d"), "allowed: sqlite:///FILE, or postgresql://"),
+        (with_store(PG, "leader: {hold_s: 6}\n"), ":4: leader.hold_s: 6 s is too short"),
+        (with_store(PG, "leader: {check_s: 4}\n"), "leader.hold_s: 8 s is too short"),
+        (with_store(PG, "leader: {check_s: 0}\n"), "leader.check_s: 0; allowed: seconds"),
+        (with_store(PG, "leader: {renew_s: 1}\n"), "leader.renew_s: unknown key"),
+        (
+            with_store(f"{{url: '{PG}', timeout_s: 2}}", "lease: {ttl_s: 3}\n"),
+            ":3: store.timeout_s: 2 s is longer than a heartbeat may be late; allowed: at most",
+        ),
+    ],
+)
+def test_a_store_that_cannot_be_is_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "damaged").write_bytes(b"\xff")
+    with pytest.raises(BadInput) as caught:
+        read(write(tmp_path, text))
+    assert expected in str(caught.value)
+    assert "geheim" not in str(caught.value)

@@ -131,7 +131,7 @@ def test_a_steady_drift_cancels_exactly(drift: float, saved: float, scale: float
 def test_order_and_repetition_change_nothing(order: object, twice: list[int]) -> None:
     given_windows = windows(11, 1.0)
     mixed = [*given_windows, *(given_windows[number] for number in twice)]
-    order.shuffle(mixed)  # type: ignore[attr-defined]
+    order.shuffle(mixed)
     found = saving(mixed)
     assert found is not None
     assert replace(found, unusable=0) == saving(given_windows)

@@ -124,6 +124,14 @@ httpGet: {path: /healthz, port: metrics}
 
 {{- define "joulecut.controllerConfig" -}}
 {{- $own := dict "agents" .Values.controller.agents "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
+{{- with .Values.controller.store }}
+{{- if .secret }}
+{{- $_ := set $own "store" (dict "url_file" (printf "/etc/joulecut-store/%s" .urlKey)) -}}
+{{- if .passwordKey }}
+{{- $_ := set $own.store "password_file" (printf "/etc/joulecut-store/%s" .passwordKey) -}}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $_ := set $own "listen" (dict "http" (printf "0.0.0.0:%d" (int .Values.controller.port))) -}}
 {{- $_ := set $own "web_config" (ternary "/etc/joulecut-web/web.yml" "web.yml" (ne .Values.controller.webConfigSecret "")) -}}
 {{- $_ := set $own "tls" (dict "cert" "/etc/joulecut-tls/tls.crt" "key" "/etc/joulecut-tls/tls.key" "ca" "/etc/joulecut-tls/ca.crt" "server_name" (include "joulecut.agentName" .)) -}}
@@ -138,6 +146,12 @@ httpGet: {path: /healthz, port: metrics}
 {{- end }}
 {{- if not (or .Values.tls.certManager.enabled .Values.tls.controllerSecret) }}
 {{- fail "controller.enabled: needs tls.controllerSecret, or tls.certManager.enabled" }}
+{{- end }}
+{{- if and (gt (int .Values.controller.replicas) 1) (not .Values.controller.store.secret) }}
+{{- fail "controller.replicas: more than 1 needs controller.store.secret: they share a PostgreSQL database" }}
+{{- end }}
+{{- if and .Values.controller.config.leader (not .Values.controller.store.secret) }}
+{{- fail "controller.config.leader: needs controller.store.secret: one controller on a volume leads alone" }}
 {{- end }}
 {{- if not .Values.controller.agents }}
 {{- fail "controller.agents: is empty; allowed: NODE:PORT of at least one agent, as agent.grpcHostPort opens it" }}

@@ -1,0 +1,130 @@
+"""`joulecut recommend JOB`: what the newest plan would change, as a difference of clocks."""
+
+import json
+from collections.abc import Iterator
+
+from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.figures import gpu_name, joules, mhz, percent, seconds, sentence
+from joulecut_cli.status import MODES, add_controller_flags, plan_name
+from joulecut_wire.command import FINE, Parser
+
+
+def run(argv: list[str]) -> int:
+    """Raises BadInput for an unknown job, Unavailable without a controller."""
+    parser = Parser(
+        "joulecut recommend", "What would change for a job, with what that is predicted to do."
+    )
+    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    controller = Controller(given.controller)
+    job = controller.job(given.job)
+    if given.json:
+        print(json.dumps(recommendation(job), indent=2))
+    else:
+        print("\n".join(_page(job, controller.url)))
+    return FINE
+
+
+def recommendation(job: Json) -> Json:
+    """The same for programs. Clocks are None for default; `changes` is empty for none."""
+    plan = job["decision"] or {}
+    forecast = plan.get("forecast") or {}
+    return {
+        "job": job["name"],
+        "mode": job["mode"],
+        "generation": plan.get("generation") or None,
+        "reason": plan.get("reason") or job["sentence"],
+        "refused": plan.get("refused") or None,
+        "held": [hold["sentence"] for hold in job["holds"]],
+        "in_force": _in_force(job),
+        "changes": [
+            {
+                "gpu": gpu_name(row),
+                "uuid": row["uuid"],
+                "stage": row["stage"],
+                "clock_now_mhz": row["clock_asked_mhz"],
+                "clock_recommended_mhz": row["clock_recommended_mhz"],
+                "reason": row["reason"],
+            }
+            for row in _changing(job)
+        ],
+        "predicted": forecast
+        and {
+            "iteration_time_s": forecast["iteration_time_s"],
+            "energy_j": forecast["energy_j"],
+            "baseline_time_s": forecast["baseline_time_s"],
+            "baseline_energy_j": forecast["baseline_energy_j"],
+            "slowdown_ratio": forecast["slowdown_ratio"],
+            "saved_ratio": forecast["saved_ratio"],
+        },
+    }
+
+
+def _in_force(job: Json) -> bool:
+    plan, applied = job["decision"], job["applied"]
+    return bool(plan and applied and plan["generation"] == applied["generation"])
+
+
+def _changing(job: Json) -> list[Json]:
+    """GPUs whose clock the newest plan names, and which have another now."""
+    rows: list[Json] = [row for row in job["gpus"] if row["verb"] is not None]
+    return [row for row in rows if _target(row) != row["clock_asked_mhz"]]
+
+
+def _target(row: Json) -> int | None:
+    """The lock that a plan means; none where it asks for what the card does by default."""
+    clock: int | None = row["clock_recommended_mhz"]
+    return None if clock == row["clock_highest_mhz"] else clock
+
+
+def _page(job: Json, url: str) -> Iterator[str]:
+    yield f"{job['name']} at {url}: {MODES[job['mode']]}"
+    for hold in job["holds"]:
+        yield f"! {sentence(hold['sentence'])}"
+    plan = job["decision"]
+    if not plan_name(plan):
+        yield f"No recommendation yet: {sentence(job['sentence'])}"
+        yield from _next(job)
+        return
+    yield f"Plan {plan['generation']}: {sentence(plan['reason'])}"
+    if plan["refused"]:
+        yield f"! Refused by the guard: {sentence(plan['refused'])}"
+    changing = _changing(job)
+    if not changing:
+        done = "Its clocks are in force" if _in_force(job) else "Its clocks are those now"
+        yield f"{done}: nothing would change."
+    for row in changing:
+        where = f"stage {row['stage']:<3} {gpu_name(row)}"
+        yield f"- {where}  {_clock(row['clock_asked_mhz'])}"
+        yield f"+ {where}  {_clock(_target(row))}  {row['reason']}"
+    forecast = plan["forecast"]
+    if forecast:
+        yield from _predicted(forecast)
+    if changing and job["mode"] == "recommend":
+        yield "Nothing is sent: `mode: enforce` in the policy would apply it."
+
+
+def _clock(clock: int | None) -> str:
+    return "default" if clock is None else f"{mhz(clock)} MHz"
+
+
+def _predicted(forecast: Json) -> Iterator[str]:
+    yield (
+        f"  time    {seconds(forecast['baseline_time_s'])} -> "
+        f"{seconds(forecast['iteration_time_s'])} an iteration "
+        f"({percent(forecast['slowdown_ratio'], signed=True)}, predicted)"
+    )
+    saved = forecast["saved_ratio"]
+    yield (
+        f"  energy  {joules(forecast['baseline_energy_j'])} -> {joules(forecast['energy_j'])} "
+        f"an iteration ({percent(None if saved is None else -saved, signed=True)}, predicted)"
+    )
+
+
+def _next(job: Json) -> Iterator[str]:
+    """Of a job without a profile: what would be tried next."""
+    probing = job.get("probing")
+    if probing and probing["next_mhz"]:
+        clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
+        yield f"Next, {probing['verdict']}: {clocks} MHz by stage. {sentence(probing['reason'])}"

@@ -1,0 +1,158 @@
+"""`joulecut restore`: GPUs back to their default now, and kept there; the way out that must work.
+
+Through the controller, which then keeps its hands off. Where none answers, or none leads, the
+agents themselves are told, one by one: for that it must be known where they are.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulecut_cli.agent_client import Agent
+from joulecut_cli.controller_client import Controller, Gone, Json, Standby
+from joulecut_cli.pause import add_order_flags, told
+from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.errors import BadInput, JoulecutError
+
+AGENTS_AT_ONCE = 32  # each call is a handshake and a wait; a thousand nodes take some seconds
+WAYS = "--agents HOST:PORT,... or --config controller.yaml tells the agents themselves"
+
+
+def run(argv: list[str]) -> int:
+    """Raises BadInput for a bad flag or an unknown name, Unavailable where nobody takes it."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    named = [name for name in (given.job, given.only_job, given.only_node) if name]
+    if len(named) + given.all != 1:
+        what = "more than one thing named" if named else "nothing named"
+        raise BadInput(parser.prog, what, "JOB, NODE or --all")
+    targets = _targets(given)
+    if given.direct:
+        if not targets:
+            raise BadInput(parser.prog, "--direct without agents", WAYS)
+        return _directly(targets, given)
+    controller = Controller(given.controller)
+    try:
+        done = controller.order("restore", reason=given.reason, **_what(controller, given))
+    except (Gone, Standby) as error:
+        if not targets:
+            raise type(error)(f"{error}; {WAYS}") from None
+        if not given.json:
+            print(f"{error}\nTelling {len(targets)} agents themselves.", flush=True)
+        return _directly(targets, given)
+    return told(done, given)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "joulecut restore",
+        "Gives the GPUs of a job, of a node, or all of them back to their default now, and "
+        "keeps them there until `joulecut resume`.",
+    )
+    add_order_flags(parser, "JOB|NODE")
+    parser.add_argument("--job", dest="only_job", metavar="JOB", default="", help="a job, surely")
+    parser.add_argument("--node", dest="only_node", metavar="NODE", default="", help="a node")
+    parser.add_argument(
+        "--agents", metavar="A,B", default="", help="where to go if no controller answers"
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the controller's, which names its agents"
+    )
+    parser.add_argument("--direct", action="store_true", help="do not ask the controller first")
+    parser.add_argument("--cert", metavar="FILE", type=Path, help="your certificate, for agents")
+    parser.add_argument("--key", metavar="FILE", type=Path, help="its key")
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="who vouches for the agents")
+    parser.add_argument("--server-name", metavar="NAME", default="", help="in their certificates")
+    return parser
+
+
+def _what(controller: Controller, given: argparse.Namespace) -> dict[str, str | bool]:
+    """What is meant, in the words of the API. A bare word may be a job or a node, not both."""
+    if given.all:
+        return {"all": True}
+    if given.only_job:
+        return {"job": given.only_job}
+    if given.only_node:
+        return {"node": given.only_node}
+    known = controller.brief()
+    is_job = any(job["name"] == given.job for job in known["jobs"])
+    is_node = given.job in (known["node_names"])
+    if is_job and is_node:
+        allowed = f"--job {given.job} or --node {given.job}"
+        raise BadInput("joulecut restore", f"{given.job} is a job and a node", allowed)
+    return {"node": given.job} if is_node else {"job": given.job}
+
+
+# -- without a controller --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """One agent: how to reach it."""
+
+    address: str
+    asked: argparse.Namespace
+
+
+def _targets(given: argparse.Namespace) -> tuple[_Target, ...]:
+    """The agents that the flags name. Raises BadInput."""
+    files = {"cert": given.cert, "key": given.key, "ca": given.ca}
+    server_name = given.server_name
+    addresses = [one for one in given.agents.split(",") if one]
+    if given.config is not None:
+        from joulecut_controller import config  # noqa: PLC0415 -- only where a controller is
+
+        settings = config.read(given.config)
+        addresses += settings.agents
+        server_name = server_name or settings.server_name
+        if settings.tls is not None and not any(files.values()):
+            files = {"cert": settings.tls.cert, "key": settings.tls.key, "ca": settings.tls.ca}
+    return tuple(
+        _Target(address, argparse.Namespace(node=address, server_name=server_name, **files))
+        for address in dict.fromkeys(addresses)
+    )
+
+
+def _directly(targets: tuple[_Target, ...], given: argparse.Namespace) -> int:
+    """Tells every agent that is meant; a job may be on any of them."""
+    agents = {target.address: Agent(target.asked) for target in targets}
+    word = given.only_node or ("" if given.only_job else given.job)
+    here = [address for address in agents if word and word in (address, address.rpartition(":")[0])]
+    job = "" if here or given.all or given.only_node else given.only_job or given.job
+    if given.only_node and not here:
+        allowed = ", ".join(sorted(agents)[:20])
+        raise BadInput("joulecut restore", f"no agent at {given.only_node}", allowed)
+    reason = given.reason or "joulecut restore"
+
+    def tell(address: str) -> Json:
+        try:
+            results = agents[address].clear(job, reason)
+        except JoulecutError as error:
+            return {"agent": address, "gpus": [], "refused": [str(error)]}
+        refused = [f"{one.uuid}: {one.reason}" for one in results if not one.accepted]
+        gpus = [one.uuid for one in results if one.accepted and one.uuid]
+        return {"agent": address, "gpus": gpus, "refused": refused}
+
+    with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
+        answers = list(pool.map(tell, here or list(agents)))
+    complete = not any(answer["refused"] for answer in answers)
+    if given.json:
+        print(json.dumps({"complete": complete, "agents": answers}, indent=2))
+    else:
+        print("\n".join(_lines(answers)))
+    return FINE if complete else FAILED
+
+
+def _lines(answers: Iterable[Json]) -> list[str]:
+    lines = []
+    for answer in answers:
+        count = len(answer["gpus"])
+        done = f"{count} GPU{'s' if count != 1 else ''} given back" if count else "held nothing"
+        lines += [f"{answer['agent']}: NOT given back: {why}" for why in answer["refused"]] or [
+            f"{answer['agent']}: {done}"
+        ]
+    lines.append("A controller that still runs may set clocks again: `joulecut pause --all` there.")
+    return lines

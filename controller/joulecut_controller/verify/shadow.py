@@ -1,0 +1,257 @@
+"""Recommendations held against what is seen without them: whether enforcing is advisable yet.
+
+A job in recommend mode never runs at the clocks it is advised. But other hands set clocks too
+(a site's lock, a power cap, an enforced hour, the default itself), and whenever a GPU is seen
+at a clock that something was promised for, the promise can be checked. A promise is written
+down before, and never touched afterwards. Pure.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+TOPIC = "shadow"
+
+# What a plan may be off by and still be worth enforcing: half of what makes a graph count as
+# unexplained (3 %) in time; in energy a usual saving must stay clearly above it.
+TIME_ERROR_MAX = 0.02
+ENERGY_ERROR_MAX = 0.05
+EXPLAINED_MAX = 0.03  # as the planner has it
+# A clock so near to one that was seen counts as checked too: a model that is right there cannot
+# be far off here (one step of learning is 4.5 %).
+NEAR_RATIO = 0.03
+AGE_S_MAX = 7 * 86_400.0  # of a score: a job, its data and its room change
+SHARE_CHECKED_MIN = 0.5  # of the clocks to be lowered; the rest rests on the same model
+QUANTILE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What one GPU's operations are predicted to take and draw at one clock: mean seconds and
+    watts by kind.
+    """
+
+    uuid: str
+    clock_mhz: int
+    time_s: Mapping[str, float]
+    power_w: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One recommendation, as it was made. Times and joules of one iteration of the job.
+
+    `lowered` has the GPUs that were to run below their default clock, `default` what the same
+    model says of all of them without any lock. The model's own default iteration is
+    `default_time_s`; `default_energy_j` is for the measured duration of one.
+    """
+
+    job: str
+    shape: str
+    generation: int
+    made_at_unix_s: float
+    iteration_time_s: float
+    energy_j: float
+    default_time_s: float
+    default_energy_j: float
+    microbatches: int
+    blocking_power_w: float
+    lowered: tuple[Promised, ...]
+    default: tuple[Promised, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One GPU over one stretch at one clock: mean seconds of an operation by kind, of a whole
+    iteration, and mean watts over whole iterations, waiting included.
+    """
+
+    uuid: str
+    clock_mhz: int
+    busy_s: Mapping[str, float]
+    iteration_s: float
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far one promise was from what was seen: predicted over measured, minus 1."""
+
+    job: str
+    shape: str
+    generation: int
+    uuid: str
+    clock_mhz: int
+    lowered: bool
+    time_ratio: float
+    energy_ratio: float | None
+    at_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether enforcing is advisable, in one line; errors are of scores, None without any."""
+
+    yes: bool
+    text: str
+    scores: int = 0
+    time_error: float | None = None
+    energy_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What else speaks for or against: the newest promise, and the job as it stands.
+
+    `baseline_s` and `baseline_j` are measured at default clocks, None until then; `slack` is the
+    room that the plan leaves before the deadline, as a share of it. `doubt` is why no command may
+    be sent for the job now, `ranks` who says which GPU works which stage.
+    """
+
+    promise: Promise | None
+    baseline_s: float | None
+    baseline_j: float | None
+    slack: float | None
+    doubt: str = ""
+    ranks: str = "told by the job"
+
+
+def scored(promise: Promise, one: Promised, seen: Observed, at_unix_s: float) -> Score | None:
+    """None where the kinds of work do not fit together."""
+    if set(one.time_s) != set(seen.busy_s) or not all(seen.busy_s.values()):
+        return None
+    told_s, took_s = sum(one.time_s.values()), sum(seen.busy_s.values())
+    energy_ratio = None
+    if seen.power_w:
+        energy_ratio = _drawn_w(promise, one, seen) / seen.power_w - 1.0
+    return Score(
+        job=promise.job,
+        shape=promise.shape,
+        generation=promise.generation,
+        uuid=one.uuid,
+        clock_mhz=one.clock_mhz,
+        lowered=any(one is mine for mine in promise.lowered),
+        time_ratio=told_s / took_s - 1.0,
+        energy_ratio=energy_ratio,
+        at_unix_s=at_unix_s,
+    )
+
+
+def _drawn_w(promise: Promise, one: Promised, seen: Observed) -> float:
+    """Predicted mean power over a measured iteration: at work as promised, else waiting."""
+    busy_s = promise.microbatches * sum(one.time_s.values())
+    work_j = promise.microbatches * sum(one.time_s[k] * one.power_w[k] for k in one.time_s)
+    waiting_s = max(0.0, seen.iteration_s - busy_s)
+    return (work_j + promise.blocking_power_w * waiting_s) / max(seen.iteration_s, busy_s)
+
+
+def verdict(standing: Standing, scores: Iterable[Score], now_unix_s: float) -> Verdict:
+    """Advisable once the clocks to be lowered were seen, and every figure was near enough. Of
+    scores of one GPU at one clock the newest counts.
+    """
+    promise = standing.promise
+    if promise is None:
+        return Verdict(yes=False, text="not yet: nothing was recommended so far")
+    mine = list(
+        {
+            (one.uuid, one.clock_mhz): one
+            for one in scores  # oldest first
+            if one.shape == promise.shape and now_unix_s - one.at_unix_s <= AGE_S_MAX
+        }.values()
+    )
+    checked = _checked(promise, mine)
+    time_error = _quantile(abs(one.time_ratio) for one in mine)
+    energy_error = _quantile(abs(one.energy_ratio) for one in mine if one.energy_ratio is not None)
+    reasons, fine = [], True
+    for good, word in _words(standing, promise, checked, time_error, energy_error):
+        fine = fine and good
+        reasons.append(word)
+    if fine:
+        count = "1 score" if len(mine) == 1 else f"{len(mine)} scores"
+        text = f"advisable: {count}, {'; '.join(reasons)}"
+    else:
+        text = f"not yet: {'; '.join(reasons)}"
+    return Verdict(fine, text, len(mine), time_error, energy_error)
+
+
+def _words(
+    standing: Standing,
+    promise: Promise,
+    checked: int,
+    time_error: float | None,
+    energy_error: float | None,
+) -> Iterable[tuple[bool, str]]:
+    """Each thing that has to be right, whether it is, and its figure."""
+    wanted = len(promise.lowered)
+    enough = checked >= math.ceil(SHARE_CHECKED_MIN * wanted)
+    yield enough, f"predictions checked at {checked} of {wanted} clocks"
+    if standing.doubt:
+        yield False, standing.doubt
+    if time_error is not None:
+        yield time_error <= TIME_ERROR_MAX, f"time error P95 {_share(time_error)}"
+    if energy_error is not None:
+        yield energy_error <= ENERGY_ERROR_MAX, f"energy P95 {_share(energy_error)}"
+    if standing.baseline_s is None:
+        yield False, "baseline not steady"
+        return
+    off = abs(promise.default_time_s / standing.baseline_s - 1.0)
+    yield off <= EXPLAINED_MAX, f"iteration time explained to {_share(off)}"
+    if standing.baseline_j:
+        off = abs(promise.default_energy_j / standing.baseline_j - 1.0)
+        yield off <= ENERGY_ERROR_MAX, f"its energy to {_share(off)}"
+    yield True, "baseline steady"
+    if standing.slack is not None:
+        yield standing.slack >= 0.0, f"SLO slack {_share(standing.slack)}"
+    if not standing.doubt:
+        yield True, f"ranks {standing.ranks}"
+
+
+def _checked(promise: Promise, scores: Iterable[Score]) -> int:
+    """Of the clocks to be lowered: those seen on that GPU or nearly so, whichever plan it was."""
+    seen = [(one.uuid, one.clock_mhz) for one in scores if one.lowered]
+    return sum(
+        any(
+            uuid == one.uuid and abs(mhz - one.clock_mhz) <= NEAR_RATIO * one.clock_mhz
+            for uuid, mhz in seen
+        )
+        for one in promise.lowered
+    )
+
+
+def _share(ratio: float) -> str:
+    return f"{100.0 * ratio:.1f} %"
+
+
+def _quantile(values: Iterable[float]) -> float | None:
+    """The P95, by nearest rank; None of nothing."""
+    ranked = sorted(values)
+    return ranked[math.ceil(QUANTILE * len(ranked)) - 1] if ranked else None
+
+
+def to_json(one: Promise | Score) -> str:
+    """Raises ValueError where a number is not finite."""
+    what = "promise" if isinstance(one, Promise) else "score"
+    return json.dumps({"what": what, **asdict(one)}, allow_nan=False, separators=(",", ":"))
+
+
+def from_json(text: str) -> Promise | Score:
+    """Keys of a newer version are left out. Raises ValueError for anything else."""
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError("a shadow record is not a mapping")
+    try:
+        if data.get("what") == "score":
+            return Score(**_known(data, Score))
+        data = _known(data, Promise)
+        for key in ("lowered", "default"):
+            data[key] = tuple(Promised(**_known(one, Promised)) for one in data[key])
+        return Promise(**data)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"a shadow record lacks something: {error}") from None
+
+
+def _known(data: Mapping[str, Any], kind: type[Promise | Promised | Score]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {key: value for key, value in data.items() if key in names}

@@ -1,0 +1,196 @@
+"""The few addresses that change something: pause, resume, restore.
+
+Whoever may speak is known by the way in: the loopback interface, a user's password or a client
+certificate. A browser that another site controls has the same way in, so a command must carry
+what such a page cannot send: a JSON body and a header of our own, from our own origin.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from joulecut_controller.orders import Commander, Done, Op, Order
+from joulecut_controller.web.answer import JSON_TYPE, found, refusal
+from joulecut_controller.web.guard import is_loopback
+from joulecut_wire.web_config import WebConfig
+
+# A pass may be applying plans to every node; an agent that does not answer costs its deadline.
+ORDER_WAIT_S = 20.0
+BODY_BYTES_MAX = 16_384
+REASON_LENGTH_MAX = 500
+NAME_LENGTH_MAX = 100
+MARK = "x-joulecut-command"  # a header that no form and no foreign script can send
+STATUS = {"unknown": 404, "conflict": 409, "standby": 503, "failed": 503}
+STANDBY = "this controller is a standby and does not lead: ask the one that does"
+PREFIX = "/api/v1/"
+
+
+class OrderDesk:
+    """Where orders are taken. Open while this controller leads."""
+
+    def __init__(self) -> None:
+        self._obeys: tuple[Commander, asyncio.AbstractEventLoop] | None = None
+
+    def open(self, obey: Commander) -> None:
+        """Hands orders to `obey` from now on, in the event loop that runs now."""
+        self._obeys = (obey, asyncio.get_running_loop())
+
+    def close(self) -> None:
+        self._obeys = None
+
+    async def take(self, order: Order) -> Done:
+        """What became of the order. Raises TimeoutError; it is carried out all the same."""
+        if self._obeys is None:
+            return Done(STANDBY, "standby")
+        obey, loop = self._obeys
+        done = asyncio.run_coroutine_threadsafe(_obeyed(obey, order), loop)
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), ORDER_WAIT_S)
+
+
+async def _obeyed(obey: Commander, order: Order) -> Done:
+    return await obey(order)
+
+
+class Commands:
+    """The answers to POST. `web` says whether a stranger must prove who he is."""
+
+    def __init__(self, desk: OrderDesk, web: WebConfig | None) -> None:
+        self._desk, self._web = desk, web
+
+    async def pause(self, request: Request) -> Response:
+        return await self._one("pause", request)
+
+    async def resume(self, request: Request) -> Response:
+        return await self._one("resume", request)
+
+    async def pause_all(self, request: Request) -> Response:
+        return await self._named("pause", request, ("all",))
+
+    async def resume_all(self, request: Request) -> Response:
+        return await self._named("resume", request, ("all",))
+
+    async def restore(self, request: Request) -> Response:
+        return await self._named("restore", request, ("job", "node", "all"))
+
+    async def _one(self, op: Op, request: Request) -> Response:
+        by = self._who(request)
+        said = _checked(await _body(request), ())
+        return await self._order(op, said, by, job=request.path_params["name"])
+
+    async def _named(self, op: Op, request: Request, keys: tuple[str, ...]) -> Response:
+        by = self._who(request)
+        said = _checked(await _body(request), keys)
+        given = [key for key in keys if key in said]
+        if len(given) != 1:
+            raise HTTPException(400, f"exactly one of {', '.join(keys)} must be named")
+        return await self._order(op, said, by, job=said.get("job", ""), node=said.get("node", ""))
+
+    async def _order(
+        self, op: Op, said: dict[str, Any], by: str, *, job: str = "", node: str = ""
+    ) -> Response:
+        claimed = said.get("by", "")
+        who = f"{claimed} ({by})" if claimed else by
+        order = Order(op, job=job, node=node, reason=said.get("reason", ""), by=who)
+        try:
+            done = await self._desk.take(order)
+        except TimeoutError:
+            text = f"not known to be done after {ORDER_WAIT_S:g} s; it goes on: see the events"
+            return refusal(504, text)
+        if done.refused:
+            return refusal(STATUS[done.refused], done.sentence)
+        return found(
+            {
+                "op": op,
+                "complete": done.complete,
+                "sentence": done.sentence,
+                "jobs": list(done.jobs),
+                "gpus": done.gpus,
+                "unanswered": list(done.unanswered),
+                "by": who,
+            }
+        )
+
+    def _who(self, request: Request) -> str:
+        """Who asks, as far as his way in proves it. Raises HTTPException where it does not."""
+        _of_our_own(request)
+        if self._web is not None and self._web.authenticates:
+            return _user(request.headers.get("authorization", "")) or "a client certificate"
+        if request.client is not None and is_loopback(request.client.host):
+            return "loopback"
+        text = "who may command is not known here: use the loopback interface, or let web_config"
+        raise HTTPException(403, f"{text} ask for users or client certificates")
+
+
+def is_command(path: str) -> bool:
+    """Whether something is posted to this address."""
+    rest = path.removeprefix(PREFIX)
+    if rest == path:
+        return False
+    last = rest.rpartition("/")[2]
+    return rest in ("pause", "resume", "restore") or (
+        rest.startswith("jobs/") and rest.count("/") > 1 and last in ("pause", "resume")
+    )
+
+
+def _of_our_own(request: Request) -> None:
+    """Raises HTTPException for what a page of another site could have sent."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
+        raise HTTPException(415, f"a command is JSON: content-type {JSON_TYPE}")
+    if MARK not in request.headers:
+        raise HTTPException(403, f"a command carries the header {MARK}")
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise HTTPException(403, "another site may not command")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise HTTPException(403, "another site may not command")
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > BODY_BYTES_MAX:
+            raise HTTPException(413, f"a command has at most {BODY_BYTES_MAX} bytes")
+    try:
+        said = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise HTTPException(400, "the body is no JSON object")
+    return said
+
+
+def _checked(said: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """What was said, if it can be meant. Raises HTTPException with what is allowed."""
+    allowed = (*names, "reason", "by")
+    for key, value in said.items():
+        if key not in allowed:
+            raise HTTPException(400, f"unknown key {key!r:.100}; allowed: {', '.join(allowed)}")
+        if key == "all":
+            if value is not True:
+                raise HTTPException(400, "all can only be true")
+            continue
+        limit = REASON_LENGTH_MAX if key == "reason" else NAME_LENGTH_MAX
+        needed = key in ("job", "node")
+        fine = isinstance(value, str) and len(value) <= max(limit, 253 * needed)
+        if not fine or not value.isprintable() or (needed and not value):
+            raise HTTPException(400, f"{key} must be one line of text of at most {limit} letters")
+    return said
+
+
+def _user(header: str) -> str:
+    """The user of an Authorization header that was let in; empty where it names none."""
+    scheme, _, token = header.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(token.strip()).partition(b":")[0].decode(errors="replace")
+    except (binascii.Error, ValueError):
+        return ""

@@ -1,0 +1,87 @@
+"""What `joulecut audit` prints, writes as CSV and as JSON, as text to be read."""
+
+import json
+from pathlib import Path
+
+from golden_text import same_as_golden
+
+from joulecut_cli.audit import export, page
+from joulecut_controller.audit.auditor import Auditor, Estimate
+from joulecut_controller.audit.finding import Amount, Audit, Saving
+from joulecut_controller.audit.reading import SHARED, Frame, Name, Reading
+from joulecut_controller.policy.policy import Cost
+
+KEPT = Path(__file__).parent / "day0"
+NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
+STEP_S, STEPS = 600.0, 144
+ABOUT = page.About(
+    source="http://prometheus:9090 (dcgm-exporter series)",
+    ended_unix_s=NOON_UNIX_S,
+    step_s=STEP_S,
+    cost=Cost(kwh=0.08, pue=1.2),
+)
+
+
+def _gpu(number: int, step: int) -> Reading:
+    """Two jobs, one GPU of nobody and one of many."""
+    hours = step * STEP_S / 3600.0
+    uuid = f"GPU-{number}"
+    if number == 8:
+        return Reading(uuid, "", None, 55.0, 210.0, 0.0, None, frozenset())
+    if number == 9:
+        return Reading(uuid, SHARED, None, 140.0, 1100.0, 0.6, None, frozenset())
+    owner = "train/gpt3" if number < 4 else "4711"
+    if owner == "4711" and hours >= 12:
+        return Reading(uuid, owner, None, 62.0, 210.0, 0.0, None, frozenset())
+    hot = number == 2 and hours >= 6
+    reasons = frozenset({"hw_thermal", "hw_slowdown"}) if hot else frozenset[str]()
+    clock_mhz, power_w = (1185.0, 290.0) if hot else (1410.0, 372.0 + number)
+    return Reading(uuid, owner, None, power_w, clock_mhz, 0.97, None, reasons, 400.0)
+
+
+def audited() -> Audit:
+    auditor = Auditor()
+    for step in range(STEPS + 1):
+        readings = tuple(_gpu(number, step) for number in range(10))
+        auditor.take(Frame(step * STEP_S, STEP_S, readings))
+    names = {f"GPU-{n}": Name(f"GPU-{n}", f"node{n // 8}/{n % 8}", "A100") for n in range(10)}
+    [gpt3] = [job for job in auditor.jobs() if job.name == "train/gpt3"]
+    text = "above the frontier at the same 5.32 s, by gpt3.csv"
+    known = Estimate(
+        intrinsic=Amount(0.118 * gpt3.work_j, "predicted", text),
+        extrinsic=Amount.unknown(
+            "no iteration time of its siblings: reports with peer_iteration_time_s would tell"
+        ),
+        savings=tuple(
+            Saving(
+                granularity, ratio, ratio * gpt3.work_j, "within 5.43 s an iteration, by gpt3.csv"
+            )
+            for granularity, ratio in (("gpu", 0.06), ("edge", 0.09), ("computation", 0.127))
+        ),
+    )
+    return auditor.finish(names, {"train/gpt3": known})
+
+
+def test_page() -> None:
+    same_as_golden(KEPT / "page.txt", page.text(audited(), ABOUT))
+
+
+def test_csv() -> None:
+    same_as_golden(KEPT / "jobs.csv", export.as_csv(audited(), ABOUT))
+
+
+def test_json() -> None:
+    shown = json.dumps(export.as_json(audited(), ABOUT), indent=2, allow_nan=False)
+    rounded = json.loads(shown, parse_float=lambda text: float(f"{float(text):.9g}"))
+    same_as_golden(KEPT / "audit.json", json.dumps(rounded, indent=2))
+
+
+def test_a_page_of_html_obeys_no_name() -> None:
+    """A pod may be called whatever somebody likes."""
+    auditor = Auditor()
+    for step in range(3):
+        reading = Reading("g", "<script>alert(1)</script>", None, 100.0, 900.0, 0.9)
+        auditor.take(Frame(step * 60.0, 60.0, (reading,)))
+    html = export.as_html(auditor.finish({}, {}), ABOUT)
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html

@@ -1,0 +1,92 @@
+"""What `joulecut report` prints, as text to be read: table, receipt, CSV, JSON."""
+
+import json
+from pathlib import Path
+
+import savings_store
+from golden_text import same_as_golden
+
+from joulecut_cli.report.page import receipt_html, report_html
+from joulecut_cli.report.spreadsheet import report_csv
+from joulecut_cli.report.table import receipt_text, report_text
+from joulecut_controller.verify.receipt import Receipt, changes
+from joulecut_controller.verify.record import receipt_json, report_json
+from joulecut_controller.verify.report import Known, Report, report
+from joulecut_controller.verify.wall import Prices
+
+KEPT = Path(__file__).parent / "report"
+URL = "http://127.0.0.1:9440"
+PRICES = Prices(gpu_hour=2.5, kwh=0.12, host_power_w=150.0, pue=1.2, co2_g_per_kwh=380.0)
+KNOWN = {
+    "gpt3-175b": Known("train", 0.05),
+    "llama-70b": Known("train", 0.05),
+    "new": Known("research", 0.05),
+    "unmeasured": Known("research", 0.0),
+}
+
+
+def made(prices: Prices = PRICES, *, empty: bool = False) -> Report:
+    return report(
+        [] if empty else savings_store.week(),
+        since_unix_s=savings_store.UNTIL_UNIX_S - 7 * savings_store.DAY_S,
+        until_unix_s=savings_store.UNTIL_UNIX_S,
+        prices=prices,
+        known={} if empty else KNOWN,
+    )
+
+
+def receipt() -> Receipt:
+    whole, job = made(), "gpt3-175b"
+    return Receipt(
+        job=job,
+        since_unix_s=whole.since_unix_s,
+        until_unix_s=whole.until_unix_s,
+        report=next(one for one in whole.jobs if one.job == job),
+        changes=changes(savings_store.trail()[::-1], job, whole.since_unix_s),
+    )
+
+
+def test_the_report_reads_as_kept() -> None:
+    same_as_golden(KEPT / "report.txt", report_text(report_json(made()), URL))
+
+
+def test_without_prices_money_is_unknown() -> None:
+    text = report_text(report_json(made(Prices())), URL)
+    same_as_golden(KEPT / "report-without-prices.txt", text)
+
+
+def test_an_empty_report_says_what_to_switch_on() -> None:
+    text = report_text(report_json(made(empty=True)), URL)
+    assert "holdout: 5%" in text
+    same_as_golden(KEPT / "report-empty.txt", text)
+
+
+def test_the_receipt_reads_as_kept() -> None:
+    same_as_golden(KEPT / "receipt.txt", receipt_text(receipt_json(receipt()), URL))
+
+
+def test_the_spreadsheet_reads_as_kept() -> None:
+    same_as_golden(KEPT / "report.csv", report_csv(report_json(made())).replace("\r\n", "\n"))
+
+
+def test_the_json_reads_as_kept() -> None:
+    """Of one job; eight digits, since the last ones differ between machines."""
+    job = report_json(made())["jobs"][0]
+    rounded = json.loads(json.dumps(job), parse_float=lambda text: float(f"{float(text):.8g}"))
+    same_as_golden(KEPT / "job.json", json.dumps(rounded, indent=2))
+
+
+def test_a_page_needs_nothing_else_and_obeys_no_name() -> None:
+    names = {"gpt3-175b": "<script>alert(1)</script>", "tiny": "a&b\"'"}
+    shown = report_json(made(), points=True)
+    for job in shown["jobs"]:
+        job["job"] = names.get(job["job"], job["job"])
+    told = receipt_json(receipt(), points=True)
+    told["changes"][0]["text"] = "<img src=x onerror=alert(1)>"
+    for page in (report_html(shown, URL), receipt_html(told, URL)):
+        assert "<script" not in page
+        assert "<img" not in page
+        for outside in ("src=", "href=", "@import", "url("):
+            assert outside not in page.replace("&lt;img src=x", "")
+        assert page.count('<line class="window') > 300
+        assert page.rstrip().endswith("</html>")

@@ -1,0 +1,316 @@
+"""Two real controllers, real agents with keepers, and a real PostgreSQL: who leads when one of
+them dies, freezes, or the database goes away.
+"""
+
+import json
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import postgres_server
+import pytest
+from postgres_server import Postgres
+from running_cluster import NODES, TTL_S, Cluster, Process, get, until
+
+from joulecut_wire import codec
+from joulecut_wire.messages import Command, Setting
+from joulecut_wire.v1 import agent_pb2_grpc
+
+HOLD_S = 7.0
+PROMISED_S = 15.0  # from the end of one leader to clocks enforced by the next
+FROZEN_S = 20.0
+
+
+@dataclass
+class Pair:
+    """Controllers `a` and `b` of one cluster and one store."""
+
+    cluster: Cluster
+    store: dict[str, Any]
+    leader: dict[str, float]
+
+    def start(self, name: str) -> "Controller":
+        process = self.cluster.controller_process(name, store=self.store, leader=self.leader)
+        return Controller(process)
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Every command that reached a node, with its answer."""
+        lines: list[dict[str, Any]] = []
+        for node in NODES:
+            trail = self.cluster.folder / node / "audit.jsonl"
+            if trail.exists():
+                lines += map(json.loads, trail.read_text().splitlines())
+        return lines
+
+    def accepted(self, op: str, epoch: int, since_unix_s: float = 0.0) -> list[dict[str, Any]]:
+        return [
+            line
+            for line in self.audit()
+            if line["op"] == op and line.get("epoch") == epoch and line["t"] >= since_unix_s
+            if line["result"] == "accepted"
+        ]
+
+    def enforced(self, epoch: int) -> bool:
+        """Clocks of this term are in force on both nodes."""
+        return len(self.accepted("apply", epoch)) >= len(NODES) and any(self.cluster.locks_mhz())
+
+
+@dataclass
+class Controller:
+    process: Process
+
+    @property
+    def url(self) -> str:
+        line = self.process.line(r"(?:ready|standby) http=(\S+)")
+        return f"http://{line[1]}"
+
+    @property
+    def epoch(self) -> int:
+        """Of its newest term; 0 before the first."""
+        found = re.findall(r"^joulecut-controller ready .*epoch=(\d+)", self.log, re.MULTILINE)
+        return int(found[-1]) if found else 0
+
+    @property
+    def log(self) -> str:
+        return self.process.log.read_text()
+
+    def leads(self) -> bool:
+        return "joulecut_controller_leader 1.0" in get(f"{self.url}/metrics")
+
+    def role(self) -> str:
+        return str(json.loads(get(f"{self.url}/healthz"))["role"])
+
+    def sentence(self) -> str:
+        return str(json.loads(get(f"{self.url}/api/v1/board"))["sentence"])
+
+    def wait_until_leading(self, above: int = 0) -> int:
+        until(lambda: self.epoch > above, f"it does not lead: {self.log}")
+        return self.epoch
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="jc") as folder:
+        made = Cluster(Path(folder))
+        try:
+            made.up()
+            made.policy("enforce")
+            yield made
+        finally:
+            made.down()
+
+
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    with postgres_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def pair(cluster: Cluster, server: Postgres) -> Pair:
+    store = {"url": server.make("joulecut"), "password_file": str(server.secret)}
+    return Pair(cluster, store, {"check_s": 0.5, "hold_s": HOLD_S})
+
+
+def refused_everywhere(cluster: Cluster, epoch: int) -> None:
+    """A command of that term, put to every agent by hand, changes nothing."""
+    for number, (address, node) in enumerate(zip(cluster.agents, NODES, strict=True)):
+        command = Command(
+            epoch=epoch,
+            job="demo",
+            generation=10**6 + number,
+            ttl_s=TTL_S,
+            settings=(Setting(uuid=f"GPU-sim-{node}-0", clock_max_mhz=900),),
+            reason="sent by a leader of the past",
+        )
+        with grpc.insecure_channel(address) as channel:
+            stub = agent_pb2_grpc.AgentServiceStub(channel)
+            results = codec.decode_results(stub.Apply(codec.encode_command(command), timeout=10))
+        assert not any(result.accepted for result in results)
+        assert "is older than" in results[0].reason
+
+
+@pytest.mark.slow
+def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None:
+    a = pair.start("a")
+    first = a.wait_until_leading()
+    b = pair.start("b")
+    assert b.role() == "standby"
+    assert not b.leads()
+    until(lambda: "joulecut-controller" in b.sentence(), "it does not say who leads")
+    until(lambda: pair.enforced(first), "nothing was enforced")
+    assert a.role() == "leader"
+    assert (a.leads(), b.leads()) == (True, False)
+    assert not any(line.get("epoch", first) != first for line in pair.audit())
+
+    killed_s, killed_unix_s = time.monotonic(), time.time()
+    a.process.child.kill()
+    a.process.child.wait(30)
+    second = b.wait_until_leading()
+    leads_s = time.monotonic() - killed_s
+    assert second > first
+    until(lambda: pair.enforced(second), f"the other did not enforce: {b.log}")
+    enforces_s = time.monotonic() - killed_s
+    with capsys.disabled():
+        print(f"\nafter kill -9: led after {leads_s:.1f} s, enforced after {enforces_s:.1f} s")
+    assert enforces_s < PROMISED_S
+    assert b.leads()
+    assert not pair.accepted("apply", first, killed_unix_s)
+    refused_everywhere(pair.cluster, first)
+
+    # What was learnt and decided is still there, and a new one joins as a standby.
+    events = json.loads(get(f"{b.url}/api/v1/events?limit=1000"))["events"]
+    assert any("applied" in event["text"] and event["generation"] == 1 for event in events)
+    assert "measuring the baseline" not in b.log
+    again = pair.start("a")
+    assert again.role() == "standby"
+    b.process.child.send_signal(signal.SIGTERM)
+    assert b.process.child.wait(30) == 0
+    third = again.wait_until_leading()
+    assert third > second
+    until(lambda: pair.enforced(third), "the third term does not enforce")
+    for one in (a, b, again):
+        assert "Traceback" not in one.log
+
+
+@pytest.mark.slow
+def test_a_leader_frozen_for_a_while_comes_back_as_a_standby(pair: Pair, capsys: Any) -> None:
+    """Its connections stay open all the time: only the database's clock can end its term."""
+    a = pair.start("a")
+    first = a.wait_until_leading()
+    b = pair.start("b")
+    assert b.role() == "standby"
+    until(lambda: pair.enforced(first), "nothing was enforced")
+
+    frozen_s, frozen_unix_s = time.monotonic(), time.time()
+    a.process.child.send_signal(signal.SIGSTOP)
+    second = b.wait_until_leading()
+    leads_s = time.monotonic() - frozen_s
+    until(lambda: pair.enforced(second), f"the other did not enforce: {b.log}")
+    enforces_s = time.monotonic() - frozen_s
+    with capsys.disabled():
+        print(f"\nafter SIGSTOP: led after {leads_s:.1f} s, enforced after {enforces_s:.1f} s")
+    until(lambda: time.monotonic() - frozen_s >= FROZEN_S, "time stands still")
+    a.process.child.send_signal(signal.SIGCONT)
+    until(lambda: a.role() == "standby", f"it did not stand down: {a.log}")
+    assert not a.leads()
+    assert b.leads()
+    assert a.process.child.poll() is None
+
+    # A while later: nothing of the old term was accepted, and the new one was left alone.
+    applied = len(pair.accepted("apply", second))
+    until(lambda: time.monotonic() - frozen_s >= FROZEN_S + 2 * TTL_S, "time stands still")
+    for op in ("apply", "clear", "renew"):
+        assert not pair.accepted(op, first, frozen_unix_s)
+    assert pair.enforced(second)
+    assert b.epoch == second
+    assert len(pair.accepted("apply", second)) == applied
+    refused_everywhere(pair.cluster, first)
+    events = json.loads(get(f"{b.url}/api/v1/events?limit=1000"))["events"]
+    assert not any(event["kind"] == "drift" for event in events)
+
+    b.process.child.kill()
+    third = a.wait_until_leading(above=first)
+    assert third > second
+    until(lambda: pair.enforced(third), "it did not lead again")
+    for one in (a, b):
+        assert "Traceback" not in one.log
+
+
+@pytest.mark.slow
+def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
+    a = pair.start("a")
+    first = a.wait_until_leading()
+    b = pair.start("b")
+    assert b.role() == "standby"
+    until(lambda: pair.enforced(first), "nothing was enforced")
+    before = int(server.sql("SELECT max(id) FROM event", "joulecut"))
+
+    server.stop()
+    until(lambda: not a.leads(), "it claims to lead without a proof")
+    assert not b.leads()
+    until(lambda: not any(pair.cluster.locks_mhz()), "the leases did not end")
+    for one in (a, b):
+        assert one.process.child.poll() is None
+        assert one.role() == "standby"
+        assert "it does not answer" in one.sentence()
+
+    server.start()
+    until(lambda: a.epoch > first or b.epoch > first, f"nobody leads again: {a.log}{b.log}")
+    newest = max(a.epoch, b.epoch)
+    until(lambda: pair.enforced(newest), "nothing is enforced again")
+    assert sorted((a.leads(), b.leads())) == [False, True]
+    kept = int(server.sql(f"SELECT count(*) FROM event WHERE id <= {before}", "joulecut"))
+    assert kept == before
+    given = int(server.sql("SELECT value FROM counter WHERE name = 'epoch'", "joulecut"))
+    assert given == newest
+    for one in (a, b):
+        assert "Traceback" not in one.log
+
+
+@pytest.mark.slow
+def test_the_database_hangs_for_a_while(pair: Pair, server: Postgres) -> None:
+    """Frozen: connections stay open and nothing answers. The page still does."""
+    a = pair.start("a")
+    first = a.wait_until_leading()
+    until(lambda: pair.enforced(first), "nothing was enforced")
+    server.freeze()
+    until(lambda: a.role() == "standby", f"it claims to lead without a proof: {a.log}")
+    until(lambda: not any(pair.cluster.locks_mhz()), "the leases did not end")
+    server.freeze(signal.SIGCONT)
+    second = a.wait_until_leading(above=first)
+    until(lambda: pair.enforced(second), "nothing is enforced again")
+    assert "Traceback" not in a.log
+
+
+@pytest.mark.slow
+def test_a_second_controller_on_the_same_file_is_a_standby(cluster: Cluster) -> None:
+    """Without any database server: on one machine, for upgrades."""
+    pair = Pair(cluster, "sqlite:///controller.db", {"check_s": 0.5})  # type: ignore[arg-type]
+    a = pair.start("a")
+    first = a.wait_until_leading()
+    b = pair.start("b")
+    assert b.role() == "standby"
+    assert "joulecut-controller" in b.sentence()
+    until(lambda: pair.enforced(first), "nothing was enforced")
+    a.process.child.kill()
+    a.process.child.wait(30)
+    second = b.wait_until_leading()
+    assert second > first
+    until(lambda: pair.enforced(second), f"the other did not enforce: {b.log}")
+    refused_everywhere(cluster, first)
+    assert "Traceback" not in b.log
+
+
+def test_what_is_wrong_with_the_database_is_one_line(server: Postgres, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.agents = ["127.0.0.1:1"]
+    (tmp_path / "policy.yaml").write_text("apiVersion: joulecut/v1\nkind: Policy\njobs: []\n")
+    good = server.make("joulecut")
+    wrong = tmp_path / "wrong"
+    wrong.write_text("guess\n")
+    nobody = good.replace(f":{server.port}/", ":1/")
+    cases = [
+        ({"url": good, "password_file": str(wrong)}, "password is wrong", 1),
+        ({"url": good, "password_file": "nowhere"}, "nowhere cannot be read", 1),
+        ({"url": server.url("other"), "password_file": str(server.secret)}, "no such database", 1),
+        ({"url": nobody, "password_file": str(server.secret)}, "does not answer: is it up", 1),
+        ({"url": good + "?sslmode=require", "password_file": "wrong"}, "does not speak TLS", 1),
+        ({"url": good, "timeout_s": 9}, "store.timeout_s: 9 s is longer than a heartbeat", 2),
+    ]
+    started = [
+        (cluster.controller_process(f"c{n}", store=store), said, status)
+        for n, (store, said, status) in enumerate(cases)
+    ]
+    for process, said, status in started:
+        assert process.child.wait(90) == status
+        lines = process.log.read_text().splitlines()
+        assert len(lines) == 1, lines
+        assert said in lines[0]
+        assert postgres_server.PASSWORD not in lines[0]

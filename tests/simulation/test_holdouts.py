@@ -1,0 +1,401 @@
+"""Hold-out windows of a controlled job: what they measure, and what can come between."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from held_out import (
+    INTERVAL_S,
+    SHARE,
+    SLOT_S,
+    HeldOutWorld,
+    Pair,
+    UnprofiledHeldOutWorld,
+    controlled,
+    held_out,
+    run_while,
+    until_held_out,
+    windows,
+)
+from worlds import Controller
+
+from joulecut_controller.orders import Order
+from joulecut_controller.policy.policy import Verify
+from joulecut_controller.ports import Record
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_sim.plant import Noise
+from joulecut_wire.errors import Unavailable
+
+SLOTS = 15  # three hold-outs and more, with windows of the plan around them
+PASSES = round(SLOTS * SLOT_S / INTERVAL_S)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+def outcomes(controller: Controller) -> dict[str, int]:
+    """Dropped windows by reason."""
+    holdout = controller.job.holdout
+    assert holdout is not None
+    counts: dict[str, int] = {}
+    for _, outcome, count in holdout.outcomes:
+        counts[outcome] = counts.get(outcome, 0) + count
+    return {reason: count for reason, count in counts.items() if reason != "kept"}
+
+
+@pytest.fixture(scope="module")
+def long_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[HeldOutWorld, Controller, DatabaseStore]]:
+    store = open_store(f"sqlite:///{tmp_path_factory.mktemp('holdouts')}/controller.db")
+    world = HeldOutWorld(noise=Noise(), checkpoint_every=47)
+    controller = controlled(world, store)
+    controller.run(PASSES)
+    yield world, controller, store
+    store.close()
+
+
+def test_windows_measure_what_is_true(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, _, store = long_run
+    found = {arm: windows(store, arm) for arm in ("default", "plan")}
+    assert len(found["default"]) >= 3
+    assert len(found["plan"]) >= 6
+    for arm, made in found.items():
+        time_s, energy_j = world.truly(arm == "default", since_s=1060.0)
+        for window in made:
+            # 55 iterations of half a percent of noise; power between samples of a checkpoint.
+            assert window.time_mean_s == pytest.approx(time_s, rel=0.003)
+            assert window.energy_j == pytest.approx(energy_j, rel=0.006)
+            assert window.time_sd_s < 0.02 * time_s
+            assert window.iterations + window.left_out >= 40
+            assert window.gpus == 4
+            assert window.temperature_celsius == pytest.approx(61.5)
+            assert window.predicted_energy_j == pytest.approx(energy_j, rel=0.02)
+            assert (window.generation > 0) is (arm == "plan")
+            assert 30.0 <= window.ended_unix_s - window.begun_unix_s <= SLOT_S
+    assert sum(window.left_out for window in windows(store)) >= 8
+
+
+def test_the_saving_is_that_of_the_plant(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, controller, _ = long_run
+    holdout = controller.job.holdout
+    assert holdout is not None
+    assert holdout.saving is not None
+    saved = holdout.saving.saved_ratio
+    assert saved is not None, holdout.saving.reason
+    default, plan = world.truly(True, since_s=1060.0), world.truly(False, since_s=1060.0)
+    assert saved.mid == pytest.approx(1.0 - plan[1] / default[1], abs=0.005)
+    assert saved.half_width < 0.02
+
+
+def test_windows_never_cross_a_change_of_clocks(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, _, store = long_run
+    for window in windows(store):
+        begun_s, ended_s = window.begun_unix_s - 1.8e9, window.ended_unix_s - 1.8e9
+        inside = [
+            one
+            for one in world.truth
+            if one.ended_s - one.duration_s > begun_s - 1e-3 and one.ended_s < ended_s + 1e-3
+        ]
+        assert {one.default for one in inside} == {window.arm == "default"}
+        changes_s = [
+            after.ended_s - after.duration_s
+            for before, after in pairwise(world.truth)
+            if before.default != after.default
+        ]
+        # Half a minute after the command; an iteration runs on for up to 7 s of a checkpoint.
+        assert all(begun_s - changed_s >= 22.0 for changed_s in changes_s if changed_s <= begun_s)
+
+
+def test_the_promise_to_the_job_holds_meanwhile(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, _, _ = long_run
+    default_s, plan_s = world.truly(True)[0], world.truly(False, since_s=1100.0)[0]
+    assert plan_s <= 1.02 * default_s * 1.002
+    assert plan_s > 1.005 * default_s
+
+
+def test_the_same_clocks_come_back_after_each(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    _, controller, _ = long_run
+    applied = [
+        tuple((a.uuid, a.clock_mhz) for a in plan.actions)
+        for board in controller.boards
+        if (plan := board.jobs[0].applied) is not None
+    ]
+    assert len(set(applied)) == 1
+    verified = controller.events("verify")
+    begun = sum("it begins" in text for text in verified)
+    ended = sum("ended: " in text for text in verified)
+    assert begun - ended in (0, 1)
+    assert begun >= 3
+    numbers = [board.jobs[0].applied for board in controller.boards]
+    generations = [plan.generation for plan in numbers if plan]
+    assert generations == sorted(generations)
+    assert len(set(generations)) - begun in (0, 1)
+
+
+def test_job_and_board_say_what_runs(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    _, controller, _ = long_run
+    shown = [(b.jobs[0], b.jobs[0].holdout) for b in controller.boards]
+    during = [job for job, holdout in shown if holdout and holdout.held_out]
+    assert during
+    for job in during:
+        assert "default clocks until" in job.sentence
+        assert "to measure the saving" in job.sentence
+        assert job.applied is None
+    between = [holdout.text for _, holdout in shown if holdout and not holdout.held_out]
+    assert any(text.startswith("next hold-out window at ") for text in between)
+
+
+def test_the_share_of_time_is_the_policys_and_clocks_come_back_soon(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, controller, _ = long_run
+    begun = sum("it begins" in text for text in controller.events("verify"))
+    since_s = world.truth[0].ended_s + 60.0  # after the baseline
+    wanted = begun * SLOT_S / (world.now_s - since_s)
+    # Every hold-out may last two passes longer: one to see the end, one to bring clocks back.
+    assert world.share_at_default(since_s) < wanted * (1.0 + 3 * INTERVAL_S / SLOT_S) + 0.03
+    assert abs(wanted - SHARE) < 0.12
+
+
+# -- what comes between --------------------------------------------------------------------
+
+
+def test_a_controller_that_starts_anew_in_the_middle_drops_the_window(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    first = controlled(world, store)
+    until_held_out(first)
+    first.run(9)
+    assert held_out(first)
+    assert world.at_default()
+    second = controlled(world, store)  # the first is dead: it says nothing any more
+    kept = windows(store)
+    second.run(12)
+    assert not world.at_default()  # the plan is back long before the hold-out would have ended
+    assert not held_out(second)
+    slots_left = round(3 * SLOT_S / INTERVAL_S)
+    second.run(slots_left, until=lambda: held_out(second))
+    new = windows(store)[len(kept) :]
+    assert not [window for window in new if window.arm == "default"]
+    until_held_out(second)  # a later cycle's
+    run_while(second, lambda: held_out(second))
+    assert len(windows(store, "default")) == 1
+
+
+def test_a_controller_that_ends_in_the_middle_leaves_default_clocks(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store)
+    until_held_out(controller)
+    controller.run(3)
+    sent = len(world.sent("apply"))
+    controller.stop()
+    world.advance(60.0)
+    assert world.at_default()
+    assert len(world.sent("apply")) == sent
+    assert not windows(store, "default")
+
+
+def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store)
+    until_held_out(controller)
+    controller.run(8)
+    assert controller.job.holdout is not None
+    assert controller.job.holdout.measuring == "default"
+    world.peer_s = 1.3
+    run_while(controller, lambda: held_out(controller), passes=3)
+    controller.run(4)
+    assert not world.at_default()
+    assert outcomes(controller)
+    assert not windows(store, "default")
+    assert any("ended early" in text for text in controller.events("verify"))
+    controller.run(round(4 * SLOT_S / INTERVAL_S))
+    assert not held_out(controller)
+    holdout = controller.job.holdout
+    assert holdout is not None
+    assert "a straggler is waited for" in holdout.text
+
+
+def test_an_operator_who_ends_enforcing_ends_the_window(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store)
+    until_held_out(controller)
+    controller.run(8)
+    changed = world.policy("recommend", digest="2", verify=Verify(SHARE, 60.0))
+    controller.source.put(changed)
+    controller.run(3)
+    assert world.at_default()
+    assert not held_out(controller)
+    assert controller.job.holdout is not None
+    assert "mode is recommend" in controller.job.holdout.text
+    assert not windows(store, "default")
+    controller.run(round(2 * SLOT_S / INTERVAL_S))
+    assert world.at_default()
+
+
+def test_a_job_that_stops_drops_its_window(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store)
+    until_held_out(controller)
+    controller.run(8)
+    world.running = False
+    controller.run(5)
+    assert not held_out(controller)
+    assert not windows(store, "default")
+    assert world.at_default()
+
+
+def test_an_agent_that_refuses_the_plan_afterwards_leaves_default_clocks(
+    store: DatabaseStore,
+) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store)
+    until_held_out(controller)
+    for agent in world.agents.values():
+        agent.refuse = "not now"
+    run_while(controller, lambda: held_out(controller))
+    controller.run(4)
+    assert world.at_default()
+    assert "standing back" in controller.job.sentence
+    for agent in world.agents.values():
+        agent.refuse = ""
+    controller.run(20, until=lambda: not world.at_default())
+    assert not world.at_default()
+
+
+class WithoutRecords:
+    """A store that takes everything but records."""
+
+    def __init__(self, store: DatabaseStore) -> None:
+        self._store = store
+
+    def keep_record(self, record: Record) -> None:
+        raise Unavailable(f"the disk is full: no {record.topic}")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def test_a_store_that_takes_no_windows_costs_windows_and_nothing_else(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, WithoutRecords(store))  # type: ignore[arg-type]
+    until_held_out(controller)
+    run_while(controller, lambda: held_out(controller))
+    controller.run(3)
+    assert not world.at_default()
+    assert outcomes(controller).get("store", 0) >= 1
+    assert controller.reconciler.meters.results["failed"] == 0
+
+
+def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> None:
+    world = HeldOutWorld(creep_per_s=1e-5)  # 3.6 % an hour
+    controller = controlled(world, store)
+    controller.run(30)
+    early = controller.job.view.baseline
+    assert early is not None
+    controller.run(round(11 * SLOT_S / INTERVAL_S))
+    late = controller.job.view.baseline
+    assert late is not None
+    grown = late.time_mean_s / early.time_mean_s - 1.0
+    last = windows(store, "default")[-1]
+    told = 1e-5 * (last.ended_unix_s - 1.8e9 - 1000.0 - 60.0)
+    assert grown == pytest.approx(told, abs=0.002)
+    plan_s = world.truly(False, since_s=world.now_s - 120.0)[0]
+    at_default_s = world.truly(True)[0]
+    assert plan_s / at_default_s < 1.02 * (1.0 + 1e-5 * (world.now_s - 1000.0))
+
+
+def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store, world.policy())
+    controller.run(round(8 * SLOT_S / INTERVAL_S))
+    assert controller.job.holdout is None
+    assert not windows(store)
+    assert not world.at_default()
+    assert len(world.sent("apply")) == 2  # one a node
+
+
+def test_windows_grow_until_the_iterations_fit(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    policy = world.held_out_policy()
+    controller = controlled(world, store, policy)
+    controller.run(20)
+    holdout = controller.job.holdout
+    assert holdout is not None
+    assert holdout.window_s == 60.0
+    long = replace(policy.jobs[0], clocks=replace(policy.jobs[0].clocks, min_dwell_s=300.0))
+    controller.source.put(replace(policy, jobs=(long,), digest="2"))
+    controller.run(2)
+    holdout = controller.job.holdout
+    assert holdout is not None
+    assert holdout.window_s == 4 * SLOT_S - 30.0  # 360 s: the dwell fits
+
+
+def test_an_order_to_pause_ends_the_window(store: DatabaseStore) -> None:
+    world = HeldOutWorld()
+    controller = controlled(world, store)
+    until_held_out(controller)
+    controller.run(6)
+    order = Order("pause", world.job, by="a test")
+    asyncio.run(controller.reconciler.commands.obey(order))
+    controller.run(2)
+    assert not held_out(controller)
+    assert world.at_default()
+    assert not windows(store, "default")
+
+
+# -- several jobs --------------------------------------------------------------------------
+
+
+def test_two_jobs_never_hold_out_at_the_same_time(store: DatabaseStore) -> None:
+    pair = Pair(HeldOutWorld(job="left"), HeldOutWorld(job="right", seed=2))
+    controller = pair.controlled(store, share=0.5)
+    controller.run(round(8 * SLOT_S / INTERVAL_S))
+    held = [sum(j.holdout.held_out for j in b.jobs if j.holdout) for b in controller.boards]
+    assert max(held) == 1
+    for job in ("left", "right"):
+        kept = [window for window in windows(store, "default") if window.job == job]
+        assert kept, job
+
+
+def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseStore) -> None:
+    world = UnprofiledHeldOutWorld()
+    policy = world.unprofiled(budget=0.02)
+    job = replace(policy.jobs[0], verify=Verify(SHARE, 60.0))
+    controller = controlled(world, store, replace(policy, jobs=(job,)))
+    controller.run(20)
+    assert controller.job.holdout is not None
+    assert "still being learnt" in controller.job.holdout.text
+    until_held_out(controller, passes=250)
+    learnt = controller.plans()[-1]
+    run_while(controller, lambda: held_out(controller))
+    controller.run(2)
+    clocks = {
+        b.jobs[0].decision.generation: b.jobs[0].decision
+        for b in controller.boards
+        if b.jobs[0].decision
+    }
+    before = [action.clock_mhz for action in clocks[learnt].actions]
+    applied = controller.job.applied
+    assert applied is not None
+    assert [action.clock_mhz for action in applied.actions] == before
+    assert len(windows(store, "default")) == 1

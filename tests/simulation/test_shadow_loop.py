@@ -1,0 +1,210 @@
+"""Recommendations are scored when somebody else sets their clocks, and never by setting any."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import boards
+import pytest
+from worlds import Controller, World
+
+from joulecut_cli import status
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.reconcile.shadows import PROMISES_KEPT
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.verify.shadow import Promise, Score, Verdict, from_json
+from joulecut_controller.web.render import board_json
+from joulecut_controller.workload import Profile
+from joulecut_sim.plant import Noise
+
+PASSES_TO_PLAN = 40
+PASSES_OF_A_STRETCH = 150  # 64 iterations, and some to settle
+
+
+class SharedWorld(World):
+    """Somebody else locks clocks here too; no lease shows it."""
+
+    def __init__(self) -> None:
+        self.foreign: dict[str, int] = {}
+        super().__init__(noise=Noise(0.005))
+
+    def clocks_mhz(self) -> dict[str, int]:
+        ours = super().clocks_mhz()
+        return {uuid: min(mhz, self.foreign.get(uuid, mhz)) for uuid, mhz in ours.items()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world() -> SharedWorld:
+    return SharedWorld()
+
+
+def recommending(world: World, store: DatabaseStore, policy: Policy | None = None) -> Controller:
+    controller = Controller(world, store, policy or world.policy("recommend"))
+    controller.run(PASSES_TO_PLAN)
+    assert controller.job.decision is not None
+    assert controller.job.decision.actions
+    return controller
+
+
+def wanted(controller: Controller) -> dict[str, int]:
+    """The clocks that are advised."""
+    assert controller.job.decision is not None
+    actions = controller.job.decision.actions
+    return {action.uuid: action.clock_mhz for action in actions if action.clock_mhz}
+
+
+def told(controller: Controller) -> Verdict:
+    assert controller.job.advisable is not None
+    return controller.job.advisable
+
+
+def kept(store: DatabaseStore) -> tuple[list[Promise], list[Score]]:
+    both = [from_json(record.content) for record in store.records("shadow")]
+    promises = [one for one in both if isinstance(one, Promise)]
+    return promises, [one for one in both if isinstance(one, Score)]
+
+
+def lowered_scores(store: DatabaseStore) -> list[Score]:
+    return [score for score in kept(store)[1] if score.lowered]
+
+
+def test_at_default_clocks_only_the_default_is_checked(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    controller = recommending(world, store)
+    controller.run(PASSES_OF_A_STRETCH)
+    verdict, count = told(controller), len(wanted(controller))
+    assert not verdict.yes
+    assert f"not yet: predictions checked at 0 of {count} clocks" in verdict.text
+    assert "iteration time explained to" in verdict.text
+    assert "baseline steady" in verdict.text
+    assert "SLO slack" in verdict.text
+    promises, scores = kept(store)
+    assert len(promises) == 1
+    assert scores
+    assert not any(score.lowered for score in scores)
+    assert max(abs(score.time_ratio) for score in scores) < 0.01
+    assert world.calls == []
+
+
+def test_somebody_elses_locks_are_as_good_as_ours_to_check_by(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    controller = recommending(world, store)
+    first = wanted(controller)
+    world.foreign = first
+    controller.run(PASSES_OF_A_STRETCH, until=lambda: lowered_scores(store))
+    scores = lowered_scores(store)
+    assert {(one.uuid, one.clock_mhz) for one in scores} <= set(first.items())
+    assert max(abs(one.time_ratio) for one in scores) < 0.005
+    assert max(abs(one.energy_ratio or 1.0) for one in scores) < 0.02
+    assert world.calls == [], "nothing was sent to find that out"
+
+
+def test_after_an_enforced_phase_enforcing_is_advisable(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    controller = recommending(world, store, world.policy("enforce"))
+    controller.run(PASSES_OF_A_STRETCH)
+    controller.source.put(world.policy("recommend", digest="2"))
+    controller.run(20)
+    verdict = told(controller)
+    assert verdict.yes, verdict.text
+    assert verdict.text.startswith(f"advisable: {verdict.scores} scores")
+    assert "ranks told by the job" in verdict.text
+    assert verdict.time_error is not None
+    assert verdict.time_error < 0.02
+    assert (verdict.energy_error or 1.0) < 0.05
+
+
+def test_a_model_that_is_wrong_below_the_default_is_found_out(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    """It explains the default perfectly, and promises the lower clocks too cheap."""
+
+    def flattered(menu: tuple[ClockOption, ...]) -> tuple[ClockOption, ...]:
+        default_s = max(menu, key=lambda option: option.clock_mhz).time_s
+        return tuple(
+            replace(option, time_s=default_s + 0.2 * (option.time_s - default_s)) for option in menu
+        )
+
+    true = world.profile()
+    options = {key: flattered(menu) for key, menu in true.options.items()}
+    policy = world.policy("recommend", profile=Profile(options, "flattering"))
+    controller = recommending(world, store, policy)
+    world.foreign = wanted(controller)
+    controller.run(PASSES_OF_A_STRETCH, until=lambda: lowered_scores(store))
+    first = [score.time_ratio for score in lowered_scores(store) if score.generation == 1]
+    assert first
+    assert max(first) < -0.03
+    verdict = told(controller)
+    assert not verdict.yes
+    assert verdict.time_error == pytest.approx(max(map(abs, first)))
+    assert "time error P95" in verdict.text
+
+
+def test_a_clock_that_does_not_stand_still_scores_nothing(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    controller = recommending(world, store)
+    asked = wanted(controller)
+    for turn in range(30):
+        world.foreign = asked if turn % 2 else {uuid: mhz - 60 for uuid, mhz in asked.items()}
+        controller.run(5)
+    assert not lowered_scores(store)
+
+
+def test_what_was_written_survives_a_restart(world: SharedWorld, store: DatabaseStore) -> None:
+    controller = recommending(world, store, world.policy("enforce"))
+    controller.run(PASSES_OF_A_STRETCH)
+    controller.stop()
+    before = told(controller)
+    after = Controller(world, store, world.policy("recommend"))
+    after.run(5)
+    assert told(after).scores == before.scores
+    assert told(after).time_error == before.time_error
+
+
+def test_promises_do_not_pile_up(world: SharedWorld, store: DatabaseStore) -> None:
+    """One for a changed recommendation, however many passes go by."""
+    controller = recommending(world, store)
+    controller.run(200)
+    plans = len(controller.plans())
+    assert len(kept(store)[0]) <= plans <= PROMISES_KEPT
+    _, scores = kept(store)
+    assert len(scores) <= 2 * len(world.uuids), "a GPU is scored once a quarter of an hour"
+
+
+def test_a_gpu_that_cannot_be_set_is_a_reason_against(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    controller = recommending(world, store)
+    world.agents["n1:1"].stands_back.add(world.uuids[0])
+    controller.run(2)
+    assert "its agent stands back" in told(controller).text
+
+
+def test_a_job_without_a_profile_has_no_verdict(world: SharedWorld, store: DatabaseStore) -> None:
+    controller = Controller(world, store, world.policy("recommend", profile=None))
+    controller.run(5)
+    assert controller.job.advisable is None
+
+
+def test_status_says_it_in_one_line() -> None:
+    whole = boards.board("recommend")
+    [job] = whole.jobs
+    verdict = Verdict(yes=False, text="not yet: predictions checked at 0 of 7 clocks", scores=8)
+    shown = board_json(replace(whole, jobs=(replace(job, advisable=verdict),)))
+    [told_of] = shown["jobs"]
+    assert told_of["advisable"]["yes"] is False
+    assert told_of["advisable"]["scores"] == 8
+    page = status.page(shown, "http://c:9440", boards.NOON_UNIX_S)
+    assert "  gpt3-175b: enforce? not yet: predictions checked at 0 of 7 clocks.\n" in page

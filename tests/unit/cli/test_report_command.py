@@ -1,0 +1,185 @@
+"""`joulecut report` typed by a person: from a controller, from a store, and typed wrongly."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import boards
+import pytest
+import savings_store
+from serving import Serving
+
+from joulecut_cli.report import command
+from joulecut_controller.policy.policy import Cost, PodMatch, Policy
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_wire.command import BAD_INPUT, FAILED, FINE, guarded
+
+POLICY = """
+apiVersion: joulecut/v1
+kind: Policy
+cluster: {cost: {gpu_hour: 2.5, kwh: 0.12, host_power_w: 150, pue: 1.2}}
+jobs:
+  - name: gpt3-175b
+    match: {kubernetes: {namespace: train}}
+    slo: {max_slowdown: 1%}
+  - name: never-measured
+    slo: {max_slowdown: 1%}
+"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store whose controller is gone."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('savings')}/controller.db"
+    store = open_store(url)
+    savings_store.fill(store, time.time())
+    store.close()
+    return url
+
+
+@pytest.fixture
+def opened(url: str) -> Iterator[DatabaseStore]:
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+def ask(*argv: str) -> int:
+    return guarded("joulecut", lambda: command.run(list(argv)))
+
+
+def asked_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert ask(*argv, "--json") == FINE
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_store_and_controller_tell_the_same(
+    url: str, opened: DatabaseStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    told = asked_json(
+        capsys, "--store", url, "--policy", str(tmp_path / "policy.yaml"), "--co2", "380"
+    )
+    [first, *_] = boards.board().jobs
+    policy = replace(first.view.policy, name="gpt3-175b", pods=PodMatch("train"))
+    board = replace(
+        boards.board(),
+        jobs=(replace(first, view=replace(first.view, policy=policy)),),
+        policy=Policy(cost=Cost(gpu_hour=2.5, kwh=0.12, host_power_w=150.0, pue=1.2)),
+    )
+    with Serving(board, store=opened) as served:
+        live = asked_json(capsys, "--controller", served.url, "--co2", "380")
+    for one in (told, live):
+        one["jobs"] = [job for job in one["jobs"] if job["job"] != "never-measured"]
+        del one["since_unix_s"], one["until_unix_s"], one["total"], one["tenants"]
+    assert told == live
+    [job, *_] = told["jobs"]
+    assert job["tenant"] == "train"
+    saved = job["measured"]["saved_ratio"]
+    world, _ = savings_store.JOBS["gpt3-175b"]
+    assert saved["low"] <= world.true_saved <= saved["high"]
+
+
+def test_tables_and_receipts_are_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--store", url) == FINE
+    table = capsys.readouterr().out
+    for word in ("gpt3-175b", "llama-70b", "unknown", "TENANT", "cluster.cost.kwh"):
+        assert word in table
+    assert ask("--store", url, "--receipt", "gpt3-175b") == FINE
+    receipt = capsys.readouterr().out
+    assert "4 at 1200 MHz" in receipt
+    assert "because: saves 15.5 %" in receipt
+    assert "hold-out window" in receipt
+    assert "saves 6 %" not in receipt  # another job's
+
+
+def test_files_are_written(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--store", url, "--csv") == FINE
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["kind", *["job"] * 3, "tenant", "total"]
+    page = tmp_path / "report.html"
+    assert ask("--store", url, "--html", str(page)) == FINE
+    assert "gpt3-175b" in page.read_text()
+    assert ask("--store", url, "--receipt", "tiny", "--html", str(page)) == FINE
+    assert "Receipt of tiny" in page.read_text()
+
+
+def test_a_shorter_time_has_fewer_windows(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    week = asked_json(capsys, "--store", url, "--job", "gpt3-175b")
+    hours = asked_json(capsys, "--store", url, "--job", "gpt3-175b", "--since", "6h")
+    counts = [one["jobs"][0]["windows"]["plan"] for one in (week, hours)]
+    assert counts[0] > counts[1] > 0
+
+
+def test_an_empty_store_says_what_to_switch_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/empty.db"
+    open_store(url).close()
+    assert ask("--store", url) == FINE
+    assert "holdout: 5%" in capsys.readouterr().out
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    assert ask("--store", url, "--policy", str(tmp_path / "policy.yaml")) == FINE
+    assert "never-measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--since", "7x"], "--since"),
+        (["--since", "0"], "--since"),
+        (["--since", "99999d"], "3660d"),
+        (["--co2", "-3"], "--co2"),
+        (["--co2", "1e999"], "--co2"),
+        (["--csv", "--json"], "not allowed with"),
+        (["--job", "a", "--receipt", "b"], "not allowed with"),
+        (["--receipt", "a", "--csv"], "--csv of a receipt"),
+        (["--policy", "p.yaml"], "--policy without --store"),
+        (["--store", "sqlite:///a", "--controller", "http://h"], "two sources"),
+        (["--html", "/nowhere/at/all.html"], "no folder"),
+        (["--html", "/tmp"], "is a folder"),
+        (["--job", ""], "empty name"),
+        (["--store", "sqlite:////nowhere/c.db"], "no file"),
+        (["--store", "mysql://x/y"], "store"),
+        (["--controller", "nonsense"], "--controller"),
+        (["--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_bad_input_is_one_line(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(*argv) == BAD_INPUT
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert not told.out
+
+
+def test_jobs_that_nobody_knows_are_bad_input(
+    url: str, opened: DatabaseStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for word in ("--job", "--receipt"):
+        assert ask("--store", url, word, "nobody") == BAD_INPUT
+        assert "no job 'nobody'" in capsys.readouterr().err
+    with Serving(boards.board(), store=opened) as served:
+        assert ask("--controller", served.url, "--job", "nobody") == BAD_INPUT
+        assert ask("--controller", served.url, "--receipt", "a/b c%") == FAILED
+        assert "no job 'a/b c%'" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_store_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database, and somebody wants to keep it" * 100)
+    assert ask("--store", f"sqlite:///{file}") == FAILED
+    assert capsys.readouterr().err.count("\n") == 1
+    assert file.read_text().startswith("not a database")
+
+
+def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--controller", "http://127.0.0.1:1") == FAILED
+    assert "no controller answers" in capsys.readouterr().err

@@ -1,0 +1,269 @@
+"""Who may command when: a leader's own clock against the server's, whatever is lost or late."""
+
+import asyncio
+import math
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.lead.leadership import Leadership
+from joulecut_controller.lead.led_fleet import NOT_SENT, LedFleet
+from joulecut_controller.lead.timing import COMMAND_S, Timing, on_a_file, timing
+from joulecut_controller.ports import FleetState
+from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.messages import Command, Result
+
+TIMING = Timing(check_s=0.0, hold_s=8.0, timeout_s=1.0)
+
+
+@dataclass
+class Server:
+    """One seat, and a clock; whoever sat there and was not heard for `hold_s` has lost it."""
+
+    now_s: float = 100.0
+    holder: "FakeSeat | None" = None
+    heard_s: float = -math.inf
+    history: list[tuple["FakeSeat", float]] = field(default_factory=list)
+
+    def sweep(self) -> None:
+        if self.holder is not None and self.now_s >= self.heard_s + TIMING.hold_s:
+            self.holder.ended = True
+            self.holder = None
+
+
+@dataclass(eq=False)
+class FakeSeat:
+    """Implements `seat.Seat`. A question takes `late_s` to arrive; an answer may be lost."""
+
+    server: Server
+    late_s: float = 0.0
+    lost: bool = False
+    slow: bool = False  # the server refuses to answer this once, and keeps the session
+    ended: bool = False
+
+    @property
+    def gone(self) -> bool:
+        return self.ended
+
+    @property
+    def holder(self) -> str:
+        return "the other one"
+
+    def _ask(self) -> None:
+        self.server.now_s += self.late_s
+        self.server.sweep()
+        if self.slow:
+            raise Unavailable("store: it answers too slowly")
+
+    def take(self) -> bool:
+        self.ended = False
+        self._ask()
+        if self.server.holder not in {None, self}:
+            return False
+        self.server.holder, self.server.heard_s = self, self.server.now_s
+        if self.lost:
+            self.ended = True
+            raise Unavailable("store: it does not answer")
+        return True
+
+    def prove(self) -> bool:
+        self._ask()
+        if self.ended or self.server.holder is not self:
+            self.ended = True
+            raise Unavailable("store: the session has ended")
+        self.server.heard_s = self.server.now_s
+        if self.lost:
+            self.ended = True
+            raise Unavailable("store: it does not answer")
+        return True
+
+    def leave(self) -> None:
+        if self.server.holder is self:
+            self.server.holder = None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["take", "prove", "pass"]),
+        st.integers(0, 1),
+        st.floats(0.0, 6.0),  # how long the question takes, or nothing happens
+        st.booleans(),  # the answer is lost
+    ),
+    max_size=40,
+)
+
+
+@given(steps=STEPS)
+def test_no_two_may_ever_command_and_the_last_command_is_over_before_the_next_leader(
+    steps: list[tuple[str, int, float, bool]],
+) -> None:
+    server = Server()
+    seats = [FakeSeat(server), FakeSeat(server)]
+    leaders = [Leadership(seat, TIMING, lambda: server.now_s) for seat in seats]
+    commanded_s = [-math.inf, -math.inf]  # when each may last have sent something
+
+    async def go() -> None:
+        for what, who, wait_s, lost in steps:
+            seats[who].late_s, seats[who].lost = wait_s, lost
+            begun_s = server.now_s
+            proven_until = [leader._until_s for leader in leaders]
+            if what == "take" and not leaders[who].proven:
+                if await leaders[who].try_once():
+                    other = commanded_s[1 - who]
+                    assert server.now_s >= other + COMMAND_S, "its last command is under way"
+            elif what == "prove" and leaders[who].proven:
+                await leaders[who]._prove_again()
+            else:
+                server.now_s += wait_s
+                server.sweep()
+            for one in (0, 1):
+                # Between steps a leader may have sent something up to the end of its proof.
+                end_s = min(server.now_s, max(proven_until[one], leaders[one]._until_s))
+                if end_s > begun_s:
+                    commanded_s[one] = end_s
+            assert not (leaders[0].proven and leaders[1].proven)
+
+    asyncio.run(go())
+
+
+def test_a_frozen_leader_stops_by_itself_before_its_seat_is_given_away() -> None:
+    server = Server()
+    leadership = Leadership(FakeSeat(server), TIMING, lambda: server.now_s)
+    assert asyncio.run(leadership.try_once())
+    taken_s = server.now_s
+    server.now_s = taken_s + TIMING.lead_s - 0.001
+    assert leadership.proven
+    server.now_s = taken_s + TIMING.lead_s
+    assert not leadership.proven, "nobody had to tell it"
+    server.sweep()
+    assert server.holder is not None, "the server waits a little longer"
+    other = Leadership(FakeSeat(server), TIMING, lambda: server.now_s)
+    assert not asyncio.run(other.try_once())
+    assert other.waiting == "standby: the other one leads"
+    server.now_s = taken_s + TIMING.hold_s
+    assert asyncio.run(other.try_once())
+
+
+def test_one_slow_answer_is_forgiven_and_a_lost_session_is_not() -> None:
+    server = Server()
+    seat = FakeSeat(server)
+    leadership = Leadership(seat, TIMING, lambda: server.now_s)
+
+    async def go() -> str:
+        assert await leadership.try_once()
+        seat.slow = True
+        assert await leadership._prove_again() == ""
+        assert leadership.proven
+        seat.slow = False
+        server.now_s += 4.0
+        assert await leadership._prove_again() == ""
+        server.now_s += 4.0
+        assert leadership.proven, "proven anew in between"
+        seat.slow = True
+        server.now_s += 2.0
+        assert not leadership.proven
+        return await leadership.hold()
+
+    assert "leadership cannot be proven: store: it answers too slowly" in asyncio.run(go())
+    assert not leadership.proven
+
+
+def test_a_seat_that_another_has_is_lost_at_once() -> None:
+    server = Server()
+    seat = FakeSeat(server)
+    leadership = Leadership(seat, TIMING, lambda: server.now_s)
+    assert asyncio.run(leadership.try_once())
+    server.holder = FakeSeat(server)
+    assert "cannot be proven" in asyncio.run(leadership.hold())
+    assert not leadership.proven
+
+
+@dataclass
+class CountingFleet:
+    """Implements `ports.Fleet`; counts what was sent."""
+
+    sent: int = 0
+
+    def observe(self, now_s: float) -> FleetState:
+        return FleetState((), ())
+
+    def take_reports(self) -> tuple[()]:
+        return ()
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        self.sent += 1
+        return ()
+
+    async def renew(self, *_: object) -> tuple[Result, ...]:
+        self.sent += 1
+        return ()
+
+    async def clear(self, *_: object) -> tuple[Result, ...]:
+        self.sent += 1
+        return ()
+
+
+def test_commands_are_sent_only_while_leadership_is_proven() -> None:
+    proven = threading.Event()
+    inner = CountingFleet()
+    fleet = LedFleet(inner, proven.is_set)
+    command = Command(epoch=1, job="j", generation=1, ttl_s=1.0, settings=(), reason="")
+
+    async def all_three() -> list[tuple[Result, ...]]:
+        return [
+            await fleet.apply("a:1", command),
+            await fleet.renew("a:1", 1, "j", 1, 1.0),
+            await fleet.clear("a:1", 1, "j", ["GPU-0"], "because"),
+        ]
+
+    for results in asyncio.run(all_three()):
+        assert [(result.accepted, result.reason) for result in results] == [(False, NOT_SENT)]
+    assert inner.sent == 0
+    proven.set()
+    asyncio.run(all_three())
+    assert inner.sent == 3
+    assert fleet.observe(0.0) == FleetState((), ())
+
+
+@given(
+    check_s=st.none() | st.floats(0.1, 30.0),
+    hold_s=st.none() | st.floats(3.5, 300.0),
+    timeout_s=st.none() | st.floats(0.1, 30.0),
+    renewal_s=st.floats(0.15, 300.0),
+)
+def test_whatever_is_taken_keeps_the_relations(
+    check_s: float | None, hold_s: float | None, timeout_s: float | None, renewal_s: float
+) -> None:
+    try:
+        chosen = timing(check_s, hold_s, timeout_s, renewal_s=renewal_s)
+    except BadInput as error:
+        assert error.where in {"store.timeout_s", "leader.hold_s"}
+        return
+    assert chosen.timeout_s <= renewal_s
+    assert chosen.lead_s >= 2 * chosen.check_s + chosen.timeout_s - 1e-9, "two proofs fit"
+    assert chosen.lead_s + COMMAND_S <= chosen.hold_s + 1e-9
+
+
+def test_defaults_fit_every_lease() -> None:
+    for renewal_s in (0.17, 0.5, 5.0, 1200.0):
+        assert timing(None, None, None, renewal_s=renewal_s).hold_s == 8.0
+    assert on_a_file(None).lead_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((None, 5.0, None), "leader.hold_s: 5 s is too short to prove anything twice; allowed: at"),
+        ((5.0, None, None), "at least 2 x leader.check_s + store.timeout_s + 3 s: 15 s"),
+        ((None, None, 6.0), "store.timeout_s: 6 s is longer than a heartbeat may be late; allowed"),
+    ],
+)
+def test_what_cannot_be_kept_names_its_keys(
+    given: tuple[float | None, float | None, float | None], said: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        timing(*given, renewal_s=5.0)
+    assert said in str(caught.value)

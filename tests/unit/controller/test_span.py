@@ -1,0 +1,100 @@
+"""What one stretch under one set of clocks says of time and power, checkpoints or not."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_controller.observe.blend import blended
+from joulecut_controller.observe.span import Iteration, Span
+from joulecut_controller.view import Window
+from joulecut_wire.messages import GpuSnapshot
+
+BUSY_W, IDLE_W = 300.0, 90.0
+GPU = "GPU-0"
+
+
+def run(durations_s: list[float], pauses_s: dict[int, float], pass_s: float = 5.0) -> Span:
+    """A span over iterations of which some take longer by a pause, looked at every pass."""
+    span = Span(0.0, {GPU: 0})
+    now_s = energy_j = 0.0
+    looked_s = pass_s
+    arrived: list[Iteration] = []
+    for number, duration_s in enumerate(durations_s):
+        parts = ((duration_s, BUSY_W), (pauses_s.get(number, 0.0), IDLE_W))
+        begun_s = now_s
+        for seconds, watts in parts:
+            until_s = now_s + seconds
+            while now_s < until_s:
+                step_s = min(until_s, looked_s) - now_s
+                energy_j += watts * step_s
+                now_s += step_s
+                if now_s >= looked_s:
+                    for one in arrived:
+                        span.take(one)
+                    arrived = []
+                    span.see(GPU, GpuSnapshot(GPU, energy_j=energy_j, clock_sm_mhz=1410), now_s)
+                    looked_s += pass_s
+        arrived.append(Iteration(number, 1, now_s, {GPU: now_s - begun_s}))
+    return span
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.integers(0, 59), max_size=5), st.floats(2.0, 30.0), st.sampled_from([1.0, 5.0]))
+def test_a_checkpoint_changes_neither_time_nor_power(
+    places: set[int], pause_s: float, pass_s: float
+) -> None:
+    # Not among the first five in a majority: then nobody can know what is usual.
+    early = sorted(place for place in places if place < 6)[:2]
+    pauses_s = {place: pause_s for place in places if place >= 6 or place in early}
+    window = run([2.0] * 60, pauses_s, pass_s).window(64)
+    assert window is not None
+    assert window.time_mean_s == pytest.approx(2.0, rel=1e-9)
+    if window.power_w is not None:
+        assert window.power_w == pytest.approx(BUSY_W, rel=1e-6)
+
+
+def test_power_is_told_up_to_the_newest_iteration_only() -> None:
+    """What runs now may be a checkpoint: nobody knows before it ends."""
+    span = run([2.0] * 40, {39: 60.0})
+    window = span.window(64)
+    assert window is not None
+    assert window.power_w == pytest.approx(BUSY_W, rel=1e-6)
+
+
+def test_a_pace_that_changes_for_good_is_the_new_one() -> None:
+    window = run([2.0] * 30 + [4.0] * 30, {}).window(64)
+    assert window is not None
+    assert window.time_mean_s == pytest.approx(4.0, rel=1e-9)
+
+
+def window(iterations: int, mean_s: float, sd_s: float = 0.05) -> Window:
+    return Window(iterations, mean_s, sd_s, 1000.0 * mean_s, 1000.0)
+
+
+@given(st.integers(8, 60), st.floats(0.9, 1.1), st.integers(30, 512))
+def test_a_baseline_moves_towards_what_is_seen_and_not_beyond(
+    count: int, seen_s: float, wanted: int
+) -> None:
+    known = window(200, 1.0)
+    made = blended(known, window(count, seen_s), wanted)
+    assert min(1.0, seen_s) - 1e-9 <= made.time_mean_s <= max(1.0, seen_s) + 1e-9
+    assert made.iterations <= max(wanted, count)
+    assert made.energy_j == pytest.approx(1000.0 * made.time_mean_s)
+
+
+def test_many_short_looks_follow_a_job_that_drifts() -> None:
+    known = window(512, 1.0)
+    for _ in range(12):
+        known = blended(known, window(20, 1.02), 64)
+    assert known.time_mean_s == pytest.approx(1.02, abs=0.001)
+
+
+def test_a_handful_of_iterations_moves_nothing() -> None:
+    known = window(200, 1.0)
+    assert blended(known, window(7, 1.5), 64) is known
+
+
+def test_energy_that_is_not_known_yet_stays_what_it_was() -> None:
+    seen = Window(20, 1.02, 0.05, None, None)
+    made = blended(window(200, 1.0), seen, 64)
+    assert made.energy_j == 1000.0
