@@ -3,6 +3,7 @@
 Standard library only: `joulecut status` must work on a laptop that has nothing else.
 """
 
+import base64
 import email.utils
 import getpass
 import http.client
@@ -13,6 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from joulecut_wire.errors import BadInput, Unavailable
@@ -25,6 +27,7 @@ REPORT_TIMEOUT_S = 60.0  # A month of a hundred jobs is read and compared in sec
 ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
 MARK = "x-joulecut-command"  # without it a controller takes no command; see docs/api.md
 WHO_LENGTH = 100
+USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
 SKEW_S_MIN = 5.0  # the header tells whole seconds, and an answer may take some
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
 
@@ -55,19 +58,14 @@ class Controller:
 
     def __init__(self, url: str) -> None:
         self.url = _checked(url)
+        self._headers = _credentials()
         self.skew_s = 0.0  # this machine's clock before the controller's, as of the last answer
         # No proxy: a controller is on this machine or this network.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def board(self) -> Json:
         """Everything shown, as of the last pass. Raises Unavailable."""
-        board = self._get("/api/v1/board")
-        if missing := BOARD_KEYS - board.keys():
-            raise Unavailable(
-                f"{self.url} is no Joulecut controller of this version: its answer has no "
-                + ", ".join(sorted(missing))
-            )
-        return board
+        return self._of_this_version(self._get("/api/v1/board"), BOARD_KEYS)
 
     def events(self, job: str, limit: int) -> list[Json]:
         """The newest lines of the audit trail about a job, newest first. Raises Unavailable."""
@@ -86,15 +84,17 @@ class Controller:
 
     def brief(self) -> Json:
         """The board without what a large fleet has thousands of; see docs/api.md."""
-        return self._get("/api/v1/brief")
+        keys = BOARD_KEYS | {"brief", "gpu_counts", "node_counts", "node_names"}
+        return self._of_this_version(self._get("/api/v1/brief"), keys)
 
     def job(self, name: str) -> Json:
         """One job as shown. Raises BadInput where the policy has none of that name."""
-        return self._parsed(self._asked(f"/api/v1/jobs/{quoted(name)}", TIMEOUT_S, bad=(404,)))
+        raw = self._asked(f"/api/v1/jobs/{quoted(name)}", TIMEOUT_S, bad=(404,))
+        return self._of_this_version(self._parsed(raw), {"name", "holds", "decision", "gpus"})
 
     def policy(self) -> Json:
         """The policy in force, as values. Raises Unavailable."""
-        return self._get("/api/v1/policy")
+        return self._of_this_version(self._get("/api/v1/policy"), {"jobs", "source", "digest"})
 
     def order(self, path: str, **words: str | bool) -> Json:
         """Commands something, and answers what became of it once that is known.
@@ -104,7 +104,16 @@ class Controller:
         said = {"by": _who(), **{key: word for key, word in words.items() if word}}
         body = json.dumps(said).encode()
         raw = self._asked(f"/api/v1/{path}", ORDER_TIMEOUT_S, body, bad=(400, 404, 409))
-        return self._parsed(raw)
+        return self._of_this_version(self._parsed(raw), {"complete", "sentence"})
+
+    def _of_this_version(self, answer: Json, keys: set[str]) -> Json:
+        """Raises Unavailable where something is missing: another program, or another version."""
+        if missing := keys - answer.keys():
+            raise Unavailable(
+                f"{self.url} is no Joulecut controller of this version: its answer has no "
+                + ", ".join(sorted(missing))
+            )
+        return answer
 
     def _get(self, path: str, timeout_s: float = TIMEOUT_S) -> Json:
         return self._parsed(self._asked(path, timeout_s))
@@ -117,7 +126,9 @@ class Controller:
         bad: tuple[int, ...] = (),
     ) -> bytes:
         """The answer's bytes. What is refused with a status in `bad` is the asker's own fault."""
-        headers = {} if body is None else {"content-type": "application/json", MARK: "1"}
+        headers = dict(self._headers)
+        if body is not None:
+            headers |= {"content-type": "application/json", MARK: "1"}
         # The scheme was checked with the URL.
         request = urllib.request.Request(self.url + path, body, headers)  # noqa: S310
         try:
@@ -174,6 +185,23 @@ def _sentence(error: urllib.error.HTTPError) -> str:
         return str(json.loads(error.read(4096))["error"])
     except (ValueError, KeyError, TypeError, OSError):
         return f"{error.code} {error.reason}"
+
+
+def _credentials() -> dict[str, str]:
+    """For a controller that asks for a password; never on a command line, which others can read.
+
+    Raises BadInput where the file cannot be read.
+    """
+    user, path = os.environ.get(USER, ""), os.environ.get(PASSWORD_FILE, "")
+    if not user:
+        return {}
+    try:
+        password = Path(path).read_text().rstrip("\r\n") if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is no text"
+        raise BadInput(f"{PASSWORD_FILE}={path}", why, "a file that holds the password") from None
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"authorization": f"Basic {token}"}
 
 
 def quoted(name: str) -> str:

@@ -74,6 +74,12 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     yield _line("Target", _target(job))
     if job["complaint"]:
         yield _line("Complaint", job["complaint"])
+    for hold in job.get("holds", ()):
+        yield _line("Held", f"for {ago(now_unix_s - hold['since_unix_s'])}: {hold['sentence']}")
+    if job.get("breaker_trips"):
+        yield _line(
+            "Breaker", f"tripped {job['breaker_trips']} times in the last day; 3 end control"
+        )
     yield _line("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
     yield _line("Baseline", _window(job["baseline"], "measured at default clocks"))
     running = job["generation_running"]

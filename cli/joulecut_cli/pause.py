@@ -4,7 +4,6 @@ import argparse
 import json
 
 from joulecut_cli.controller_client import Controller, Json, quoted
-from joulecut_cli.figures import sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -45,5 +44,5 @@ def only_one(parser: Parser, name: str, *, whole: bool) -> None:
 
 def told(done: Json, given: argparse.Namespace) -> int:
     """Prints what became of an order; failed where an agent did not take its part."""
-    print(json.dumps(done, indent=2) if given.json else sentence(done["sentence"]))
+    print(json.dumps(done, indent=2) if given.json else f"{done['sentence']}.")
     return FINE if done["complete"] else FAILED

@@ -43,8 +43,8 @@ def recommendation(job: Json) -> Json:
                 "gpu": gpu_name(row),
                 "uuid": row["uuid"],
                 "stage": row["stage"],
-                "clock_now_mhz": row["clock_asked_mhz"],
-                "clock_recommended_mhz": row["clock_recommended_mhz"],
+                "clock_now_mhz": _lock(row, "asked"),
+                "clock_recommended_mhz": _lock(row, "recommended"),
                 "reason": row["reason"],
             }
             for row in _changing(job)
@@ -69,12 +69,12 @@ def _in_force(job: Json) -> bool:
 def _changing(job: Json) -> list[Json]:
     """GPUs whose clock the newest plan names, and which have another now."""
     rows: list[Json] = [row for row in job["gpus"] if row["verb"] is not None]
-    return [row for row in rows if _target(row) != row["clock_asked_mhz"]]
+    return [row for row in rows if _lock(row, "recommended") != _lock(row, "asked")]
 
 
-def _target(row: Json) -> int | None:
-    """The lock that a plan means; none where it asks for what the card does by default."""
-    clock: int | None = row["clock_recommended_mhz"]
+def _lock(row: Json, which: str) -> int | None:
+    """A clock as the lock it means; none where it is what the card does by default."""
+    clock: int | None = row[f"clock_{which}_mhz"]
     return None if clock == row["clock_highest_mhz"] else clock
 
 
@@ -96,8 +96,8 @@ def _page(job: Json, url: str) -> Iterator[str]:
         yield f"{done}: nothing would change."
     for row in changing:
         where = f"stage {row['stage']:<3} {gpu_name(row)}"
-        yield f"- {where}  {_clock(row['clock_asked_mhz'])}"
-        yield f"+ {where}  {_clock(_target(row))}  {row['reason']}"
+        yield f"- {where}  {_clock(_lock(row, 'asked'))}"
+        yield f"+ {where}  {_clock(_lock(row, 'recommended'))}  {row['reason']}"
     forecast = plan["forecast"]
     if forecast:
         yield from _predicted(forecast)

@@ -8,7 +8,6 @@ import argparse
 import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from joulecut_cli.agent_client import Agent
@@ -29,20 +28,20 @@ def run(argv: list[str]) -> int:
     if len(named) + given.all != 1:
         what = "more than one thing named" if named else "nothing named"
         raise BadInput(parser.prog, what, "JOB, NODE or --all")
-    targets = _targets(given)
+    agents = _agents(given)
     if given.direct:
-        if not targets:
+        if not agents:
             raise BadInput(parser.prog, "--direct without agents", WAYS)
-        return _directly(targets, given)
+        return _directly(agents, given)
     controller = Controller(given.controller)
     try:
         done = controller.order("restore", reason=given.reason, **_what(controller, given))
     except (Gone, Standby) as error:
-        if not targets:
+        if not agents:
             raise type(error)(f"{error}; {WAYS}") from None
         if not given.json:
-            print(f"{error}\nTelling {len(targets)} agents themselves.", flush=True)
-        return _directly(targets, given)
+            print(f"{error}\nTelling {len(agents)} agents themselves.", flush=True)
+        return _directly(agents, given)
     return told(done, given)
 
 
@@ -89,16 +88,8 @@ def _what(controller: Controller, given: argparse.Namespace) -> dict[str, str | 
 # -- without a controller --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """One agent: how to reach it."""
-
-    address: str
-    asked: argparse.Namespace
-
-
-def _targets(given: argparse.Namespace) -> tuple[_Target, ...]:
-    """The agents that the flags name. Raises BadInput."""
+def _agents(given: argparse.Namespace) -> dict[str, Agent]:
+    """The agents that the flags name, by address. Raises BadInput, before anything is done."""
     files = {"cert": given.cert, "key": given.key, "ca": given.ca}
     server_name = given.server_name
     addresses = [one for one in given.agents.split(",") if one]
@@ -110,15 +101,12 @@ def _targets(given: argparse.Namespace) -> tuple[_Target, ...]:
         server_name = server_name or settings.server_name
         if settings.tls is not None and not any(files.values()):
             files = {"cert": settings.tls.cert, "key": settings.tls.key, "ca": settings.tls.ca}
-    return tuple(
-        _Target(address, argparse.Namespace(node=address, server_name=server_name, **files))
-        for address in dict.fromkeys(addresses)
-    )
+    asked = {"server_name": server_name, **files}
+    return {one: Agent(argparse.Namespace(node=one, **asked)) for one in addresses}
 
 
-def _directly(targets: tuple[_Target, ...], given: argparse.Namespace) -> int:
+def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
     """Tells every agent that is meant; a job may be on any of them."""
-    agents = {target.address: Agent(target.asked) for target in targets}
     word = given.only_node or ("" if given.only_job else given.job)
     here = [address for address in agents if word and word in (address, address.rpartition(":")[0])]
     job = "" if here or given.all or given.only_node else given.only_job or given.job

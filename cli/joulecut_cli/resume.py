@@ -10,11 +10,12 @@ from joulecut_cli.pause import add_order_flags, told
 from joulecut_wire.command import Parser
 from joulecut_wire.errors import BadInput
 
-NODE_FLAGS = ("--cert", "--key", "--ca", "--server-name")
+AGENT = "--agent"
+NODE_FLAGS = (AGENT, "--cert", "--key", "--ca", "--server-name")
 JOB_FLAGS = ("--all", "--controller", "--json")
 ALLOWED = (
     "JOB or --all (a paused job), or the node whose release window ends: HOST:PORT, unix:PATH, "
-    "or HOST with --cert, --key, --ca"
+    "--agent ADDRESS, or HOST with --cert, --key, --ca"
 )
 
 
@@ -26,11 +27,12 @@ def run(argv: list[str]) -> int:
     if for_node and for_job:
         raise BadInput("joulecut resume", f"{for_node[0]} and {for_job[0]}", ALLOWED)
     if for_node or (not for_job and _address(argv)):
-        return release.resume(argv)
+        return release.resume(_named(argv))
     parser = Parser(
         "joulecut resume",
         "Ends a pause or a restore, and arms a tripped breaker again. With a node's address "
-        "(HOST:PORT, unix:PATH; or --cert, --key, --ca) it ends its release window instead.",
+        "(HOST:PORT, unix:PATH, --agent ADDRESS; or --cert, --key, --ca) it ends its release "
+        "window instead.",
     )
     add_order_flags(parser)
     given = parser.parse_args(argv)
@@ -40,6 +42,18 @@ def run(argv: list[str]) -> int:
     path = "resume" if given.all else f"jobs/{quoted(given.job)}/resume"
     controller = Controller(given.controller)
     return told(controller.order(path, all=given.all, reason=given.reason), given)
+
+
+def _named(argv: list[str]) -> list[str]:
+    """The line with `--agent ADDRESS` as the word it stands for."""
+    left: list[str] = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if name != AGENT:
+            left.append(word)
+        elif equals:
+            left.append(value)
+    return left
 
 
 def _address(argv: list[str]) -> bool:

@@ -60,8 +60,8 @@ DESCRIBE_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
 # A new leader clears what the one before left, waits until agents have shown that (a second),
 # and plans: no reason to wait a whole interval for each.
-HURRY_S = 1.5
-HURRIED_PASSES = 6
+HURRY_S = 1.0
+HURRIED_PASSES = 8
 WATCH_S_MAX = 1.0  # agents sample once a second
 WATCH_S_MIN = 0.1
 
@@ -83,9 +83,9 @@ def run(config: Config) -> int:
     return FINE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Office:
-    """What stays while leaders come and go."""
+    """What stays while leaders come and go; `policy` is the last one that was in force."""
 
     config: Config
     source: PolicyFile
@@ -205,6 +205,7 @@ async def _reign(office: _Office) -> None:
     try:
         await _lead(office, reconciler)
     finally:
+        office.policy = reconciler.policy
         office.desk.close()
         await office.leadership.leave()
 
@@ -215,10 +216,15 @@ def _begin(office: _Office) -> Reconciler:
     strange = absurd(nodes)
     if strange:
         raise Absurd(strange)  # only a person can mend that
+    broken = False
+    try:
+        office.policy = office.source.load()
+    except BadInput:
+        broken = True
     office.store.hold_to(0)
     epoch = office.store.next_epoch(max(node.epoch_seen for node in nodes))
     office.store.hold_to(epoch)
-    return Reconciler(
+    reconciler = Reconciler(
         fleet=LedFleet(office.fleet, lambda: office.leadership.proven),
         store=office.store,
         source=office.source,
@@ -231,6 +237,9 @@ def _begin(office: _Office) -> Reconciler:
         unix_s=time.time,
         unready=lambda: office.warming.wait,
     )
+    if broken:
+        reconciler.ask_reload()  # the first pass says what is wrong with it
+    return reconciler
 
 
 def _keep(problem: Problem, granularity: Granularity) -> Kept:

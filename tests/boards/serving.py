@@ -21,6 +21,7 @@ from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import OrderDesk
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
+from joulecut_wire.web_config import WebConfig
 
 WAIT_S = 30.0  # generous: two cores are shared by a whole test run
 
@@ -48,6 +49,7 @@ class Serving:
         hosts: tuple[str, ...] = (),
         store: Store | None = None,
         obey: Commander | None = None,
+        web: WebConfig | None = None,
     ) -> None:
         self._first = board
         self._port = port
@@ -55,6 +57,7 @@ class Serving:
         self._hosts = hosts
         self._store = store
         self._obey = obey
+        self._web = web
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
         self.failure: BaseException | None = None
@@ -86,6 +89,7 @@ class Serving:
         app = build(
             self.publisher,
             desk=desk,
+            web=self._web,
             metrics_text=self._metrics_text,
             hosts=self._hosts,
             store=self._store,

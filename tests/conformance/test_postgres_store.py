@@ -15,6 +15,7 @@ from pathlib import Path
 
 import postgres_server
 import pytest
+from certificates import Authority
 from postgres_server import Postgres
 
 from joulecut_controller.ports import Event
@@ -194,6 +195,30 @@ def test_the_password_may_change_while_it_runs(
         store.events()
     assert store.next_generation() == 2
     store.close()
+
+
+def test_it_is_spoken_to_in_tls_and_has_to_be_who_it_says(
+    server: Postgres, database: str, tmp_path: Path
+) -> None:
+    ours, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
+    leaf = ours.leaf("db", "IP:127.0.0.1")
+    cert, key = server.adopt(leaf.cert, "db.pem"), server.adopt(leaf.key, "db.key")
+    server.stop()
+    server.start("ssl=on", f"ssl_cert_file={cert}", f"ssl_key_file={key}")
+    try:
+        full = f"{server.url(database)}?sslmode=verify-full&sslrootcert="
+        store = open_store(full + str(ours.cert), password_file=server.secret)
+        sessions = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
+        assert server.sql(f"{sessions} WHERE ssl AND datname = '{database}'") == "1"
+        store.close()
+        said = "it cannot be spoken to in TLS: .*certificate verify failed"
+        _says(full + str(other.cert), said, password_file=server.secret)
+        elsewhere = full.replace("127.0.0.1", "localhost") + str(ours.cert)
+        _says(elsewhere, said, password_file=server.secret)
+        open_store(f"{server.url(database)}?sslmode=require", password_file=server.secret).close()
+    finally:
+        server.stop()
+        server.start()
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:

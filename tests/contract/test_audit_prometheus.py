@@ -262,6 +262,40 @@ def test_our_own_series_tell_the_same(tmp_path: Path) -> None:
     assert (lock["uuid"], lock["place"], lock["cause"]) == ("GPU-b-1", "b/1", "clock lock")
 
 
+def test_series_without_energy_say_what_to_export(tmp_path: Path) -> None:
+    def only_heat(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
+        yield "DCGM_FI_DEV_GPU_TEMP", {"UUID": gpu.uuid}, 61.0
+
+    end_s = time.time() // 60 * 60 - 300
+    with serving(
+        openmetrics([_slurm(0)], end_s - HOUR_S, HOUR_S, tells=only_heat), tmp_path
+    ) as url:
+        done = run("--prometheus", url, "--for", "1h")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "word"),
+    [
+        ((), 2, "one of --prometheus URL and --agents"),
+        (("--prometheus", "http://127.0.0.1:1"), 1, "no Prometheus answers"),
+        (("--prometheus", "127.0.0.1:9090"), 2, "is not the URL of a Prometheus"),
+        (("--prometheus", "http://10.0.0.1", "--username", "ali"), 2, "without encryption"),
+        (("--prometheus", "http://127.0.0.1:1", "--for", "5s"), 2, "at least 60 s"),
+        (("--prometheus", "http://127.0.0.1:1", "--pue", "0.5"), 2, "--pue: 0.5"),
+        (("--agents", "127.0.0.1:1", "--until", "2026-01-01"), 2, "watched from now on"),
+        (("--agents", "node1:9431"), 2, "without encryption"),
+    ],
+)
+def test_bad_input_is_one_line(argv: tuple[str, ...], status: int, word: str) -> None:
+    done = run(*argv)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.count("\n") == 1
+    assert word in done.stderr
+
+
 def test_a_password_is_asked_for_and_taken(tmp_path: Path) -> None:
     bcrypt = pytest.importorskip("bcrypt")
     end_s = time.time() // 60 * 60 - 300

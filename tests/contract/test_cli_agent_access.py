@@ -71,6 +71,13 @@ def test_release_by_certificate_and_resume_by_the_socket(
     assert (done.returncode, done.stderr) == (0, "")
     done = joulecut("resume", f"unix:{agent.home}/agent.sock")
     assert (done.returncode, done.stderr) == (0, "")
+    done = joulecut("release", agent.ready["grpc"], "--for", "1m", *flags(driver))
+    assert (done.returncode, done.stderr) == (0, "")
+    done = joulecut("resume", "--agent", f"unix:{agent.home}/agent.sock", "--reason", "done")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = joulecut("resume", "--all", *flags(driver))
+    assert done.returncode == 2
+    assert "--cert and --all" in done.stderr
 
 
 def test_mistakes_are_one_line(node: tuple[RunningAgent, Authority], tmp_path: Path) -> None:

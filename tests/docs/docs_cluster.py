@@ -73,6 +73,9 @@ class DocsCluster:
         """Names of this cluster in place of the docs' own."""
         for old, new in self.ports.items():
             text = re.sub(rf"(?<=:){old}\b", new, text)
+        text = text.replace(" --cert me.crt --key me.key --ca ca.crt", "")
+        text = text.replace("/etc/joulecut/controller.yaml", "controller.yaml")
+        text = re.sub(r"node1:\d+,node2:\d+", self.agent, text)
         text = re.sub(r"\bJOB\b", JOB, re.sub(r"\bNODE\b", NODE, text))
         if re.match(r"joulecut (clear|release|resume)\b", text) and "--agent" not in text:
             return text

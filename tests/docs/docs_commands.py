@@ -75,11 +75,21 @@ def commands_of(page: Path) -> list[Command]:
         fenced.update(range(begun - 1, begun + len(lines) + 1))
         for offset, line in enumerate(lines):
             if language in SHELL or (language == "text" and line.startswith("$ ")):
-                found.extend(_command(name, begun + offset, line))
+                found.extend(_command(name, begun + offset, _whole(lines[offset:])))
     for number, line in enumerate(text.splitlines(), start=1):
         if number not in fenced and line.startswith("    "):
             found.extend(_command(name, number, line))
     return found
+
+
+def _whole(lines: list[str]) -> str:
+    """The first line, with those that a backslash at its end continues it on."""
+    whole, *rest = lines
+    for line in rest:
+        if not whole.endswith("\\"):
+            break
+        whole = f"{whole.removesuffix(chr(92)).rstrip()} {line.strip()}"
+    return whole
 
 
 def _command(page: str, number: int, line: str) -> Iterator[Command]:

@@ -137,7 +137,7 @@ def cluster() -> Iterator[DocsCluster]:
         yield made
 
 
-def _run(text: str, folder: Path, limit_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+def _run(text: str, folder: Path, limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
         cwd=folder,

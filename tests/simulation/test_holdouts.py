@@ -312,7 +312,7 @@ def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> N
     controller.run(30)
     early = controller.job.view.baseline
     assert early is not None
-    controller.run(round(11 * SLOT_S / INTERVAL_S))
+    controller.run(round(8 * SLOT_S / INTERVAL_S))
     late = controller.job.view.baseline
     assert late is not None
     grown = late.time_mean_s / early.time_mean_s - 1.0
@@ -386,16 +386,11 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     assert controller.job.holdout is not None
     assert "still being learnt" in controller.job.holdout.text
     until_held_out(controller, passes=250)
-    learnt = controller.plans()[-1]
+    before = next(p for b in reversed(controller.boards) if (p := b.jobs[0].applied))
     run_while(controller, lambda: held_out(controller))
     controller.run(2)
-    clocks = {
-        b.jobs[0].decision.generation: b.jobs[0].decision
-        for b in controller.boards
-        if b.jobs[0].decision
-    }
-    before = [action.clock_mhz for action in clocks[learnt].actions]
     applied = controller.job.applied
     assert applied is not None
-    assert [action.clock_mhz for action in applied.actions] == before
+    assert applied.generation > before.generation
+    assert [a.clock_mhz for a in applied.actions] == [a.clock_mhz for a in before.actions]
     assert len(windows(store, "default")) == 1

@@ -81,10 +81,11 @@ class Postgres:
             env={"PATH": os.environ["PATH"], "PGPASSWORD": PASSWORD, "LC_ALL": "C"}, **self._as,
         )  # fmt: skip
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
+        """`more` are settings, `name=value`."""
         settings = (
             *FAST, f"port={self.port}", "listen_addresses=127.0.0.1",
-            f"unix_socket_directories={self.folder}",
+            f"unix_socket_directories={self.folder}", *more,
         )  # fmt: skip
         options = [part for one in settings for part in ("-c", one)]
         self._child = subprocess.Popen(
@@ -118,6 +119,15 @@ class Postgres:
         for pid in (me, *map(int, children)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    def adopt(self, path: Path, name: str) -> Path:
+        """A copy of a file that the server may read, and nobody else."""
+        copy = self.folder / name
+        shutil.copyfile(path, copy)
+        copy.chmod(0o600)
+        if self._as:
+            os.chown(copy, self._as["user"], self._as["group"])
+        return copy
 
     def sql(self, text: str, database: str = "postgres", *, check: bool = True) -> str:
         """What a query says, as text."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -150,7 +151,9 @@ class Cluster:
         """A controller that leads: its process, URL and epoch."""
         process = self.controller_process()
         ready = process.line(r"^joulecut-controller ready http=(\S+) epoch=(\d+)")
-        return process, f"http://{ready[1]}", int(ready[2])
+        url = f"http://{ready[1]}"
+        until(lambda: answers(f"{url}/healthz"), "its first pass does not end")
+        return process, url, int(ready[2])
 
     def state(self, node: str) -> Path:
         return self.folder / f"{node}.state"
@@ -186,6 +189,13 @@ class Cluster:
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read().decode())
+
+
+def answers(url: str) -> bool:
+    try:
+        return bool(get(url))
+    except urllib.error.HTTPError:
+        return False
 
 
 def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> float:

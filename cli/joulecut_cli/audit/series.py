@@ -60,7 +60,7 @@ class History:
 
     def _step(self, seconds: float, end_s: float) -> float:
         """As short as STEPS_MAX allows, but with some scrapes in each."""
-        name = next(n for n in (*self.flavour.owners, *self._held("energy")) if n in self._names)
+        name = (*self._held("energy"), *self._held("power"))[0]
         counted = f"max(count_over_time({name}{{{self._matcher}}}[{SCRAPES_WINDOW_S}s]))"
         rows = self._server.range(counted, end_s - seconds, end_s, max(seconds / 4, 1.0))
         most = max((float(value) for row in rows for _, value in row.values), default=0.0)

@@ -201,8 +201,8 @@ def _variability(facts: Facts) -> Amount:
         )
     hours = facts.compared_s / 3600.0
     if not facts.slow_s:
-        return Amount(0.0, "measured", f"no GPU slower than the others in {hours:.1f} GPU hours")
-    text = f"drawn above the slowest GPU in the same seconds, {hours:.1f} GPU hours compared"
+        return Amount(0.0, "measured", f"no GPU slower than the others in {hours:.3g} GPU hours")
+    text = f"drawn above the slowest GPU in the same seconds, {hours:.3g} GPU hours compared"
     return Amount(facts.above_j, "measured", text)
 
 

@@ -9,10 +9,14 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from joulecut_controller.lead.seat import Seat
 from joulecut_controller.lead.timing import Timing
 from joulecut_wire.errors import Unavailable
+
+T = TypeVar("T")
 
 
 def boot_s() -> float:
@@ -26,6 +30,8 @@ class Leadership:
     def __init__(self, seat: Seat, timing: Timing, now_s: Callable[[], float] = boot_s) -> None:
         self._seat, self._timing, self._now_s = seat, timing, now_s
         self._until_s = -math.inf
+        # Of its own: a proof must not queue behind plans that are being solved.
+        self._thread = ThreadPoolExecutor(1, "leadership")
         self.waiting = "standby: about to ask whether anybody leads"
 
     @property
@@ -36,7 +42,7 @@ class Leadership:
         """Takes the seat where it is free; else `waiting` says why not. Never raises."""
         asked_s = self._now_s()
         try:
-            taken = await asyncio.to_thread(self._seat.take)
+            taken = await self._ask(self._seat.take)
         except Unavailable as error:
             self.waiting = f"standby: {error}"
             return False
@@ -58,13 +64,16 @@ class Leadership:
     async def leave(self) -> None:
         """Frees the seat for others, at once."""
         self._until_s = -math.inf
-        await asyncio.to_thread(self._seat.leave)
+        await self._ask(self._seat.leave)
+
+    async def _ask(self, what: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, what)
 
     async def _prove_again(self) -> str:
         """Empty where this still leads, or may hope to."""
         asked_s = self._now_s()
         try:
-            ours = await asyncio.to_thread(self._seat.prove)
+            ours = await self._ask(self._seat.prove)
         except Unavailable as error:
             if self._seat.gone or not self.proven:
                 return f"leadership cannot be proven: {error}"

@@ -16,6 +16,7 @@ from joulecut_controller.store import postgres
 from joulecut_controller.store.place import Place
 
 SEAT_KEY = 0x6A6F756C6C656164  # of all controllers of this database; any number of our own
+_EXPIRING = text("SELECT set_config('idle_session_timeout', :ms, false)")
 _HALVES = {"high": SEAT_KEY >> 32, "low": SEAT_KEY & 0xFFFF_FFFF}  # as the server lists it
 _TAKE = text("SELECT pg_try_advisory_lock(:key)").bindparams(key=SEAT_KEY)
 _PROVE = text(
@@ -63,18 +64,18 @@ class PostgresSeat:
     def leave(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            with contextlib.suppress(Exception):  # the server drops what we cannot
-                session.close()
-            session.engine.dispose()
+            _end(session)
 
     def _begin(self) -> Connection:
         timeout_s = self._timing.timeout_s
         session = postgres.session(self._place, timeout_s=timeout_s, name=self._name)
-        self._session = session
         hold_ms = int(1000 * self._timing.hold_s)
-        session.execute(
-            text("SELECT set_config('idle_session_timeout', :ms, false)"), {"ms": str(hold_ms)}
-        )
+        try:
+            session.execute(_EXPIRING, {"ms": str(hold_ms)})
+        except BaseException:  # a seat taken without it would be kept by a frozen leader
+            _end(session)
+            raise
+        self._session = session
         return session
 
     @contextlib.contextmanager
@@ -88,3 +89,9 @@ class PostgresSeat:
             if self._session is None or self._session.invalidated or self._session.closed:
                 self.leave()
             raise
+
+
+def _end(session: Connection) -> None:
+    with contextlib.suppress(Exception):  # the server drops what we cannot
+        session.close()
+    session.engine.dispose()

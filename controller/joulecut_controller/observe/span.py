@@ -9,7 +9,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from joulecut_controller.observe.scatter import Scatter, ratios
 from joulecut_controller.view import StageLoad, Window
@@ -91,17 +91,17 @@ class _Gpu:
 
     def power_w(self, mean_s: float, told: "Told") -> float | None:
         """Mean power over many iterations, from the energy counter, of what is `told` of."""
-        samples = list(self.anchors)
-        if self.latest is not None and samples and self.latest[0] > samples[-1][0]:
-            samples.append(self.latest)
-        while samples and samples[-1][0] > told.until_s:
-            samples.pop()
-        if not samples:
+        if not self.anchors or self.latest is None:
             return None
-        (begin_s, begin_j), (end_s, end_j) = samples[0], samples[-1]
+        backwards = chain((self.latest,), reversed(self.anchors))
+        last = next((sample for sample in backwards if sample[0] <= told.until_s), None)
+        if last is None:
+            return None
+        (begin_s, begin_j), (end_s, end_j) = self.anchors[0], last
         holes = [hole for hole in told.holes if hole[1] > begin_s and hole[0] < end_s]
-        for (from_s, from_j), (to_s, to_j) in pairwise(samples) if holes else ():
-            if any(hole[0] < to_s and hole[1] > from_s for hole in holes):
+        for (from_s, from_j), (to_s, to_j) in pairwise((*self.anchors, last)) if holes else ():
+            within = from_s < to_s <= end_s
+            if within and any(hole[0] < to_s and hole[1] > from_s for hole in holes):
                 begin_s += to_s - from_s
                 begin_j += to_j - from_j
         if end_s - begin_s < max(ENERGY_SPAN_S_MIN, ENERGY_ITERATIONS_MIN * mean_s):

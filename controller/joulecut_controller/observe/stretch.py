@@ -118,11 +118,16 @@ class Stretch:
     def iterations(self) -> int:
         return len(self._ended)
 
+    @property
+    def full(self) -> bool:
+        """Whether it takes no more iterations, however long it goes on."""
+        return len(self._ended) >= ITERATIONS_MAX
+
     def take(self, ended: Iterable[Ended]) -> None:
         """Adds iterations that began after the stretch did."""
         for one in ended:
             began_s = one.arrived_s - self._lag_s - one.duration_s
-            if began_s >= self.opened_s and len(self._ended) < ITERATIONS_MAX:
+            if began_s >= self.opened_s and not self.full:
                 self._ended.append(one)
 
     def see(self, gpus: Mapping[str, GpuView], now_s: float) -> None:

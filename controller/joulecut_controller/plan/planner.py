@@ -67,6 +67,11 @@ class Decision:
     trial: Trial | None = None  # of a job without a profile, in place of a choice
     advice: Advice | None = None
 
+    @property
+    def commands(self) -> bool:
+        """Whether clocks are to be set, so that the guard must see how things are now."""
+        return self.verdict == "change" or self.trial is not None
+
 
 def decide(case: Case, standing: Standing, estimator: Estimator, answers: Answers) -> Decision:
     """One job, one pass. Calls the solver through `answers`; may take seconds."""

@@ -13,7 +13,7 @@ from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
 from joulecut_controller.ports import Fleet
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.holds import Holds
-from joulecut_controller.reconcile.leases import Leases, Place
+from joulecut_controller.reconcile.leases import Leases, Outcome, Place
 from joulecut_controller.view import GpuView, View
 from joulecut_wire.errors import JoulecutError
 
@@ -23,7 +23,7 @@ NAMES_SHOWN = 20  # in a sentence about what there is instead
 class Retiring(Protocol):
     """What can give back all that is held for one job."""
 
-    async def retire(self, reason: str) -> None: ...
+    async def retire(self, reason: str) -> Outcome: ...
 
 
 class Commands:
@@ -135,20 +135,15 @@ class Commands:
         kind: HoldKind = "restore" if order.op == "restore" else "pause"
         for job in held:
             try:
-                hold = Hold(job, kind, order.reason, order.by, self._unix_s())
-                self._holds.place(hold)
+                self._holds.place(Hold(job, kind, order.reason, order.by, self._unix_s()))
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
         async with self.acting:
-            count, unanswered = await self._give_back(order, jobs)
+            outcome, failed = await self._give_back(order, jobs)
+        count, unanswered, error = outcome.settings, outcome.refused, error or failed
         if error:
-            return Done(
-                f"{_named(order)} held and given back, but a restart would forget it: {error}",
-                "failed",
-                jobs,
-                count,
-                unanswered,
-            )
+            text = f"{_named(order)} held and given back, but a restart would forget it: {error}"
+            return Done(text, "failed", jobs, count, unanswered)
         which = f"{_named(order)} {'paused' if kind == 'pause' else 'restored and paused'}"
         said = f"{which}: {count} GPU{'s' if count != 1 else ''} told to go to default clocks"
         if unanswered:
@@ -176,30 +171,39 @@ class Commands:
     def _gpus(self) -> tuple[GpuView, ...]:
         return self._fleet.observe(self._now_s()).gpus
 
-    async def _give_back(self, order: Order, jobs: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-        """How many GPUs were told, and which agents did not answer."""
+    async def _give_back(self, order: Order, jobs: tuple[str, ...]) -> tuple[Outcome, str]:
+        """What was told to whom, and why it could not be written down.
+
+        What is held for jobs goes first; a restore then clears whatever else is on the GPUs.
+        """
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
-        if order.op == "pause":
-            count = 0
-            unanswered: list[str] = []
-            for job in jobs:
-                holding = self._leases.of(job)
-                count += len(holding.locks) if holding else 0
-                outcome = await self._leases.give_back(job, reason)
-                unanswered += outcome.refused
-                await self._stewards[job].retire(reason)
-            return count, tuple(unanswered)
-        for job in jobs:
-            await self._stewards[job].retire(reason)
         uuids = set[str]().union(*(self._uuids(job) for job in jobs))
+        retired, error = await self._retire(jobs, reason)
+        if order.op == "pause":
+            return retired, error
         everything = not order.job and not order.node
         places = [
             Place(gpu.address, gpu.uuid)
             for gpu in self._gpus()
             if everything or gpu.uuid in uuids or order.node in (gpu.node, gpu.address)
         ]
-        outcome = await self._leases.clear("", places, reason)
-        return len(places), outcome.refused
+        return await self._leases.clear("", places, reason), error
+
+    async def _retire(self, jobs: tuple[str, ...], reason: str) -> tuple[Outcome, str]:
+        """Of all jobs, whatever fails for one of them."""
+        made = await asyncio.gather(
+            *(self._stewards[job].retire(reason) for job in jobs), return_exceptions=True
+        )
+        count, refused, error = 0, list[str](), ""
+        for one in made:
+            if isinstance(one, Outcome):
+                count += one.settings
+                refused += one.refused
+            elif isinstance(one, JoulecutError):
+                error = str(one)
+            else:
+                raise one
+        return Outcome(count, tuple(refused)), error
 
 
 def _named(order: Order) -> str:

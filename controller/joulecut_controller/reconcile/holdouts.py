@@ -81,7 +81,7 @@ class _Open:
 class _Job:
     verify: Verify = field(default_factory=Verify)
     rotation: Rotation | None = None
-    since_unix_s: float = math.inf  # the rotation's: hold-outs due before it are not caught up
+    since_s: float = math.inf  # the rotation's, monotonic: what was due before is not caught up
     done: int | None = None  # the cycle whose hold-out was begun
     tried: int | None = None  # the slot whose window was opened
     held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
@@ -90,9 +90,10 @@ class _Job:
     text: str = ""
     outcomes: Counter[tuple[Arm, str]] = field(default_factory=Counter)
     saving: Saving | None = None
+    stale: bool = True  # windows were kept that the saving does not know yet
     said: str = ""  # what became of the turn's window
 
-    def due(self, rotation: Rotation, unix_s: float) -> bool:
+    def due(self, rotation: Rotation, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the slot drawn, or where something came between,
         at a later one of the cycle; never for one that an earlier controller may have had.
         """
@@ -100,7 +101,7 @@ class _Job:
         cycle = rotation.cycle(slot)
         drawn = rotation.drawn(cycle)
         late = unix_s - rotation.begins_unix_s(slot) > LATE_RATIO_MAX * rotation.slot_s
-        missed = rotation.begins_unix_s(drawn) < self.since_unix_s
+        missed = rotation.begins_unix_s(drawn) - unix_s + now_s < self.since_s
         return slot >= drawn and self.done != cycle and not late and not missed
 
 
@@ -114,6 +115,7 @@ class Holdouts:
         self._jobs: dict[str, _Job] = {}
         self._asked: dict[str, float] = {}  # the share of time, by job
         self._shares: dict[str, float] = {}  # the same of jobs that are enforced
+        self._reckoned_s = -math.inf
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy, and learns who shares the turns."""
@@ -132,18 +134,23 @@ class Holdouts:
         job = self._job(name)
         hindrance = _hindrance(case, sighting.measured, learning)
         dropped = self._measure(job, case, sighting, applied, hindrance)
-        turn = job.turn
+        turn, resting = job.turn, None
         if turn is not None:
             early = hindrance or ("the policy changed" if verify != job.verify else "")
             early = early or (REASONS["shape"] if turn.shape != sighting.shape else "") or dropped
-            if early or case.view.now_s >= turn.ends_s:
-                self._end(name, job, turn, early)
+            over = case.view.now_s >= turn.ends_s
+            if early or over:
+                self._end(name, job, turn, early, over=over)
+                resting = None if early else turn.plan  # its slot may be followed by another
         job.text = hindrance
         if not hindrance:
             self._arrange(name, job, case)
             if job.turn is None:
-                job.text = self._begin(name, job, case, sighting, applied)
+                job.text = self._begin(name, job, case, sighting, applied, resting=resting)
             self._open(job, case, sighting, applied)
+        if job.stale and self._reckoned_s != case.view.now_s:  # one job a pass: it takes a while
+            self._reckoned_s = case.view.now_s
+            self._reckon(name, job)
         return job.turn.sentence if job.turn else ""
 
     def shown(self, name: str) -> Holdout | None:
@@ -166,11 +173,7 @@ class Holdouts:
         )
 
     def _job(self, name: str) -> _Job:
-        job = self._jobs.get(name)
-        if job is None:
-            job = self._jobs[name] = _Job()
-            self._reckon(name, job)
-        return job
+        return self._jobs.setdefault(name, _Job())
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -188,21 +191,32 @@ class Holdouts:
         if verify != job.verify or job.rotation is None or wanted_s != job.rotation.slot_s:
             job.verify = verify
             job.rotation = Rotation(name, verify.holdout, wanted_s)
-            job.since_unix_s, job.done, job.tried = self._unix_s(), None, None
+            job.since_s, job.done, job.tried = case.view.now_s, None, None
             job.held = -NEIGHBOURS - 1
             if job.open is not None:
                 self._drop(job, "stopped")
 
     def _begin(
-        self, name: str, job: _Job, case: Case, sighting: Sighting, applied: Plan | None
+        self,
+        name: str,
+        job: _Job,
+        case: Case,
+        sighting: Sighting,
+        applied: Plan | None,
+        *,
+        resting: Plan | None,
     ) -> str:
-        """Begins a hold-out where one is due; otherwise what it waits for, where it does."""
+        """Begins a hold-out where one is due; otherwise what it waits for, where it does.
+
+        `resting` is the plan that made room for one that ends in this very pass.
+        """
         rotation, unix_s = job.rotation, self._unix_s()
-        if rotation is None or applied is None or not any(case.running.values()):
+        plan = resting or (applied if any(case.running.values()) else None)
+        if rotation is None or plan is None:
             return "no plan is in force that could be measured"
-        if not job.due(rotation, unix_s):
+        if not job.due(rotation, unix_s, case.view.now_s):
             return ""
-        why = self._crowded() or _unsettled(case, sighting.measured)
+        why = self._crowded() or ("" if resting else _unsettled(case, sighting.measured))
         if why:
             return why
         slot = rotation.slot(unix_s)
@@ -212,11 +226,12 @@ class Holdouts:
             f"hold-out window {number} of today: default clocks until "
             f"{clock_text(until_unix_s)}, to measure the saving"
         )
-        if not self._note(name, f"{sentence}; it begins", applied.generation):
+        if not self._note(name, f"{sentence}; it begins", plan.generation):
             return "the store does not take the record of it"
         ends_s = case.view.now_s + until_unix_s - unix_s
-        job.turn = _Turn(slot, number, sentence, ends_s, sighting.shape, applied)
+        job.turn = _Turn(slot, number, sentence, ends_s, sighting.shape, plan)
         job.done, job.held, job.said = rotation.cycle(slot), slot, ""
+        job.tried = None  # a window of the plan that was opened in this slot ends here
         return ""
 
     def _crowded(self) -> str:
@@ -224,12 +239,13 @@ class Holdouts:
         free = turns < most_at_once(tuple(self._shares.values()))
         return "" if free else "another job holds out now"
 
-    def _end(self, name: str, job: _Job, turn: _Turn, early: str) -> None:
+    def _end(self, name: str, job: _Job, turn: _Turn, why: str, *, over: bool) -> None:
         """The clocks may come back; what was measured is said."""
         if job.open is not None:
             self._drop(job, "stopped")
         job.turn = None
-        said = f"ended early, nothing is counted: {early}" if early else f"ended: {job.said}"
+        said = f"ended{'' if over else ' early'}"
+        said += f": {job.said}" if job.said else f", nothing is counted: {why or REASONS['short']}"
         self._note(name, f"hold-out window {turn.number} of today {said}", turn.plan.generation)
 
     def _note(self, name: str, text: str, generation: int) -> bool:
@@ -258,7 +274,7 @@ class Holdouts:
             slot = rotation.slot(unix_s)
             into_s = unix_s - rotation.begins_unix_s(slot)
             late = into_s > WARM_UP_S + LATE_RATIO_MAX * rotation.slot_s
-            near = abs(slot - job.held) <= NEIGHBOURS or rotation.near_drawn(slot)
+            near = abs(slot - job.held) <= NEIGHBOURS or rotation.is_measured(slot)
             running = applied is not None and case.measured_applied and not measured.at_default
             if job.tried == slot or into_s < WARM_UP_S or late or not near or not running:
                 return
@@ -310,7 +326,8 @@ class Holdouts:
         figures = held.stretch.figures()
         wanted_s = held.ends_s - held.stretch.opened_s
         if isinstance(figures, Figures):
-            if figures.ended_s - figures.begun_s >= COVERED_RATIO_MIN * wanted_s:
+            covered_s = figures.ended_s - figures.begun_s
+            if covered_s >= COVERED_RATIO_MIN * wanted_s or held.stretch.full:
                 return self._keep(job, held, figures, case)
             figures = "short"
         self._drop(job, figures)
@@ -354,7 +371,7 @@ class Holdouts:
             f"{window.time_mean_s:.4g} s and {window.energy_j:.4g} J an iteration at default "
             f"clocks ({window.iterations} iterations{out})"
         )
-        self._reckon(name, job)
+        job.stale = True
         return ""
 
     def _drop(self, job: _Job, reason: str) -> None:
@@ -365,6 +382,7 @@ class Holdouts:
     def _reckon(self, name: str, job: _Job) -> None:
         """The saving anew, of the windows of the last week; of a store that cannot tell, as was."""
         since_unix_s = self._unix_s() - SAVING_S
+        job.stale = False
         try:
             records = self._store.records(
                 TOPIC, job=name, since_unix_s=since_unix_s, limit=SAVING_WINDOWS_MAX
@@ -377,7 +395,10 @@ class Holdouts:
                 windows.append(from_json(record.content))
             except ValueError:
                 continue  # a damaged record is no measurement
-        job.saving = saving(windows)
+        try:
+            job.saving = saving(windows)
+        except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control
+            job.saving = None
 
 
 def _unsettled(case: Case, measured: Measured) -> str:

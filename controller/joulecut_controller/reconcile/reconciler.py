@@ -44,6 +44,9 @@ from joulecut_controller.view import View
 from joulecut_controller.workload import Profile
 from joulecut_wire.errors import BadInput, JoulecutError
 
+# Looking at ten thousand GPUs takes tens of milliseconds: not once for each of a hundred jobs.
+FRESH_S = 0.1
+
 
 class PolicySource(Protocol):
     """Where the policy comes from. `load` raises BadInput and then changes nothing."""
@@ -116,17 +119,7 @@ class Reconciler:
         self._shadows = Shadows(store, unix_s)
         self._holdouts = Holdouts(store, self._desk.audit, unix_s, lag_s=pacing.lag_s)
         self._breakers = Breakers(self._holds, self._desk.audit, pacing.lag_s)
-        self.commands = Commands(
-            fleet=fleet,
-            leases=self._leases,
-            holds=self._holds,
-            audit=self._desk.audit,
-            stewards=self._stewards,
-            lost=lambda: self._lost,
-            view=lambda: self.board.view if self.board else None,
-            now_s=now_s,
-            unix_s=unix_s,
-        )
+        self.commands = self._order_desk()
         self._lost = ""
         self._unrenewed: set[str] = set()
         self._pass_number = 0
@@ -135,6 +128,19 @@ class Reconciler:
         self.meters = Meters()
         self.board: Board | None = None
 
+    def _order_desk(self) -> Commands:
+        return Commands(
+            fleet=self._fleet,
+            leases=self._leases,
+            holds=self._holds,
+            audit=self._desk.audit,
+            stewards=self._stewards,
+            lost=lambda: self._lost,
+            view=lambda: self.board.view if self.board else None,
+            now_s=self._now_s,
+            unix_s=self._unix_s,
+        )
+
     @property
     def epoch(self) -> int:
         return self._desk.epoch
@@ -142,6 +148,11 @@ class Reconciler:
     @property
     def leads(self) -> bool:
         return not self._lost
+
+    @property
+    def policy(self) -> Policy:
+        """The one in force."""
+        return self._policy
 
     def ask_reload(self) -> None:
         """The next pass reads the policy again, changed or not."""
@@ -233,12 +244,16 @@ class Reconciler:
             )
         decisions = await asyncio.to_thread(self._think, cases)
         async with self.commands.acting:
-            for name, decision in decisions.items():
-                fresh, word = self._refreshed(view), self._holds.word(name)
+            fresh, ttl_s = None, self.ttl_s()
+            for name, decided in decisions.items():
                 # A hold may be younger than the decision.
-                held = replace(given_up(decision.standing, word), topic="paused") if word else None
+                word = self._holds.word(name)
+                held = replace(given_up(decided.standing, word), topic="paused") if word else None
+                decision = held or decided
+                if decision.commands and (fresh is None or self._now_s() - fresh.now_s > FRESH_S):
+                    fresh = self._refreshed(view)
                 await self._stewards[name].carry_out(
-                    held or decision, cases[name], sightings[name], fresh, self.ttl_s()
+                    decision, cases[name], sightings[name], fresh or view, ttl_s
                 )
         for name in decisions:
             self._shadows.note(sightings[name], self._stewards[name].study)

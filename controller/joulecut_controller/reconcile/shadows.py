@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from joulecut_controller.graph.shape import kinds_of
@@ -240,9 +241,12 @@ def _worked(stretch: _Stretch, load: StageLoad | None, iterations: int) -> None:
 
 def _near(one_mhz: int, other_mhz: int, gpu: GpuView) -> bool:
     """Within one step of the GPU's own clock list."""
-    clocks = gpu.description.clocks_mhz
-    steps = [high - low for low, high in pairwise(clocks)]
-    return abs(one_mhz - other_mhz) <= max(steps, default=0)
+    return abs(one_mhz - other_mhz) <= _step_mhz(gpu.description.clocks_mhz)
+
+
+@lru_cache(maxsize=64)  # models of card in one cluster
+def _step_mhz(clocks_mhz: tuple[int, ...]) -> int:
+    return max((high - low for low, high in pairwise(clocks_mhz)), default=0)
 
 
 def _clocks(promise: Promise) -> Mapping[str, int]:

@@ -22,7 +22,7 @@ from joulecut_controller.reconcile.account import Account
 from joulecut_controller.reconcile.apprentice import Apprentice
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.drift import as_asked, drift_of
-from joulecut_controller.reconcile.leases import Leases, Place
+from joulecut_controller.reconcile.leases import Leases, Outcome, Place
 from joulecut_controller.reconcile.lessons import Errors
 from joulecut_controller.view import View, Window
 from joulecut_wire.errors import JoulecutError
@@ -231,9 +231,9 @@ class Steward:
             self._applied = self._decision
         self._desk.store.keep_plan(self._decision)
 
-    async def retire(self, reason: str) -> None:
-        """The job left the policy, or the controller ends: nothing of it is kept."""
-        await self._release(reason)
+    async def retire(self, reason: str) -> Outcome:
+        """The job left the policy, is held, or the controller ends: nothing of it is kept."""
+        return await self._release(reason)
 
     def board(self, sighting: Sighting, frontier: tuple[FrontierPoint, ...]) -> JobBoard:
         return JobBoard(
@@ -378,11 +378,11 @@ class Steward:
         self._decision = plan
         self._desk.audit.plan(plan)
 
-    async def _release(self, reason: str) -> None:
+    async def _release(self, reason: str) -> Outcome:
         name = self.policy.name
         holding = self._desk.leases.of(name)
         if holding is None:
-            return
+            return Outcome()
         outcome = await self._desk.leases.give_back(name, reason)
         text = f"{outcome.settings} GPUs back to default clocks: {reason}"
         if outcome.refused:
@@ -392,6 +392,7 @@ class Steward:
         self._acted({})
         self.did = text
         self._desk.audit.note("clear", name, text, generation=holding.plan.generation)
+        return outcome
 
     def _acted(self, locks: Mapping[str, int]) -> None:
         now_s = self._desk.now_s()

@@ -156,7 +156,8 @@ def _job(
 
 def _unmeasured(job: str, about: Known, until_unix_s: float) -> Saving:
     if about.holdout:
-        reason = f"nothing measured yet: hold-outs are on, {about.holdout:.3g} of its time"
+        share = f"{100.0 * about.holdout:.3g} %"
+        reason = f"nothing measured yet: hold-outs are on, {share} of its time"
     else:
         reason = f"nothing measured: `{SWITCH}` in its policy switches hold-outs on"
     return Saving(job, "", 0, until_unix_s, until_unix_s, 0, 0, reason=reason)

@@ -22,6 +22,7 @@ ALONE_MIN = 3  # in cycles of fewer slots two at default clocks may follow each 
 MILLION = 1_000_000  # shares are counted in parts of it: whole numbers do not drift over years
 CROWD_RATIO = 1.5  # hold-outs at once, over their mean number
 DAY_S = 86_400
+BETWEEN_S = 6 * 3600.0  # however rare hold-outs are, the plan is looked at four times a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,12 @@ class Rotation:
     def is_drawn(self, slot: int) -> bool:
         return self.drawn(self.cycle(slot)) == slot
 
-    def near_drawn(self, slot: int) -> bool:
-        """Whether a slot is near enough to one at default clocks to be compared with it."""
+    def is_measured(self, slot: int) -> bool:
+        """Whether a slot under the plan is measured: one near enough to one at default clocks to
+        be compared with it, and where those are rare, some between them.
+        """
+        if slot % max(1, round(BETWEEN_S / self.slot_s)) == 0:
+            return True
         here = self.cycle(slot)
         return any(abs(self.drawn(here + step) - slot) <= NEIGHBOURS for step in (-1, 0, 1))
 

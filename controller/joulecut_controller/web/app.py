@@ -12,8 +12,8 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -34,6 +34,7 @@ from joulecut_controller.web.timeline import timeline_json
 from joulecut_wire.web_config import WebConfig
 
 STATIC = Path(__file__).parent / "static"
+PAGE = (STATIC / "index.html").read_bytes()
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS_DEFAULT = 100
 EVENTS_MAX = 1000
@@ -57,9 +58,27 @@ def build(
     `web` asks for passwords; in TLS, a browser compares the name itself, and any host is served.
     `store` is what reports are made from; `desk` takes commands, without it there are none.
     """
+    listed = routes(publisher, metrics_text=metrics_text, web=web, store=store, desk=desk)
+    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
+    app = Starlette(routes=listed, exception_handlers=handlers)
+    posted = is_command if desk else lambda _: False
+    if web is None:
+        return Guard(app, hosts, posted=posted)
+    return Login(Guard(app, hosts, any_host=web.context() is not None, posted=posted), web)
+
+
+def routes(
+    publisher: Publisher,
+    *,
+    metrics_text: Callable[[], bytes] | None = None,
+    web: WebConfig | None = None,
+    store: Store | None = None,
+    desk: OrderDesk | None = None,
+) -> list[BaseRoute]:
+    """Every address that is served; those of commands only where there is a desk."""
     pages = _Pages(publisher, metrics_text)
     reports = Reports(store, pages.now)
-    routes = [
+    return [
         *(_commands(desk, web) if desk else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -77,12 +96,6 @@ def build(
         Route("/metrics", pages.metrics),
         Route("/healthz", pages.health),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    posted = is_command if desk else lambda _: False
-    if web is None:
-        return Guard(app, hosts, posted=posted)
-    return Login(Guard(app, hosts, any_host=web.context() is not None, posted=posted), web)
 
 
 def _commands(desk: OrderDesk, web: WebConfig | None) -> list[Route]:
@@ -109,13 +122,13 @@ class _Pages:
         return (await self._rendering.of(board)).whole
 
     async def page(self, _: Request) -> Response:
-        return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+        return Response(PAGE, media_type="text/html", headers={"cache-control": "no-cache"})
 
     async def board(self, _: Request) -> Response:
         return found_bytes(await self.encoded(self.now()))
 
     async def brief(self, _: Request) -> Response:
-        return found_bytes(self._rendering.brief(self.now()))
+        return found_bytes(await self._rendering.brief(self.now()))
 
     async def policy(self, _: Request) -> Response:
         policy = self.now().policy

@@ -6,13 +6,17 @@ of the pass before is shown.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from joulecut_controller.board import Board
 from joulecut_controller.web.answer import encode
 from joulecut_controller.web.brief import brief_json
 from joulecut_controller.web.job import job_json
 from joulecut_controller.web.render import gpus_in_order, shell_json
+
+T = TypeVar("T")
 
 INLINE_GPUS_MAX = 256  # made in some ten milliseconds: sooner than a thread would begin
 # The board before may stand in for the newest while that is made, not for longer.
@@ -31,38 +35,49 @@ class Rendered:
 
 
 class Rendering:
-    """Rendered boards. Used in one event loop."""
+    """Rendered boards, whole and in brief. Used in one event loop."""
 
     def __init__(self) -> None:
-        self._last: Rendered | None = None
-        self._making: asyncio.Task[Rendered] | None = None
-        self._brief: tuple[Board, bytes] | None = None
+        self._whole = _Newest(render)
+        self._brief = _Newest(lambda board: encode(brief_json(board)))
 
     async def of(self, board: Board) -> Rendered:
         """This board rendered; of a large fleet maybe the one before."""
+        return await self._whole.of(board)
+
+    async def brief(self, board: Board) -> bytes:
+        """This board in brief; likewise."""
+        return await self._brief.of(board)
+
+
+class _Newest(Generic[T]):
+    """What is made of the newest board: once, and of a large one in a thread."""
+
+    def __init__(self, make: Callable[[Board], T]) -> None:
+        self._make = make
+        self._last: tuple[Board, T] | None = None
+        self._making: asyncio.Task[T] | None = None
+
+    async def of(self, board: Board) -> T:
         last = self._last
-        if last is not None and last.board is board:
-            return last
+        if last is not None and last[0] is board:
+            return last[1]
         if len(board.view.gpus) <= INLINE_GPUS_MAX:
-            self._last = render(board)
-            return self._last
+            made = self._make(board)
+            self._last = (board, made)
+            return made
         if self._making is None:
-            self._making = asyncio.create_task(self._make(board))
+            self._making = asyncio.create_task(self._made(board))
         young_s = max(STALE_S_MIN, STALE_PASSES * board.interval_s)
-        if last is not None and abs(board.at_unix_s - last.board.at_unix_s) < young_s:
-            return last
+        if last is not None and abs(board.at_unix_s - last[0].at_unix_s) < young_s:
+            return last[1]
         return await asyncio.shield(self._making)
 
-    def brief(self, board: Board) -> bytes:
-        """In brief, always of the newest board: little, so made at once."""
-        if self._brief is None or self._brief[0] is not board:
-            self._brief = (board, encode(brief_json(board)))
-        return self._brief[1]
-
-    async def _make(self, board: Board) -> Rendered:
+    async def _made(self, board: Board) -> T:
         try:
-            self._last = await asyncio.to_thread(render, board)
-            return self._last
+            made = await asyncio.to_thread(self._make, board)
+            self._last = (board, made)
+            return made
         finally:
             self._making = None
 

@@ -8,6 +8,7 @@ and logging, which belong to the controller, and waits without end for streams t
 import asyncio
 import contextlib
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ from joulecut_wire.web_config import RotatingContext, WebConfig
 CONNECTIONS_MAX = 512  # Watchers, scrapers and a few tabs fetching; beyond it something is wrong.
 GRACE_S = 2.0  # For answers under way at a stop; streams end by themselves before that.
 BACKLOG = 128
+TURN_S = 0.001
 
 
 class Server:
@@ -80,6 +82,9 @@ class Server:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self, serving: "_Quiet", listener: socket.socket) -> None:
+        # Of the whole process: what answers takes many short turns, and a pass or a solver that
+        # keeps the interpreter for its usual 5 ms a turn would make each answer late.
+        sys.setswitchinterval(TURN_S)
         try:
             asyncio.run(serving.serve([listener]))
         except BaseException as failure:  # handed to whoever starts it

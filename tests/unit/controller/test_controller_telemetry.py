@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board
+from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.telemetry import BoardCollector
@@ -46,7 +47,10 @@ def test_every_name_and_label_is_in_the_contract() -> None:
 
 
 def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
-    shown = Shown(replace(boards.board(), budget=Shares(limit_w=6000.0, power_w=5800.0)))
+    board = boards.board()
+    hold = Hold(board.jobs[0].view.policy.name, "pause", "reset", "alice", 1.8e9)
+    held = replace(board.jobs[0], holds=(hold,))
+    shown = Shown(replace(board, jobs=(held,), budget=Shares(limit_w=6000.0, power_w=5800.0)))
     shown.meters.last_success_unix_s = 1.0
     names = {sample.name for family in shown.families().values() for sample in family.samples}
     for metric in metrics.CONTROLLER:

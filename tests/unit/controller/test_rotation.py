@@ -71,9 +71,17 @@ def test_slots_beside_a_hold_out_are_measured_and_others_are_not(
     rotation = Rotation(job, share, length_s)
     drawn = drawn_in(rotation, round(8 / share))
     middle = drawn[len(drawn) // 2]
-    assert all(rotation.near_drawn(middle + step) for step in range(-NEIGHBOURS, NEIGHBOURS + 1))
-    gaps = [slot for slot in range(drawn[0], drawn[-1]) if not rotation.near_drawn(slot)]
+    assert all(rotation.is_measured(middle + step) for step in range(-NEIGHBOURS, NEIGHBOURS + 1))
+    gaps = [slot for slot in range(drawn[0], drawn[-1]) if not rotation.is_measured(slot)]
     assert all(min(abs(slot - d) for d in drawn) > NEIGHBOURS for slot in gaps)
+
+
+def test_where_hold_outs_are_rare_the_plan_is_measured_four_times_a_day() -> None:
+    rotation = Rotation("gpt3", 0.001, 330.0)
+    first = rotation.slot(NOON_UNIX_S)
+    measured = [slot for slot in range(first, first + 1309) if rotation.is_measured(slot)]
+    assert all((b - a) * 330.0 <= 6.1 * 3600 for a, b in pairwise(measured))  # five days
+    assert len(measured) < 40
 
 
 def test_no_hour_of_the_day_is_favoured() -> None:

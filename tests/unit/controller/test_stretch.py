@@ -232,6 +232,7 @@ def test_memory_is_bounded_however_long_and_fast() -> None:
             job.energy_j[0] += BUSY_W[0]
             stretch.see(job.view(), 1.0 + 0.5 * step)
     assert stretch.iterations == ITERATIONS_MAX
+    assert stretch.full
     (counter,) = stretch._counters.values()
     assert len(counter.at_s) <= SAMPLES_KEPT
     made = stretch.figures()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.parse import effective_mode, parse
-from joulecut_controller.policy.policy import Cost, GpuRef, Mode, Policy, Slo
+from joulecut_controller.policy.policy import Cost, GpuRef, Mode, Policy, Slo, Verify
 from joulecut_controller.workload import KINDS, Pipeline, Profile
 from joulecut_wire import document
 from joulecut_wire.errors import LINE_LENGTH_MAX, BadInput
@@ -94,6 +94,16 @@ def test_the_whole_file_becomes_a_policy() -> None:
     assert second.gpus == ()
     assert second.pipeline is None
     assert second.ranks == "hook"
+
+
+def test_hold_outs_are_off_unless_asked_for() -> None:
+    (first, second) = read(FULL).jobs
+    assert (first.verify, second.verify) == (Verify(0.0, 300.0), Verify(0.0, 300.0))
+    asked = FULL.replace("verify: {holdout: 0%}", "verify: {holdout: 2.5%, window: 10min}")
+    assert read(asked).jobs[0].verify == Verify(0.025, 600.0)
+    budget = asked.replace("cluster:", "cluster:\n  power_budget_w: 5000")
+    assert "contradicts cluster.power_budget_w" in refusal(budget)
+    assert read(budget.replace("2.5%", "0%")).power_budget_w == 5000.0
 
 
 def test_a_policy_without_jobs_is_fine() -> None:

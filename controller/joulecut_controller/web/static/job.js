@@ -13,6 +13,13 @@ const MODES = {
   off: "off",
 };
 
+/** What keeps the controller from the job, in a word; nothing where nothing does. */
+function heldAs(job) {
+  const kinds = (job.holds ?? []).map((hold) => hold.kind);
+  if (kinds.includes("breaker")) return "given back by the breaker";
+  return kinds.length ? "paused" : null;
+}
+
 export const modeText = (mode) => MODES[mode] ?? mode;
 
 export class Job {
@@ -38,7 +45,7 @@ export class Job {
 
   update(job, history) {
     setText(this.name, job.name);
-    setText(this.mode, modeText(job.mode));
+    setText(this.mode, heldAs(job) ?? modeText(job.mode));
     this.mode.className = `chip ${job.mode}`;
     setText(this.sentence, sentence(job.sentence));
     const reason = reasonOf(job);

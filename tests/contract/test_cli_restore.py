@@ -1,0 +1,81 @@
+"""`joulecut restore` where no controller answers: straight to real agents."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from running_agent import PATIENCE_S, RunningAgent
+
+JOULECUT = str(Path(sys.executable).with_name("joulecut"))
+
+
+def joulecut(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [JOULECUT, *words], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RunningAgent]:
+    with RunningAgent(cards=2) as agent:
+        yield agent.start()
+
+
+@pytest.fixture
+def nobody() -> str:
+    """The URL of a controller that is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: str) -> None:
+    agents = ("--agents", node.ready["grpc"])
+    for words in (
+        ("restore", "--all", "--controller", nobody, *agents),
+        ("restore", "--all", "--direct", *agents),
+        ("restore", "demo", "--controller", nobody, *agents),
+        ("restore", node.ready["grpc"], "--direct", *agents),
+        ("restore", "--node", "127.0.0.1", "--direct", *agents),
+    ):
+        assert node.apply({0: 1005, 1: 1005})[0].accepted, words
+        assert len(node.locked()) == 2
+        done = joulecut(*words)
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert node.locked() == {}
+        assert f"{node.ready['grpc']}: 2 GPUs given back" in done.stdout
+        assert ("no controller answers" in done.stdout) == ("--direct" not in words)
+
+
+def test_the_controllers_file_tells_where_they_are(
+    node: RunningAgent, nobody: str, tmp_path: Path
+) -> None:
+    config = {"agents": [node.ready["grpc"]], "policy": "p.yaml", "store": "sqlite:///c.db"}
+    path = tmp_path / "controller.yaml"
+    path.write_text(yaml.safe_dump(config))
+    assert node.apply({0: 1005})[0].accepted
+    done = joulecut("restore", "--all", "--json", "--controller", nobody, "--config", str(path))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["complete"] is True
+    assert [agent["gpus"] for agent in told["agents"]] == [[node.gpus.uuids[0]]]
+    assert node.locked() == {}
+
+
+def test_another_job_keeps_its_clocks_and_a_dead_agent_is_named(
+    node: RunningAgent, nobody: str
+) -> None:
+    assert node.apply({0: 1005})[0].accepted
+    dead = nobody.removeprefix("http://")
+    agents = f"{node.ready['grpc']},{dead}"
+    done = joulecut("restore", "other-job", "--direct", "--agents", agents)
+    assert done.returncode == 1
+    assert f"{dead}: NOT given back: no agent answers" in done.stdout
+    assert len(node.locked()) == 1
+    done = joulecut("restore", "--all", "--direct", "--agents", agents)
+    assert done.returncode == 1
+    assert node.locked() == {}, "one that is dead does not keep the others"

@@ -1,0 +1,285 @@
+"""pause, resume, restore, recommend, policy diff and completion as a person types them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import bcrypt
+import boards
+import pytest
+from serving import WAIT_S, Serving
+
+from joulecut_cli.main import COMMANDS
+from joulecut_cli.policy_diff import difference
+from joulecut_controller.orders import Done, Hold, Order
+from joulecut_controller.policy.shown import policy_json
+from joulecut_controller.sources.policy_file import load
+from joulecut_wire.web_config import WebConfig
+
+POLICY = """\
+apiVersion: joulecut/v1
+kind: Policy
+jobs:
+  - name: a
+    match: {gpus: [n1/0-1]}
+    slo: {max_slowdown: 2%, rate: hook}
+  - name: b
+    mode: enforce
+    match: {gpus: [n2/0-1]}
+    slo: {max_slowdown: 1%, rate: hook}
+"""
+
+
+class Clerk:
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+        self.answer = Done("gpt3-175b paused: 8 GPUs told to go to default clocks", gpus=8)
+
+    async def obey(self, order: Order) -> Done:
+        self.orders.append(replace(order, by=""))
+        return self.answer
+
+
+@pytest.fixture(scope="module")
+def clerk() -> Clerk:
+    return Clerk()
+
+
+@pytest.fixture(scope="module")
+def served(clerk: Clerk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    path = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    path.write_text(POLICY)
+    board = replace(boards.board("recommend"), policy=load(path))
+    with Serving(board, obey=clerk.obey) as server:
+        yield server
+
+
+def joulecut(
+    *words: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "joulecut_cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S * 2,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_orders_reach_the_controller(served: Serving, clerk: Clerk) -> None:
+    clerk.orders.clear()
+    url = ("--controller", served.url)
+    for words in (
+        ("pause", "gpt3-175b", "--reason", "reset of node1"),
+        ("pause", "--all"),
+        ("resume", "gpt3-175b"),
+        ("resume", "--all"),
+        ("restore", "gpt3-175b"),
+        ("restore", "node1"),
+        ("restore", "--node", "node1"),
+        ("restore", "--all", "--reason", "now"),
+    ):
+        done = joulecut(*words, *url)
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert done.stdout == "gpt3-175b paused: 8 GPUs told to go to default clocks.\n"
+    assert clerk.orders == [
+        Order("pause", job="gpt3-175b", reason="reset of node1"),
+        Order("pause"),
+        Order("resume", job="gpt3-175b"),
+        Order("resume"),
+        Order("restore", job="gpt3-175b"),
+        Order("restore", node="node1"),
+        Order("restore", node="node1"),
+        Order("restore", reason="now"),
+    ]
+
+
+def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Clerk) -> None:
+    before, clerk.answer = clerk.answer, Done("held", gpus=8, unanswered=("n2:1: no answer",))
+    done = joulecut("pause", "gpt3-175b", "--json", "--controller", served.url)
+    clerk.answer = before
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["unanswered"] == ["n2:1: no answer"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("pause",), "nothing named; allowed: JOB or --all"),
+        (("pause", "x", "--all"), "a name and --all; allowed: JOB or --all"),
+        (("resume",), "nothing named; allowed: JOB or --all (a paused job), or the node whose"),
+        (("resume", "n1", "--cert", "c", "--all"), "--cert and --all; allowed: JOB or --all"),
+        (("resume", "x", "--json", "--all"), "a name and --all"),
+        (("restore",), "nothing named; allowed: JOB, NODE or --all"),
+        (("restore", "x", "--node", "y"), "more than one thing named"),
+        (("restore", "x", "--direct"), "--direct without agents; allowed: --agents"),
+        (("restore", "--all", "--direct", "--agents", "node7:9431"), "without encryption"),
+        (("restore", "--all", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
+        (("recommend",), "see joulecut recommend --help"),
+        (("policy", "diff"), "see joulecut policy diff --help"),
+        (("policy", "differ"), "'differ' is no action"),
+        (("completion",), "see joulecut completion --help"),
+        (("completion", "tcsh"), "see joulecut completion --help"),
+        (("status", "--watch", "soon"), '--watch: "soon"; allowed: above 0'),
+    ],
+)
+def test_bad_words_are_one_line(words: tuple[str, ...], sentence: str) -> None:
+    done = joulecut(*words)
+    assert done.returncode == 2
+    assert sentence in one_line(done)
+
+
+def test_what_the_controller_refuses_is_one_line(served: Serving, clerk: Clerk) -> None:
+    before, url = clerk.answer, ("--controller", served.url)
+    clerk.answer = Done("no job 'x' in the policy; there are: a, b", "unknown")
+    done = joulecut("pause", "x", *url)
+    assert done.returncode == 2
+    assert "no job 'x' in the policy; there are: a, b" in one_line(done)
+    clerk.answer = Done("this controller is a standby and does not lead", "standby")
+    done = joulecut("restore", "--all", *url)
+    assert done.returncode == 1
+    assert "does not lead; --agents HOST:PORT,... or --config" in one_line(done)
+    clerk.answer = before
+    done = joulecut("recommend", "x", *url)
+    assert done.returncode == 2
+    assert "no job 'x' in the policy; there are: gpt3-175b" in one_line(done)
+
+
+def test_without_a_controller_every_command_says_what_helps() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for words in (("pause", "x"), ("resume", "x"), ("recommend", "x"), ("restore", "x")):
+        done = joulecut(*words, "--controller", url)
+        assert done.returncode == 1
+        line = one_line(done)
+        assert "is joulecut-controller running?" in line
+        assert ("--agents" in line) == (words[0] == "restore")
+
+
+def test_recommend_is_a_difference_of_clocks(served: Serving) -> None:
+    done = joulecut("recommend", "gpt3-175b", "--controller", served.url)
+    assert done.returncode == 0
+    assert "- stage 0   node1/0  default\n+ stage 0   node1/0  1200 MHz" in done.stdout
+    assert "stage 7" not in done.stdout, "its clock stays what it is"
+    assert "(+1.1 %, predicted)" in done.stdout or "%, predicted)" in done.stdout
+    assert "Nothing is sent" in done.stdout
+    told = json.loads(
+        joulecut("recommend", "gpt3-175b", "--json", "--controller", served.url).stdout
+    )
+    assert len(told["changes"]) == 7
+    assert told["changes"][0]["clock_now_mhz"] is None
+    assert told["changes"][0]["clock_recommended_mhz"] == 1200
+    assert told["predicted"]["saved_ratio"] > 0
+    with Serving(boards.board("enforce")) as enforced:
+        done = joulecut("recommend", "gpt3-175b", "--controller", enforced.url)
+    assert "Its clocks are in force: nothing would change." in done.stdout
+
+
+def test_a_hold_is_on_the_first_screen() -> None:
+    hold = Hold("gpt3-175b", "breaker", "slow", "the breaker", boards.NOON_UNIX_S)
+    board = boards.board("enforce")
+    held = replace(board.jobs[0], holds=(hold,), trips=3, sentence=hold.sentence)
+    with Serving(replace(board, jobs=(held,), holds=(hold,))) as served:
+        done = joulecut("status", "--controller", served.url)
+        assert "gpt3-175b  tripped" in done.stdout
+        assert "`joulecut resume gpt3-175b` arms it again" in done.stdout
+        done = joulecut("recommend", "gpt3-175b", "--controller", served.url)
+        assert "! The breaker ended control: slow" in done.stdout
+
+
+def test_policy_diff_names_what_changes(served: Serving, tmp_path: Path) -> None:
+    path, url = tmp_path / "policy.yaml", ("--controller", served.url)
+    path.write_text(POLICY + "# a comment is no difference\n")
+    done = joulecut("policy", "diff", str(path), *url)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "No difference.")
+    path.write_text(POLICY.replace("1%", "3%").replace("- name: a", "- name: c"))
+    done = joulecut("policy", "diff", str(path), *url)
+    assert "- job a: its GPUs would be given back\n+ job c\n  job b\n" in done.stdout
+    assert "-   slo.max_slowdown: 0.01\n+   slo.max_slowdown: 0.03" in done.stdout
+    told = json.loads(joulecut("policy", "diff", str(path), "--json", *url).stdout)
+    assert (told["same"], told["added"], told["removed"]) == (False, ["c"], ["a"])
+    path.write_text("kind: Policy\n")
+    done = joulecut("policy", "diff", str(path), *url)
+    assert done.returncode == 2
+    one_line(done)
+
+
+def test_the_order_of_jobs_is_part_of_a_policy(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    before = policy_json(load(path))
+    after = {**before, "jobs": before["jobs"][::-1]}
+    assert difference(before, before)["same"]
+    assert difference(before, after) == {
+        "same": False, "added": [], "removed": [], "changed": [], "order_changed": True,
+    }  # fmt: skip
+
+
+def test_watch_goes_on_until_it_is_interrupted(served: Serving) -> None:
+    words = ["status", "--watch", "0.2", "--json", "--controller", served.url]
+    command = [sys.executable, "-m", "joulecut_cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        seen = [json.loads(watching.stdout.readline()) for _ in range(3)]
+        watching.send_signal(2)
+        assert watching.wait(WAIT_S) == 0
+        assert watching.stderr is not None
+        assert watching.stderr.read() == b""
+    assert [board["pass_number"] for board in seen] == [128] * 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_know_every_command(shell: str) -> None:
+    done = joulecut("completion", shell)
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in COMMANDS)
+    assert "@" not in done.stdout.replace('"${', "")
+
+
+def test_bash_completes_commands_flags_and_actions(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(joulecut("completion", "bash").stdout)
+    ask = f"""
+    joulecut() {{ {sys.executable} -m joulecut_cli.main "$@"; }}
+    source {script}
+    try() {{ COMP_WORDS=(joulecut "$@"); COMP_CWORD=$#; _joulecut; echo "${{COMPREPLY[@]}}"; }}
+    try re; try pause --re; try pause --re; try policy d; try completion z
+    """
+    done = subprocess.run(
+        ["bash", "-c", ask], capture_output=True, text=True, timeout=WAIT_S * 2, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert set(lines[0].split()) == {name for name in COMMANDS if name.startswith("re")}
+    assert lines[1:] == ["--reason", "--reason", "diff", "zsh"], done.stderr
+
+
+def test_a_password_comes_from_a_file_and_never_from_the_command_line(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("correct horse\n")
+    web = tmp_path / "web.yaml"
+    hashed = bcrypt.hashpw(b"correct horse", bcrypt.gensalt(4, b"2a")).decode()
+    web.write_text(json.dumps({"basic_auth_users": {"alice": hashed}}))
+    clerk = Clerk()
+    with Serving(boards.board(), obey=clerk.obey, web=WebConfig(web, pytest.fail)) as served:
+        words = ("pause", "gpt3-175b", "--controller", served.url)
+        assert "user and password" in one_line(joulecut(*words))
+        for user, path, status in (
+            ("alice", secret, 0), ("eve", secret, 1), ("alice", tmp_path / "none", 2),
+        ):  # fmt: skip
+            given = {"JOULECUT_USER": user, "JOULECUT_PASSWORD_FILE": str(path)}
+            done = joulecut(*words, environment=given)
+            assert done.returncode == status, done.stderr
+    assert len(clerk.orders) == 1
