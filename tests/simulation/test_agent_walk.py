@@ -22,6 +22,7 @@ from joulecut_agent import keeper as module
 from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import state as leases
 from joulecut_agent.keeper import STOP_LOOK_S, Keeper, Settings
+from joulecut_agent.keeper_client import decode_reply, encode_request
 from joulecut_agent.limits import Bounds
 from joulecut_agent.state import RETRY_S_MAX, Command
 
@@ -39,6 +40,7 @@ SITES: dict[str, dict[str, Any]] = {
     "spread": {"restore_spread_s": 10.0},
     "capped": {"power_safe": CAP_MW, "site_default": (0, 1410)},
     "kept": {"power_safe": "keep", "restore_spread_s": 3.0},
+    "apart": {"journal_dir": "memory"},
 }
 
 
@@ -50,7 +52,13 @@ class Walk:
         self.clock, self.life = Clock(), Life()
         self.boot = folder / "boot_id"
         self.boots = 0
-        self.disk = Disk(folder / "journal", self.life, self.rng)
+        lasting = folder / "journal"
+        self.apart = "journal_dir" in site
+        if self.apart:
+            site = {**site, "journal_dir": str(folder / site["journal_dir"])}
+            (folder / "memory").mkdir()
+        path = folder / "memory" / "journal" if self.apart else lasting
+        self.disk = Disk(path, self.life, self.rng, lasting if self.apart else None)
         self.stop = folder / "stop"
         default: Any = site.get("site_default", FREE)
         self.cards = {uuid: Card() for uuid in NODE}
@@ -69,7 +77,6 @@ class Walk:
         self.ever: set[str] = set()  # named by any order so far
         self.epoch, self.generation, self.epoch_accepted = 1, 0, 0
         self.holder: dict[str, tuple[int, str, int]] = {}
-        self.ordered: dict[str, int] = {}  # the term of the last order; a renewal is not journaled
         self.alive_s = 0.0  # since when a keeper has been able to restore
         self.counts: Counter[str] = Counter()
         self.history: deque[str] = deque(maxlen=40)
@@ -121,11 +128,11 @@ class Walk:
 
     def _bury(self) -> None:
         if self.keeper is not None:
-            self.keeper._journal.close()
+            self.keeper._journal._file.close()
         self.keeper = None
         self.life.touches_left = -1
         if not self.disk.path.exists():  # somebody deleted it before: nobody can know
-            self.epoch_accepted = 0
+            self.epoch_accepted *= self.apart
             self.holder.clear()
             for card in self.cards.values():
                 card.forget()
@@ -146,10 +153,10 @@ class Walk:
     def _ask(self, command: Command) -> wire.Reply:
         assert self.keeper is not None
         self.history.append(f"  {command}")
-        serial, heard = wire.decode_request(wire.encode_request(self.generation, command))
+        serial, heard = wire.decode_request(encode_request(self.generation, command))
         reply = self.keeper.handle(serial, heard)
         self.history.append(f"  {[(s.uuid, s.accepted, s.reason) for s in reply.slots]}")
-        return wire.decode_reply(wire.encode_reply(reply))
+        return decode_reply(wire.encode_reply(reply))
 
     # -- what is asked ----------------------------------------------------------------------
 
@@ -205,7 +212,6 @@ class Walk:
                 if not self.cards[uuid].muddled:
                     self.promised[uuid] = knobs
                 self.holder[uuid] = (epoch, job, generation)
-                self.ordered[uuid] = epoch
             self.counts["accepted"] += 1
         return accepted
 
@@ -237,7 +243,7 @@ class Walk:
         wanted = self._settings()
         if self.epoch_accepted and self.rng.random() < 0.5:
             assert not self._order(wanted, self.epoch_accepted - 1, self.generation + 1, TTL_S_MAX)
-        elif held := [u for u in wanted if u in self.holder and self.ordered.get(u) == self.epoch]:
+        elif held := [u for u in wanted if self.holder.get(u, (0, "", 0))[0] == self.epoch]:
             assert not self._order(wanted, self.epoch, self.holder[held[0]][2] - 1, TTL_S_MAX)
 
     def retell(self) -> None:
@@ -274,7 +280,7 @@ class Walk:
         told = dict.fromkeys(named, FREE)
         reply = self._ask(Command(leases.CLEAR, epoch, job, clocks_mhz=told, cause=cause))
         for slot in reply.slots:
-            if "restore failed" in slot.reason:
+            if slot.reason.startswith(leases.STUCK):
                 self._over(slot.uuid)
             if slot.accepted and slot.uuid:
                 self._over(slot.uuid)
