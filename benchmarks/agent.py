@@ -318,13 +318,15 @@ def main() -> int:
                 orders(node, fake, 500)
                 marks(node, fake, 1000)
         if fake is not None and MEMORY.is_dir():
-            with tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir:
-                with make(sample_interval_s=0.1, journal_dir=journal_dir) as node:
-                    print("  the same with the journal in memory, as shipped")
-                    node.start()
-                    disk(Path(journal_dir), 200)
-                    orders(node, fake, 500)
-                    marks(node, fake, 1000)
+            print("  the same with the journal in memory, as shipped")
+            with (
+                tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir,
+                make(sample_interval_s=0.1, journal_dir=journal_dir) as node,
+            ):
+                node.start()
+                disk(Path(journal_dir), 200)
+                orders(node, fake, 500)
+                marks(node, fake, 1000)
         if args.samples:
             with make() as node:
                 memory_after(node, args.samples)

@@ -41,9 +41,8 @@ class Asked:
     @property
     def lowers(self) -> bool:
         low, high, power_mw = self.wanted
-        lowest = min((high, *self.program_mhz))
-        slower = high > 0 and (lowest < self.before[1] or low < self.before[0])
-        return slower or 0 < power_mw < self.before[2]
+        slower = min((high, *self.program_mhz)) < self.before[1] or low < self.before[0]
+        return (high > 0 and slower) or 0 < power_mw < self.before[2]
 
 
 @dataclass(frozen=True, slots=True)

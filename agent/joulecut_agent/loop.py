@@ -45,7 +45,7 @@ from joulecut_agent.settings import Settings
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
 from joulecut_agent.window import Window
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import JoulecutError, Unavailable
 from joulecut_wire.messages import GpuSnapshot
 from joulecut_wire.metrics import (
     ACCESS_DENIED,
@@ -89,22 +89,35 @@ class Agent:
         self._release = ReleaseFile(settings.keeper.state_dir, self._boot_id)
         eye = Eye(devices.address(settings.device), settings.options, settings.keeper.state_dir)
         released = self._is_released()
-        if released:
-            eye.gpus = self._release.gpus()
-        else:
-            wait_for_driver(eye)
         if settings.keeper_mode == "child":
             self._child = KeeperProcess(
                 self._client, settings.keeper, settings.device, settings.options
             )
-            if not released:
-                self._raise_keeper()
+        if released:
+            eye.gpus = self._release.gpus()
+        else:
+            self._wait_for_driver(eye)
+        if self._child and not released:
+            self._raise_keeper()
         with contextlib.ExitStack() as undo:
             if self._child and not released:
                 undo.callback(self._child.stop)
             self._build(eye, undo)
             undo.pop_all()
         self._lost = False
+
+    def _wait_for_driver(self, eye: Eye) -> None:
+        """Raises JoulecutError; then what an earlier keeper left was given back all the same.
+
+        What cannot be read can be reset: the two ask the driver for different things.
+        """
+        try:
+            wait_for_driver(eye)
+        except JoulecutError:
+            with contextlib.suppress(OSError):
+                if self._child and keeper.journal(self._settings.keeper).held:
+                    self._child.stop()
+            raise
 
     def _is_released(self) -> bool:
         """Whether a window goes on that an earlier agent was in: then nothing is opened.

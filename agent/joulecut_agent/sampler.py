@@ -26,7 +26,6 @@ PAUSE_WAIT_S = 3.0  # a tick takes milliseconds; a driver that does not answer t
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
 STALE_S_MIN = 3.0  # and one GPU that hangs must not cost the data of the others
 DRIVER = "/sys/module/nvidia"  # made anew each time the driver is loaded
-ACCOUNT_S = 0.4  # counters step each 0.1 s; a change of job is accounted for at once
 SAVE_S = 5.0  # how much of the books a kill may cost; a change of job saves them at once
 
 
@@ -73,7 +72,7 @@ class Sampler:
         self._energy = JobEnergy()
         self._file.load(self._energy, time.monotonic())
         self._holding = threading.Lock()  # over the books: jobs come and go in another thread
-        self._save_s = self._account_s = 0.0
+        self._save_s = 0.0
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
@@ -114,7 +113,7 @@ class Sampler:
         with self._holding:
             changed = self._energy.hold(uuid, jobs, since_s)
         if changed:
-            self._save_s = self._account_s = 0.0
+            self._save_s = 0.0
             self.hurry(0.0)
 
     def begin_paused(self) -> None:
@@ -209,8 +208,7 @@ class Sampler:
         read = [r for r in readings if r.snapshot is not None and r.uuid in known]
         gpus = tuple(reading.snapshot for reading in read if reading.snapshot is not None)
         self._count(readings)
-        if time.monotonic() >= self._account_s:
-            self._account(read, load)
+        self._account(read, load)
         self._picture = replace(
             self._picture,
             snapshot=NodeSnapshot(before.sequence + 1, time.monotonic(), gpus),
@@ -221,9 +219,7 @@ class Sampler:
             self._hurry_until_s = 0.0
 
     def _account(self, readings: Iterable[Reading], load: str) -> None:
-        now_s = time.monotonic()
-        self._account_s = now_s + ACCOUNT_S  # first: a change meanwhile asks for the next tick
-        jobs = self._jobs()
+        now_s, jobs = time.monotonic(), self._jobs()
         counters_j = {
             reading.uuid: (reading.taken_at_s or now_s, reading.snapshot.energy_j)
             for reading in readings

@@ -85,7 +85,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     power_mw: U32 = 0
     program: Program = ()
     step_mhz: _U16 = 0  # the max in force, where a step was taken
-    stepped_s: float = 0.0
+    stepped_s: float = 0.0  # the last time down
 
     def is_of(self, event: Command) -> bool:
         return event.epoch in {0, self.epoch} and event.generation in {0, self.generation}
@@ -231,8 +231,9 @@ def _stepped(lease: Lease | None, event: Command, mhz: int, now_s: float) -> tup
     mine = lease and (lease.job, lease.generation) == (event.job, event.generation)
     if not lease or not mine or mhz not in (lease.clocks_mhz[1], *lease.program):
         return Lease("", 0, 0, (0, 0), 0.0), f"{mhz} MHz is no step of a program in force"
-    fast = mhz < lease.in_force[1] and now_s - lease.stepped_s < STEP_S  # the way up never waits
-    why = f"a step down within {STEP_S:g} s of another step" if fast else ""
+    if mhz >= lease.in_force[1]:  # the way up never waits
+        return structs.replace(lease, step_mhz=mhz), ""
+    why = f"two steps down within {STEP_S:g} s" if now_s - lease.stepped_s < STEP_S else ""
     return structs.replace(lease, step_mhz=mhz, stepped_s=now_s), why
 
 

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,8 @@ class Site:
     node: RunningAgent
     locked_mhz: Callable[[], list[int]]
     work: Callable[[], None] = lambda: None
+    reporters: list[Reporter] = field(default_factory=list)
+    program: tuple[ProgramStep, ...] = ()
 
     def begin(self) -> None:
         self.node.start()
@@ -50,7 +52,14 @@ class Site:
         return codec.decode_results(self.node.stub.Apply(request, timeout=PATIENCE_S))
 
     def reporter(self, number: int, job: str = "demo") -> Reporter:
-        return Reporter(job, self.uuids[number], 0, str(self.node.home / "jobs.sock"))
+        """Closed with the site, so that its process is one that reports till then."""
+        made = Reporter(job, self.uuids[number], 0, str(self.node.home / "jobs.sock"))
+        self.reporters.append(made)
+        return made
+
+    def close(self) -> None:
+        for one in self.reporters:
+            one.close()
 
     def becomes(self, *mhz: int) -> None:
         eventually(f"locked to {mhz}", lambda: self.locked_mhz() == list(mhz))
@@ -83,6 +92,7 @@ def _nvml(stack: ExitStack) -> Site:
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     with ExitStack() as stack:
         made: Site = request.param(stack)
+        stack.callback(made.close)
         made.begin()
         yield made
 
@@ -113,11 +123,13 @@ def test_a_jobs_marks_step_its_own_gpu(site: Site) -> None:
     lease = site.node.watch().gpus[0].lease
     assert lease is not None
     assert (lease.clock_max_mhz, lease.clock_lowest_mhz) == (site.high, site.low)
-    second.close()
     assert site.node.clear()
     site.becomes(0, 0)
-    assert first.mark("begin", "forward", 0, 2)
-    eventually("refused", lambda: 'reports_refused_total{reason="mark"} 2.0' in site.node.metrics())
+    before = 'reports_refused_total{reason="mark"} 1.0'
+    eventually(  # once it is seen that the lease has gone
+        "refused",
+        lambda: first.mark("begin", "forward", 0, 2) and before not in site.node.metrics(),
+    )
     assert site.locked_mhz() == [0, 0]
 
 
@@ -168,9 +180,10 @@ def test_a_program_that_cannot_be_followed_is_refused_by_name(site: Site) -> Non
 
 
 def test_an_agent_that_starts_again_beside_its_keeper_leaves_nothing_low() -> None:
-    with RunningAgent(cards=1, keeper="state/keeper.sock") as node:
+    with ExitStack() as stack, RunningAgent(cards=1, keeper="state/keeper.sock") as node:
         node.start_keeper()
         site = Site(node, lambda: [node.gpus.asked_mhz(0)[1]])
+        stack.callback(site.close)
         site.begin()
         eventually("an order", lambda: site.order(0)[0].accepted)
         site.reporter(0).mark("begin", "forward", 0, 1)

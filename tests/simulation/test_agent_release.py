@@ -90,7 +90,9 @@ def test_an_order_in_a_window_opens_no_device(driver: FakeNvml, node: RunningAge
     """Of a GPU without clocks the keeper would have to ask again."""
     driver.set_error("nvmlDeviceGetSupportedMemoryClocks", 3, gpu=1)  # not supported
     node.kill_keeper()  # one that knows of no clocks yet
-    eventually("a new keeper", lambda: node.describe().gpus[1].reason)
+    eventually("its end is seen", lambda: node.log.count("another one is started") == 1)
+    eventually("a new keeper", lambda: "joulecut_keeper_up 1.0" in node.metrics())
+    assert node.describe().gpus[1].reason
     node.stub.Release(pb.ReleaseRequest(duration_s=60.0), timeout=PATIENCE_S)
     assert driver.clients() == ()
     setting = pb.Setting(uuid=driver.uuids[1], clock_max_mhz=1005)

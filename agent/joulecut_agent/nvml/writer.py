@@ -70,11 +70,8 @@ class NvmlWriter:
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         # The first form: of the second the binding does not check the return code.
-        _ask(
-            "limit_power",
-            lambda handle: pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw),
-            uuid,
-        )
+        set_limit = pynvml.nvmlDeviceSetPowerManagementLimit
+        _ask("limit_power", lambda handle: set_limit(handle, limit_mw), uuid)
 
     def close(self) -> None:
         if self._open:

@@ -209,7 +209,7 @@ def test_steps_down_have_a_pace_and_steps_up_never_wait(node: Node) -> None:
     assert node.order(_setting()) == [""]
     assert node.step(A, 900) == ""
     assert node.step(A, REST) == ""
-    assert node.step(A, 900) == f"a step down within {STEP_S:g} s of another step"
+    assert node.step(A, 900) == f"two steps down within {STEP_S:g} s"
     assert node.mhz() == REST
     node.now_s += STEP_S
     assert node.step(A, 900) == ""
@@ -263,7 +263,7 @@ def test_an_order_that_fails_goes_back_to_the_step_in_force(node: Node) -> None:
     node.generation -= 1
     assert node.step(A, REST) == "", "and the program goes on"
     node.cards.busy = set()
-    assert node.step(A, 900) == f"a step down within {STEP_S:g} s of another step"
+    assert node.step(A, 900) == f"two steps down within {STEP_S:g} s"
     node.now_s += STEP_S
     assert node.step(A, 900) == ""
     node.generation += 1
