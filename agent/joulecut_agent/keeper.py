@@ -88,8 +88,7 @@ class Keeper:
 
     def due_s(self) -> float:
         """When `tick` has something to do, if nobody asks before."""
-        look_s = time.monotonic() + STOP_LOOK_S if self._held() else math.inf
-        return min(self.state.due_s(), look_s)
+        return min(self.state.due_s(), time.monotonic() + STOP_LOOK_S if self._held() else math.inf)
 
     def give_back(self, cause: str) -> bool:
         """Restores every GPU under a lease; whether nothing is owed in the end."""
@@ -162,12 +161,11 @@ class Keeper:
 
     def _restore(self, uuid: str, cause: str) -> None:
         owed, knobs = self.state.gpu(uuid).owed, self._journal.held.get(uuid, (0, 1, 0))
-        how, recorded = "done", False
+        how = "done"
         try:
             if knobs[1]:
                 self._set_clocks(uuid, (0, 0))
-            if knobs[2]:
-                recorded = self._set_power(uuid, 0, cause)
+            recorded = bool(knobs[2]) and self._set_power(uuid, 0, cause)
             self._journal.restored([uuid], [uuid] if recorded else ())
             self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
             self._record(uuid, lowers=False)
@@ -179,19 +177,21 @@ class Keeper:
 
     def _set_clocks(self, uuid: str, mhz: tuple[int, int]) -> None:
         default = self._settings.site_default
-        if not mhz[1] and default and default[1] in self._supported_mhz(uuid):
+        if not mhz[1] and default and {*default} <= {0, *self._supported_mhz(uuid)}:
             mhz = default
-        if mhz[1]:
+        if not mhz[1]:
+            return self._writer.reset(uuid)
+        try:
             self._writer.lock(uuid, *mhz)
-        else:
-            self._writer.reset(uuid)
+        except NotPermitted:
+            self._writer.reset(uuid)  # a driver may have done what it denies
+            raise
 
     def _set_power(self, uuid: str, power_mw: int, cause: str = "cleared") -> bool:
         """Sets a limit, or for 0 the safe one; whether that is the one that stood before ours."""
         safe, recorded_mw = self._settings.power_safe, self._journal.limits_mw.get(uuid, 0)
         back = not power_mw and (cause == "cleared" or safe == "recorded")
-        if not power_mw:
-            power_mw = recorded_mw if back else 0 if isinstance(safe, str) else safe
+        power_mw = power_mw or (recorded_mw if back else 0 if isinstance(safe, str) else safe)
         if power_mw:
             self._writer.limit_power(uuid, power_mw)
         return back

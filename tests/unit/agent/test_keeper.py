@@ -180,12 +180,47 @@ def test_no_permission_on_the_first_write_is_the_end_of_control_not_of_the_keepe
         reply = _apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)}, generation)
         assert _verdicts(reply) == {False}
         assert "no right to set clocks" in reply.slots[0].reason
-    assert board.calls == ["lock GPU-a 0-900"], "tried once, and nothing to undo"
+    tried = ["lock GPU-a 0-900", "reset GPU-a"]
+    assert board.calls == tried, "tried once, taken back in case it was done all the same"
     assert not _on_disk(tmp_path)
     assert keeper.state.due_s() == float("inf")
     assert capfd.readouterr().err.count("no right") == 1
     status = keeper.handle(9, Command(leases.STATUS, clocks_mhz={"GPU-c": (0, 0)}))
     assert (status.slots[0].accepted, status.slots[0].reason) == (False, "no right to set clocks")
+
+
+def test_a_driver_that_does_what_it_denies_leaves_no_lock(tmp_path: Path) -> None:
+    board = Board()
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        if call == "lock":
+            board.locked[uuid] = (0, 900)
+            return NotPermitted("no_permission", "no right")
+        return None
+
+    board.fail = fail
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    assert not board.locked
+    assert not _on_disk(tmp_path)
+    assert keeper.state.due_s() == float("inf")
+
+
+def test_a_lock_that_was_denied_and_cannot_be_taken_back_is_owed(tmp_path: Path) -> None:
+    tries = []
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        if call == "lock":
+            return NotPermitted("no_permission", "no right")
+        tries.append(uuid)
+        return DeviceError("unknown", "an unknown error") if len(tries) < 3 else None
+
+    board = Board(fail=fail)
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    assert keeper.state.gpu("GPU-a").owed
+    assert keeper.state.due_s() < float("inf")
+    assert keeper.give_back("shutdown")
 
 
 def test_it_restores_at_start_whatever_permission_says(tmp_path: Path) -> None:
@@ -573,7 +608,7 @@ def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
     board = Board(fail=lambda call, uuid: NotPermitted("no_permission", "no right"))
     keeper = _keeper(tmp_path, board)
     assert not _both(keeper, "GPU-a", 1, (0, 900), 200).accepted
-    assert board.calls == ["lock GPU-a 0-900"]
+    assert board.calls == ["lock GPU-a 0-900", "reset GPU-a"]
     assert keeper.state.due_s() == float("inf")
     assert keeper.give_back("shutdown")
     assert not _on_disk(tmp_path)
