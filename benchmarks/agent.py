@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "agents"), str(ROOT / "tests" / "fake_nvml")]
@@ -29,8 +30,9 @@ sys.path[:0] = [str(ROOT / "tests" / "agents"), str(ROOT / "tests" / "fake_nvml"
 from running_agent import RunningAgent  # noqa: E402
 
 from fixture import CompilerMissing, FakeNvml  # noqa: E402
+from joulecut import Reporter  # noqa: E402
 from joulecut_wire import codec  # noqa: E402
-from joulecut_wire.messages import Command, Setting  # noqa: E402
+from joulecut_wire.messages import Command, ProgramStep, Setting  # noqa: E402
 from joulecut_wire.v1 import agent_pb2 as pb  # noqa: E402
 
 GPUS = 8
@@ -193,6 +195,39 @@ def orders(node: RunningAgent, fake: FakeNvml, count: int) -> None:
     speeds("Apply to the NVML call", found, 3.0)
 
 
+def marks(node: RunningAgent, fake: FakeNvml, count: int, pause_s: float = 0.11) -> None:
+    """From a job's datagram to the setter call that the driver records, under a clock program."""
+    gpus = node.describe().gpus
+    high_mhz, low_mhz = gpus[0].clocks_mhz[-1], gpus[0].clocks_mhz[-20]
+    program = (ProgramStep("forward", low_mhz), ProgramStep("backward", high_mhz))
+    settings = tuple(Setting(gpu.uuid, high_mhz, 0, None, program, 1.0) for gpu in gpus)
+    command = Command(1, "marked", 10_000, 60.0, settings, "benchmark")
+    results = codec.decode_results(node.stub.Apply(codec.encode_command(command), timeout=10.0))
+    assert all(result.accepted for result in results), results[0].reason
+    reporters = [Reporter("marked", gpu.uuid, 0, str(node.home / "jobs.sock")) for gpu in gpus]
+    found = []
+    fake.forget_writes()
+    for number in range(count):
+        reporter = reporters[number % GPUS]
+        kind = ("forward", "backward")[number // GPUS % 2]
+        writes = len(fake.writes())
+        began_s = time.monotonic()
+        assert reporter.mark("begin", kind, 0, number // GPUS)
+        while len(after := fake.writes()[writes:]) < 1:
+            assert time.monotonic() - began_s < 5.0, (number, node.log[-500:])
+            time.sleep(0.0005)
+        found.append(after[0].at_s - began_s)
+        if writes > 900:
+            fake.forget_writes()
+        time.sleep(pause_s / GPUS)
+        if number % 100 == 99:
+            request = pb.RenewRequest(epoch=1, job="marked", generation=10_000, ttl_s=60.0)
+            node.stub.Renew(request, timeout=10.0)
+    for reporter in reporters:
+        reporter.close()
+    speeds("a job's mark to the NVML call", found, 1.0)
+
+
 def disk(folder: Path, count: int) -> None:
     """What one durable record costs here: no order can be faster, see S2 of the contract."""
     fd = os.open(folder / "probe", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -268,7 +303,7 @@ def main() -> int:
             for gpu in range(GPUS):
                 fake.set_load(gpu, 1.0)
 
-        def make(**config: float) -> RunningAgent:
+        def make(**config: Any) -> RunningAgent:
             if fake is None:
                 return RunningAgent(cards=GPUS, **config)
             options = {"permission": "driver"}
@@ -281,14 +316,17 @@ def main() -> int:
             if fake is not None:
                 disk(node.state_dir, 200)
                 orders(node, fake, 500)
+                marks(node, fake, 1000)
         if fake is not None and MEMORY.is_dir():
-            tempfile.tempdir = str(MEMORY)
-            with make(sample_interval_s=0.1) as node:
-                print("  the same with the journal in memory: what is ours of it")
+            print("  the same with the journal in memory, as shipped")
+            with (
+                tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir,
+                make(sample_interval_s=0.1, journal_dir=journal_dir) as node,
+            ):
                 node.start()
-                disk(node.state_dir, 200)
+                disk(Path(journal_dir), 200)
                 orders(node, fake, 500)
-            tempfile.tempdir = None
+                marks(node, fake, 1000)
         if args.samples:
             with make() as node:
                 memory_after(node, args.samples)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from joulecut_agent import state as leases
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
+from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.state import Command
 from joulecut_wire.errors import Unavailable
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FOLLOWS_S = 1.5  # an agent asks its keeper once a second
 
 
@@ -25,9 +27,14 @@ def release(sockets: list[Path], duration_s: float) -> int:
     return 0
 
 
-def resume(sockets: list[Path]) -> int:
-    """Raises Unavailable where no keeper answers."""
-    _tell(sockets, Command(leases.RESUME))
+def resume(sockets: list[Path], file: ReleaseFile) -> int:
+    """Raises Unavailable where no keeper answers, and no agent waits for the end of a window."""
+    waited = file.forget()
+    try:
+        _tell(sockets, Command(leases.RESUME))
+    except Unavailable:
+        if not waited:
+            raise
     sys.stdout.write("resumed\n")
     return 0
 

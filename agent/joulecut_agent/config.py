@@ -6,6 +6,7 @@ file that was rolled out to a thousand nodes; a wrong value is refused, with fil
 
 import ipaddress
 import math
+import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ from joulecut_wire import document
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 
+NODE = "JOULECUT_NODE"  # of the environment: Kubernetes tells a pod its node by it
 METRICS = "127.0.0.1:9430"
 GRPC = "127.0.0.1:9431"
 SOCKET = "/run/joulecut/jobs.sock"  # where `joulecut.Reporter` looks too
@@ -29,14 +31,15 @@ CLOCK_MHZ_MAX = 10_000  # no GPU comes near; a value in kHz or Hz is caught
 POWER_W_MAX = 10_000.0  # no board comes near; a value in mW is caught
 SPREAD_S_MAX = 60.0  # a GPU that nobody holds must not stay slow for longer than a lease may
 KEYS = (
-    "device", "node", "listen", "state_dir", "sample_interval_s", "lease", "bounds", "power",
+    "device", "node", "listen", "state_dir", "journal_dir", "sample_interval_s", "lease", "bounds",
+    "power",
     "site_default", "keeper", "stop_file", "attribution", "reports", *protection.KEYS,
 )  # fmt: skip
 
 
-def load(path: Path) -> Settings:
-    """Raises BadInput with file, line and key; warns of unknown keys."""
-    return _Reading(document.load(path), path.resolve().parent).settings()
+def load(path: Path, node: str | None = None) -> Settings:
+    """`node` wins over the file. Raises BadInput with file, line and key; warns of unknown keys."""
+    return _Reading(document.load(path), path.resolve().parent).settings(node)
 
 
 class _Reading:
@@ -44,7 +47,7 @@ class _Reading:
         self._doc = doc
         self._folder = folder
 
-    def settings(self) -> Settings:
+    def settings(self, node: str | None) -> Settings:
         doc = self._doc
         if not isinstance(doc.data, dict):
             raise doc.bad((), "no mapping of keys", ", ".join(KEYS))
@@ -68,7 +71,7 @@ class _Reading:
         return Settings(
             device=device,
             options=self._mapping((device,)),
-            node=self._text(("node",), socket.gethostname()),
+            node=self._node(node),
             metrics=self._address(("listen", "metrics"), METRICS),
             grpc=grpc,
             socket=str(jobs),
@@ -81,6 +84,7 @@ class _Reading:
                 self._power_safe(),
                 self._number(("lease", "restore_spread_s"), 0.0, 0.0, SPREAD_S_MAX),
                 str(self._path(("stop_file",), str(state_dir / "stop"))),
+                self._journal_dir(state_dir),
             ),
             tls=tls,
             rules=protection.rules(doc),
@@ -89,6 +93,16 @@ class _Reading:
             web_config=protection.web_config(doc, self._folder),
             attribution=attribution.read(self),
         )
+
+    def _node(self, given: str | None) -> str:
+        """By flag, by file, by environment, or else the host's own name."""
+        named = _word("--node", given) or self._text(("node",), "")
+        return named or _word(NODE, os.environ.get(NODE) or None) or socket.gethostname()
+
+    def _journal_dir(self, state_dir: Path) -> str:
+        """ "" where the journal lies in the state directory."""
+        folder = self._path(("journal_dir",), str(state_dir))
+        return "" if folder.resolve() == state_dir.resolve() else str(folder)
 
     def _bounds(self) -> Bounds:
         plain = Bounds()
@@ -177,8 +191,7 @@ class _Reading:
             if default is None:
                 raise self._doc.bad(path, "is missing", words)
             return default
-        good = isinstance(value, str) and value.isprintable() and value and " " not in value
-        if not good or (allowed is not None and value not in allowed):
+        if not _is_word(value) or (allowed is not None and value not in allowed):
             raise self._doc.bad(path, f"{value!r}", words)
         return str(value)
 
@@ -235,6 +248,17 @@ class _Reading:
                     self._doc.where((*path, key)), "unknown key is ignored", ", ".join(words)
                 )
                 say("agent", f"warning: {error}")
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and bool(value) and " " not in value
+
+
+def _word(where: str, value: str | None) -> str:
+    """What a flag or a variable says, "" where it says nothing."""
+    if value is not None and not _is_word(value):
+        raise BadInput(where, f"{value!r}", "printable text without spaces")
+    return value or ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -52,6 +52,11 @@ class Order:
     power_limit_w: float | None = None
     since_s: float = 0.0
     fresh: bool = False  # nothing of ours was ever written here
+    program_mhz: int = 0  # the lowest clock that a program steps down to; 0 without one
+
+    @property
+    def lowest_mhz(self) -> int:
+        return self.program_mhz or self.clock_max_mhz
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,10 @@ class Stand:
 def order_of(lease: Lease | None, default_mhz: int, *, since_s: float, fresh: bool) -> Order:
     if lease is None:
         return Order(default_mhz, fresh=fresh)
-    return Order(default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s)
+    program_mhz = lease.clock_lowest_mhz
+    return Order(
+        default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s, program_mhz=program_mhz
+    )
 
 
 def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[Memory, str]:
@@ -119,7 +127,7 @@ def _seen(m: Memory, gpu: GpuSnapshot) -> Memory:
 
 def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
     """Why a busy GPU runs below the clock it may reach without our doing; "" where it does not."""
-    allowed_mhz = min(order.clock_max_mhz or order.default_mhz, order.default_mhz)
+    allowed_mhz = min(order.lowest_mhz or order.default_mhz, order.default_mhz)
     if not _busy(gpu) or gpu.clock_sm_mhz is None:
         return ""
     # A brake, or heat, counts whatever the clock: it also cuts what no clock shows.
@@ -141,7 +149,7 @@ def kept_knobs(gpu: GpuSnapshot, order: Order) -> tuple[bool, bool]:
 
 def beneath(gpu: GpuSnapshot, order: Order) -> bool:
     """Whether a lock of ours may still be there, under the lower one that somebody else set."""
-    low = gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz < order.clock_max_mhz
+    low = gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz < order.lowest_mhz
     return low and order.power_limit_w is None
 
 
@@ -177,7 +185,7 @@ def _suspect(seen: Memory, gpu: GpuSnapshot, order: Order) -> str:
         if _other_clock(gpu, order):
             free = clock_mhz >= order.default_mhz - CLOCK_SLACK_MHZ or _explained(gpu)
             return RESET if free else EXTERNAL
-        below = clock_mhz < ours_mhz * (1.0 - BELOW_SLACK_RATIO)
+        below = clock_mhz < order.lowest_mhz * (1.0 - BELOW_SLACK_RATIO)
         if _busy(gpu) and below and not _explained(gpu):
             return EXTERNAL if seen.reached else NOT_REACHED
     limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
@@ -213,11 +221,8 @@ def _explained(gpu: GpuSnapshot) -> bool:
 
 def _in_force(gpu: GpuSnapshot, order: Order) -> bool:
     clock_mhz = gpu.clock_sm_mhz
-    return (
-        _busy(gpu)
-        and clock_mhz is not None
-        and abs(clock_mhz - order.clock_max_mhz) <= CLOCK_SLACK_MHZ
-    )
+    low_mhz, high_mhz = order.lowest_mhz - CLOCK_SLACK_MHZ, order.clock_max_mhz + CLOCK_SLACK_MHZ
+    return _busy(gpu) and clock_mhz is not None and low_mhz <= clock_mhz <= high_mhz
 
 
 def _other_clock(gpu: GpuSnapshot, order: Order) -> bool:

@@ -89,9 +89,9 @@ class Collector(Registered):
         table.add(names.BUILD_INFO, 1, "agent", __version__)
         table.add(names.COLLECT_SUCCESS, float(picture is not None and picture.complete))
         table.add(names.COLLECT_TIMESTAMP, self._sampler.last_tick_unix_s)
-        if self._keeper_wanted:
-            table.add(names.KEEPER_UP, float(status is not None))
         released = bool(self._window.left_s)
+        if self._keeper_wanted and not (released and status is None):  # then it is not wanted now
+            table.add(names.KEEPER_UP, float(status is not None))
         table.add(names.AGENT_RELEASED, float(released))
         table.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
@@ -107,8 +107,10 @@ class Collector(Registered):
             names.AUDIT_LOST,
             names.CONTROL_COMMANDS,
             names.CONTROL_DRIFT,
+            names.CONTROL_STEPS,
             names.NVML_ERRORS,
             names.REPORTS,
+            names.REQUESTS_MALFORMED,
             names.REPORTS_REFUSED,
         ):
             for labels, count in self._tally.counts(metric.name):

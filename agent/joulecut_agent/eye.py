@@ -106,6 +106,7 @@ class Eye:
                 self._give_up(hung.index)
             except DeviceError as error:
                 failed = error
+                self._open_anew(error)
                 if error.code != "reader_died":
                     break
         return tuple(Reading(gpu.uuid, None, failed) for gpu in self.gpus)
@@ -242,6 +243,13 @@ class Eye:
         wait_s = wait_s if hung or times > 1 else 0.0  # what has just died may start at once
         self._trouble[index] = _Trouble(times, time.monotonic() + wait_s, hung)
         return times
+
+    def _open_anew(self, error: DeviceError) -> None:
+        """Where the whole driver was lost in any call, or the process fails for no reason told."""
+        now_s = time.monotonic()
+        if error.code in VOID or (error.code == "reader_failed" and now_s >= self._renew_s):
+            self._renew_s = now_s + RENEW_S
+            self.close()
 
     def _well(self, left_out: Iterable[int]) -> None:
         """Those that were asked have answered."""

@@ -1,13 +1,15 @@
 """Stands before every call: no role, no call; and no command without its line in the trail.
 
 It sees requests and answers from outside, so that no path through the service can forget
-the check or the line. A method that it does not know is refused to everybody.
+the check or the line. A method that it does not know is refused to everybody. What is no
+message at all is refused here too, with a sentence: gRPC itself would call it our own failure.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from joulecut_agent.access import APPLY, CLEAR, OBSERVE, RELEASE, Caller, Rules, caller
 from joulecut_agent.audit import Trail
@@ -36,9 +38,10 @@ class Gate(grpc.ServerInterceptor):
 
     def __init__(
         self, rules: Rules, trail: Trail, denied: Callable[[str], None],
-        epoch_seen: Callable[[], int] | None = None,
+        epoch_seen: Callable[[], int] | None = None, malformed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        """`denied` is called with the role that a caller did not have. `epoch_seen` is the
+        """`denied` is called with the role that a caller did not have, `malformed` with the
+        name of a call whose request was no message of it. `epoch_seen` is the
         largest epoch of this node: who may not apply cannot raise it, or he could shut the
         controller out for ever. None: not looked at.
         """
@@ -46,6 +49,7 @@ class Gate(grpc.ServerInterceptor):
         self._rules = rules
         self._trail = trail
         self._denied = denied
+        self._malformed = malformed or (lambda _: None)
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
@@ -59,18 +63,24 @@ class Gate(grpc.ServerInterceptor):
         else:
             return None
         return make(
-            self._guarded(method, inner),
-            request_deserializer=handler.request_deserializer,
+            self._guarded(method, inner, handler.request_deserializer),
+            request_deserializer=None,  # the bytes as they came
             response_serializer=handler.response_serializer,
         )
 
-    def _guarded(self, method: str, inner: Behaviour) -> Behaviour:
+    def _guarded(self, method: str, inner: Behaviour, read: Callable[[bytes], Any]) -> Behaviour:
         role, op = ROLE_OF.get(method, ""), method.rpartition("/")[2].lower()
 
-        def call(request: Any, context: grpc.ServicerContext) -> Any:
+        def call(raw: bytes, context: grpc.ServicerContext) -> Any:
             who = caller(context, self._rules)
+            try:
+                request = read(raw)
+            except DecodeError:
+                request = None
             if role not in who.roles:
                 self._deny(who, role, op, request, context)
+            if request is None:
+                self._puzzle(who, role, op, raw, context)
             if role == CLEAR and APPLY not in who.roles and self._is_ahead(request.epoch):
                 self._deny(who, APPLY, op, request, context)
             if role in COMMANDS:
@@ -81,6 +91,17 @@ class Gate(grpc.ServerInterceptor):
             return answer
 
         return call
+
+    def _puzzle(
+        self, who: Caller, role: str, op: str, raw: bytes, context: grpc.ServicerContext
+    ) -> NoReturn:
+        self._malformed(op)
+        why = f"{len(raw)} bytes are no request of {op}: nothing was changed"
+        if role in COMMANDS:
+            entry = {"op": op, **_who(who), "result": "refused", "refused": why}
+            self._trail.write_refusal(entry, who.name, op, "malformed")
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+        raise AssertionError("abort always raises")
 
     def _is_ahead(self, epoch: int) -> bool:
         return self._epoch_seen is not None and epoch > self._epoch_seen()
@@ -93,7 +114,7 @@ class Gate(grpc.ServerInterceptor):
         why = f"{what} needs the role {role or 'of nobody'}; {who.name or 'a nameless caller'} has "
         why += ", ".join(who.roles) or "none"
         self._denied(role)
-        asked = _asked(op, request) if role in COMMANDS else {}
+        asked = _asked(op, request) if role in COMMANDS and request is not None else {}
         entry = {"op": op, **_who(who), **asked, "result": "denied", "refused": why}
         self._trail.write_refusal(entry, who.name, op)
         code = grpc.StatusCode.PERMISSION_DENIED if who.name else grpc.StatusCode.UNAUTHENTICATED
@@ -149,6 +170,9 @@ def _settings(request: Any) -> Iterator[tuple[str, str]]:
             words.append(f"{setting.clock_min_mhz}-{setting.clock_max_mhz}MHz")
         if setting.HasField("power_limit_mw"):
             words.append(f"{setting.power_limit_mw / MW_PER_W:g}W")
+        if setting.program:
+            lowest_mhz = min(step.clock_max_mhz for step in setting.program)
+            words.append(f"{len(setting.program)} steps down to {lowest_mhz}MHz")
         yield setting.uuid, ",".join(words)
 
 

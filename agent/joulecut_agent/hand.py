@@ -109,9 +109,8 @@ class Hand:
             kind, code, value = json.loads(self._line.recv(_BYTES_MAX))
         except TimeoutError:
             self._give_up(call, uuid)
-            raise Transient(
-                "driver_unresponsive", f"{uuid or 'driver'}: {call} does not answer"
-            ) from None
+            what = f"{uuid or 'driver'}: {call} does not answer"
+            raise Transient("driver_unresponsive", what) from None
         except (OSError, ValueError) as error:  # it died: of a signal, or of memory
             self.close()
             raise Transient("writer_died", f"{uuid or 'driver'}: {call}: {error}") from None

@@ -37,7 +37,8 @@ def intent_of(lease: Lease, reason: str, clock_default_mhz: int, now_unix_s: flo
     """`clock_default_mhz` is what the GPU may reach without us."""
     ratio = None
     if lease.power_limit_w is None and lease.clock_max_mhz > 0 and clock_default_mhz:
-        ratio = round(max(0.0, clock_default_mhz / lease.clock_max_mhz - 1.0), 4)
+        lowest_mhz = lease.clock_lowest_mhz or lease.clock_max_mhz
+        ratio = round(max(0.0, clock_default_mhz / lowest_mhz - 1.0), 4)
     cut = reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
     until_s = math.ceil((now_unix_s + lease.expires_in_s) / STEP_S) * STEP_S
     return Intent(lease.job, cut, until_s, lease.clock_max_mhz, lease.power_limit_w, ratio)

@@ -25,7 +25,7 @@ from joulecut_agent.tally import Tally
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
-from joulecut_wire.reports import DATAGRAM_BYTES_MAX, decode
+from joulecut_wire.reports import DATAGRAM_BYTES_MAX, Mark, decode
 
 REPORTERS_MAX = 256  # processes watched for their end: 16 for each GPU of the largest node
 PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
@@ -57,9 +57,10 @@ class Jobs:
     def __init__(
         self, path: Path, uuids: Collection[str], feed: Feed, tally: Tally,
         ended: Callable[[str, str], None], *, binding: Binding | None = None,
+        marked: Callable[[Mark], str] = lambda _: "marks of single operations are not used here",
     ) -> None:  # fmt: skip
-        """Without a binding anybody may speak for any GPU. Raises OSError where the socket
-        cannot be made.
+        """Without a binding anybody may speak for any GPU. `marked` takes a mark, or says why
+        not. Raises OSError where the socket cannot be made.
         """
         self._path = path
         self._uuids = frozenset(uuids)
@@ -67,6 +68,7 @@ class Jobs:
         self._tally = tally
         self._ended = ended
         self._binding = binding
+        self._marked = marked
         self._reporters: dict[int, _Reporter] = {}
         self._work: Mapping[str, _Work] = {}
         self._held: Mapping[str, tuple[_Work, ...]] = {}  # every live job, not the newest alone
@@ -131,16 +133,14 @@ class Jobs:
         except BadInput as error:
             self._turn_down("dropped", sender.pid, str(error))
             return True
-        if not isinstance(report, IterationReport):
-            self._refuse(sender, Refusal(MARK, "marks of single operations are not used yet"))
-        elif report.uuid not in self._uuids:
+        if report.uuid not in self._uuids:
             self._refuse(sender, Refusal(UNKNOWN_GPU, f"no GPU {report.uuid} on this node"))
         else:
             self._judge(report, sender)
         return True
 
-    def _judge(self, report: IterationReport, sender: Sender) -> None:
-        """Takes a report from who may speak for its GPU."""
+    def _judge(self, report: IterationReport | Mark, sender: Sender) -> None:
+        """Takes a report or a mark from who may speak for its GPU."""
         known = self._reporters.get(sender.pid)
         pidfd, belongs = -1, known.belongs if known else None
         if known is None and sender.pid > 0:
@@ -170,9 +170,15 @@ class Jobs:
         finally:
             if pidfd >= 0:
                 os.close(pidfd)
-        self._accept(report, sender.pid)
+        if isinstance(report, IterationReport):
+            self._accept(report, sender.pid)
+        elif refused := self._marked(report):
+            self._refuse(sender, Refusal(MARK, refused))
+        else:
+            self._tally.count(REPORTS.name, "accepted")
+            self._follow(sender.pid, (report.job, report.uuid))
 
-    def _is_crowded(self, report: IterationReport) -> bool:
+    def _is_crowded(self, report: IterationReport | Mark) -> bool:
         """Whether this would be one job too many; each new one is a series and costs a reading."""
         now_s, works = time.monotonic(), self._held.get(report.uuid, ())
         if len(works) < HOLDERS_MAX or any(work.job == report.job for work in works):

@@ -16,6 +16,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import limits
@@ -24,9 +27,11 @@ from joulecut_agent.journal import Journal
 from joulecut_agent.limits import Asked, Bounds, Writes
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
-from joulecut_agent.ports.writer import DeviceWriter
-from joulecut_agent.state import NONE, Answer, Command, Event, Knobs, Lease, Lock, Restore, Written
+from joulecut_agent.state import GPUS_MAX, NONE, Command, Knobs, Lock
 from joulecut_wire.errors import Unavailable
+
+if TYPE_CHECKING:
+    from joulecut_agent.ports.writer import DeviceWriter
 
 LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # a keeper that is just restoring and leaving needs less
 LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; what is left stays in the journal
@@ -40,6 +45,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Settings:
     """`site_default` is (min, max) in MHz of a GPU without a lease; None is the driver's.
 
+    `journal_dir` is where the journal lies, "" for `state_dir`; it need not outlive a boot.
     `power_safe` is what a power limit of ours falls to when nobody renews it: "recorded" (as
     it was before), "keep", or the site's cap in mW. `restore_spread_s`: see `state.State`.
     """
@@ -50,16 +56,17 @@ class Settings:
     power_safe: str | int = "recorded"
     restore_spread_s: float = 0.0
     stop_file: str = ""
+    journal_dir: str = ""
 
 
 class Keeper:
     """Leases, bounds, journal and device together. Not thread-safe: one loop owns it."""
 
-    def __init__(self, settings: Settings, writer: DeviceWriter) -> None:
+    def __init__(self, settings: Settings, writer: "DeviceWriter") -> None:
         """Restores what the journal names, before anybody can ask. Raises OSError."""
         self._settings = settings
         self._writer = writer
-        self._journal = Journal(Path(settings.state_dir) / "journal", _BOOT_ID.read_text().strip())
+        self._journal = journal(settings)
         self._clocks_mhz: dict[str, tuple[int, ...]] = {}
         self._writes: dict[str, Writes] = {}
         self._restores: dict[tuple[str, str], int] = {}
@@ -71,8 +78,7 @@ class Keeper:
             say("keeper", f"journal: {remark}")
         gpus = {uuid: leases.Gpu(last=lease) for uuid, lease in self._journal.last.items()}
         self.state = leases.State(self._journal.epoch_seen, gpus, settings.restore_spread_s)
-        self.found = sorted(self._journal.held)  # what an earlier keeper left
-        self._end(self.found, "keeper_start")
+        self._end(sorted(self._journal.held), "keeper_start")
 
     def tick(self) -> None:
         """Restores whatever is due, and everything where the stop file is seen."""
@@ -82,8 +88,7 @@ class Keeper:
 
     def due_s(self) -> float:
         """When `tick` has something to do, if nobody asks before."""
-        look_s = time.monotonic() + STOP_LOOK_S if self._held() else math.inf
-        return min(self.state.due_s(), look_s)
+        return min(self.state.due_s(), time.monotonic() + STOP_LOOK_S if self._held() else math.inf)
 
     def give_back(self, cause: str) -> bool:
         """Restores every GPU under a lease; whether nothing is owed in the end."""
@@ -98,15 +103,14 @@ class Keeper:
     def handle(self, serial: int, command: Command) -> wire.Reply:
         """Answers one message; every refusal is a value in it."""
         self.tick()
-        answers: dict[str, Answer] = {}
-        if command.op == leases.APPLY:
-            answers = self._apply(command)
+        reasons: Mapping[str, str] = {}
+        if command.op in {leases.APPLY, leases.RENEW, leases.STEP}:
+            reasons = self._order(command)
         elif command.op in {leases.RELEASE, leases.RESUME}:
-            answers = {"": self._release(command.ttl_s * (command.op == leases.RELEASE))}
+            reasons = {"": self._release(command.ttl_s * (command.op == leases.RELEASE))}
         elif command.op != leases.STATUS:
-            ttl = limits.refuse_ttl(self._settings.bounds, command.ttl_s)
-            answers = self._step(command, {"": ttl if command.op == leases.RENEW else ""})
-            for uuid in [u for u in answers if answers[u].accepted and command.op == leases.YIELD]:
+            reasons = self._step(command)
+            for uuid in [u for u in reasons if not reasons[u] and command.op == leases.YIELD]:
                 # What stands there now is not ours to undo; a knob that is still ours is.
                 rest = (*command.clocks_mhz[uuid], command.power_mw.get(uuid, 0))
                 self._journal.restored([uuid] * (not any(rest)), [uuid] * (not rest[2]))
@@ -115,101 +119,108 @@ class Keeper:
                     self._end([uuid], "cleared")
             with contextlib.suppress(OSError):  # an epoch not kept is tried with the next command
                 self._journal.intend(self.state.epoch_seen, {})
-        slots = tuple(self._slot(u, answers.get(u)) for u in answers or command.clocks_mhz)
-        b, epoch = self._settings.bounds, self.state.epoch_seen
-        site = (b.ttl_s_max, b.min_dwell_s, (b.clock_min_mhz, b.clock_max_mhz))
-        left_s = max(0.0, self._released_s - time.monotonic())
-        return wire.Reply(serial, epoch, *site, slots[: wire.GPUS_MAX], self.stopped(), left_s)
+        slots = tuple(self._slot(u, reasons.get(u)) for u in reasons or command.clocks_mhz)
+        site = (self.state.epoch_seen, self._settings.bounds)
+        return wire.Reply(serial, *site, slots[:GPUS_MAX], self.stopped(), self._left_s())
 
     def stopped(self) -> str:
         """Why no GPU of this node takes commands now, or ""."""
-        if (left_s := self._released_s - time.monotonic()) > 0.0:
+        if left_s := self._left_s():
             return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
         stop = self._settings.stop_file
         return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
+
+    def _left_s(self) -> float:
+        return max(0.0, self._released_s - time.monotonic())
 
     def _held(self) -> list[str]:
         return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
 
     def _end(self, uuids: list[str], cause: str) -> None:
-        self._step(Command(leases.END, clocks_mhz=dict.fromkeys(uuids, (0, 0)), cause=cause))
+        self.state = leases.end(self.state, uuids, cause, time.monotonic())
+        self._step(None)
 
-    def _release(self, duration_s: float) -> Answer:
+    def _release(self, duration_s: float) -> str:
         """Gives everything back and drops all handles until `duration_s` are over; 0 resumes."""
         if not 0.0 <= duration_s <= RELEASE_S_MAX:
-            return Answer("", False, f"{duration_s:g} s; allowed: up to {RELEASE_S_MAX:g} s")
+            return f"{duration_s:g} s; allowed: up to {RELEASE_S_MAX:g} s"
         self._released_s = -math.inf
         if duration_s:
             if not self.give_back("released"):
-                return Answer("", False, "not every GPU could be given back: nothing was released")
+                return "not every GPU could be given back: nothing was released"
             self._writer.close()
             self._released_s = time.monotonic() + duration_s
         say("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
-        return Answer("", True)
+        return ""
 
-    def _step(self, event: Event, refused: Mapping[str, str] | None = None) -> dict[str, Answer]:
-        self.state, effects = leases.step(self.state, event, time.monotonic(), refused or {})
-        for effect in effects:
-            if isinstance(effect, Restore):
-                self._restore(effect.uuid, effect.cause)
-        failed = {uuid for uuid, gpu in self.state.gpus.items() if gpu.owed and gpu.owed.failures}
-        sorry = "the restore failed; it is tried again until it is done"
-        answers = [effect for effect in effects if isinstance(effect, Answer)]
-        return {a.uuid: Answer(a.uuid, False, sorry) if a.uuid in failed else a for a in answers}
+    def _step(self, event: Command | None) -> Mapping[str, str]:
+        self.state, reasons, restores, _ = leases.step(self.state, event, time.monotonic(), {})
+        for uuid, cause in restores:
+            self._restore(uuid, cause)
+        return reasons
 
     def _restore(self, uuid: str, cause: str) -> None:
         owed, knobs = self.state.gpu(uuid).owed, self._journal.held.get(uuid, (0, 1, 0))
-        done = recorded = False
+        how = "done"
         try:
             if knobs[1]:
                 self._set_clocks(uuid, (0, 0))
-            if knobs[2]:
-                recorded = self._set_power(uuid, 0, cause)
-            done = True
-        except DeviceError as error:
-            if owed and not owed.failures:
-                say("keeper", f"restore {uuid} cause={cause}: {error}; trying again")
-        if done:
-            say("keeper", f"restore {uuid} cause={cause}: done")
+            recorded = bool(knobs[2]) and self._set_power(uuid, 0, cause)
             self._journal.restored([uuid], [uuid] if recorded else ())
             self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
             self._record(uuid, lowers=False)
-        # What this step says is due besides stays owed: the next tick says it again.
-        self.state, _ = leases.step(self.state, Written(uuid, done), time.monotonic(), {})
+        except DeviceError as error:
+            how = f"{error}; trying again"
+        if how == "done" or (owed and not owed.failures):
+            say("keeper", f"restore {uuid} cause={cause}: {how}")
+        self.state = leases.restored(self.state, uuid, how == "done", time.monotonic())
 
     def _set_clocks(self, uuid: str, mhz: tuple[int, int]) -> None:
         default = self._settings.site_default
-        if not mhz[1] and default and default[1] in self._supported_mhz(uuid):
+        if not mhz[1] and default and {*default} <= {0, *self._supported_mhz(uuid)}:
             mhz = default
-        if mhz[1]:
+        if not mhz[1]:
+            return self._writer.reset(uuid)
+        try:
             self._writer.lock(uuid, *mhz)
-        else:
-            self._writer.reset(uuid)
+        except NotPermitted:
+            self._writer.reset(uuid)  # a driver may have done what it denies
+            raise
 
     def _set_power(self, uuid: str, power_mw: int, cause: str = "cleared") -> bool:
         """Sets a limit, or for 0 the safe one; whether that is the one that stood before ours."""
         safe, recorded_mw = self._settings.power_safe, self._journal.limits_mw.get(uuid, 0)
         back = not power_mw and (cause == "cleared" or safe == "recorded")
-        if not power_mw:
-            power_mw = recorded_mw if back else 0 if isinstance(safe, str) else safe
+        power_mw = power_mw or (recorded_mw if back else 0 if isinstance(safe, str) else safe)
         if power_mw:
             self._writer.limit_power(uuid, power_mw)
         return back
 
-    def _apply(self, command: Command) -> dict[str, Answer]:
+    def _order(self, command: Command) -> Mapping[str, str]:
+        """Takes or moves leases: journaled, then written, then in force; or nothing changed."""
         now_s, bounds = time.monotonic(), self._settings.bounds
-        asked = {uuid: self._asked(uuid, command) for uuid in command.clocks_mhz}
+        # The steps of a program were judged with it.
+        named = command.clocks_mhz if command.op == leases.APPLY else ()
+        asked = {uuid: self._asked(uuid, command) for uuid in named}
         judged = limits.judge(bounds, asked, self._writes, len(self._clocks_mhz), now_s)
         ttl = limits.refuse_ttl(bounds, command.ttl_s)
-        refused = {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
-        after, effects = leases.step(self.state, command, now_s, refused)
-        answers = {effect.uuid: effect for effect in effects if isinstance(effect, Answer)}
-        if all(answer.accepted for answer in answers.values()):
-            locks = [effect for effect in effects if isinstance(effect, Lock)]
-            if reason := self._write(command, locks, asked):
-                return {uuid: Answer(uuid, False, reason) for uuid in asked}
-            self.state = after
-        return answers
+        refused = {"": ttl} | {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
+        after, reasons, _, locks = leases.step(self.state, command, now_s, refused)
+        taken = (uuid for uuid, reason in reasons.items() if not reason)
+        held = {uuid: lease for uuid in taken if (lease := after.gpus[uuid].lease)}
+        if not held:
+            return reasons
+        before_mw = {uuid: one.before[2] for uuid, one in asked.items() if one.wanted[2]}
+        try:
+            self._journal.intend(command.epoch, held, before_mw)
+        except OSError as error:
+            return dict.fromkeys(reasons, f"the journal cannot be written: {error.strerror}")
+        if why := self._write(locks, asked):
+            return dict.fromkeys(reasons, why)
+        # What was given back on the way is no longer ours.
+        self._journal.held.update({uuid: lease.knobs for uuid, lease in held.items()})
+        self.state = after
+        return reasons
 
     def _asked(self, uuid: str, command: Command) -> Asked:
         """What a command asks of a GPU, beside what it has and can do."""
@@ -220,20 +231,15 @@ class Keeper:
             with contextlib.suppress(DeviceError):
                 power = self._writer.power_limits_mw(uuid)
         mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
-        before = lease.clocks_mhz if lease and lease.clocks_mhz[1] else mhz
-        wanted = (*command.clocks_mhz[uuid], power_mw)
-        return Asked(wanted, (*before, power[2]), supported_mhz, power[:2])
+        before = lease.in_force[:2] if lease and lease.clocks_mhz[1] else mhz
+        wanted, program = (*command.clocks_mhz[uuid], power_mw), command.programs.get(uuid, ())
+        return Asked(wanted, (*before, power[2]), supported_mhz, power[:2], program)
 
-    def _write(self, command: Command, locks: list[Lock], asked: Mapping[str, Asked]) -> str:
+    def _write(self, locks: tuple[Lock, ...], asked: Mapping[str, Asked]) -> str:
         """Writes a group or reverts it; why it did, or ""."""
-        knobs: dict[str, Knobs] = {uuid: one.wanted for uuid, one in asked.items()}
-        before_mw = {uuid: one.before[2] for uuid, one in asked.items() if one.wanted[2]}
-        try:
-            self._journal.intend(command.epoch, knobs, command.generation, before_mw)
-        except OSError as error:
-            return f"the journal cannot be written: {error.strerror}"
         for n, lock in enumerate(locks):
-            self._record(lock.uuid, lowers=asked[lock.uuid].lowers)
+            if lock.uuid in asked:
+                self._record(lock.uuid, lowers=asked[lock.uuid].lowers)
             try:
                 self._set(lock.uuid, lock.wanted, lock.before)
             except DeviceError as error:
@@ -244,7 +250,6 @@ class Keeper:
                 # Of two knobs the first may have been allowed; denied at once is not touched.
                 self._revert(locks, n if denied and not self._half else n + 1)
                 return f"{lock.uuid} was not set, the group was reverted: {error}"
-        self._journal.held.update(knobs)  # what was given back on the way is no longer ours
         return ""
 
     def _set(self, uuid: str, wanted: Knobs, before: Knobs) -> None:
@@ -256,7 +261,7 @@ class Keeper:
         if wanted[2] != before[2]:
             self._set_power(uuid, wanted[2])
 
-    def _revert(self, locks: list[Lock], touched: int) -> None:
+    def _revert(self, locks: tuple[Lock, ...], touched: int) -> None:
         # The rest was intended, and never written.
         clean = [lock.uuid for lock in locks[touched:] if lock.before == NONE]
         self._journal.restored(clean, clean if self._settings.power_safe == "recorded" else ())
@@ -268,30 +273,39 @@ class Keeper:
             self._end([lock.uuid], "reverted")
 
     def _record(self, uuid: str, *, lowers: bool) -> None:
-        now_s = time.monotonic()
-        self._writes[uuid] = limits.record(self._writes.get(uuid, Writes()), lowers, now_s)
+        past = self._writes.get(uuid, Writes())
+        self._writes[uuid] = limits.record(past, lowers, time.monotonic())
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
         """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
-        room = len(self._clocks_mhz) < wire.GPUS_MAX and not self.stopped()
+        room = len(self._clocks_mhz) < GPUS_MAX and not self.stopped()
         if room and uuid not in self._clocks_mhz and (mhz := self._writer.clocks_mhz(uuid)):
             self._clocks_mhz[uuid] = mhz
         return self._clocks_mhz.get(uuid, ())
 
-    def _barred(self, uuid: str) -> str:
+    def _stuck(self, uuid: str) -> str:
         if (owed := self.state.gpu(uuid).owed) and owed.failures:
             return f"{leases.STUCK}: its restore ({owed.cause}) is owed: {owed.failures} failures"
-        if reason := self.trouble or self.stopped() or self._writer.uncontrollable(uuid):
-            return reason
-        return "" if self._supported_mhz(uuid) else "no clocks can be set on this GPU"
+        return ""
 
-    def _slot(self, uuid: str, answer: Answer | None) -> wire.Slot:
-        lease = self.state.gpu(uuid).lease or Lease("", 0, 0, (0, 0), 0.0)
-        answer = answer or Answer(uuid, not (barred := self._barred(uuid)), barred)
+    def _barred(self, uuid: str) -> str:
+        why = self._stuck(uuid) or self.trouble or self.stopped()
+        why = why or self._writer.uncontrollable(uuid)
+        return why or ("" if self._supported_mhz(uuid) else "no clocks can be set on this GPU")
+
+    def _slot(self, uuid: str, reason: str | None) -> wire.Slot:
+        if lease := self.state.gpu(uuid).lease:
+            lease = replace(lease, expires_s=max(0.0, lease.expires_s - time.monotonic()))
+        reason = (self._barred(uuid) if reason is None else reason) or self._stuck(uuid)
         done = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
-        held = (lease.job, lease.epoch, lease.generation, lease.clocks_mhz)
-        ends_s = max(0.0, lease.expires_s - time.monotonic())
-        return wire.Slot(uuid, answer.accepted, answer.reason, *held, ends_s, lease.power_mw, done)
+        return wire.Slot(uuid, not reason, reason, lease, done)
+
+
+def journal(settings: Settings) -> Journal:
+    """What an earlier keeper left. Raises OSError where it cannot be read."""
+    lasting, apart = Path(settings.state_dir) / "journal", settings.journal_dir
+    files = (Path(apart) / "journal", lasting) if apart else (lasting, None)
+    return Journal(files[0], _BOOT_ID.read_text().strip(), files[1])
 
 
 def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:
@@ -309,7 +323,7 @@ def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:
     raise Unavailable(f"another keeper holds {state_dir}/keeper.lock")
 
 
-def run(settings: Settings, writer: DeviceWriter, agent_fd: int = -1) -> int:
+def run(settings: Settings, writer: "DeviceWriter", agent_fd: int = -1) -> int:
     """Serves until a signal, or until the agent at the other end of `agent_fd` is gone.
 
     Returns 0 when every GPU was given back. Raises Unavailable, OSError, DeviceError.

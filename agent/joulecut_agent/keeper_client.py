@@ -9,7 +9,10 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+
+from msgspec.structs import replace
 
 from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import state as leases
@@ -20,6 +23,17 @@ from joulecut_wire.messages import GpuDescription, Lease
 
 MW_PER_W = 1000.0
 ANSWER_WAIT_S = 5.0  # 16 writes of 20 ms and a slow fsync fit ten times
+
+
+def encode_request(serial: int, command: Command) -> bytes:
+    """Raises ProtocolError on what does not fit."""
+    return wire.packed(wire.REQUEST, (wire.MAGIC, serial, command), wire.REQUEST_BYTES)
+
+
+def decode_reply(raw: bytes) -> Reply:
+    """Raises ProtocolError, and nothing else."""
+    reply: Reply = wire.unpacked(wire.REPLY, raw, wire.REPLY_BYTES)[1]
+    return reply
 
 
 class KeeperGone(Unavailable):
@@ -43,12 +57,13 @@ class Status:
     def lease(self, uuid: str, now_s: float) -> Lease | None:
         """The lease of a GPU, with what is left of it at `now_s`; None where it has none."""
         slot = self.slots.get(uuid)
-        if slot is None or not slot.job:
+        if slot is None or slot.lease is None:
             return None
-        left_s = slot.expires_in_s - (now_s - self.taken_at_s)
-        power_w = slot.power_mw / MW_PER_W if slot.power_mw else None
-        numbers = (slot.job, slot.epoch, slot.generation, *slot.clocks_mhz)
-        return Lease(*numbers, max(0.0, left_s), power_w)
+        held = slot.lease
+        left_s = held.expires_s - (now_s - self.taken_at_s)
+        power_w = held.power_mw / MW_PER_W if held.power_mw else None
+        numbers = (held.job, held.epoch, held.generation, *held.clocks_mhz)
+        return Lease(*numbers, max(0.0, left_s), power_w, min(held.program, default=0))
 
 
 class KeeperClient:
@@ -67,7 +82,7 @@ class KeeperClient:
 
     def look_after(self, uuids: Iterable[str]) -> None:
         """Names the GPUs that `refresh` asks for, as far as one message holds them."""
-        self._uuids = tuple(uuids)[: wire.GPUS_MAX]
+        self._uuids = tuple(uuids)[: leases.GPUS_MAX]
 
     def attach(self, line: socket.socket) -> None:
         """Speaks over `line` from now on."""
@@ -116,7 +131,7 @@ class KeeperClient:
                 }
                 epoch_seen = max(status.epoch_seen, reply.epoch_seen)
                 slots = {**status.slots, **told}
-                self.status = replace(
+                self.status = replaced(
                     status, slots=slots, epoch_seen=epoch_seen, stopped=reply.stopped
                 )
                 self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
@@ -132,9 +147,10 @@ class KeeperClient:
             self.status = Status(
                 time.monotonic(),
                 reply.epoch_seen,
-                reply.ttl_s_max,
-                reply.min_dwell_s,
-                *reply.clocks_mhz,
+                reply.bounds.ttl_s_max,
+                reply.bounds.min_dwell_s,
+                reply.bounds.clock_min_mhz,
+                reply.bounds.clock_max_mhz,
                 {slot.uuid: slot for slot in reply.slots},
                 reply.stopped,
                 reply.released_s,
@@ -149,12 +165,12 @@ class KeeperClient:
     def _described(self, gpu: GpuDescription) -> GpuDescription:
         status = self.status
         if status is None:
-            return replace(gpu, controllable=False, reason=gpu.reason or self._absent)
+            return replaced(gpu, controllable=False, reason=gpu.reason or self._absent)
         slot = status.slots.get(gpu.uuid)
-        barred = f"a keeper holds at most {wire.GPUS_MAX} GPUs"
+        barred = f"a keeper holds at most {leases.GPUS_MAX} GPUs"
         reason = gpu.reason or (barred if slot is None else slot.reason)
         controllable = gpu.controllable and not reason
-        return replace(
+        return replaced(
             gpu,
             clock_min_mhz=status.clock_min_mhz,
             clock_max_mhz=status.clock_max_mhz,
@@ -168,11 +184,11 @@ class KeeperClient:
         if self._socket is None:
             raise KeeperGone("the keeper does not run")
         self._serial = (self._serial + 1) % 2**32
-        raw = wire.encode_request(self._serial, command)
+        raw = encode_request(self._serial, command)
         try:
             self._socket.send(raw)
             while True:  # answers to questions that nobody waited for come first
-                reply = wire.decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
+                reply = decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
                 if reply.serial == self._serial:
                     return reply
         except TimeoutError:
@@ -191,5 +207,5 @@ class KeeperClient:
 
 def _after(before: Slot, slot: Slot, waited_s: float) -> Slot:
     """An answer's slot beside older ones: its `accepted` is of one command, not of the GPU."""
-    left_s = slot.expires_in_s + waited_s
-    return replace(slot, accepted=before.accepted, reason=before.reason, expires_in_s=left_s)
+    lease = slot.lease and replace(slot.lease, expires_s=slot.lease.expires_s + waited_s)
+    return replace(slot, accepted=before.accepted, reason=before.reason, lease=lease)

@@ -36,12 +36,13 @@ class Asked:
     before: Knobs  # what it is set to now, or may do without a setting
     supported_mhz: tuple[int, ...]
     power_mw: tuple[int, int] = (0, 0)  # the range that the device takes
+    program_mhz: tuple[int, ...] = ()  # what it may be lowered to besides
 
     @property
     def lowers(self) -> bool:
         low, high, power_mw = self.wanted
-        slower = high > 0 and (high < self.before[1] or low < self.before[0])
-        return slower or 0 < power_mw < self.before[2]
+        slower = min((high, *self.program_mhz)) < self.before[1] or low < self.before[0]
+        return (high > 0 and slower) or 0 < power_mw < self.before[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +89,16 @@ def _refuse_range(bounds: Bounds, asked: Asked) -> str:
     low, high, power_mw = asked.wanted
     if not high:
         return "" if power_mw and not low else "neither clocks nor a power limit are asked"
-    for clock_mhz in (high,) if low == 0 else (high, low):
+    for clock_mhz in (high, *asked.program_mhz, low or high):
         if clock_mhz not in asked.supported_mhz:
             return f"{clock_mhz} MHz is not a supported clock"
         if clock_mhz < bounds.clock_min_mhz:
             return f"{clock_mhz} MHz is below the site's {bounds.clock_min_mhz} MHz"
         if 0 < bounds.clock_max_mhz < clock_mhz:
             return f"{clock_mhz} MHz is above the site's {bounds.clock_max_mhz} MHz"
-    return f"{low} MHz to {high} MHz is no range" if low > high else ""
+        if not low <= clock_mhz <= high:
+            return f"{low} MHz to {high} MHz is no range for {clock_mhz} MHz"
+    return ""
 
 
 def _refuse_power(bounds: Bounds, asked: Asked) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from joulecut_agent import devices, memory
+from joulecut_agent import devices, keeper, memory
 from joulecut_agent import state as leases
 from joulecut_agent.access import ROLES
 from joulecut_agent.attribution.registry import Registry
@@ -25,6 +25,7 @@ from joulecut_agent.exporter import Collector
 from joulecut_agent.eye import Eye, wait_for_driver
 from joulecut_agent.feed import Feed
 from joulecut_agent.gate import Gate
+from joulecut_agent.heartbeat import Heartbeat
 from joulecut_agent.intent import IntentFile
 from joulecut_agent.jobs import Jobs
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
@@ -33,6 +34,8 @@ from joulecut_agent.latency import SetLatency
 from joulecut_agent.log import say
 from joulecut_agent.notify import Notifier
 from joulecut_agent.oversight import Oversight
+from joulecut_agent.programs import RESULTS, Programs
+from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.sampler import Sampler
 from joulecut_agent.samples import Samples
 from joulecut_agent.scrape import Exporter
@@ -42,9 +45,16 @@ from joulecut_agent.settings import Settings
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
 from joulecut_agent.window import Window
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import JoulecutError, Unavailable
 from joulecut_wire.messages import GpuSnapshot
-from joulecut_wire.metrics import ACCESS_DENIED, AUDIT_LOST, CONTROL_COMMANDS, REPORTS
+from joulecut_wire.metrics import (
+    ACCESS_DENIED,
+    AUDIT_LOST,
+    CONTROL_COMMANDS,
+    CONTROL_STEPS,
+    REPORTS,
+    REQUESTS_MALFORMED,
+)
 from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
@@ -53,6 +63,7 @@ SWITCH_S = 0.0005  # Python's own 5 ms is twice what an order may take; a scrape
 POLL_IDLE_S = 0.5  # where nothing is held there is nothing to lose; a site's lock may wait
 ALONE_WAIT_S, ALONE_TRY_S = 10.0, 0.1  # for an agent that is just restoring and leaving
 POLL_S_MAX = 1.0  # how long a lost keeper or an ended lease may go unseen here
+COMMANDS = ("apply", "renew", "clear")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -74,25 +85,59 @@ class Agent:
         self._client = KeeperClient("the keeper does not answer" if wanted else "no keeper")
         self._child: KeeperProcess | None = None
         self._selector = selectors.DefaultSelector()
+        self._boot_id = BOOT_ID.read_text().strip()
+        self._release = ReleaseFile(settings.keeper.state_dir, self._boot_id)
         eye = Eye(devices.address(settings.device), settings.options, settings.keeper.state_dir)
-        wait_for_driver(eye)
+        released = self._is_released()
         if settings.keeper_mode == "child":
             self._child = KeeperProcess(
                 self._client, settings.keeper, settings.device, settings.options
             )
+        if released:
+            eye.gpus = self._release.gpus()
+        else:
+            self._wait_for_driver(eye)
+        if self._child and not released:
             self._raise_keeper()
         with contextlib.ExitStack() as undo:
-            if self._child:
+            if self._child and not released:
                 undo.callback(self._child.stop)
             self._build(eye, undo)
             undo.pop_all()
         self._lost = False
+
+    def _wait_for_driver(self, eye: Eye) -> None:
+        """Raises JoulecutError; then what an earlier keeper left was given back all the same.
+
+        What cannot be read can be reset: the two ask the driver for different things.
+        """
+        try:
+            wait_for_driver(eye)
+        except JoulecutError:
+            with contextlib.suppress(OSError):
+                if self._child and keeper.journal(self._settings.keeper).held:
+                    self._child.stop()
+            raise
+
+    def _is_released(self) -> bool:
+        """Whether a window goes on that an earlier agent was in: then nothing is opened.
+
+        Not where a lock of ours is left, which no window begins with: that comes first.
+        """
+        if not self._release.left_s():
+            return False
+        with contextlib.suppress(OSError):  # whoever opens it to write says what is wrong with it
+            if self._release.gpus() and not keeper.journal(self._settings.keeper).held:
+                return True
+        self._release.forget()
+        return False
 
     def _measure(self, eye: Eye, boot_id: str, feed: Feed, undo: contextlib.ExitStack) -> Samples:
         """Makes what reads the device, and what knows for whom it works."""
         settings = self._settings
         uuids = [gpu.uuid for gpu in eye.gpus]
         self._client.look_after(uuids)
+        self._programs = Programs(self._client, self._tally)
         self._registry = self._attribute()
         undo.callback(self._registry.stop)
         try:
@@ -103,6 +148,7 @@ class Agent:
                 self._tally,
                 self._job_ended,
                 binding=self._registry.binding if settings.attribution.bind == "owner" else None,
+                marked=self._programs.marked,
             )
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
@@ -124,8 +170,7 @@ class Agent:
         settings = self._settings
         self._tally = _zeroed()
         feed = Feed()
-        boot_id = BOOT_ID.read_text().strip()
-        samples = self._measure(eye, boot_id, feed, undo)
+        samples = self._measure(eye, self._boot_id, feed, undo)
         wanted = settings.keeper_mode != "none"
         latency = SetLatency()
         self._sampler.watcher = latency.seen
@@ -133,10 +178,12 @@ class Agent:
             lambda: self._sampler.gpus, self._client, self._tally, settings.keeper.site_default
         )
         self._oversight.barred = self._registry.barred
-        self._window = Window(self._sampler, self._client, keeper_wanted=wanted)
+        self._window = Window(self._sampler, self._client, self._release, keeper_wanted=wanted)
+        if self._window.left_s:
+            self._sampler.begin_paused()
         self._intent = IntentFile(Path(settings.keeper.state_dir) / "intent.json")
         undo.callback(self._intent.remove)
-        node = Node(settings.node, boot_id, settings.keeper.bounds.ttl_s_max)
+        node = Node(settings.node, self._boot_id, settings.keeper.bounds.ttl_s_max)
         service = AgentService(
             node,
             sampler=self._sampler,
@@ -147,6 +194,7 @@ class Agent:
             window=self._window,
             latency=latency,
             samples=samples,
+            programs=self._programs,
             allocations=self._registry.allocations,
         )
         trail = Trail(
@@ -159,6 +207,7 @@ class Agent:
             trail,
             lambda role: self._tally.count(ACCESS_DENIED.name, role),
             lambda: self._client.epoch_seen,
+            lambda op: self._tally.count(REQUESTS_MALFORMED.name, op),
         )
         pem = rotating(settings.tls, lambda line: say("agent", line)) if settings.tls else None
         self._server = Server(service, Doors(settings.grpc, pem, settings.local_socket), gate)
@@ -174,7 +223,9 @@ class Agent:
         )
         path = settings.web_config
         web = WebConfig(path, lambda line: say("agent", line)) if path else None
-        self._exporter = Exporter(collector, *settings.metrics, web)
+        self._heartbeat = beat = Heartbeat(self._sampler, self._window, settings.sample_interval_s)
+        probes = {"/healthz": beat.live, "/readyz": beat.ready}
+        self._exporter = Exporter(collector, *settings.metrics, web, probes)
 
     def _attribute(self) -> Registry:
         """Whose the GPUs are; it asks the parts that are made after it, once it is started."""
@@ -210,6 +261,7 @@ class Agent:
             while True:
                 now_s = time.monotonic()
                 if now_s >= due_s:
+                    self._heartbeat.turn()
                     if now_s >= ask_s:  # the keeper looks at every device to answer
                         self._poll()
                         ask_s = now_s + POLL_S_MAX
@@ -227,14 +279,14 @@ class Agent:
     def _poll_s(self) -> float:
         """Each picture is looked at while something is held."""
         interval_s, status = self._settings.sample_interval_s, self._client.status
-        held = status is not None and any(slot.job for slot in status.slots.values())
+        held = status is not None and any(slot.lease for slot in status.slots.values())
         return min(interval_s if held else max(interval_s, POLL_IDLE_S), POLL_S_MAX)
 
     def _start(self) -> None:
         self._sampler.start()
         self._registry.start()
         self._connect()
-        if self._settings.keeper_mode != "none":
+        if self._settings.keeper_mode != "none" and not self._asleep():
             self._lost = not wait_until_ready(self._client, READY_WAIT_S)
             if self._lost:
                 say("agent", "the keeper does not answer: measuring goes on without control")
@@ -255,6 +307,7 @@ class Agent:
     def _oversee(self) -> None:
         """Looks after what was set, and says how things stand."""
         self._window.follow()
+        self._programs.look()
         if picture := self._sampler.latest():
             self._oversight.look(picture.snapshot)
         self._intent.write(self._oversight.intents())
@@ -275,7 +328,7 @@ class Agent:
         if self._settings.keeper_mode == "none":
             return
         if self._child and self._child.pid is None:
-            if time.monotonic() < self._child.due_s:
+            if self._asleep() or time.monotonic() < self._child.due_s:
                 return
             self._raise_keeper()
         self._connect()
@@ -289,6 +342,10 @@ class Agent:
         if self._lost:
             say("agent", "the keeper answers")
         self._lost = False
+
+    def _asleep(self) -> bool:
+        """Whether no keeper is to be started yet: in a release window it would open the device."""
+        return bool(self._child and self._child.pid is None and self._window.left_s)
 
     def _raise_keeper(self) -> None:
         assert self._child is not None
@@ -309,7 +366,7 @@ class Agent:
                 self._client.connect(mode)
 
     def _say_uncontrollable(self) -> None:
-        gpus = [g for g in self._client.described(self._sampler.gpus) if not g.controllable]
+        gpus = [g for g in self._oversight.described(self._sampler.gpus) if not g.controllable]
         for reason in sorted({gpu.reason for gpu in gpus}):
             count = sum(gpu.reason == reason for gpu in gpus)
             say(
@@ -337,7 +394,8 @@ class Agent:
     def _stop(self) -> int:
         """Gives every GPU back first; without a keeper no command can take one again."""
         self._notifier.stopping()
-        done = self._child.stop() if self._child else True
+        self._heartbeat.leaving = True
+        done = self._child.stop() if self._child and not self._asleep() else True
         self._intent.remove()
         self._client.detach()
         self._server.stop()
@@ -389,7 +447,7 @@ def _bell() -> Iterator[socket.socket]:
 def _zeroed() -> Tally:
     """Counters that exist from the start, so that a first event is seen as an increase."""
     tally = Tally()
-    for op in ("apply", "renew", "clear"):
+    for op in COMMANDS:
         for result in ("accepted", "refused"):
             tally.count(CONTROL_COMMANDS.name, op, result, by=0)
     tally.count(AUDIT_LOST.name, by=0)
@@ -397,4 +455,8 @@ def _zeroed() -> Tally:
         tally.count(ACCESS_DENIED.name, role, by=0)
     for result in ("accepted", "refused", "dropped"):
         tally.count(REPORTS.name, result, by=0)
+    for result in RESULTS:
+        tally.count(CONTROL_STEPS.name, result, by=0)
+    for op in COMMANDS:
+        tally.count(REQUESTS_MALFORMED.name, op, by=0)
     return tally

@@ -37,6 +37,7 @@ def dispatch(argv: list[str]) -> int:
     parser = Parser("joulecut-agent", "measures GPUs, and holds their clocks under leases")
     parser.add_argument("command", choices=COMMANDS, help=USAGE)
     parser.add_argument("--config", metavar="FILE", type=Path, help="the agent's configuration")
+    parser.add_argument("--node", metavar="NAME", help="of run: the name it goes by")
     parser.add_argument("--for", dest="duration", metavar="TIME", help="of release: 90s, 10m, 1h")
     parser.add_argument("--since", metavar="TIME", help="of audit: 90s, 10m, 24h")
     parser.add_argument("--json", action="store_true", help="of audit: one JSON object a line")
@@ -57,7 +58,9 @@ def dispatch(argv: list[str]) -> int:
             return _audit(args.config, args.since, args.json)
         if args.since is not None or args.json:
             raise BadInput("--since, --json", f"have no meaning for {args.command}", "audit")
-        settings = _settings(args.config)
+        if args.node is not None and args.command != "run":
+            raise BadInput("--node", f"has no meaning for {args.command}", "run --node NAME")
+        settings = _settings(args.config, args.node)
         commands = {"run": _run, "keeper": _keeper, "restore": _restore, "resume": _resume}
         return commands[args.command](settings)
     except OSError as error:
@@ -71,12 +74,13 @@ def _need_role() -> None:
             raise Unavailable(f"{module} is not installed: pip install 'joulecut[agent]'")
 
 
-def _settings(path: Path) -> "Settings":
+def _settings(path: Path, node: str | None = None) -> "Settings":
     from joulecut_agent import config  # noqa: PLC0415
 
-    settings = config.load(path)
+    settings = config.load(path, node)
     # Everybody may look in (intent.json); what is not for everybody says so itself.
-    Path(settings.keeper.state_dir).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for folder in filter(None, (settings.keeper.state_dir, settings.keeper.journal_dir)):
+        Path(folder).mkdir(mode=0o755, parents=True, exist_ok=True)
     return settings
 
 
@@ -151,8 +155,11 @@ def _release(settings: "Settings", duration_s: float) -> int:
 
 def _resume(settings: "Settings") -> int:
     from joulecut_agent import break_glass  # noqa: PLC0415
+    from joulecut_agent.release_file import ReleaseFile  # noqa: PLC0415
 
-    return _noted(settings, "resume", lambda: break_glass.resume(_sockets(settings)))
+    boot_id = break_glass.BOOT_ID.read_text().strip()
+    file = ReleaseFile(settings.keeper.state_dir, boot_id)
+    return _noted(settings, "resume", lambda: break_glass.resume(_sockets(settings), file))
 
 
 def _sockets(settings: "Settings") -> list[Path]:

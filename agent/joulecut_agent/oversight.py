@@ -34,6 +34,7 @@ class _Gpu:
     """What is known of one GPU; the thread that looks alone writes it."""
 
     default_mhz: int  # what it may reach without us
+    no_default: str = ""  # why it cannot be given back to the site's own clock
     memory: Memory = field(default_factory=Memory)
     stand: Stand = field(default_factory=Stand)
     knobs: _Knobs = (0, None)
@@ -42,8 +43,11 @@ class _Gpu:
     drift: str = ""
     shown_s: float = 0.0  # until when drift is told that ended a lease
     slow: str = ""
-    left_mhz: int = 0  # a lock of ours that may be there still, beneath somebody else's
+    # A lock of ours that may be there still: beneath somebody else's, or because a driver took
+    # the reset and did nothing.
+    left_mhz: int = 0
     left_ticks: int = 0  # readings in a row that showed it
+    yielded: bool = False  # the lease was given up without a write
     unable_s: float | None = None  # since when it is held and cannot be controlled
     lease: tuple[int, int] = (0, 0)  # epoch and generation of the lease that `drift` is about
 
@@ -56,7 +60,7 @@ class Oversight:
         site_default: tuple[int, int] | None,
     ) -> None:  # fmt: skip
         """`gpus` tells the GPUs of this node; one may be found late."""
-        self._site_mhz = site_default[1] if site_default else 0
+        self._site = site_default
         self._found = gpus
         self._gpus: dict[str, _Gpu] = {}
         self._meet()
@@ -100,7 +104,7 @@ class Oversight:
         known = self._gpus.get(uuid)
         if known is None:
             return ""
-        if barred := self.barred(uuid):
+        if barred := known.no_default or self.barred(uuid):
             return barred
         left_s = known.stand.until_s - time.monotonic()
         if left_s > 0.0:
@@ -144,7 +148,8 @@ class Oversight:
         found = {}
         for gpu in self._found():
             highest_mhz = max(gpu.clocks_mhz, default=0)
-            found[gpu.uuid] = _Gpu(min(self._site_mhz or highest_mhz, highest_mhz))
+            site_mhz = self._site[1] if self._site else highest_mhz
+            found[gpu.uuid] = _Gpu(min(site_mhz, highest_mhz), _no_default(self._site, gpu))
         self._gpus = {**found, **self._gpus}  # at once: others are reading
 
     def _seen(self, gpu: GpuSnapshot, status: Status | None, now_s: float) -> GpuSnapshot:
@@ -161,7 +166,7 @@ class Oversight:
 
     def _site_locked(self, uuid: str) -> str:
         known = self._gpus.get(uuid)
-        barred = self.barred(uuid)
+        barred = known is not None and (known.no_default or self.barred(uuid))
         return self.refusal(uuid) if known and (known.memory.site_mhz or barred) else ""
 
     def _judge(self, gpu: GpuSnapshot, status: Status, now_s: float) -> None:
@@ -172,6 +177,9 @@ class Oversight:
         known.fresh = known.fresh and lease is None and not ours
         knobs = (lease.clock_max_mhz, lease.power_limit_w) if lease else (0, None)
         if knobs != known.knobs:
+            if lease is None and not known.yielded:
+                known.left_mhz = known.knobs[0] if _tells_apart(known) else 0
+            known.yielded = False
             known.knobs, known.since_s = knobs, time.monotonic()
         if lease and slot and self._unable(known, slot, status):
             say("agent", f"{gpu.uuid} is given back, it cannot be controlled: {slot.reason}")
@@ -184,7 +192,7 @@ class Oversight:
         self._note(known, gpu, lease, order, cause)
 
     def _clear_left(self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None) -> None:
-        """Takes our own lock back once it shows: who set a lower one has gone."""
+        """Takes our own lock back once it shows: who set a lower one has gone, or a driver lied."""
         if lease is not None:
             known.left_mhz = 0
         shows = known.left_mhz > 0 and drift.surfaced(gpu, known.left_mhz)
@@ -245,6 +253,7 @@ class Oversight:
             power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
             beneath = cause == drift.EXTERNAL and drift.beneath(gpu, order)
             self._gpus[gpu.uuid].left_mhz = order.clock_max_mhz if beneath else 0
+            self._gpus[gpu.uuid].yielded = True
             command = Command(
                 leases.YIELD, lease.epoch, lease.job, lease.generation,
                 clocks_mhz=clocks_mhz, power_mw=power_mw,
@@ -261,3 +270,26 @@ class Oversight:
         except KeeperGone:
             return False
         return all(slot.accepted for slot in reply.slots)
+
+
+def _tells_apart(known: _Gpu) -> bool:
+    """Whether a GPU that runs at the clock of its last lease is not just at its default."""
+    return 0 < known.knobs[0] < known.default_mhz - 2 * drift.CLOCK_SLACK_MHZ
+
+
+def _no_default(site: tuple[int, int] | None, gpu: GpuDescription) -> str:
+    """Why a GPU cannot be given back to the clocks that the site locks, or "".
+
+    It would go to the driver's default instead, and nobody would have asked for that.
+    """
+    for clock_mhz in filter(None, site or ()):
+        if gpu.clocks_mhz and clock_mhz not in gpu.clocks_mhz:
+            nearest = " or ".join(map(str, _around(clock_mhz, gpu.clocks_mhz)))
+            return f"site_default: {clock_mhz} MHz is no clock of this GPU; it has {nearest} MHz"
+    return ""
+
+
+def _around(clock_mhz: int, clocks_mhz: tuple[int, ...]) -> tuple[int, ...]:
+    """The next one below, and the next above, as far as there is one."""
+    below = [mhz for mhz in clocks_mhz if mhz < clock_mhz][-1:]
+    return (*below, *[mhz for mhz in clocks_mhz if mhz > clock_mhz][:1])

@@ -53,14 +53,15 @@ def _told(client: KeeperClient) -> int:
 
 
 def _by_hand(settings: keeper.Settings, writer: DeviceWriter) -> int:
+    named = sorted(keeper.journal(settings).held)
+    if not named:
+        _nothing()  # and no handle is opened: somebody may be replacing the driver
+        return 0
     ours = keeper.Keeper(settings, writer)
-    named = ours.found
     done = ours.give_back("keeper_start")
     for uuid in named:
         owed = ours.state.gpu(uuid).owed
         _say(uuid, owed is None, "the device refused; see standard error" if owed else "")
-    if not named:
-        _nothing()
     return 0 if done else 1
 
 

@@ -83,13 +83,15 @@ class Sampler:
         self.samples: Samples | None = None  # which has the device open too
         self._released = threading.Event()  # asked for
         self._dropped = threading.Event()  # done
+        self.turned_s = time.monotonic()  # when the loop last began anew
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._picture = NOTHING
         self._books = Books()
 
     def start(self) -> None:
         """Returns after the first tick, so that nobody sees an agent without numbers."""
-        self._tick()
+        if self._ready():
+            self._tick()
         self._thread.start()
 
     def stop(self) -> None:
@@ -113,6 +115,12 @@ class Sampler:
         if changed:
             self._save_s = 0.0
             self.hurry(0.0)
+
+    def begin_paused(self) -> None:
+        """Before `start`: the device stays closed until `resume`."""
+        self._released.set()
+        if self.samples is not None:
+            self.samples.pause()
 
     def pause(self) -> bool:
         """Drops the device, and every number read from it; whether that was done in time."""
@@ -164,6 +172,7 @@ class Sampler:
         while not self._stop.is_set():
             self._wake.wait(max(0.0, due_s - time.monotonic()))
             self._wake.clear()
+            self.turned_s = time.monotonic()
             try:
                 if self._ready():
                     self._tick()

@@ -1,16 +1,17 @@
 """Where `/metrics` is fetched: a small HTTP server that a slow or hostile reader cannot hold.
 
 Plain by default, as exporters are; with a web configuration it speaks TLS and asks for
-passwords. `/healthz` never does: it says that this process lives, and nothing else.
+passwords. `/healthz` (does it live) and `/readyz` (is it of use) never do; no driver is asked.
 """
 
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -28,17 +29,32 @@ TEXT = "text/plain; charset=utf-8"
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="joulecut"'}
 
 
+class Probe(Protocol):
+    """An answer to a probe: see `heartbeat.Health`."""
+
+    @property
+    def well(self) -> bool: ...
+
+    @property
+    def text(self) -> str: ...
+
+
 class Exporter:
-    """A small HTTP server: `/metrics`, and `/healthz` for this process alone."""
+    """A small HTTP server: `/metrics`, and what `probes` answer by path."""
 
     def __init__(
-        self, collector: Collector, host: str, port: int, web: WebConfig | None = None
+        self,
+        collector: Collector,
+        host: str,
+        port: int,
+        web: WebConfig | None = None,
+        probes: Mapping[str, Callable[[], Probe]] = MappingProxyType({}),
     ) -> None:
         """Binds. Raises Unavailable where the address is taken."""
         registry = CollectorRegistry()
         registry.register(collector)
         try:
-            self._http = _server(host)((host, port), _handler(registry, web))
+            self._http = _server(host)((host, port), _handler(registry, web, probes))
         except OSError as error:
             raise Unavailable(f"metrics cannot listen on {host}:{port}: {error.strerror}") from None
         self._http.web = web
@@ -113,7 +129,9 @@ def _server(host: str) -> type[_Http]:
     return _Http6 if ":" in host else _Http
 
 
-def _handler(registry: CollectorRegistry, web: WebConfig | None) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    registry: CollectorRegistry, web: WebConfig | None, probes: Mapping[str, Callable[[], Probe]]
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_WAIT_S
         server_version = f"joulecut-agent/{__version__}"
@@ -121,15 +139,16 @@ def _handler(registry: CollectorRegistry, web: WebConfig | None) -> type[BaseHTT
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            if path == "/healthz":
-                self._send(200, TEXT, b"ok\n")
+            if probe := probes.get(path):
+                told = probe()
+                self._send(200 if told.well else 503, TEXT, told.text.encode())
             elif web and not web.admits(self.headers.get("Authorization")):
                 self._send(401, TEXT, b"user and password, please\n", CHALLENGE)
             elif path == "/metrics":
                 encode, kind = choose_encoder(self.headers.get("Accept") or "")
                 self._send(200, kind, encode(registry))
             else:
-                self._send(404, TEXT, b"see /metrics and /healthz\n")
+                self._send(404, TEXT, b"see /metrics, /healthz and /readyz\n")
 
         def _send(
             self, status: int, kind: str, body: bytes, extra: Mapping[str, str] | None = None

@@ -19,14 +19,16 @@ from joulecut_agent import state as leases
 from joulecut_agent.feed import Feed
 from joulecut_agent.keeper import RELEASE_S_MAX
 from joulecut_agent.keeper_client import MW_PER_W, KeeperClient, KeeperGone
-from joulecut_agent.keeper_protocol import GPUS_MAX, JOB_BYTES_MAX, ProtocolError, Reply
+from joulecut_agent.keeper_protocol import ProtocolError, Reply
 from joulecut_agent.latency import WAIT_S_MAX, SetLatency
 from joulecut_agent.log import say
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.ports.reader import Series
+from joulecut_agent.programs import STEPS_MAX, Programs, clocks_of
+from joulecut_agent.programs import refusal as program_refusal
 from joulecut_agent.sampler import Sampler
 from joulecut_agent.samples import Batch, Samples
-from joulecut_agent.state import Command
+from joulecut_agent.state import GPUS_MAX, JOB_BYTES_MAX, Command
 from joulecut_agent.tally import Tally
 from joulecut_agent.window import Window
 from joulecut_wire import codec, messages
@@ -57,7 +59,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def __init__(
         self, node: Node, *, sampler: Sampler, keeper: KeeperClient, feed: Feed, tally: Tally,
         oversight: Oversight, window: Window, latency: SetLatency, samples: Samples,
-        allocations: Callable[[], Mapping[str, Allocation]] = dict,
+        programs: Programs, allocations: Callable[[], Mapping[str, Allocation]] = dict,
     ) -> None:  # fmt: skip
         self._node = node
         self._sampler = sampler
@@ -68,6 +70,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._window = window
         self._latency = latency
         self._samples = samples
+        self._programs = programs
         self._allocations = allocations
         self._sample_seats = threading.BoundedSemaphore(SAMPLERS_MAX)
         self._uuids = frozenset(gpu.uuid for gpu in sampler.gpus)
@@ -90,6 +93,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                     for gpu in self._oversight.described(self._sampler.gpus)
                 ),
                 stopped=self._stopped(),
+                program_steps_max=STEPS_MAX,
             )
         )
 
@@ -125,7 +129,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
         if self._window.left_s:  # the keeper would open the device to judge it
             return pb.ApplyResponse(results=self._refuse("apply", uuids, self._stopped()))
-        reasons = {uuid: self._oversight.refusal(uuid) for uuid in uuids}
+        reasons = {
+            setting.uuid: self._oversight.refusal(setting.uuid)
+            or program_refusal(setting, self._latency.p95_s(setting.uuid))
+            for setting in wanted.settings
+        }
         if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
             also = f"nothing was changed, because {bad} was refused"
             say("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}")
@@ -138,7 +146,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if not all(result.accepted for result in results_pb):
             self._oversight.withdrawn(command, wanted.reason)
         else:
-            highest = {uuid: mhz[1] for uuid, mhz in command.clocks_mhz.items()}
+            self._programs.ordered(wanted.job, wanted.generation, wanted.settings)
+            # A program moves on before a clock is seen to have followed.
+            highest = {s.uuid: s.clock_max_mhz for s in wanted.settings if not s.program}
             if self._latency.ordered(highest, ordered_s):
                 self._sampler.hurry(WAIT_S_MAX)
         return pb.ApplyResponse(results=results_pb)
@@ -269,7 +279,8 @@ def _order(context: Context, wanted: messages.Command) -> Command:
         _bad(context, f"a power limit of 0 W for {zero}; leave it out to leave the limit alone")
     clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings}
     numbers = (wanted.epoch, wanted.job, wanted.generation, wanted.ttl_s)
-    return Command(leases.APPLY, *numbers, clocks, power_mw=powers_mw)
+    programs = {s.uuid: clocks_of(s) for s in wanted.settings if s.program}
+    return Command(leases.APPLY, *numbers, clocks, power_mw=powers_mw, programs=programs)
 
 
 def _listed(command: Command) -> str:
@@ -277,6 +288,8 @@ def _listed(command: Command) -> str:
     for uuid, (low, high) in command.clocks_mhz.items():
         power_mw = command.power_mw.get(uuid, 0)
         knobs = [f"{low}-{high}MHz"] * bool(high) + [f"{power_mw / MW_PER_W:g}W"] * bool(power_mw)
+        if steps := command.programs.get(uuid):
+            knobs.append(f"program-down-to-{min(steps)}MHz")
         words.append(f"{uuid}={','.join(knobs)}")
     return " ".join(words)
 

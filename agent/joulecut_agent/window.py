@@ -13,11 +13,17 @@ from joulecut_agent import state as leases
 from joulecut_agent.keeper import RELEASE_S_MAX
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
 from joulecut_agent.log import say
+from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.state import Command
+from joulecut_wire.messages import GpuDescription
+
+MOVED_S = 1.0  # a window whose end moves by less has not been changed by anybody
 
 
 class Reading(Protocol):
     """What reads the device, and can let go of it."""
+
+    gpus: tuple[GpuDescription, ...]
 
     def pause(self) -> bool: ...
 
@@ -27,13 +33,22 @@ class Reading(Protocol):
 class Window:
     """Safe to use from every thread."""
 
-    def __init__(self, sampler: Reading, keeper: KeeperClient, *, keeper_wanted: bool) -> None:
+    def __init__(
+        self, sampler: Reading, keeper: KeeperClient, file: ReleaseFile, *, keeper_wanted: bool
+    ) -> None:
+        """Goes on with the window of `file`, where there is one; the device is not open yet."""
         self._sampler = sampler
         self._keeper = keeper
+        self._file = file
         self._keeper_wanted = keeper_wanted
         self._lock = threading.Lock()
         self._until_s = -math.inf
         self._line = 0  # which connection to a keeper knows of the window
+        self._kept = False  # a file that is gone then means that somebody on the node resumed
+        if left_s := file.left_s():
+            self._kept = True
+            say("agent", f"started inside a release window: {left_s:.0f} s of it are left")
+            self._until_s = time.monotonic() + left_s
 
     @property
     def left_s(self) -> float:
@@ -57,9 +72,10 @@ class Window:
         """Ends the window; why not, or ""."""
         with self._lock:
             reason = self._tell(Command(leases.RESUME))
-            if not reason:
-                self._end()
-            return reason
+            if reason and self._keeper.connected:
+                return reason
+            self._end()  # a keeper that is gone holds no handle, and the next knows no window
+            return ""
 
     def follow(self) -> None:
         """Does what the keeper says; a window that a person opened at the keeper, too."""
@@ -73,13 +89,15 @@ class Window:
                 if now_s >= self._until_s:
                     self._begin(told_s)
                     self._sampler.pause()
+                elif abs(now_s + told_s - self._until_s) > MOVED_S:
+                    self._kept = self._file.keep(told_s, self._sampler.gpus)
                 self._until_s, self._line = now_s + told_s, self._keeper.lines
             elif status is not None and now_s < self._until_s and self._keeper_wanted:
                 if self._keeper.lines == self._line:
                     self._end()  # somebody resumed
                 else:  # another keeper, which does not know
                     self._tell(Command(leases.RELEASE, ttl_s=self._until_s - now_s))
-            elif self._until_s > -math.inf and now_s >= self._until_s:
+            elif self._until_s > -math.inf and (now_s >= self._until_s or self._resumed()):
                 self._end()
 
     def _begin(self, duration_s: float) -> None:
@@ -87,16 +105,21 @@ class Window:
             say("agent", f"released for {duration_s:g} s: no device is read or set")
         self._until_s = time.monotonic() + duration_s
         self._line = self._keeper.lines
+        self._kept = self._file.keep(duration_s, self._sampler.gpus)
+
+    def _resumed(self) -> bool:
+        return self._kept and not self._file.left_s()
 
     def _end(self) -> None:
         if self._until_s > -math.inf:
             say("agent", "the release window is over")
         self._until_s = -math.inf
+        self._file.forget()
         self._sampler.resume()
 
     def _tell(self, command: Command) -> str:
-        if not self._keeper_wanted:
-            return ""
+        if not self._keeper_wanted or (self.left_s and not self._keeper.connected):
+            return ""  # inside of a window a keeper that ended is not started again
         try:
             reply = self._keeper.ask(command)
             self._keeper.refresh()

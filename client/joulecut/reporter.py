@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import socket as sockets
+import time
 from collections.abc import Mapping
 
 SOCKET = "/run/joulecut/jobs.sock"  # the agent's own default
@@ -50,6 +51,18 @@ class Reporter:
             ]
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
+            raw = json.dumps(words, allow_nan=False, separators=(",", ":")).encode()
+            return len(raw) <= DATAGRAM_BYTES_MAX and self._send(raw)
+        return False
+
+    def mark(self, mark: str, kind: str, microbatch: int, iteration: int) -> bool:
+        """Reports the "begin" or "end" of one operation, when it happens; whether it was sent.
+
+        Only where the GPU has a clock program does anything wait for it. Never raises.
+        """
+        with contextlib.suppress(Exception):
+            words = {**self._words, "mark": mark, "kind": kind, "microbatch": microbatch}
+            words |= {"iteration": iteration, "t_ns": time.monotonic_ns()}
             raw = json.dumps(words, allow_nan=False, separators=(",", ":")).encode()
             return len(raw) <= DATAGRAM_BYTES_MAX and self._send(raw)
         return False

@@ -42,6 +42,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
         ],
         stopped=node.stopped,
         roles=node.roles,
+        program_steps_max=node.program_steps_max,
     )
 
 
@@ -73,6 +74,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
         ),
         stopped=msg.stopped,
         roles=tuple(msg.roles),
+        program_steps_max=msg.program_steps_max,
     )
 
 
@@ -101,6 +103,7 @@ def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
             clock_max_mhz=lease.clock_max_mhz,
             expires_in_s=lease.expires_in_s,
             power_limit_mw=_mw(lease.power_limit_w),
+            clock_lowest_mhz=lease.clock_lowest_mhz,
         ),
         drift=gpu.drift,
         stands_back_s=gpu.stands_back_s,
@@ -141,6 +144,7 @@ def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
             clock_max_mhz=lease.clock_max_mhz,
             expires_in_s=lease.expires_in_s,
             power_limit_w=_limit_w(lease),
+            clock_lowest_mhz=lease.clock_lowest_mhz,
         )
         if msg.HasField("lease")
         else None,
@@ -236,6 +240,16 @@ def encode_command(command: m.Command) -> pb.ApplyRequest:
                 clock_min_mhz=setting.clock_min_mhz,
                 clock_max_mhz=setting.clock_max_mhz,
                 power_limit_mw=_mw(setting.power_limit_w),
+                program=[
+                    pb.ProgramStep(
+                        kind=step.kind,
+                        microbatch=step.microbatch,
+                        at_end=step.at_end,
+                        clock_max_mhz=step.clock_max_mhz,
+                    )
+                    for step in setting.program
+                ],
+                shortest_step_s=setting.shortest_step_s,
             )
             for setting in command.settings
         ],
@@ -255,6 +269,16 @@ def decode_command(msg: pb.ApplyRequest) -> m.Command:
                 clock_min_mhz=setting.clock_min_mhz,
                 clock_max_mhz=setting.clock_max_mhz,
                 power_limit_w=_limit_w(setting),
+                program=tuple(
+                    m.ProgramStep(
+                        step.kind,
+                        step.clock_max_mhz,
+                        step.microbatch if step.HasField("microbatch") else None,
+                        step.at_end,
+                    )
+                    for step in setting.program
+                ),
+                shortest_step_s=setting.shortest_step_s,
             )
             for setting in msg.settings
         ),

@@ -40,6 +40,7 @@ class NodeDescription:
     gpus: tuple[GpuDescription, ...]
     stopped: str = ""  # why no command is taken on this node now
     roles: tuple[str, ...] = ()  # what the caller may do here
+    program_steps_max: int = 0  # of a setting's program; 0 where none is understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Lease:
     clock_max_mhz: int
     expires_in_s: float
     power_limit_w: float | None = None
+    clock_lowest_mhz: int = 0  # to which its program steps down; 0 without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +140,30 @@ class WatchTick:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramStep:
+    """The clock from a mark of the job on; `microbatch` None is every one."""
+
+    kind: str
+    clock_max_mhz: int
+    microbatch: int | None = None
+    at_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A clock range asked for one GPU; `clock_min_mhz` 0 means the device's lowest.
 
     A range and not a point: a GPU that has nothing to do may then still fall to idle clocks.
-    `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit.
+    `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit. A `program`
+    steps to lower clocks on the job's marks, at least `shortest_step_s` apart.
     """
 
     uuid: str
     clock_max_mhz: int
     clock_min_mhz: int = 0
     power_limit_w: float | None = None
+    program: tuple[ProgramStep, ...] = ()
+    shortest_step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,11 @@ CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU set
 CONTROL_LEASE_EXPIRES = _gauge("control_lease_expires_timestamp_seconds", ("uuid",), "Unix time at which a GPU's lease ends; absent without a lease.")
 CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show what was asked, by cause.")
 CONTROL_RESTORES = _counter("control_restores_total", ("uuid", "cause"), "Times a GPU was put back to its default, by cause.")
+CONTROL_STEPS = _counter("control_steps_total", ("result",), "Steps of clock programs on a job's marks: accepted, refused, or rested because marks stopped coming.")
 CONTROL_STOPPED = _gauge("control_stopped", (), "1 while no command is taken on this node: its stop file, or a release window.")
 AGENT_RELEASED = _gauge("agent_released", (), "1 inside a release window: every device handle is dropped, nothing is read.")
 ACCESS_DENIED = _counter("access_denied_total", ("role",), "Calls refused because the caller has not this role.")
+REQUESTS_MALFORMED = _counter("requests_malformed_total", ("call",), "gRPC requests that are no message of their call; nothing was changed.")
 AUDIT_LOST = _counter("audit_lines_lost_total", (), "Lines of the audit trail that could not be written; the commands went on.")
 GPU_DRIFT = _gauge("gpu_drift_active", ("uuid", "cause"), "1 while a GPU does not show what was asked, or its lease was given up for it.")
 GPU_STANDS_BACK = _gauge("gpu_stands_back_seconds", ("uuid",), "How long no command is taken, because somebody else sets this GPU.")
@@ -113,7 +115,7 @@ AGENT: tuple[Metric, ...] = (
     GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
     GPU_POWER_PROFILE, GPU_STUCK, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
     JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, DRIVER_UNRESPONSIVE,
-    ACCESS_DENIED, AUDIT_LOST, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STOPPED,
+    ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
     AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY,
     NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
 )  # fmt: skip

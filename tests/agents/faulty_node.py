@@ -183,12 +183,14 @@ class Driver:
 class Disk:
     """Stands in for the system calls by which a journal is written; the files are real.
 
-    What was not synced is lost by a power cut. `full` refuses as a full disk does.
+    What was not synced is lost by a power cut; `path` itself is where it lies in memory, and
+    `lasting` does not. `full` refuses as a full disk does.
     """
 
     path: Path
     life: Life
     rng: random.Random
+    lasting: Path | None = None
     full: bool = False
     synced: dict[int, int] = field(default_factory=dict)  # bytes of each file, by its inode
     real_write: Callable[[int, bytes], int] = os.write
@@ -220,9 +222,12 @@ class Disk:
         self.life.touch(lambda: self.real_rename(source, target))
 
     def power_cut(self) -> None:
-        if self.path.exists():
-            state = self.path.stat()
-            os.truncate(self.path, min(state.st_size, self.synced.get(state.st_ino, 0)))
+        path = self.lasting or self.path
+        if path.exists():
+            state = path.stat()
+            os.truncate(path, min(state.st_size, self.synced.get(state.st_ino, 0)))
+        if self.lasting:
+            self.path.unlink(missing_ok=True)
 
     def names(self, uuid: str, boot_id: str) -> bool:
         """Whether the newest word on a GPU that a power cut would leave is that it is set."""

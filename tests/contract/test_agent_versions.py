@@ -17,12 +17,12 @@ from joulecut_wire import messages as m
 from joulecut_wire.v1 import agent_pb2 as pb
 
 SINCE_0_1 = {  # what the first version of this wire did not have
-    "DescribeResponse": {"stopped", "roles"},
+    "DescribeResponse": {"stopped", "roles", "program_steps_max"},
     "Gpu": {"power_controllable", "set_latency_p95_s"},
     "WatchResponse": {"allocations", "stopped"},
     "GpuSnapshot": {"drift", "stands_back_s", "slow_reason"},
-    "Lease": {"power_limit_mw"},
-    "Setting": {"power_limit_mw"},
+    "Lease": {"power_limit_mw", "clock_lowest_mhz"},
+    "Setting": {"power_limit_mw", "program", "shortest_step_s"},
 }
 NEWS = 1000  # a field number that no version has yet
 SERVICE = "/joulecut_wire.v1.AgentService/"

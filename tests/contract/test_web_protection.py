@@ -18,6 +18,7 @@ from certificates import Authority, Leaf
 from prometheus_client.registry import Collector
 from running_agent import eventually
 
+from joulecut_agent.heartbeat import Health
 from joulecut_agent.scrape import Exporter
 from joulecut_controller.web.app import build
 from joulecut_controller.web.publisher import Publisher
@@ -99,7 +100,8 @@ class Doors:
     @contextlib.contextmanager
     def open(self) -> Iterator[int]:
         if self.kind == "agent":
-            exporter = Exporter(Nothing(), "127.0.0.1", 0, self.web)
+            probes = {"/healthz": lambda: Health(True, ("ok",))}
+            exporter = Exporter(Nothing(), "127.0.0.1", 0, self.web, probes)
             exporter.start()
             yield exporter.port
             return

@@ -32,6 +32,7 @@ leases = st.builds(
     clock_max_mhz=u32,
     expires_in_s=seconds,
     power_limit_w=optional(watts),
+    clock_lowest_mhz=u32,
 )
 gpu_snapshots = st.builds(
     m.GpuSnapshot,
@@ -109,6 +110,7 @@ nodes = st.builds(
     ),
     stopped=names,
     roles=st.lists(names, max_size=4).map(tuple),
+    program_steps_max=u32,
 )
 commands = st.builds(
     m.Command,
@@ -123,6 +125,10 @@ commands = st.builds(
             clock_max_mhz=u32,
             clock_min_mhz=u32,
             power_limit_w=optional(watts),
+            program=st.lists(
+                st.builds(m.ProgramStep, names, u32, optional(u64), st.booleans()), max_size=3
+            ).map(tuple),
+            shortest_step_s=seconds,
         ),
         max_size=4,
     ).map(tuple),

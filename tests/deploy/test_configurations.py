@@ -1,7 +1,6 @@
 """Every configuration that a manifest holds, read by the program that will read it."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,23 +21,19 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
 def on_the_node(objects: list[Object], folder: Path) -> dict[str, Settings]:
-    """The files as the init container leaves them, run here by the same shell lines."""
-    source, target = folder / "config", folder / "etc"
-    source.mkdir(parents=True)
-    target.mkdir()
+    """The files as the agent's container sees them, with the name that its variable has."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in one(objects, "ConfigMap", _config_name(objects))["data"].items():
-        (source / name).write_text(text)
+        (folder / name).write_text(text)
     pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
-    script = next(c for c in pod["initContainers"] if c["name"] == "configure")["command"][2]
-    moved = script.replace("/config/", f"{source}/").replace("/etc/joulecut/", f"{target}/")
-    env = {"NODE_NAME": "10", "PATH": os.environ["PATH"]}
-    subprocess.run(["sh", "-ec", moved], env=env, check=True)
-    return {path.name: agent_config.load(path) for path in target.iterdir()}
+    (variable,) = (v for v in pod["containers"][0]["env"] if v["name"] == agent_config.NODE)
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    return {path.name: agent_config.load(path) for path in folder.glob("*.yaml")}
 
 
 def _config_name(objects: list[Object]) -> str:
     pod = one(objects, "DaemonSet")["spec"]["template"]["spec"]
-    return next(str(v["configMap"]["name"]) for v in pod["volumes"] if v["name"] == "configmap")
+    return next(str(v["configMap"]["name"]) for v in pod["volumes"] if v["name"] == "config")
 
 
 @pytest.mark.parametrize("values", [(), ("keeper",), ("everything",)])
@@ -49,6 +44,7 @@ def test_the_agent_reads_what_the_chart_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # as in every pod
+    monkeypatch.setenv(agent_config.NODE, "10")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     objects = chart(*values)
     settings = on_the_node(objects, tmp_path)

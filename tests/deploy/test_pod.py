@@ -58,7 +58,7 @@ class Pod:
         spec = one(self.objects, "DaemonSet")["spec"]["template"]["spec"]
         self.containers = {c["name"]: c for c in containers(spec)}
         # As the kubelet makes them: root's, for others to look at.
-        for name in ("state", "agent-state", "run", "etc", "tls", "controller", "bin"):
+        for name in ("state", "agent-state", "run", "journal", "etc", "tls", "controller", "bin"):
             (self.home / name).mkdir(mode=0o755)
         self.command = self.home / "bin" / "joulecut-agent"
         self.command.write_text(f'#!/bin/sh\nexec {python} -m joulecut_agent.main "$@"\n')
@@ -84,6 +84,7 @@ class Pod:
         for theirs, ours in (
             ("/var/lib/joulecut-agent", "agent-state"),
             ("/var/lib/joulecut", "state"),
+            ("/run/joulecut-keeper", "journal"),
             ("/run/joulecut", "run"),
             ("/etc/joulecut", "etc"),
         ):
@@ -212,7 +213,7 @@ def test_two_users_hold_a_lease_and_a_killed_keeper_is_made_good(pod: Pod) -> No
     assert "joulecut_keeper_up 1.0" in text
 
     # What the agent's user may not do to the keeper, and what others may see.
-    for path in ("state/journal", "state/mine"):
+    for path in ("journal/journal", "state/journal", "state/mine"):
         attempt = as_container(pod.containers["agent"], "sh", "-c", f": >>{pod.home / path}")
         assert subprocess.run(attempt, capture_output=True, check=False).returncode != 0
     assert (pod.home / "run" / "jobs.sock").stat().st_mode & 0o777 == 0o666

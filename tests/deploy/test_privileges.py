@@ -95,12 +95,13 @@ def test_directories_of_the_node_are_these() -> None:
         }
         for name, o in _installs().items()
     }
-    own = {"/var/lib/joulecut", "/var/lib/joulecut-agent"}
+    own = {"/var/lib/joulecut", "/var/lib/joulecut-agent", "/run/joulecut-keeper"}
     assert paths["defaults"] == set()
     assert paths["keeper"] == own | {"/run/joulecut"}
     assert paths["controller"] == own
     assert paths["everything"] == {
-        "/srv/joulecut", "/srv/joulecut-agent", "/run/joulecut", "/var/lib/kubelet/pod-resources",
+        "/srv/joulecut", "/srv/joulecut-agent", "/run/joulecut-keeper", "/run/joulecut",
+        "/var/lib/kubelet/pod-resources",
     }  # fmt: skip
 
 
@@ -110,6 +111,7 @@ def test_the_agent_can_change_nothing_that_the_keeper_trusts(objects: list[Objec
             if c["name"] != "agent":
                 continue
             for mount in c["volumeMounts"]:
+                assert mount["name"] != "journal"
                 if mount["name"] in {"state", "config", "tls", "web", "pod-resources", "token"}:
                     assert mount["readOnly"] is True
 
@@ -156,8 +158,9 @@ def test_probes_never_touch_a_device(objects: list[Object]) -> None:
                 if probe := c.get(kind):
                     probed.add(c["name"])
                     assert not {"exec", "grpc"} & set(probe)
-                    path = probe.get("httpGet", {"path": "/healthz"})["path"]
-                    assert path == "/healthz"
+                    wanted = "/readyz" if kind == "readinessProbe" else "/healthz"
+                    path = probe.get("httpGet", {"path": wanted})["path"]
+                    assert path == wanted or c["name"] == "controller"
     assert probed >= {"agent"}
 
 
@@ -178,7 +181,7 @@ def test_what_is_left_over_is_restored_before_anything_starts(objects: list[Obje
         names = [c["name"] for c in pod["containers"]]
         if "keeper" in names:
             init = [c["name"] for c in pod["initContainers"]]
-            assert init == ["configure", "prepare", "restore"]
+            assert init == ["prepare", "restore"]
             keeper = pod["containers"][names.index("keeper")]
             assert "restore" in keeper["lifecycle"]["preStop"]["exec"]["command"]
 
@@ -210,7 +213,7 @@ def _shape(objects: list[Object]) -> dict[str, Any]:
     daemonset = one(objects, "DaemonSet")["spec"]
     pod = daemonset["template"]["spec"]
     for volume in pod["volumes"]:
-        if volume["name"] == "configmap":
+        if "configMap" in volume:
             volume["configMap"]["name"] = "joulecut-agent"
     files = next(
         o["data"] for o in objects if o["kind"] == "ConfigMap" and "agent.yaml" in o["data"]

@@ -5,6 +5,7 @@ import re
 import signal
 import tempfile
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -96,6 +97,15 @@ def test_a_gpu_that_hangs_in_every_call_does_not_keep_an_agent_from_starting(
         eventually("the fourth is found", shows(node, driver, 0, 1, 2, 3), 2 * PATIENCE_S)
 
 
+def unready(node: RunningAgent) -> str:
+    """What it says of why it is of no use now."""
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        node.metrics("/readyz")
+    assert caught.value.code == 503
+    with caught.value as answer:
+        return answer.read().decode()
+
+
 def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
     node: RunningAgent, driver: FakeNvml
 ) -> None:
@@ -108,10 +118,12 @@ def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
     )
     for _ in range(20):
         assert shown(node, driver) == []
-        assert node.metrics("/healthz") == "ok\n"
+        assert node.metrics("/healthz").startswith("ok\ndriver_unresponsive: the driver")
+        assert unready(node).startswith("no GPU was read lately\ndriver_unresponsive: the driver")
     assert series(node, "joulecut_collect_success") == {"": 0.0}
     driver.clear_errors()
     eventually("everything is back", shows(node, driver, 0, 1, 2, 3), 90.0)
+    assert node.metrics("/healthz") == node.metrics("/readyz") == "ok\n"
     assert (node.process.pid, alive(node)) == (pid, True)
     assert node.log.count("driver_unresponsive: the driver") == 1
 
@@ -126,6 +138,7 @@ def test_no_scrape_and_no_probe_asks_the_driver(driver: FakeNvml) -> None:
         for _ in range(50):
             assert shown(node, driver) == [0, 1, 2, 3]
             node.metrics("/healthz")
+            node.metrics("/readyz")
             node.describe()
             node.watch()
         assert driver.calls_total() == before

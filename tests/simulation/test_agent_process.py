@@ -508,3 +508,24 @@ def test_a_full_pipe_for_its_log_does_not_stop_a_keeper() -> None:
         eventually("all at default", lambda: not node.locked())
         assert node.kill(signal.SIGTERM) == 0
         os.close(read)
+
+
+def test_a_journal_in_memory_covers_a_kill_and_an_upgrade_to_it() -> None:
+    with RunningAgent(keeper="state/keeper.sock") as node:
+        keeper = node.start_keeper()
+        node.start()
+        assert node.apply({0: 1005})[0].accepted
+        keeper.kill()
+        keeper.wait()
+        (node.state_dir / "keeper.sock").unlink()
+        assert node.gpus.asked_mhz(0)[1] == 1005
+        node.config["journal_dir"] = "memory"
+        keeper = node.start_keeper()
+        assert node.gpus.asked_mhz(0)[1] == 0, "what the old journal names is given back"
+        eventually("an order", lambda: node.apply({1: 1005})[0].accepted)
+        keeper.kill()
+        keeper.wait()
+        assert b" set " in (node.home / "memory" / "journal").read_bytes()
+        done = node.restore()
+        assert (done.returncode, done.stdout.count("restored")) == (0, 1)
+        assert node.gpus.asked_mhz(1)[1] == 0

@@ -1,5 +1,6 @@
 """Release windows: no process of ours holds the driver while somebody replaces it."""
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,7 +90,9 @@ def test_an_order_in_a_window_opens_no_device(driver: FakeNvml, node: RunningAge
     """Of a GPU without clocks the keeper would have to ask again."""
     driver.set_error("nvmlDeviceGetSupportedMemoryClocks", 3, gpu=1)  # not supported
     node.kill_keeper()  # one that knows of no clocks yet
-    eventually("a new keeper", lambda: node.describe().gpus[1].reason)
+    eventually("its end is seen", lambda: node.log.count("another one is started") == 1)
+    eventually("a new keeper", lambda: "joulecut_keeper_up 1.0" in node.metrics())
+    assert node.describe().gpus[1].reason
     node.stub.Release(pb.ReleaseRequest(duration_s=60.0), timeout=PATIENCE_S)
     assert driver.clients() == ()
     setting = pb.Setting(uuid=driver.uuids[1], clock_max_mhz=1005)
@@ -114,15 +117,98 @@ def test_a_keeper_that_dies_in_a_window_does_not_end_it(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
     node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+    calls = driver.calls_total()
     node.kill_keeper()
-    eventually("another one", lambda: node.log.count("another one is started") == 1)
-    eventually(
-        "told of the window",
-        lambda: "joulecut_keeper_up 1.0" in node.metrics() and driver.clients() == (),
-    )
-    time.sleep(0.5)  # two turns of the agent's loop: it must stay so
-    assert driver.clients() == ()
+    eventually("its end is seen", lambda: node.log.count("ended with signal 9") == 1)
+    time.sleep(1.5)  # more than a turn of the agent's loop: it must stay so
+    assert driver.calls_total() == calls, "the next keeper would open the driver: it waits"
+    assert "joulecut_keeper_up" not in node.metrics(), "none is wanted now"
     assert not _lock(driver, node, 1)
+    assert "released for" in node.describe().stopped
+    node.stub.Release(pb.ReleaseRequest(duration_s=900.0), timeout=PATIENCE_S)
+    assert driver.calls_total() == calls, "a longer window needs no keeper either"
+    node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _lock(driver, node, 2)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_an_agent_that_starts_inside_a_window_opens_no_device(
+    driver: FakeNvml, node: RunningAgent, how: signal.Signals
+) -> None:
+    assert _lock(driver, node, 1)
+    node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+    calls = driver.calls_total()
+    assert node.kill(how) == (0 if how == signal.SIGTERM else -how)
+    assert node.restore().stdout == "nothing to restore\n", "as systemd does after each end"
+    driver.unload_driver()
+    node.start()
+    assert driver.calls_total() == calls, "nobody asked the driver anything"
+    tick = node.watch()
+    assert tick.gpus == ()
+    assert "released for" in tick.stopped
+    about = node.describe()
+    assert [gpu.uuid for gpu in about.gpus] == list(driver.uuids)
+    assert not any(gpu.controllable for gpu in about.gpus)
+    assert not _lock(driver, node, 2)
+    assert "joulecut_agent_released 1.0" in node.metrics()
+    assert node.metrics("/healthz") == "ok\n"
+    assert node.metrics("/readyz").startswith("ok\nreleased for ")
+    time.sleep(1.5)  # more than a turn of the agent's loop: it must stay so
+    assert driver.calls_total() == calls
+    driver.load_driver()
+    node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S)
+    eventually("read again", lambda: len(node.watch().gpus) == 2)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _lock(driver, node, 3)
+    assert not (node.state_dir / "release.json").exists()
+
+
+def test_a_window_that_an_agent_starts_in_ends_when_it_was_to_end(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    began_s = time.monotonic()
+    node.stub.Release(pb.ReleaseRequest(duration_s=6.0), timeout=PATIENCE_S)
+    node.kill()
+    node.start()
+    if time.monotonic() - began_s < 6.0:  # on a machine that is not overrun
+        assert driver.clients() == ()
+    eventually("read again", lambda: len(node.watch().gpus) == 2)
+    assert time.monotonic() - began_s >= 6.0, "not before"
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _lock(driver, node, 1)
+
+
+def test_on_the_node_a_window_is_ended_that_no_keeper_knows_of(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    config = str(node.home / "agent.yaml")
+    assert _ask(node, COMMAND, "release", "--config", config, "--for", "10m").returncode == 0
+    eventually("the agent follows", (node.state_dir / "release.json").exists)
+    node.kill()
+    node.start()
+    assert driver.clients() == ()
+    done = _ask(node, COMMAND, "resume", "--config", config)
+    assert (done.returncode, done.stdout) == (0, "resumed\n")
+    eventually("read again", lambda: len(node.watch().gpus) == 2)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+
+
+def test_a_lock_that_is_left_comes_before_a_window(driver: FakeNvml, node: RunningAgent) -> None:
+    """No window begins with a lock; a file that says so all the same is not obeyed."""
+    node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+    kept = (node.state_dir / "release.json").read_bytes()
+    node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _lock(driver, node, 1)
+    driver.hang("nvmlDeviceResetGpuLockedClocks", count=-1)  # the child keeper cannot give back
+    node.kill()
+    node.kill_keeper()
+    (node.state_dir / "release.json").write_bytes(kept)
+    driver.clear_errors()
+    node.start()
+    assert driver.locks() == (None, None)
+    assert len(node.watch().gpus) == 2
 
 
 def test_on_the_node_no_network_is_needed(driver: FakeNvml, node: RunningAgent) -> None:

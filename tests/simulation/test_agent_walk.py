@@ -22,8 +22,9 @@ from joulecut_agent import keeper as module
 from joulecut_agent import keeper_protocol as wire
 from joulecut_agent import state as leases
 from joulecut_agent.keeper import STOP_LOOK_S, Keeper, Settings
+from joulecut_agent.keeper_client import decode_reply, encode_request
 from joulecut_agent.limits import Bounds
-from joulecut_agent.state import RETRY_S_MAX, Command
+from joulecut_agent.state import RETRY_S_MAX, STEP_S, Command
 
 STEPS = int(os.environ.get("JOULECUT_WALK_STEPS", "10000"))
 TTL_S_MAX = 60.0
@@ -39,6 +40,7 @@ SITES: dict[str, dict[str, Any]] = {
     "spread": {"restore_spread_s": 10.0},
     "capped": {"power_safe": CAP_MW, "site_default": (0, 1410)},
     "kept": {"power_safe": "keep", "restore_spread_s": 3.0},
+    "apart": {"journal_dir": "memory"},
 }
 
 
@@ -50,7 +52,13 @@ class Walk:
         self.clock, self.life = Clock(), Life()
         self.boot = folder / "boot_id"
         self.boots = 0
-        self.disk = Disk(folder / "journal", self.life, self.rng)
+        lasting = folder / "journal"
+        self.apart = "journal_dir" in site
+        if self.apart:
+            site = {**site, "journal_dir": str(folder / site["journal_dir"])}
+            (folder / "memory").mkdir()
+        path = folder / "memory" / "journal" if self.apart else lasting
+        self.disk = Disk(path, self.life, self.rng, lasting if self.apart else None)
         self.stop = folder / "stop"
         default: Any = site.get("site_default", FREE)
         self.cards = {uuid: Card() for uuid in NODE}
@@ -69,7 +77,9 @@ class Walk:
         self.ever: set[str] = set()  # named by any order so far
         self.epoch, self.generation, self.epoch_accepted = 1, 0, 0
         self.holder: dict[str, tuple[int, str, int]] = {}
-        self.ordered: dict[str, int] = {}  # the term of the last order; a renewal is not journaled
+        self.programs: dict[str, tuple[int, ...]] = {}  # the clocks each may step to
+        self.stepped_s: dict[str, float] = {}  # down
+        self.stepping = False
         self.alive_s = 0.0  # since when a keeper has been able to restore
         self.counts: Counter[str] = Counter()
         self.history: deque[str] = deque(maxlen=40)
@@ -82,9 +92,10 @@ class Walk:
 
     def step(self) -> None:
         acts: dict[Callable[[], None], int] = {
-            self.apply: 40, self.renew: 12, self.wait: 14, self.clear: 6, self.bad_apply: 4,
-            self.older: 3, self.term: 1, self.retell: 2, self.nonsense: 2, self.release: 1,
-            self.resume: 2, self.stop_file: 1, self.somebody: 4, self.kill: 4, self.leave: 2,
+            self.apply: 40, self.program_step: 20, self.renew: 12, self.wait: 14, self.clear: 6,
+            self.bad_apply: 4, self.older: 3, self.term: 1, self.retell: 2, self.nonsense: 2,
+            self.release: 1, self.resume: 2, self.stop_file: 1, self.somebody: 4, self.kill: 4,
+            self.leave: 2,
             self.power_cut: 1, self.reload: 1, self.lose: 2, self.errors: 3, self.hang: 2,
             self.let_go: 4, self.deny: 1, self.full_disk: 2, self.room: 16, self.delete: 1,
             self.wall_clock: 1, self.mig: 1,
@@ -121,11 +132,11 @@ class Walk:
 
     def _bury(self) -> None:
         if self.keeper is not None:
-            self.keeper._journal.close()
+            self.keeper._journal._file.close()
         self.keeper = None
         self.life.touches_left = -1
         if not self.disk.path.exists():  # somebody deleted it before: nobody can know
-            self.epoch_accepted = 0
+            self.epoch_accepted *= self.apart
             self.holder.clear()
             for card in self.cards.values():
                 card.forget()
@@ -146,10 +157,10 @@ class Walk:
     def _ask(self, command: Command) -> wire.Reply:
         assert self.keeper is not None
         self.history.append(f"  {command}")
-        serial, heard = wire.decode_request(wire.encode_request(self.generation, command))
+        serial, heard = wire.decode_request(encode_request(self.generation, command))
         reply = self.keeper.handle(serial, heard)
         self.history.append(f"  {[(s.uuid, s.accepted, s.reason) for s in reply.slots]}")
-        return wire.decode_reply(wire.encode_reply(reply))
+        return decode_reply(wire.encode_reply(reply))
 
     # -- what is asked ----------------------------------------------------------------------
 
@@ -172,10 +183,15 @@ class Walk:
         ttl_s: float,
     ) -> bool:  # fmt: skip
         job = self.rng.choice(JOBS)
+        programs = {
+            uuid: (self.rng.choice([mhz for mhz in CLOCKS_MHZ if low <= mhz <= high]),)
+            for uuid, ((low, high), _) in wanted.items()
+            if 0 < low <= high < 60_000 and high in CLOCKS_MHZ and self.rng.random() < 0.6
+        }
         self.ever |= wanted.keys() & set(NODE)
         command = Command(
             leases.APPLY, epoch, job, generation, ttl_s, {u: k[0] for u, k in wanted.items()},
-            power_mw={u: k[1] for u, k in wanted.items() if k[1]},
+            power_mw={u: k[1] for u, k in wanted.items() if k[1]}, programs=programs,
         )  # fmt: skip
         assert self.keeper is not None
         self.keeper.tick()
@@ -205,7 +221,8 @@ class Walk:
                 if not self.cards[uuid].muddled:
                     self.promised[uuid] = knobs
                 self.holder[uuid] = (epoch, job, generation)
-                self.ordered[uuid] = epoch
+                self.programs[uuid] = (knobs[0][1], *programs.get(uuid, ()))
+                self.stepped_s.pop(uuid, None)
             self.counts["accepted"] += 1
         return accepted
 
@@ -237,8 +254,51 @@ class Walk:
         wanted = self._settings()
         if self.epoch_accepted and self.rng.random() < 0.5:
             assert not self._order(wanted, self.epoch_accepted - 1, self.generation + 1, TTL_S_MAX)
-        elif held := [u for u in wanted if u in self.holder and self.ordered.get(u) == self.epoch]:
+        elif held := [u for u in wanted if self.holder.get(u, (0, "", 0))[0] == self.epoch]:
             assert not self._order(wanted, self.epoch, self.holder[held[0]][2] - 1, TTL_S_MAX)
+
+    def program_step(self) -> None:
+        """A job's mark, as the agent passes it on; or what a mad agent might send."""
+        live = self._live()
+        uuid = self.rng.choice(live if live and self.rng.random() < 0.9 else [*NAMED, STRANGER])
+        _, job, generation = self.holder.get(uuid, (0, "blue", 1))
+        program = self.programs.get(uuid, (900,))
+        mhz = self.rng.choice(program) if self.rng.random() < 0.8 else self.rng.choice(CLOCKS_MHZ)
+        kind = self.rng.randrange(10)
+        job, generation = job + "x" * (kind == 0), generation - (kind == 1)
+        assert self.keeper is not None
+        self.keeper.tick()
+        live = self._live()
+        card = self.cards.get(uuid, Card())
+        before, calm = (card.clocks_mhz, card.limit_mw), not self._faults()
+        if (kept := self.promised.pop(uuid, None)) and calm:
+            self.promised[uuid] = kept
+        self.driver.lowered.clear()
+        told = Command(leases.STEP, 0, job, generation, clocks_mhz={uuid: (0, mhz)})
+        self.stepping = True  # journaled with its program, and not once more
+        try:
+            (slot,) = self._ask(told).slots
+        finally:
+            self.stepping = False
+        assert self.driver.lowered <= {uuid}
+        if not slot.accepted and "no step" in slot.reason:
+            assert not self.driver.lowered
+        if not slot.accepted:
+            assert not calm or before == (card.clocks_mhz, card.limit_mw)
+            self.counts["step refused: " + slot.reason[:12]] += 1
+            if slot.lease is None and uuid in live:  # the way back may have failed as well
+                self._over(uuid)
+            return
+        assert uuid in live
+        assert kind > 1
+        assert mhz in program
+        self.counts["stepped"] += 1
+        if kept and not card.muddled:
+            if 0 < mhz < kept[0][1]:
+                past_s = self.stepped_s.get(uuid, -math.inf)
+                assert self.clock.now_s - past_s >= STEP_S - 1e-9
+                self.stepped_s[uuid] = self.clock.now_s
+            self.promised[uuid] = ((kept[0][0], mhz), kept[1])
 
     def retell(self) -> None:
         """An older generation's content under its own number again, as a retry does."""
@@ -274,7 +334,7 @@ class Walk:
         told = dict.fromkeys(named, FREE)
         reply = self._ask(Command(leases.CLEAR, epoch, job, clocks_mhz=told, cause=cause))
         for slot in reply.slots:
-            if "restore failed" in slot.reason:
+            if slot.reason.startswith(leases.STUCK):
                 self._over(slot.uuid)
             if slot.accepted and slot.uuid:
                 self._over(slot.uuid)
@@ -435,7 +495,9 @@ class Walk:
                 card.trouble_s = self.clock.now_s
 
     def _intended(self, uuid: str) -> None:
-        assert self.disk.names(uuid, self.boot.read_text().strip()), "written before the journal"
+        deleted = self.stepping and not self.disk.path.exists()  # since then, by somebody
+        known = deleted or self.disk.names(uuid, self.boot.read_text().strip())
+        assert known, "written before the journal"
 
     def check(self) -> None:
         self._mark()
@@ -483,3 +545,4 @@ def test_no_gpu_is_left_locked_and_none_is_touched_that_nobody_named(
     print(counts)
     assert counts["accepted"] > STEPS / 20, "a walk in which nothing is locked shows nothing"
     assert counts["held"] > STEPS / 5
+    assert counts["stepped"] > STEPS / 100

@@ -7,7 +7,7 @@ No node knows of another: what spreads the restores is the GPU's own name.
 from dataclasses import dataclass, field
 
 from joulecut_agent import state as leases
-from joulecut_agent.state import Command, Restore, State, Written, step
+from joulecut_agent.state import Command, State, restored, step
 from joulecut_sim.skus import find
 
 NODES, GPUS_PER_NODE = 125, 8
@@ -22,24 +22,23 @@ class Node:
     low: set[str] = field(default_factory=set)
 
     def turn(self, now_s: float) -> None:
-        self.state, effects = step(self.state, None, now_s, {})
-        for effect in effects:
-            if isinstance(effect, Restore):
-                self.low.discard(effect.uuid)
-                self.state, _ = step(self.state, Written(effect.uuid, True), now_s, {})
+        self.state, _, restores, _ = step(self.state, None, now_s, {})
+        for uuid, _ in restores:
+            self.low.discard(uuid)
+            self.state = restored(self.state, uuid, True, now_s)
 
 
 def _cluster(spread_s: float) -> list[Node]:
     nodes = []
     for n in range(NODES):
         uuids = [f"GPU-{n:04x}-{g}" for g in range(GPUS_PER_NODE)]
-        state, _ = step(
+        done = step(
             State(spread_s=spread_s),
             Command(leases.APPLY, 1, "gpt", 1, TTL_S, dict.fromkeys(uuids, (0, LOW_MHZ))),
             0.0,
             {},
         )
-        nodes.append(Node(state, set(uuids)))
+        nodes.append(Node(done.state, set(uuids)))
     return nodes
 
 

@@ -16,6 +16,7 @@ KINDS: dict[str, type[DeviceError]] = {  # every other error may pass: Transient
     **dict.fromkeys(("library_not_found", "driver_not_loaded", "uninitialized"), Gone),
     "lib_rm_version_mismatch": Gone,  # upgraded under us: only a reload helps
 }
+CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 _OPENING = {
     "library_not_found": "libnvidia-ml.so.1 was not found: is the NVIDIA driver installed here?",
     "driver_not_loaded": "the NVIDIA driver is not loaded",
@@ -57,21 +58,26 @@ def optional(call: Any, handle: Any, absent: Any = None) -> Any:
 
 
 def supported_clocks_mhz(handle: Any) -> tuple[int, ...]:
-    """SM clocks at the highest memory clock, ascending; () where there is no list."""
+    """SM clocks at the highest memory clock, ascending; () where there is no list.
+
+    What is no clock of any GPU is left out: who believed it would ask for it.
+    """
     memory_mhz = max(optional(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle, [0]), default=0)
     if not memory_mhz:
         return ()
-    return tuple(sorted(set(pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz))))
+    listed = pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz)
+    return tuple(sorted({mhz for mhz in listed if 0 < mhz <= CLOCK_MHZ_MAX}))
 
 
-def uncontrollable(handle: Any) -> str:
+def uncontrollable(handle: Any, clocks_mhz: tuple[int, ...] = ()) -> str:
     """Why the clocks of this device are not ours to set; empty where they may be.
 
-    Clocks belong to the whole board: with MIG or virtual GPUs its tenants share them.
+    Clocks belong to the whole board: with MIG or virtual GPUs its tenants share them. Who has
+    its clocks already may name them, and saves a call.
     """
     if any(optional(pynvml.nvmlDeviceGetMigMode, handle, [])):  # now, or after a reset
         return "MIG is on"
     alone = pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
     if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle, 0) > alone:
         return "it is shared as virtual GPUs"
-    return "" if supported_clocks_mhz(handle) else "it lists no clocks to choose from"
+    return "" if clocks_mhz or supported_clocks_mhz(handle) else "it lists no clocks to choose from"

@@ -15,7 +15,7 @@ import pynvml
 
 from joulecut_agent.nvml import driver
 from joulecut_agent.nvml.bursts import Bursts
-from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
 from joulecut_agent.ports.reader import Burst, Reading, untold
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
@@ -43,10 +43,14 @@ MASK_BITS = 32  # of each word of a mask
 
 RATES_S = 0.15  # nvml.h: the driver renews utilisation each sixth of a second at the soonest
 SLOW_S = 0.5  # half of what drift waits before it believes a limit; each call costs every tick
-USES_S = 1.0  # listing processes is the dearest reading; that one ended is seen without it
+USES_S = 0.9  # listing processes is the dearest reading; and who reads each second gets all anew
 PROCESSES_MAX = 64  # told of one GPU
 SCOPE_GPU = 0  # of a field value: the GPU alone, not the module it sits on (Grace) or its memory
 AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
+# Names that are no text, lengths that no memory holds: on these the binding fails in its own ways.
+NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+# A driver that is older than the binding lacks the newest form of a call; no NVMLError tells that.
+MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
 _CALLS: dict[str, Any] = vars(pynvml)
 
 
@@ -64,12 +68,19 @@ class _Slow:
     """What changes seldom, and is asked for no more often than is of use."""
 
     due_s: float
+    power_limit_enforced_w: float | None
+    uses: "_Uses"
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What nobody needs more often than each second."""
+
+    due_s: float
     clock_memory_mhz: int | None
     temperature_celsius: float | None
     memory_used_bytes: int | None
-    power_limit_enforced_w: float | None
     persistence: bool | None
-    uses_due_s: float
     process_ids: tuple[int, ...]
     mig_uuids: tuple[str, ...]
 
@@ -104,6 +115,11 @@ class _Tick:
             return function(self.device.handle, *arguments, **options)
         except pynvml.NVMLError as error:
             self.absent(error.value, call)
+            return None
+        except MISMATCH:
+            return None
+        except NONSENSE as error:
+            self.error = self.error or _nonsense(call, error)
             return None
         finally:
             if self._timed:
@@ -183,6 +199,8 @@ class NvmlReader:
                 self._devices[index] = _Device(index, uuid, handle, instant, profiles)
             except pynvml.NVMLError as error:
                 raise driver.failure(error.value, "lookup", f"GPU {index}") from None
+            except NONSENSE as error:
+                raise _nonsense(f"GPU {index}: lookup", error) from None
             self._uuids[index] = uuid
         return self._devices[index]
 
@@ -218,6 +236,8 @@ class NvmlReader:
             described = _describe(device)
         except pynvml.NVMLError as error:
             failed = driver.failure(error.value, "describe", f"GPU {index}")
+        except NONSENSE as error:
+            failed = _nonsense(f"GPU {index}: describe", error)
         except DeviceError as error:
             failed = error
         else:
@@ -243,7 +263,7 @@ def _describe(device: _Device) -> GpuDescription:
     return GpuDescription(
         uuid=device.uuid,
         index=device.index,
-        model=pynvml.nvmlDeviceGetName(handle),
+        model=_model(handle),
         clocks_mhz=driver.supported_clocks_mhz(handle),
         power_limit_default_w=ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle, 0) / 1e3,
         power_limit_min_w=limits_mw[0] / 1e3,
@@ -251,6 +271,18 @@ def _describe(device: _Device) -> GpuDescription:
         controllable=not reason,
         reason=reason,
     )
+
+
+def _model(handle: Any) -> str:
+    """A name is no reason to leave a GPU out."""
+    try:
+        return str(pynvml.nvmlDeviceGetName(handle))
+    except NONSENSE:
+        return "unreadable"
+
+
+def _nonsense(call: str, error: Exception) -> DeviceError:
+    return Transient("bad_answer", f"{call}: an answer that makes no sense: {error}")
 
 
 def _usage_is_instant(handle: Any) -> bool:
@@ -275,51 +307,56 @@ def _snapshot(tick: _Tick, device: _Device, slow: _Slow, rates: _Rates) -> GpuSn
         power_instant_w=instant_w,
         energy_j=None if energy_mj is None else energy_mj / 1000,
         clock_sm_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
-        clock_memory_mhz=slow.clock_memory_mhz,
-        temperature_celsius=slow.temperature_celsius,
+        clock_memory_mhz=slow.uses.clock_memory_mhz,
+        temperature_celsius=slow.uses.temperature_celsius,
         utilization_gpu_ratio=rates.gpu_ratio,
         utilization_memory_ratio=rates.memory_ratio,
-        memory_used_bytes=slow.memory_used_bytes,
+        memory_used_bytes=slow.uses.memory_used_bytes,
         power_limit_enforced_w=slow.power_limit_enforced_w,
         event_reasons=_event_reasons(tick),
-        persistence=slow.persistence,
-        process_ids=slow.process_ids,
-        mig_uuids=slow.mig_uuids,
+        persistence=slow.uses.persistence,
+        process_ids=slow.uses.process_ids,
+        mig_uuids=slow.uses.mig_uuids,
         power_profiles=_power_profiles(tick) if device.has_profiles else (),
     )
 
 
 def _slow(tick: _Tick, before: _Slow | None) -> _Slow:
     now_s = time.monotonic()
-    if before is not None and now_s < before.uses_due_s:
-        uses_due_s, pids, migs = before.uses_due_s, before.process_ids, before.mig_uuids
-    else:
-        uses_due_s, pids, migs = now_s + USES_S, _process_ids(tick), _mig_uuids(tick)
+    known = before.uses if before is not None else None
+    uses = known if known is not None and now_s < known.due_s else _uses(tick, now_s)
     limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
+    return _Slow(now_s + SLOW_S, None if limit_mw is None else limit_mw / 1000, uses)
+
+
+def _uses(tick: _Tick, now_s: float) -> _Uses:
     # The second form leaves out what the driver keeps for itself; older drivers have one form.
     memory = tick.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
     memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
     persistence = tick.ask("nvmlDeviceGetPersistenceMode")
-    return _Slow(
-        time.monotonic() + SLOW_S,
+    return _Uses(
+        now_s + USES_S,
         clock_memory_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
         temperature_celsius=_temperature_celsius(tick),
         memory_used_bytes=None if memory is None else memory.used,
-        power_limit_enforced_w=None if limit_mw is None else limit_mw / 1000,
         persistence=None if persistence is None else bool(persistence),
-        uses_due_s=uses_due_s,
-        process_ids=pids,
-        mig_uuids=migs,
+        process_ids=_process_ids(tick),
+        mig_uuids=_mig_uuids(tick),
     )
 
 
 def _process_ids(tick: _Tick) -> tuple[int, ...]:
-    listed = tick.ask("nvmlDeviceGetComputeRunningProcesses") or ()
+    listed = tick.ask("nvmlDeviceGetComputeRunningProcesses")
+    if listed is None:  # drivers before 510 have an older form, which has to be named
+        listed = tick.ask("nvmlDeviceGetComputeRunningProcesses_v2") or ()
     return tuple(sorted({int(one.pid) for one in listed}))[:PROCESSES_MAX]
 
 
 def _mig_uuids(tick: _Tick) -> tuple[str, ...]:
     """Of each instance of this board; an index without one is skipped."""
+    mode = tick.ask("nvmlDeviceGetMigMode")
+    if not mode or not mode[0]:  # or each second seven places would be found empty
+        return ()
     found = []
     for place in range(tick.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
         with contextlib.suppress(pynvml.NVMLError):
@@ -336,7 +373,7 @@ def _power_w(tick: _Tick, device: _Device) -> tuple[float | None, float | None]:
     for place, value in enumerate(tick.ask(call, [(field, SCOPE_GPU) for field in wanted]) or ()):
         if value.nvmlReturn == pynvml.NVML_SUCCESS:
             powers_w[place] = value.value.uiVal / 1000
-        else:
+        elif value.nvmlReturn != pynvml.NVML_ERROR_NOT_SUPPORTED:  # which many say each time
             tick.absent(value.nvmlReturn, f"{call}({value.fieldId})")
     shown = 1 if device.usage_is_instant else 0
     if powers_w[shown] is None:

@@ -42,9 +42,10 @@ class NvmlWriter:
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
         def write(handle: Any) -> None:
-            if reason := driver.uncontrollable(handle):  # by now; who asked before knew it then
-                raise Unsupported("not_supported", f"{uuid}: {reason}")
             clocks_mhz = driver.supported_clocks_mhz(handle)
+            # By now; who asked before knew it then.
+            if reason := driver.uncontrollable(handle, clocks_mhz):
+                raise Unsupported("not_supported", f"{uuid}: {reason}")
             low_mhz = clock_min_mhz or min(clocks_mhz, default=0)
             if low_mhz > clock_max_mhz or not {low_mhz, clock_max_mhz} <= set(clocks_mhz):
                 asked = f"{clock_min_mhz} to {clock_max_mhz} MHz"
@@ -69,11 +70,8 @@ class NvmlWriter:
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         # The first form: of the second the binding does not check the return code.
-        _ask(
-            "limit_power",
-            lambda handle: pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw),
-            uuid,
-        )
+        set_limit = pynvml.nvmlDeviceSetPowerManagementLimit
+        _ask("limit_power", lambda handle: set_limit(handle, limit_mw), uuid)
 
     def close(self) -> None:
         if self._open:

@@ -19,7 +19,10 @@ class Absurd(JoulecutError):
 
 def absurd(nodes: Iterable[NodeView]) -> str:
     """What an operator has to do about a term that is none; empty where there is no such."""
-    node = next((node for node in nodes if node.epoch_seen > EPOCH_MAX), None)
+    nodes = tuple(nodes)
+    least = min((node.epoch_seen for node in nodes if node.epoch_seen), default=0)
+    highest = min(EPOCH_MAX, least + 2**20 - 1)  # all others would refuse the term after it
+    node = next((node for node in nodes if node.epoch_seen > highest), None)
     if node is None:
         return ""
     return (

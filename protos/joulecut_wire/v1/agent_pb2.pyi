@@ -39,6 +39,7 @@ class DescribeResponse(google.protobuf.message.Message):
     GPUS_FIELD_NUMBER: builtins.int
     STOPPED_FIELD_NUMBER: builtins.int
     ROLES_FIELD_NUMBER: builtins.int
+    PROGRAM_STEPS_MAX_FIELD_NUMBER: builtins.int
     node: builtins.str
     agent_version: builtins.str
     boot_id: builtins.str
@@ -47,6 +48,8 @@ class DescribeResponse(google.protobuf.message.Message):
     ttl_max_s: builtins.float
     stopped: builtins.str
     """Why no command is taken on this node now (stop file, release window); empty where they are."""
+    program_steps_max: builtins.int
+    """The most steps that a setting's program may have; 0 where programs are not understood."""
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Gpu]: ...
     @property
@@ -64,8 +67,9 @@ class DescribeResponse(google.protobuf.message.Message):
         gpus: collections.abc.Iterable[global___Gpu] | None = ...,
         stopped: builtins.str = ...,
         roles: collections.abc.Iterable[builtins.str] | None = ...,
+        program_steps_max: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "node", b"node", "roles", b"roles", "stopped", b"stopped", "ttl_max_s", b"ttl_max_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "ttl_max_s", b"ttl_max_s"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -334,6 +338,7 @@ class Lease(google.protobuf.message.Message):
     CLOCK_MAX_MHZ_FIELD_NUMBER: builtins.int
     EXPIRES_IN_S_FIELD_NUMBER: builtins.int
     POWER_LIMIT_MW_FIELD_NUMBER: builtins.int
+    CLOCK_LOWEST_MHZ_FIELD_NUMBER: builtins.int
     job: builtins.str
     epoch: builtins.int
     generation: builtins.int
@@ -341,6 +346,8 @@ class Lease(google.protobuf.message.Message):
     clock_max_mhz: builtins.int
     expires_in_s: builtins.float
     power_limit_mw: builtins.int
+    clock_lowest_mhz: builtins.int
+    """The lowest clock that its program steps down to; 0 without a program."""
     def __init__(
         self,
         *,
@@ -351,9 +358,10 @@ class Lease(google.protobuf.message.Message):
         clock_max_mhz: builtins.int = ...,
         expires_in_s: builtins.float = ...,
         power_limit_mw: builtins.int | None = ...,
+        clock_lowest_mhz: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "epoch", b"epoch", "expires_in_s", b"expires_in_s", "generation", b"generation", "job", b"job", "power_limit_mw", b"power_limit_mw"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_lowest_mhz", b"clock_lowest_mhz", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "epoch", b"epoch", "expires_in_s", b"expires_in_s", "generation", b"generation", "job", b"job", "power_limit_mw", b"power_limit_mw"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Lease = Lease
@@ -455,12 +463,20 @@ class Setting(google.protobuf.message.Message):
     CLOCK_MIN_MHZ_FIELD_NUMBER: builtins.int
     CLOCK_MAX_MHZ_FIELD_NUMBER: builtins.int
     POWER_LIMIT_MW_FIELD_NUMBER: builtins.int
+    PROGRAM_FIELD_NUMBER: builtins.int
+    SHORTEST_STEP_S_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     clock_min_mhz: builtins.int
     """Both 0: the clocks are left alone."""
     clock_max_mhz: builtins.int
     power_limit_mw: builtins.int
     """Absent: the power limit is left alone."""
+    shortest_step_s: builtins.float
+    """The shortest time between two steps; needed with a program."""
+    @property
+    def program(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProgramStep]:
+        """Clocks to step to on the job's own marks, none above clock_max_mhz, where it begins and rests."""
+
     def __init__(
         self,
         *,
@@ -468,12 +484,43 @@ class Setting(google.protobuf.message.Message):
         clock_min_mhz: builtins.int = ...,
         clock_max_mhz: builtins.int = ...,
         power_limit_mw: builtins.int | None = ...,
+        program: collections.abc.Iterable[global___ProgramStep] | None = ...,
+        shortest_step_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "power_limit_mw", b"power_limit_mw", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Setting = Setting
+
+@typing.final
+class ProgramStep(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    MICROBATCH_FIELD_NUMBER: builtins.int
+    AT_END_FIELD_NUMBER: builtins.int
+    CLOCK_MAX_MHZ_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """As the job's marks say: forward, backward, ..."""
+    microbatch: builtins.int
+    """Absent: on every microbatch."""
+    at_end: builtins.bool
+    """At the operation's end instead of its begin."""
+    clock_max_mhz: builtins.int
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        microbatch: builtins.int | None = ...,
+        at_end: builtins.bool = ...,
+        clock_max_mhz: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "microbatch", b"microbatch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_microbatch", b"_microbatch", "at_end", b"at_end", "clock_max_mhz", b"clock_max_mhz", "kind", b"kind", "microbatch", b"microbatch"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_microbatch", b"_microbatch"]) -> typing.Literal["microbatch"] | None: ...
+
+global___ProgramStep = ProgramStep
 
 @typing.final
 class ApplyResponse(google.protobuf.message.Message):

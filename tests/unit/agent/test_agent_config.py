@@ -19,6 +19,7 @@ sample_interval_s: 0.5
 lease: {ttl_s_max: 20, restore_spread_s: 8}
 power: {safe: 350.5}
 stop_file: run/stop
+journal_dir: run/fast
 bounds:
   power_min_w: 200
   power_max_w: 450
@@ -50,6 +51,7 @@ def test_what_is_not_said_has_a_reasoned_default(tmp_path: Path) -> None:
     assert settings.keeper.power_safe == "recorded"
     assert settings.keeper.restore_spread_s == 0.0
     assert settings.keeper.stop_file == "/var/lib/joulecut/stop"
+    assert settings.keeper.journal_dir == ""
 
 
 def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -65,6 +67,7 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
     assert settings.keeper.power_safe == 350_500
     assert settings.keeper.restore_spread_s == 8.0
     assert settings.keeper.stop_file == str(tmp_path / "run/stop")
+    assert settings.keeper.journal_dir == str(tmp_path / "run/fast")
     assert settings.keeper.site_default == (210, 1290)
 
 

@@ -3,10 +3,11 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from joulecut_agent import keeper as module
 from joulecut_agent import keeper_protocol as wire
@@ -114,7 +115,7 @@ def test_without_a_journal_nothing_is_written_but_resets_go_ahead(tmp_path: Path
     assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)}, ttl_s=0.2)) == {True}
     (tmp_path / "journal").unlink()
     (tmp_path / "journal").mkdir()  # renaming over it fails, as does opening it
-    keeper._journal.close()
+    keeper._journal._file.close()
     reply = _apply(keeper, {"GPU-b": (0, 900)}, generation=2)
     assert _verdicts(reply) == {False}
     assert "the journal cannot be written" in reply.slots[0].reason
@@ -179,12 +180,47 @@ def test_no_permission_on_the_first_write_is_the_end_of_control_not_of_the_keepe
         reply = _apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)}, generation)
         assert _verdicts(reply) == {False}
         assert "no right to set clocks" in reply.slots[0].reason
-    assert board.calls == ["lock GPU-a 0-900"], "tried once, and nothing to undo"
+    tried = ["lock GPU-a 0-900", "reset GPU-a"]
+    assert board.calls == tried, "tried once, taken back in case it was done all the same"
     assert not _on_disk(tmp_path)
     assert keeper.state.due_s() == float("inf")
     assert capfd.readouterr().err.count("no right") == 1
     status = keeper.handle(9, Command(leases.STATUS, clocks_mhz={"GPU-c": (0, 0)}))
     assert (status.slots[0].accepted, status.slots[0].reason) == (False, "no right to set clocks")
+
+
+def test_a_driver_that_does_what_it_denies_leaves_no_lock(tmp_path: Path) -> None:
+    board = Board()
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        if call == "lock":
+            board.locked[uuid] = (0, 900)
+            return NotPermitted("no_permission", "no right")
+        return None
+
+    board.fail = fail
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    assert not board.locked
+    assert not _on_disk(tmp_path)
+    assert keeper.state.due_s() == float("inf")
+
+
+def test_a_lock_that_was_denied_and_cannot_be_taken_back_is_owed(tmp_path: Path) -> None:
+    tries = []
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        if call == "lock":
+            return NotPermitted("no_permission", "no right")
+        tries.append(uuid)
+        return DeviceError("unknown", "an unknown error") if len(tries) < 3 else None
+
+    board = Board(fail=fail)
+    keeper = _keeper(tmp_path, board)
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    assert keeper.state.gpu("GPU-a").owed
+    assert keeper.state.due_s() < float("inf")
+    assert keeper.give_back("shutdown")
 
 
 def test_it_restores_at_start_whatever_permission_says(tmp_path: Path) -> None:
@@ -268,6 +304,47 @@ def test_an_older_generation_is_refused_by_the_next_keeper_too(tmp_path: Path) -
     same = {"GPU-a": (0, 1200)}  # nothing to write, and still a newer number
     assert _verdicts(_apply(keeper, same, 9)) == {True}
     assert "older than 9" in _apply(_keeper(tmp_path, board), same, 8).slots[0].reason
+
+
+def test_the_next_keeper_knows_the_term_of_a_renewal(tmp_path: Path) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    both = {"GPU-a": (0, 900), "GPU-b": (0, 600)}
+    assert _verdicts(_apply(keeper, both, 5)) == {True}
+    assert _verdicts(keeper.handle(2, Command(leases.RENEW, 2, "blue", 5, 30.0))) == {True}
+    for _ in range(2):
+        keeper = _keeper(tmp_path, board)
+        for uuid in both:
+            older = Command(leases.APPLY, 2, "blue", 4, 30.0, {uuid: (0, 1200)})
+            slot = keeper.handle(3, older).slots[0]
+            assert (slot.accepted, slot.reason) == (False, "generation 4 is older than 5")
+        twin = Command(leases.APPLY, 2, "blue", 5, 30.0, {"GPU-a": (0, 1200)})
+        assert "other content" in keeper.handle(4, twin).slots[0].reason
+    assert not board.locked
+
+
+def test_a_new_term_that_cannot_be_kept_renews_nothing(tmp_path: Path) -> None:
+    keeper = _keeper(tmp_path, Board())
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
+    (tmp_path / "journal").unlink()
+    (tmp_path / "journal").mkdir()  # renaming over it fails
+    before = keeper.state
+    slot = keeper.handle(2, Command(leases.RENEW, 2, "blue", 5, 30.0)).slots[0]
+    assert "the journal cannot be written" in slot.reason
+    assert keeper.state == before
+    heartbeat = keeper.handle(3, Command(leases.RENEW, 1, "blue", 5, 30.0)).slots[0]
+    assert heartbeat.accepted, "which has nothing to write"
+
+
+def test_what_the_journal_says_already_is_not_said_again(tmp_path: Path) -> None:
+    keeper = _keeper(tmp_path, Board())
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
+    size = (tmp_path / "journal").stat().st_size
+    assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
+    assert _verdicts(keeper.handle(2, Command(leases.RENEW, 1, "blue", 5, 30.0))) == {True}
+    assert (tmp_path / "journal").stat().st_size == size
+    assert _verdicts(keeper.handle(2, Command(leases.RENEW, 2, "blue", 5, 30.0))) == {True}
+    assert (tmp_path / "journal").stat().st_size > size
 
 
 def test_failing_writes_are_paced_like_good_ones(tmp_path: Path) -> None:
@@ -531,7 +608,7 @@ def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
     board = Board(fail=lambda call, uuid: NotPermitted("no_permission", "no right"))
     keeper = _keeper(tmp_path, board)
     assert not _both(keeper, "GPU-a", 1, (0, 900), 200).accepted
-    assert board.calls == ["lock GPU-a 0-900"]
+    assert board.calls == ["lock GPU-a 0-900", "reset GPU-a"]
     assert keeper.state.due_s() == float("inf")
     assert keeper.give_back("shutdown")
     assert not _on_disk(tmp_path)

@@ -6,6 +6,8 @@ import pytest
 
 from joulecut_agent.keeper_client import KeeperClient, Status
 from joulecut_agent.keeper_protocol import Reply, Slot
+from joulecut_agent.limits import Bounds
+from joulecut_agent.state import Lease
 
 A, B = "GPU-a", "GPU-b"
 AGE_S = 0.7
@@ -16,17 +18,17 @@ def client() -> KeeperClient:
     """Two GPUs as they were told AGE_S ago; B cannot be controlled."""
     client = KeeperClient("no keeper")
     client.epoch_seen = 3
-    slots = {A: Slot(A, True), B: Slot(B, False, "MIG is on", "other", 3, 1, (0, 900), 30.0)}
+    slots = {A: Slot(A, True), B: Slot(B, False, "MIG is on", Lease("other", 3, 1, (0, 900), 30.0))}
     client.status = Status(time.monotonic() - AGE_S, 3, 60.0, 1.0, 0, 0, slots)
     return client
 
 
 def _reply(*slots: Slot, epoch: int = 4) -> Reply:
-    return Reply(1, epoch, 60.0, 1.0, (0, 0), slots)
+    return Reply(1, epoch, Bounds(), slots)
 
 
 def test_an_accepted_order_shows_at_once_and_runs_out_in_its_own_time(client: KeeperClient) -> None:
-    client.learn(_reply(Slot(A, True, "", "demo", 4, 7, (0, 600), 20.0)))
+    client.learn(_reply(Slot(A, True, "", Lease("demo", 4, 7, (0, 600), 20.0))))
     status, now_s = client.status, time.monotonic()
     assert status is not None
     lease, other = status.lease(A, now_s), status.lease(B, now_s)
@@ -46,7 +48,7 @@ def test_a_refusal_is_of_the_order_and_not_of_the_gpu(client: KeeperClient) -> N
         A: (True, ""),
         B: (False, "MIG is on"),
     }
-    assert not slots[B].job, "and the lease that is gone is gone"
+    assert not slots[B].lease, "and the lease that is gone is gone"
 
 
 def test_an_answer_that_names_no_gpu_of_ours_changes_nothing_here(client: KeeperClient) -> None:

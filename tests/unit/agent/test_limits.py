@@ -28,7 +28,7 @@ def _one(bounds: Bounds, wanted: Knobs, before: Knobs = TOP) -> str:
         ((0, 600, 0), "600 MHz is below the site's 900 MHz"),
         ((0, 1410, 0), "1410 MHz is above the site's 1200 MHz"),
         ((600, 1200, 0), "600 MHz is below the site's 900 MHz"),
-        ((1200, 900, 0), "1200 MHz to 900 MHz is no range"),
+        ((1200, 900, 0), "1200 MHz to 900 MHz is no range for 900 MHz"),
         ((0, 900, 0), ""),
         ((900, 1200, 0), ""),
     ],

@@ -160,7 +160,7 @@ def test_a_gpu_lost_before_the_start_is_left_out_until_it_answers(tmp_path: Path
 def test_a_gpu_lost_later_keeps_its_description_but_is_not_controllable(tmp_path: Path) -> None:
     node = _node(tmp_path)
     node.set_error("nvmlDeviceGetHandleByIndex_v2", LOST, gpu=1, skip=2)  # opened, described once
-    node.set_error("nvmlDeviceGetMigMode", LOST, gpu=1, skip=1)
+    node.set_error("nvmlDeviceGetMigMode", LOST, gpu=1, skip=2)  # read once, too
     before, after = node.ask(DESCRIBE + "answer = [answer, [asdict(g) for g in reader.describe()]]")
     assert [gpu["uuid"] for gpu in after] == [gpu["uuid"] for gpu in before]
     assert before[1]["controllable"]

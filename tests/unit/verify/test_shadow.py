@@ -134,7 +134,7 @@ def test_records_of_others_are_refused_and_newer_keys_left_out() -> None:
         '{"what": "promise", "lowered": 3}',
         "nonsense",
     ):
-        with pytest.raises(ValueError, match="record|Expecting"):
+        with pytest.raises(ValueError, match=r"record|Expecting"):
             from_json(broken)
     with pytest.raises(ValueError, match="JSON"):
         to_json(replace(CHECKED[0], time_ratio=math.nan))

@@ -79,6 +79,7 @@ capabilities: {drop: [ALL]}
 
 {{- define "joulecut.keeperConfig" -}}
 {{- $own := dict "device" "nvml" "state_dir" "/var/lib/joulecut" -}}
+{{- if .Values.keeper.journalDir -}}{{- $_ := set $own "journal_dir" "/run/joulecut-keeper" -}}{{- end -}}
 {{- toYaml (merge $own (pick .Values.agent.config "lease" "bounds" "power" "site_default" "nvml")) }}
 {{- end }}
 
@@ -111,6 +112,14 @@ httpGet: {path: /healthz, port: https, scheme: HTTPS}
 tcpSocket: {port: metrics}
 {{- else -}}
 httpGet: {path: /healthz, port: metrics}
+{{- end }}
+{{- end }}
+
+{{- define "joulecut.agentReady" -}}
+{{- if .Values.agent.webConfigSecret -}}
+tcpSocket: {port: metrics}
+{{- else -}}
+httpGet: {path: /readyz, port: metrics}
 {{- end }}
 {{- end }}
 

@@ -1,0 +1,201 @@
+"""Clock programs through real processes: on simulated GPUs, and over the NVML binding."""
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from running_agent import PATIENCE_S, RunningAgent, eventually
+
+from fixture import CompilerMissing, FakeNvml
+from joulecut import Reporter
+from joulecut_wire import codec
+from joulecut_wire.messages import Command, ProgramStep, Result, Setting
+from joulecut_wire.v1 import agent_pb2 as pb
+
+
+@dataclass
+class Site:
+    """A node of either kind, and the highest clock that each of its GPUs is locked to (0: none)."""
+
+    node: RunningAgent
+    locked_mhz: Callable[[], list[int]]
+    work: Callable[[], None] = lambda: None
+    reporters: list[Reporter] = field(default_factory=list)
+    program: tuple[ProgramStep, ...] = ()
+
+    def begin(self) -> None:
+        self.node.start()
+        about = self.node.describe()
+        assert about.program_steps_max >= 256
+        self.uuids = [gpu.uuid for gpu in about.gpus]
+        listed = about.gpus[0].clocks_mhz
+        self.high, self.middle, self.low = listed[-1], listed[-8], listed[-15]
+        self.program = (
+            ProgramStep("forward", self.low), ProgramStep("forward", self.middle, 3),
+            ProgramStep("backward", self.high, at_end=True),
+        )  # fmt: skip
+
+    def order(
+        self, *numbers: int, generation: int = 1, shortest_s: float = 0.5, ttl_s: float = 60.0
+    ) -> tuple[Result, ...]:
+        settings = tuple(
+            Setting(self.uuids[n], self.high, 0, None, self.program, shortest_s) for n in numbers
+        )
+        command = Command(1, "demo", generation, ttl_s, settings, "test")
+        request = codec.encode_command(command)
+        return codec.decode_results(self.node.stub.Apply(request, timeout=PATIENCE_S))
+
+    def reporter(self, number: int, job: str = "demo") -> Reporter:
+        """Closed with the site, so that its process is one that reports till then."""
+        made = Reporter(job, self.uuids[number], 0, str(self.node.home / "jobs.sock"))
+        self.reporters.append(made)
+        return made
+
+    def close(self) -> None:
+        for one in self.reporters:
+            one.close()
+
+    def becomes(self, *mhz: int) -> None:
+        eventually(f"locked to {mhz}", lambda: self.locked_mhz() == list(mhz))
+
+
+def _simulated(stack: ExitStack) -> Site:
+    node = stack.enter_context(RunningAgent(cards=2))
+    return Site(node, lambda: [node.gpus.asked_mhz(n)[1] for n in range(2)])
+
+
+def _nvml(stack: ExitStack) -> Site:
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="jc"))
+    try:
+        fake = FakeNvml(Path(folder) / "gpus", gpus=2)
+    except CompilerMissing as missing:
+        pytest.skip(str(missing))
+    fake.set_permission(True)
+    options = {"permission": "driver"}
+    running = RunningAgent(env=fake.environment(), device="nvml", nvml=options)
+    node = stack.enter_context(running)
+
+    def work() -> None:
+        for gpu in range(2):
+            fake.set_load(gpu, 1.0)
+
+    return Site(node, lambda: [lock[1] if lock else 0 for lock in fake.locks()], work)
+
+
+@pytest.fixture(params=[_simulated, _nvml], ids=["simulated", "nvml"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with ExitStack() as stack:
+        made: Site = request.param(stack)
+        stack.callback(made.close)
+        made.begin()
+        yield made
+
+
+def _steps(site: Site, result: str) -> float:
+    wanted = f'joulecut_control_steps_total{{result="{result}"}} '
+    lines = site.node.metrics().splitlines()
+    return next(float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted))
+
+
+def test_a_jobs_marks_step_its_own_gpu(site: Site) -> None:
+    assert site.order(0, 1) == tuple(Result(uuid, True) for uuid in site.uuids)
+    first, second = site.reporter(0), site.reporter(1)
+    site.becomes(site.high, site.high)
+    assert first.mark("begin", "forward", 0, 1)
+    site.becomes(site.low, site.high)
+    assert second.mark("begin", "forward", 3, 1)
+    site.becomes(site.low, site.middle)
+    assert first.mark("end", "backward", 0, 1)
+    site.becomes(site.high, site.middle)
+    assert site.reporter(1, "other").mark("end", "backward", 0, 1)
+    assert first.mark("begin", "optimizer", 0, 1)
+    eventually(
+        "all marks", lambda: 'reports_refused_total{reason="mark"} 1.0' in site.node.metrics()
+    )
+    assert site.locked_mhz() == [site.high, site.middle], "nobody else's marks, and no other's"
+    assert (_steps(site, "accepted"), _steps(site, "refused")) == (3.0, 0.0)
+    lease = site.node.watch().gpus[0].lease
+    assert lease is not None
+    assert (lease.clock_max_mhz, lease.clock_lowest_mhz) == (site.high, site.low)
+    assert site.node.clear()
+    site.becomes(0, 0)
+    before = 'reports_refused_total{reason="mark"} 1.0'
+    eventually(  # once it is seen that the lease has gone
+        "refused",
+        lambda: first.mark("begin", "forward", 0, 2) and before not in site.node.metrics(),
+    )
+    assert site.locked_mhz() == [0, 0]
+
+
+def test_the_end_of_the_lease_or_of_a_process_ends_the_program(site: Site) -> None:
+    assert site.order(0, ttl_s=2.0)[0].accepted
+    job = site.reporter(0)
+    job.mark("begin", "forward", 0, 1)
+    site.becomes(site.low, 0)
+    site.becomes(0, 0)
+    assert site.order(0, generation=2)[0].accepted
+    job.mark("begin", "forward", 0, 2)
+    site.becomes(site.low, 0)
+    os.kill(site.node.keeper_pid, signal.SIGKILL)
+    site.becomes(0, 0)
+    job.mark("begin", "forward", 0, 3)
+    assert site.node.kill(signal.SIGTERM) == 0
+    assert site.locked_mhz() == [0, 0]
+
+
+def test_a_silent_job_rests_at_the_highest_clock_and_is_no_drift(site: Site) -> None:
+    site.work()
+    assert site.order(0)[0].accepted
+    job = site.reporter(0)
+    for iteration in range(1, 4):
+        job.mark("begin", "forward", 0, iteration)
+        time.sleep(0.2)
+    site.becomes(site.low, 0)
+    site.becomes(site.high, 0)
+    assert _steps(site, "rested") == 1.0
+    job.mark("begin", "forward", 0, 4)
+    site.becomes(site.low, 0)
+    job.mark("end", "backward", 0, 4)
+    site.becomes(site.high, 0)
+    assert site.node.watch().gpus[0].drift == ""
+    assert site.node.watch().gpus[0].lease is not None
+
+
+def test_a_program_that_cannot_be_followed_is_refused_by_name(site: Site) -> None:
+    for shortest_s, reason in ((0.0, "is not known"), (0.05, "allowed: 0.1 s")):
+        (result,) = site.order(0, shortest_s=shortest_s)
+        assert not result.accepted
+        assert reason in result.reason
+    site.program = (ProgramStep("forward", site.high + 1),)
+    assert "above" in site.order(0)[0].reason
+    site.program = (ProgramStep("forward", site.low + 1),)
+    assert "not a supported clock" in site.order(0)[0].reason
+    assert site.locked_mhz() == [0, 0]
+
+
+def test_an_agent_that_starts_again_beside_its_keeper_leaves_nothing_low() -> None:
+    with ExitStack() as stack, RunningAgent(cards=1, keeper="state/keeper.sock") as node:
+        node.start_keeper()
+        site = Site(node, lambda: [node.gpus.asked_mhz(0)[1]])
+        stack.callback(site.close)
+        site.begin()
+        eventually("an order", lambda: site.order(0)[0].accepted)
+        site.reporter(0).mark("begin", "forward", 0, 1)
+        site.becomes(site.low)
+        node.kill()
+        assert site.locked_mhz() == [site.low], "its lease has not run out"
+        node.start()
+        site.becomes(site.high)
+        assert (
+            node.stub.Renew(
+                pb.RenewRequest(epoch=1, job="demo", generation=1, ttl_s=60.0), timeout=PATIENCE_S
+            )
+            .results[0]
+            .accepted
+        ), "the lease itself goes on"

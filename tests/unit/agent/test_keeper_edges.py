@@ -1,0 +1,123 @@
+"""The keeper where two troubles meet, and what it says of a restore."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from joulecut_agent import state as leases
+from joulecut_agent.keeper import Keeper, Settings
+from joulecut_agent.keeper_protocol import Slot
+from joulecut_agent.limits import Bounds
+from joulecut_agent.ports.failure import Gone
+from joulecut_agent.state import Command
+
+GPU = "GPU-a"
+PATIENCE_S = 15.0
+
+
+@dataclass
+class Board:
+    """A `DeviceWriter` of one GPU, which may fall off the bus."""
+
+    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    lost: bool = False
+
+    def permission(self) -> str:
+        return ""
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        return (210, 600, 750, 900, 1410)
+
+    def uncontrollable(self, uuid: str) -> str:
+        return f"{uuid} fell off the bus" if self.lost else ""
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        self.locked[uuid] = (clock_min_mhz, clock_max_mhz)
+
+    def reset(self, uuid: str) -> None:
+        if self.lost:
+            raise Gone("gpu_is_lost", f"{uuid} fell off the bus")
+        self.locked.pop(uuid, None)
+
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        """Nothing to limit."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _keeper(folder: Path, board: Board, min_dwell_s: float = 0.0) -> Keeper:
+    return Keeper(Settings(str(folder), Bounds(min_dwell_s=min_dwell_s)), board)
+
+
+def _ask(keeper: Keeper, command: Command) -> Slot:
+    (slot,) = keeper.handle(1, command).slots
+    return slot
+
+
+def _order(generation: int, clock_mhz: int, program: tuple[int, ...] = ()) -> Command:
+    programs = {GPU: program} if program else {}
+    clocks_mhz = {GPU: (0, clock_mhz)}
+    return Command(leases.APPLY, 1, "blue", generation, 30.0, clocks_mhz, programs=programs)
+
+
+def _said(capfd: pytest.CaptureFixture[str], wanted: str) -> str:
+    """Standard error once `wanted` is in it: lines are written by a thread of their own."""
+    said, end_s = "", time.monotonic() + PATIENCE_S
+    while wanted not in said and time.monotonic() < end_s:
+        said += capfd.readouterr().err
+        time.sleep(0.02)
+    return said
+
+
+def test_a_gpu_that_is_lost_and_locked_is_told_to_be_stuck(tmp_path: Path) -> None:
+    """That it was lost is no news to who looks for GPUs that were never given back."""
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _ask(keeper, _order(1, 900)).accepted
+    board.lost = True
+    keeper.handle(2, Command(leases.CLEAR, 1, "blue"))
+    slot = _ask(keeper, Command(leases.STATUS, clocks_mhz={GPU: (0, 0)}))
+    assert slot.reason.startswith(f"{leases.STUCK}: ")
+    assert not slot.accepted
+
+
+def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None:
+    """A new order for more than is in force now raises, though its top is below the old one."""
+    board = Board()
+    keeper = _keeper(tmp_path, board, min_dwell_s=600.0)
+    assert _ask(keeper, _order(1, 900, (600, 900))).accepted
+    down = Command(leases.STEP, 1, "blue", 1, clocks_mhz={GPU: (0, 600)})
+    slot = _ask(keeper, down)
+    assert slot.accepted, slot.reason
+    assert board.locked[GPU][1] == 600
+    slot = _ask(keeper, _order(2, 750))
+    assert slot.accepted, slot.reason
+    assert board.locked[GPU][1] == 750
+
+
+def test_each_restore_is_told_once_when_it_fails_and_once_when_it_is_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    board = Board()
+    keeper = _keeper(tmp_path, board)
+    assert _ask(keeper, _order(1, 900)).accepted
+    board.lost = True
+    keeper.handle(2, Command(leases.CLEAR, 1, "blue"))
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:  # a second failure, of which nothing is said
+        keeper.tick()
+        owed = keeper.state.gpu(GPU).owed
+        if owed and owed.failures >= 2:
+            break
+        time.sleep(0.02)
+    board.lost = False
+    assert keeper.give_back("shutdown")
+    said = _said(capfd, "cause=shutdown: done")
+    assert said.count(f"restore {GPU} cause=cleared: {GPU} fell off the bus; trying again") == 1
+    assert said.count(f"restore {GPU} cause=shutdown: done") == 1

@@ -1,0 +1,85 @@
+"""The lease machine where two things meet: a debt and a second end, two jobs, two terms."""
+
+from joulecut_agent import state as leases
+from joulecut_agent.state import Command, State, end, restored, step
+
+GPU = "GPU-a"
+
+
+def _held(
+    job: str = "blue", epoch: int = 5, generation: int = 1, program: tuple[int, ...] = ()
+) -> State:
+    """A GPU at 900 MHz at most, for a minute from second 0 on."""
+    order = Command(
+        leases.APPLY,
+        epoch,
+        job,
+        generation,
+        60.0,
+        {GPU: (0, 900)},
+        programs={GPU: program} if program else {},
+    )
+    done = step(State(), order, 0.0, {})
+    assert done.reasons == {GPU: ""}
+    return done.state
+
+
+def test_a_second_end_does_not_forget_how_often_the_first_one_failed() -> None:
+    """Or whoever clears a GPU each second would hide that it is stuck, and never let it wait."""
+    state = end(_held(), [GPU], "lease_expired", 1.0)
+    for now_s in (1.0, 2.0, 4.0):
+        state = restored(state, GPU, False, now_s)
+    state = end(state, [GPU], "cleared", 5.0)
+    owed = state.gpu(GPU).owed
+    assert owed is not None
+    assert (owed.cause, owed.failures) == ("cleared", 3)
+
+
+def test_a_job_clears_nothing_that_another_one_holds() -> None:
+    for named in ({}, {GPU: (0, 0)}):
+        done = step(_held("blue"), Command(leases.CLEAR, 5, "red", clocks_mhz=named), 1.0, {})
+        assert done.state.gpu(GPU).lease is not None
+        assert done.restores == ()
+        assert all(reason == "held by job blue" for reason in done.reasons.values())
+    assert done.reasons == {GPU: "held by job blue"}, "who names it is told why"
+
+
+def test_who_names_no_job_clears_every_one() -> None:
+    done = step(_held("blue"), Command(leases.CLEAR, 5), 1.0, {})
+    assert done.reasons == {GPU: ""}
+    assert done.restores == ((GPU, "cleared"),)
+
+
+def test_the_largest_term_is_never_forgotten() -> None:
+    state = _held(epoch=5, program=(600,))
+    for epoch in (0, 1, 5):
+        event = Command(leases.STEP, epoch, "blue", 1, clocks_mhz={GPU: (0, 600)})
+        assert step(state, event, 10.0, {}).state.epoch_seen == 5
+        renewal = Command(leases.RENEW, epoch, "blue", 1, 60.0)
+        assert step(state, renewal, 10.0, {}).state.epoch_seen == 5
+        clearing = Command(leases.CLEAR, epoch, "blue")
+        assert step(state, clearing, 10.0, {}).state.epoch_seen == 5
+
+
+def _step(state: State, clock_mhz: int, now_s: float) -> tuple[State, str]:
+    event = Command(leases.STEP, 5, "blue", 1, clocks_mhz={GPU: (0, clock_mhz)})
+    done = step(state, event, now_s, {})
+    return done.state, done.reasons[GPU]
+
+
+def test_a_step_up_never_waits_however_far_below_the_top_it_ends() -> None:
+    state, refused = _step(_held(program=(600, 750)), 600, 10.0)
+    assert not refused
+    state, refused = _step(state, 750, 10.0)
+    assert not refused
+    lease = state.gpu(GPU).lease
+    assert lease is not None
+    assert lease.in_force == (0, 750, 0)
+
+
+def test_what_was_seen_under_another_order_ends_no_lease() -> None:
+    for epoch, generation, ends in ((4, 1, False), (5, 2, False), (5, 1, True), (0, 0, True)):
+        event = Command(leases.YIELD, epoch, "blue", generation, clocks_mhz={GPU: (0, 0)})
+        done = step(_held(epoch=5, generation=1), event, 1.0, {})
+        assert (done.state.gpu(GPU).lease is None) == ends
+        assert done.reasons == {GPU: "" if ends else "no lease to yield"}

@@ -1,0 +1,388 @@
+"""Clock programs: a real keeper over pretended cards, with time and marks as the test says."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from joulecut_agent import keeper_protocol as wire
+from joulecut_agent import programs as module
+from joulecut_agent import state as leases
+from joulecut_agent.journal import Journal
+from joulecut_agent.keeper import Keeper, Settings
+from joulecut_agent.keeper_client import KeeperClient
+from joulecut_agent.limits import Bounds
+from joulecut_agent.ports.failure import Transient
+from joulecut_agent.programs import Programs, clocks_of, refusal
+from joulecut_agent.state import STEP_S, Command
+from joulecut_agent.tally import Tally
+from joulecut_wire.messages import ProgramStep, Setting
+from joulecut_wire.metrics import CONTROL_STEPS
+from joulecut_wire.reports import Mark
+
+CLOCKS = (600, 900, 1200, 1410)
+A, B = "GPU-a", "GPU-b"
+REST = 1410
+EDGE = (  # as a second clock for the first forward and the last backward would be
+    ProgramStep("forward", 900, microbatch=1),
+    ProgramStep("backward", REST, microbatch=7),
+)
+
+
+@dataclass
+class Cards:
+    """A `DeviceWriter` over two GPUs that it knows the clocks of."""
+
+    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+    failures: int = 99
+    writes: int = 0
+
+    def permission(self) -> str:
+        return ""
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        return CLOCKS if uuid in {A, B} else ()
+
+    def uncontrollable(self, uuid: str) -> str:
+        return "" if uuid in {A, B} else "no such GPU"
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        self.writes += 1
+        if uuid in self.busy and self.failures:
+            self.failures -= 1
+            raise Transient("busy", "busy")
+        self.locked[uuid] = (clock_min_mhz, clock_max_mhz)
+
+    def reset(self, uuid: str) -> None:
+        self.locked.pop(uuid, None)
+
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        return (0, 0, 0)
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        return
+
+
+class Line:
+    """Stands where a socket to a keeper does."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self.answer = b""
+
+    def settimeout(self, _: float) -> None:
+        return
+
+    def send(self, raw: bytes) -> int:
+        self.answer = wire.encode_reply(self.keeper.handle(*wire.decode_request(raw)))
+        return len(raw)
+
+    def recv(self, _: int) -> bytes:
+        return self.answer
+
+    def close(self) -> None:
+        return
+
+
+class Node:
+    """Keeper, client and programs of one node; `now_s` is what time it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now_s, self.folder, self.cards, self.tally = 1000.0, folder, Cards(), Tally()
+        self.generation = 0
+        self.client = KeeperClient("")
+        self.client.look_after((A, B))
+        self.programs = Programs(self.client, self.tally)
+        self.begin()
+
+    def begin(self, bounds: Bounds | None = None) -> None:
+        self.keeper = Keeper(
+            Settings(str(self.folder), bounds or Bounds(min_dwell_s=0)), self.cards
+        )
+        self.client.attach(Line(self.keeper))  # type: ignore[arg-type]
+        self.client.refresh()
+
+    def order(self, *settings: Setting, ttl_s: float = 60.0, job: str = "demo") -> list[str]:
+        self.generation += 1
+        command = Command(
+            leases.APPLY, 1, job, self.generation, ttl_s,
+            {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in settings},
+            programs={s.uuid: clocks_of(s) for s in settings if s.program},
+        )  # fmt: skip
+        reasons = [slot.reason for slot in self.client.ask(command).slots]
+        if not any(reasons):
+            self.programs.ordered(job, self.generation, settings)
+        self.client.refresh()
+        return reasons
+
+    def step(self, uuid: str, mhz: int, generation: int | None = None, job: str = "demo") -> str:
+        number = self.generation if generation is None else generation
+        command = Command(leases.STEP, 0, job, number, clocks_mhz={uuid: (0, mhz)})
+        return self.client.ask(command).slots[0].reason
+
+    def mark(
+        self, kind: str, microbatch: int = 0, iteration: int = 1, *, at: str = "begin",
+        uuid: str = A, job: str = "demo",
+    ) -> str:  # fmt: skip
+        return self.programs.marked(Mark(1, job, uuid, at, kind, 0, microbatch, iteration, 5))
+
+    def wait(self, wait_s: float) -> None:
+        self.now_s += wait_s
+        self.keeper.tick()
+        self.client.refresh()
+        self.programs.look()
+
+    @property
+    def steps(self) -> dict[str, int]:
+        return {labels[0]: int(n) for labels, n in self.tally.counts(CONTROL_STEPS.name)}
+
+    def mhz(self, uuid: str = A) -> int:
+        return self.cards.locked.get(uuid, (0, 0))[1]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    found: list[Node] = []
+    monkeypatch.setattr(time, "monotonic", lambda: found[0].now_s if found else 1000.0)
+    found.append(Node(tmp_path))
+    return found[0]
+
+
+def _setting(uuid: str = A, program: tuple[ProgramStep, ...] = EDGE, low_mhz: int = 0) -> Setting:
+    return Setting(uuid, REST, low_mhz, None, program, 0.5)
+
+
+def test_marks_step_through_a_program_under_its_lease(node: Node) -> None:
+    assert node.order(_setting(), _setting(B, ())) == ["", ""]
+    assert (node.mhz(), node.mhz(B)) == (REST, REST), "it begins where it rests"
+    for iteration in range(1, 6):
+        for kind, microbatch, at, then in (
+            ("forward", 0, "begin", REST), ("forward", 1, "end", REST),
+            ("forward", 1, "begin", 900), ("backward", 1, "begin", 900),
+            ("backward", 7, "begin", REST), ("backward", 7, "end", REST),
+        ):  # fmt: skip
+            node.now_s += 0.2
+            assert node.mark(kind, microbatch, iteration, at=at) == ""
+            assert (node.mhz(), node.mhz(B)) == (then, REST)
+    assert node.steps == {"accepted": 10}
+    node.wait(61.0)
+    assert not node.cards.locked, "a step renews no lease"
+
+
+def test_every_microbatch_is_the_rest_of_them(node: Node) -> None:
+    steps = (ProgramStep("f", 900), ProgramStep("f", 1200, 3), ProgramStep("f", REST, at_end=True))
+    assert node.order(_setting(program=steps)) == [""]
+    for microbatch, then in ((0, 900), (3, 1200), (4, 900)):
+        node.now_s += 1.0
+        node.mark("f", microbatch)
+        assert node.mhz() == then
+        node.mark("f", microbatch, at="end")
+        assert node.mhz() == REST
+
+
+def test_the_keeper_steps_only_within_the_program_of_a_live_lease(node: Node) -> None:
+    assert node.order(_setting(), _setting(B, ())) == ["", ""]
+    for uuid, mhz, generation, job in (
+        (A, 600, 1, "demo"), (A, 1200, 1, "demo"), (A, 0, 1, "demo"), (B, 900, 1, "demo"),
+        (A, 900, 0, "demo"), (A, 900, 2, "demo"), (A, 900, 1, "other"), ("GPU-x", 900, 1, "demo"),
+    ):  # fmt: skip
+        assert (
+            node.step(uuid, mhz, generation, job) == f"{mhz} MHz is no step of a program in force"
+        )
+    assert node.cards.locked == {A: (0, REST), B: (0, REST)}
+    assert node.step(A, 900) == ""
+    assert node.order(Setting(A, 1200)) == [""]
+    assert node.mhz() == 1200
+    assert node.step(A, 900) == "900 MHz is no step of a program in force"
+    node.wait(61.0)
+    assert "no step" in node.step(A, 1200)
+    assert not node.cards.locked
+
+
+def test_steps_down_have_a_pace_and_steps_up_never_wait(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    assert node.step(A, 900) == ""
+    assert node.step(A, REST) == ""
+    assert node.step(A, 900) == f"two steps down within {STEP_S:g} s"
+    assert node.mhz() == REST
+    node.now_s += STEP_S
+    assert node.step(A, 900) == ""
+    assert node.step(A, REST) == ""
+
+
+def test_a_storm_of_marks_is_a_step_now_and_then(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    writes = node.cards.writes
+    for n in range(1000):
+        node.now_s += 0.001
+        node.mark(*(("forward", 1), ("backward", 7))[n % 2])
+    assert node.cards.writes - writes <= 2 * 1.0 / STEP_S + 2
+    assert node.steps["refused"] <= 1.0 / STEP_S + 1, "nor is the keeper asked for more"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "program", "reason"),
+    [
+        (Bounds(clock_min_mhz=1000), EDGE, "900 MHz is below the site's 1000 MHz"),
+        (Bounds(), (ProgramStep("f", 901),), "901 MHz is not a supported clock"),
+        (Bounds(), (ProgramStep("f", 0),), "0 MHz is not a supported clock"),
+        (Bounds(clock_max_mhz=1300), EDGE, "1410 MHz is above the site's 1300 MHz"),
+    ],
+)
+def test_the_lowest_clock_counts_for_the_bounds(
+    node: Node, bounds: Bounds, program: tuple[ProgramStep, ...], reason: str
+) -> None:
+    node.begin(bounds)
+    assert node.order(_setting(program=program)) == [reason]
+    assert not node.cards.locked
+
+
+def test_a_program_below_its_own_range_is_refused(node: Node) -> None:
+    assert node.order(_setting(low_mhz=1200)) == ["1200 MHz to 1410 MHz is no range for 900 MHz"]
+
+
+def test_a_program_lowers_from_the_start_as_far_as_pace_is_concerned(node: Node) -> None:
+    node.begin(Bounds(min_dwell_s=5.0))
+    assert node.order(_setting()) == [""]
+    assert "dwell: 5 s" in node.order(_setting())[0]
+    assert node.order(Setting(A, REST)) == [""], "the way up never waits"
+
+
+def test_an_order_that_fails_goes_back_to_the_step_in_force(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    assert node.step(A, 900) == ""
+    node.cards.busy = {B}
+    assert "reverted" in node.order(Setting(A, 1200), Setting(B, 600))[0]
+    assert node.cards.locked == {A: (0, 900)}
+    node.generation -= 1
+    assert node.step(A, REST) == "", "and the program goes on"
+    node.cards.busy = set()
+    assert node.step(A, 900) == f"two steps down within {STEP_S:g} s"
+    node.now_s += STEP_S
+    assert node.step(A, 900) == ""
+    node.generation += 1
+    assert node.order(Setting(A, REST)) == [""], "the same clocks as where the program rests"
+    assert node.mhz() == REST
+
+
+def test_a_step_that_fails_leaves_what_was_in_force_or_gives_back(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    node.cards.busy, node.cards.failures = {A}, 1
+    assert "was not set" in node.step(A, 900)
+    assert node.mhz() == REST
+    assert node.step(A, 900) == ""
+    node.cards.failures = 2
+    assert "was not set" in node.step(A, REST)
+    assert not node.cards.locked, "the way back failed as well: restored"
+    assert node.keeper.state.gpu(A).lease is None
+
+
+def test_silence_of_the_job_is_no_slow_gpu(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    node.mark("forward", 1)
+    assert node.mhz() == 900
+    node.wait(module.SILENT_S - 0.1)
+    assert node.mhz() == 900
+    node.wait(0.2)
+    assert node.mhz() == REST
+    assert node.steps == {"accepted": 1, "rested": 1}
+    node.wait(1.0)
+    node.mark("forward", 1, 2)
+    assert node.mhz() == 900, "and it goes on when marks do"
+
+
+@pytest.mark.parametrize(("iteration_s", "patience_s"), [(0.2, 1.0), (3.0, 6.0), (12.0, 24.0)])
+def test_two_iterations_without_a_mark_are_silence(
+    node: Node, iteration_s: float, patience_s: float
+) -> None:
+    assert node.order(_setting()) == [""]
+    for iteration in range(1, 5):
+        node.now_s += iteration_s / 2
+        node.mark("backward", 7, iteration)
+        node.now_s += iteration_s / 2
+        node.mark("forward", 1, iteration)
+    assert node.client.ask(Command(leases.RENEW, 1, "demo", 1, 60.0)).slots[0].accepted
+    node.wait(patience_s - 0.05)
+    assert node.mhz() == 900
+    node.wait(0.1)
+    assert node.mhz() == REST
+
+
+def test_what_an_agent_before_left_low_is_let_rest(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    node.mark("forward", 1)
+    node.programs = Programs(node.client, node.tally)  # the agent, started again
+    node.wait(0.1)
+    assert node.mhz() == REST
+    assert node.mark("forward", 1) == "no clock program of job demo on GPU GPU-a"
+
+
+def test_a_lease_that_is_gone_takes_its_program_along(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    node.client.ask(Command(leases.CLEAR, 1))
+    node.wait(0.1)
+    assert "no clock program" in node.mark("forward", 1)
+    assert not node.cards.locked
+
+
+def test_marks_of_others_move_nothing(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    assert "no clock program" in node.mark("forward", 1, job="other")
+    assert "no clock program" in node.mark("forward", 1, uuid=B)
+    assert node.mark("optimizer", 1) == "", "known, and nothing is due"
+    assert node.mhz() == REST
+
+
+def test_without_a_keeper_marks_cost_nothing(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    node.client.detach()
+    assert node.mark("forward", 1) == ""
+    node.programs.look()
+    assert node.steps == {"refused": 1}
+
+
+def test_a_keeper_that_died_in_a_step_leaves_the_gpu_to_the_next(node: Node) -> None:
+    assert node.order(_setting(), _setting(B)) == ["", ""]
+    node.mark("forward", 1)
+    node.begin()
+    assert not node.cards.locked
+    assert (
+        "came before, with other content"
+        in node.client.ask(Command(leases.APPLY, 1, "demo", 1, 60.0, {A: (0, REST)}))
+        .slots[0]
+        .reason
+    ), "the journal knows the program"
+    held = Journal(node.folder / "journal", "").last
+    assert {uuid: lease.program for uuid, lease in held.items()} == {A: (900, REST), B: (900, REST)}
+
+
+def _asked(*steps: ProgramStep, shortest_s: float = 0.5) -> Setting:
+    return Setting(A, REST, 0, None, steps, shortest_s)
+
+
+@pytest.mark.parametrize(
+    ("setting", "p95_s", "reason"),
+    [
+        (_asked(), 9.0, ""),
+        (_asked(*EDGE), 0.0, ""),
+        (_asked(*EDGE), 0.1, ""),
+        (_asked(*EDGE), 0.11, "takes 0.5 s; allowed: 0.55 s; clocks follow within 0.11 s here"),
+        (_asked(*EDGE, shortest_s=0.0), 0.0, "is not known"),
+        (_asked(*EDGE, shortest_s=math.nan), 0.0, "is not known"),
+        (_asked(*EDGE, shortest_s=-1.0), 0.0, "is not known"),
+        (_asked(*EDGE, shortest_s=0.05), 0.0, "takes 0.05 s; allowed: 0.1 s"),
+        (_asked(ProgramStep("f", 1500)), 0.0, "above 1410 MHz"),
+        (_asked(ProgramStep("f", 900), ProgramStep("f", 600)), 0.0, "two steps on one mark"),
+        (_asked(*(ProgramStep("f", n) for n in range(33))), 0.0, "more than 32 clocks"),
+        (_asked(*(ProgramStep("f", 9, n) for n in range(513))), 0.0, "allowed: up to 512"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(setting: Setting, p95_s: float, reason: str) -> None:
+    found = refusal(setting, p95_s)
+    assert (reason in found) if reason else not found
