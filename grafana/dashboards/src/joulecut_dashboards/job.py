@@ -125,6 +125,51 @@ _FRONTIER = Row(
     ),
 )
 
+_SAY = Row(
+    "Who has a say",
+    (
+        stat(
+            "Held",
+            "Why the controller keeps its hands off: a person's pause or restore, or the breaker.",
+            "none",
+            f"max by (job, reason) (joulecut_job_hold_info{{{OF_JOB}}})",
+            width=6,
+            legend="{{job}} {{reason}}",
+            show_name=True,
+            quiet_because="only a job that somebody paused, or that the breaker gave back, is held",
+            thresholds=above(1, 2),
+        ),
+        stat(
+            "Breaker trips",
+            "In the last day; three end control until a person arms it again.",
+            "none",
+            f"max by (job) (joulecut_job_breaker_trips{{{OF_JOB}}})",
+            width=6,
+            legend="{{job}}",
+            quiet_because="absent until a job is watched under our clocks",
+            thresholds=above(1, 3),
+        ),
+        stat(
+            "Enforcing is advisable",
+            "1 where recommendations proved right; `joulecut status` says why not.",
+            "none",
+            f"max by (job) (joulecut_job_enforcement_advisable{{{OF_JOB}}})",
+            width=6,
+            legend="{{job}}",
+            quiet_because="only jobs with a profile are scored",
+        ),
+        stat(
+            "In a hold-out window",
+            "1 while the job runs at default clocks so that its saving can be measured.",
+            "none",
+            f"max by (job) (joulecut_job_holdout_active{{{OF_JOB}}})",
+            width=6,
+            legend="{{job}}",
+            quiet_because="only jobs with verify.holdout have windows",
+        ),
+    ),
+)
+
 _CLOCKS = Row(
     "Clocks",
     (
@@ -209,6 +254,6 @@ DASHBOARD = Dashboard(
     "joulecut-job",
     "Joulecut / Job",
     "One job: pace, frontier, clocks and evidence.",
-    (_NOW, _PACE, _FRONTIER, _CLOCKS, _EVIDENCE),
+    (_NOW, _SAY, _PACE, _FRONTIER, _CLOCKS, _EVIDENCE),
     choices=(JOB,),
 )

@@ -104,6 +104,39 @@ _COURSE = Row(
     ),
 )
 
+_NO_WINDOWS = "only jobs with verify.holdout have windows, and the first figure takes three of them"
+
+_WINDOWS = Row(
+    "Hold-out windows",
+    (
+        Panel(
+            "Saved, by hold-out windows",
+            "Energy per iteration against default clocks, with its 95 % interval (low, high).",
+            "percentunit",
+            (
+                Query(
+                    f"max by (job, bound) (joulecut_job_energy_saved_ratio{{{OF_JOB}}})",
+                    "{{job}} {{bound}}",
+                    _NO_WINDOWS,
+                ),
+            ),
+        ),
+        Panel(
+            "Windows",
+            "Measured over the time shown, by clocks; what was dropped does not count.",
+            "short",
+            (
+                Query(
+                    "sum by (job, arm) (increase(joulecut_job_holdout_windows_total"
+                    f'{{{OF_JOB}, outcome="kept"}}[$__range]))',
+                    "{{job}} {{arm}}",
+                    _NO_WINDOWS,
+                ),
+            ),
+        ),
+    ),
+)
+
 _JOBS = Row(
     "Jobs",
     (
@@ -137,7 +170,7 @@ DASHBOARD = Dashboard(
     "joulecut-savings",
     "Joulecut / Savings",
     "Savings against default clocks, measured beside predicted.",
-    (_SUM, _COURSE, _JOBS),
+    (_SUM, _COURSE, _WINDOWS, _JOBS),
     choices=(JOB,),
     entries=(PRICE, PUE, CO2),
 )
