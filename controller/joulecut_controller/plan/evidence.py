@@ -32,7 +32,6 @@ NEAREST = 4  # readings that a bound by busy times is computed from: the others 
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
 # and a standard deviation is taken on one side of them.
 UNSEEN = 0.0007
-DOUBTS_HOPE = 2.0  # before giving up, a guess of the time may be so much too gloomy
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,11 @@ class Evidence:
         self.deadline_s = facts.slo.deadline_s(default.time_s)
         self.lowest = lowest_of(readings)
         self._measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
-        self._sure_s = np.array(
-            [reading.time_s * (1.0 + DOUBTS_WORST * self.apart(reading)) for reading in readings]
-        )
+        apart = np.array([self.apart(reading) for reading in readings])
+        told_s = np.array([reading.time_s for reading in readings])
+        # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
+        likely_s = np.maximum(told_s, model.time_s(self._measured))
+        self._sure_s = likely_s * (1.0 + DOUBTS_WORST * apart)
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
         )
@@ -136,12 +137,12 @@ class Evidence:
             return np.zeros(0, dtype=np.bool_)
         return np.asarray(self.worst_s(rows) <= self.deadline_s * (1.0 + OVER_RATIO))
 
-    def bearable(self, rows: Floats, *, hopeful: bool = False) -> NDArray[np.bool_]:
+    def bearable(self, rows: Floats) -> NDArray[np.bool_]:
         """Which rows of clocks beyond the evidence may be tried: the worst case is affordable,
-        and the mean keeps the deadline, or may do so where one is hopeful.
+        and the upper band keeps the deadline.
         """
-        doubt = DOUBTS_HOPE * self.model.time_doubt(rows) if hopeful else 0.0
-        kept = self.model.time_s(rows) * (1.0 - doubt) <= self.deadline_s
+        doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
+        kept = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt) <= self.deadline_s
         kept[kept] = self.affordable(rows[kept])
         return np.asarray(kept)
 

@@ -72,7 +72,7 @@ class Probes:
         hopes = [(self._hope(p.stage), _order(p), p) for p in self._steps([now], lowest)]
         if hopes and max(hopes)[0] >= HOPE_MIN:
             return max(hopes)[2]
-        last = max(self._steps([now], lowest, hopeful=True), key=_order, default=None)
+        last = max((p for _, _, p in hopes), key=_order, default=None)
         return last if last is not None and last.gain_ratio >= GAIN_MIN else None
 
     def supposed(self) -> Probe | None:
@@ -123,13 +123,16 @@ class Probes:
         gain: float,
         allowed: Callable[[Floats], NDArray[np.bool_]],
     ) -> Clocks | None:
-        """The cheapest of these that is in time if the other fit is right, allowed, and pays."""
+        """The cheapest of these that pays, is allowed, and in time by either fit: the guard refuses
+        what the likeliest one takes for late.
+        """
         rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
         if not len(rows):
             return None
         times_s, costs_j = other.judge(rows)
         now_j = other.judge_one(other.facts.now_mhz)[1]
         kept = (times_s <= other.deadline_s) & (costs_j <= now_j * (1.0 + PAYBACK_WINDOWS * gain))
+        kept &= self._known.model.time_s(rows) <= other.deadline_s
         kept[kept] = allowed(rows[kept])
         return tried[int(np.argmin(np.where(kept, costs_j, np.inf)))] if kept.any() else None
 
@@ -167,7 +170,7 @@ class Probes:
                     hopes.append(1.0 - cost_j / self._now_j + known.gain_doubt(far, self._now_j))
         return max(hopes)
 
-    def _steps(self, bases: list[Clocks], aim_mhz: Clocks, *, hopeful: bool = False) -> list[Probe]:
+    def _steps(self, bases: list[Clocks], aim_mhz: Clocks) -> list[Probe]:
         """Every base with one stage below its evidence, each as near to its aim as the worst case
         allows.
         """
@@ -183,7 +186,7 @@ class Probes:
             return []
         rows = np.array([clocks for _, _, clocks in tried], dtype=np.float64)
         kept: dict[tuple[int, int], int] = {}
-        for i in np.flatnonzero(known.bearable(rows, hopeful=hopeful)):
+        for i in np.flatnonzero(known.bearable(rows)):
             kept.setdefault(tried[i][:2], int(i))  # ascending: the lowest clock comes first
         if not kept:
             return []

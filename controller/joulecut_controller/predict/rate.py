@@ -34,7 +34,7 @@ PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
 # operations would make of it is there: whole iterations may stray as well.
 SURPLUS = (1.0, 0.25)
 SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
-SPREAD_MAX = 0.1  # of an operation; more is no jitter
+SPREAD_MAX = 0.05  # of an operation; what strays more are whole iterations
 SPREAD_DRAWS = 64  # to find the spread of operations that explains that of iterations
 # What the form cannot say, and over which distance (of the highest clock) it is alike.
 TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
