@@ -1,6 +1,6 @@
 """How well clocks are chosen for a job that nobody profiled, after ten minutes of production.
 
-    python benchmarks/cold_start.py [--seeds 1] [--budget 5] [--noise 1,4] [--data DIR]
+    python benchmarks/cold_start.py [--seeds 1] [--budget 5] [--noise 1,4] [--log FILE] [--data DIR]
 
 From no profile at all, a virtual clock, the simulator as plant (it shares nothing with the
 predictors): 10 simulated minutes or 200 iterations, whichever is later. L1 knows the rate and
@@ -11,14 +11,19 @@ in a row were over. `operation` noise is the spread of every operation, `iterati
 whole iterations. Simulated throughout; `sweep` rows replay a public sweep (--data or
 JOULECUT_DATA: the folder with `perseus/stage_profile`), `odd` is a card that no formula here
 describes, `job CARD` a job drawn anew for each seed on a card without measured stages.
+
+With --log every run is a line of JSON there, the first seed of all cells first, and what stands
+there is not run again: a record may be made in pieces, and cut short.
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from joulecut_sim.odd_card import OddPlant
@@ -82,11 +87,54 @@ def plants(stages: int, microbatches: int, data: Path) -> Iterator[tuple[str, Ma
         yield f"job {card}", drawn, None
 
 
-def line(name: str, level: str, noise: str, outcomes: list[Outcome], think_s: float) -> str:
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A line of the table: a plant, what it tells, and how it strays."""
+
+    plant: str
+    level: str
+    percent: str
+    kind: str
+    budget: float
+    shape: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One seed of a cell. `think_s` is what simulation, advice and verdict took together."""
+
+    outcome: Outcome
+    think_s: float
+
+
+class Log:
+    """Runs made so far, by cell and seed; kept in a file where one is named."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.runs: dict[tuple[Cell, int], Run] = {}
+        for text in path.read_text().splitlines() if path is not None and path.exists() else ():
+            held = json.loads(text)
+            self.runs[Cell(**held["cell"]), held["seed"]] = Run(
+                Outcome(**held["outcome"]), held["think_s"]
+            )
+
+    def add(self, cell: Cell, seed: int, run: Run) -> None:
+        self.runs[cell, seed] = run
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"cell": asdict(cell), "seed": seed, **asdict(run)}) + "\n")
+
+
+def line(cell: Cell, runs: list[Run]) -> str:
+    outcomes = [run.outcome for run in runs]
     shares = [outcome.share for outcome in outcomes]
     windows = sum(outcome.windows for outcome in outcomes)
+    think_s = sum(run.think_s for run in runs)
+    noise = f"{cell.percent} % {cell.kind}"
     return (
-        f"{name:15s} {level} {noise:15s} {statistics.fmean(o.possible for o in outcomes):7.1%} "
+        f"{cell.plant:15s} {cell.level} {noise:15s} "
+        f"{statistics.fmean(o.possible for o in outcomes):7.1%} "
         f"{statistics.fmean(shares):7.1%} {min(shares):7.1%} "
         f"{sum(share >= 0.95 for share in shares):3d}/{len(shares):<3d}"
         f"{max(o.over_points for o in outcomes):6.2f} {max(o.over_in_row for o in outcomes):6d} "
@@ -94,7 +142,23 @@ def line(name: str, level: str, noise: str, outcomes: list[Outcome], think_s: fl
     )
 
 
-def main() -> None:
+def run(cell: Cell, make: Make, blocking_w: float | None, seed: int) -> Run:
+    spread, whole = float(cell.percent) / 100.0, cell.kind == "iteration"
+    course = Course(
+        make,
+        jitter=0.005 if whole else spread,
+        seed=seed,
+        budget=cell.budget / 100.0,
+        detailed=cell.level == "L2",
+        wobble=spread if whole else 0.0,
+        blocking_power_w=blocking_w,
+    )
+    began_s = time.perf_counter()
+    course.run()
+    return Run(course.outcome(), time.perf_counter() - began_s)
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -108,8 +172,26 @@ def main() -> None:
     parser.add_argument("--levels", default="L1,L2")
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=24)
+    parser.add_argument("--log", type=Path, help="runs are kept here, and not made again")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("JOULECUT_DATA", DATA)))
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args, cells = parsed(), {}
+    for name, make, blocking_w in plants(args.stages, args.microbatches, args.data):
+        if not name.startswith(args.plants):
+            continue
+        for level in args.levels.split(","):
+            for percent in args.noise.split(","):
+                shape = f"{args.stages}x{args.microbatches}"
+                cell = Cell(name, level, percent, args.kind, args.budget, shape)
+                cells[cell] = (make, blocking_w)
+    log = Log(args.log)
+    for seed in range(1, args.seeds + 1):
+        for cell, (make, blocking_w) in cells.items():
+            if (cell, seed) not in log.runs:
+                log.add(cell, seed, run(cell, make, blocking_w, seed))
     print(
         f"# budget {args.budget:g} %, {args.stages} stages x {args.microbatches} microbatches, "
         f"{args.seeds} seeds, simulated"
@@ -118,28 +200,8 @@ def main() -> None:
         "plant           on noise           possible  share   worst  >=95 %   over in row   settled"
         "    a window"
     )
-    for name, make, blocking_w in plants(args.stages, args.microbatches, args.data):
-        if not name.startswith(args.plants):
-            continue
-        for level in args.levels.split(","):
-            for percent in args.noise.split(","):
-                spread = float(percent) / 100.0
-                whole = args.kind == "iteration"
-                outcomes, began_s = [], time.perf_counter()
-                for seed in range(1, args.seeds + 1):
-                    course = Course(
-                        make,
-                        jitter=0.005 if whole else spread,
-                        seed=seed,
-                        budget=args.budget / 100.0,
-                        detailed=level == "L2",
-                        wobble=spread if whole else 0.0,
-                        blocking_power_w=blocking_w,
-                    )
-                    course.run()
-                    outcomes.append(course.outcome())
-                took_s = time.perf_counter() - began_s
-                print(line(name, level, f"{percent} % {args.kind}", outcomes, took_s), flush=True)
+    for cell in cells:
+        print(line(cell, [log.runs[cell, seed] for seed in range(1, args.seeds + 1)]))
 
 
 if __name__ == "__main__":

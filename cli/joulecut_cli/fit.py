@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from joulecut_cli import figures
 from joulecut_controller.hardware import ClockOption
-from joulecut_controller.predict.calibrate import SCALE_MIN
 from joulecut_controller.predict.card import CARDS, Card, likely, recognised
 from joulecut_controller.predict.choice import choose
 from joulecut_controller.predict.estimator import Prediction
 from joulecut_controller.predict.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_controller.predict.forest import ForestCurve, fit_work
-from joulecut_controller.predict.smooth import TIME_LEFT
 from joulecut_controller.sources import profile as profiles
 from joulecut_controller.workload import Kind, Profile
 from joulecut_wire.command import FINE, Parser
@@ -36,9 +35,11 @@ NO_CARD = "none"
 UNUSED = "1"  # stands for every time and energy that is not probed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
 PROBES_MAX = 1000  # clock tables have some hundred entries
-TIME_NUMBERS = 2  # of a time curve below its cap
-NOISE_MAX = 0.01  # of a sweep's times; what is beyond is misfit, which bands know already
-SPARE_MIN = 4  # probes beyond what the form takes from them; fewer tell nothing of noise
+TIME_NUMBERS = 2  # of a time curve, and the cap where it has one
+# What leftovers of a sweep are like before any was seen: two of a clean one (0.1 %).
+NOISE_PRIOR, NOISE_PRIOR_COUNT = 0.001, 2
+NOISE_MAX = 0.03  # of a sweep's times; what is beyond is no noise
+UPPER = 0.95  # a band of nine in ten has one in twenty above it
 
 
 def run(argv: list[str]) -> int:
@@ -206,26 +207,24 @@ def _fit(
 
 
 def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) -> float:
-    """Half width that noise of the probed times adds; 0 where the form's own misfit explains it.
+    """Half width that noise of the probed times adds.
 
-    Five clocks of one curve cannot tell noise from misfit, and a curve passes close by each
-    of them either way; what all curves together leave over below the power cap, more than
-    clean sweeps do, is noise. It is in what a band must hold and in the fitted numbers.
+    Few clocks of one curve cannot tell noise from misfit, and a curve passes close by each of
+    them either way: so what all curves together leave over beside the form is taken for noise.
+    It is in what a band must hold and in the fitted numbers, hence twice; and as few leftovers
+    may be small by luck, it counts by Student's distribution, together with `NOISE_PRIOR`.
     """
-    squares, spare, count = 0.0, 0, 0
+    squares, spare = NOISE_PRIOR_COUNT * NOISE_PRIOR**2, NOISE_PRIOR_COUNT
     for options, key in {options: key for key, options in probed.options.items()}.items():
         physics, sweep = curves[key].physics, sweep_of(options)
-        free = sweep.clocks_mhz < physics.clock_cap_mhz  # held ones wander, and not by noise
-        if free.sum() <= TIME_NUMBERS:
+        numbers = TIME_NUMBERS + math.isfinite(physics.clock_cap_mhz)
+        if sweep.clocks_mhz.size <= numbers:
             continue
-        left = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))[free]
+        left = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))
         squares += float(left @ left)
-        spare += left.size - TIME_NUMBERS
-        count += left.size
-    if spare < SPARE_MIN:
-        return 0.0
-    noise = min(NOISE_MAX**2, max(0.0, squares / spare - TIME_LEFT**2))
-    return SCALE_MIN * math.sqrt(noise * (2.0 - spare / count))
+        spare += left.size - numbers
+    noise = min(NOISE_MAX, math.sqrt(squares / spare))
+    return float(stdtrit(spare, UPPER)) * noise * math.sqrt(2.0)
 
 
 def _card(sweep: Profile, top_mhz: int, others: list[Card | None]) -> Card | None:

@@ -14,7 +14,7 @@ from worlds import Controller
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.odd_card import OddPlant
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.possible import search
+from joulecut_sim.possible import search_in_jitter
 from joulecut_sim.skus import find
 
 BUDGET = 0.05
@@ -61,8 +61,8 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     world.detailed = detailed
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))
     controller.run(600)
-    possible = search(world.plant, BUDGET).saved_ratio
-    assert saved(world) >= 0.9 * possible, controller.job.sentence
+    possible = search_in_jitter(world.plant, BUDGET).saved_ratio
+    assert saved(world) >= 0.95 * possible, controller.job.sentence
     slow = windows(world)
     assert max(slow) <= BUDGET + 0.005
     late = [slowdown > BUDGET + 0.001 for slowdown in slow]
@@ -120,7 +120,7 @@ def test_other_cards_and_jobs_are_learnt_within_the_budget(
     course = Course(other, jitter=0.01, seed=6, budget=budget, detailed=detailed)
     course.run()
     outcome = course.outcome()
-    assert outcome.share >= 0.85, outcome
+    assert outcome.share >= 0.95, outcome
     assert outcome.over_points <= 0.5
     assert outcome.over_in_row <= 1
 
@@ -133,7 +133,7 @@ def test_at_the_rate_alone_jitter_hides_neither_slack_nor_lateness() -> None:
     course = Course(noisy, jitter=0.04, seed=3, budget=BUDGET, detailed=False)
     course.run()
     outcome = course.outcome()
-    assert outcome.share >= 0.93, outcome
+    assert outcome.share >= 0.95, outcome
     assert outcome.over_points <= 0.5
     assert outcome.over_in_row <= 1
 

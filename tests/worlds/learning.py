@@ -18,7 +18,7 @@ from joulecut_controller.predict.rate import Ground, Reading
 from joulecut_controller.workload import Pipeline
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Plant
-from joulecut_sim.possible import search
+from joulecut_sim.possible import search_in_jitter
 
 LEARNING_S = 600.0  # what issue and docs promise: ten minutes ...
 LEARNING_ITERATIONS = 200  # ... or so many iterations, whichever is later
@@ -160,13 +160,8 @@ class Course:
 
         still = self.make(0.0, self.seed)
         base_j = still.iterate(self.default).energy_j
-        limit_s = mean_s(self.default) * (1.0 + self.budget)
-        best = search(still, self.budget)
-        if self.jitter:  # with perfect knowledge of the jitter too: the best that keeps the mean
-            for part in (1.0, 0.98, 0.95, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4):
-                best = search(still, self.budget * part)
-                if mean_s(best.clocks_mhz) <= limit_s:
-                    break
+        best = search_in_jitter(self.make(self.jitter, self.seed), self.budget)
+        best_j = still.iterate(best.clocks_mhz).energy_j
         slow = [mean_s(clocks) / mean_s(self.default) - 1.0 for clocks, _ in self.windows]
         row = longest = 0
         for slowdown in slow:
@@ -174,7 +169,7 @@ class Course:
             longest = max(longest, row)
         return Outcome(
             saved=1.0 - still.iterate(self.now_mhz).energy_j / base_j,
-            possible=best.saved_ratio,
+            possible=1.0 - best_j / base_j,
             over_points=max(0.0, *(100.0 * (s - self.budget) for s in slow)),
             over_in_row=longest,
             slowdown=mean_s(self.now_mhz) / mean_s(self.default) - 1.0,

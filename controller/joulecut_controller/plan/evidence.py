@@ -5,9 +5,11 @@ here rest on what was measured and on what longest paths cannot break; the model
 how sure the mean is. Pure.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecut_controller.plan.search import Floats
 from joulecut_controller.policy.policy import Slo
@@ -22,15 +24,14 @@ DOUBTS_TIME = 1.0
 # Clocks to stay at are entered with more distance, so that the noise of a window, or that of the
 # baseline that the deadline is a ratio of, does not hide windows late one after another.
 DOUBTS_SETTLE = 1.5
-# Longest paths over mean times leave out that the slowest of several jittering stages is slower
-# than each: where nothing was measured the band is wider by this share of the spread of
-# iterations, up to what that came to at 4 % jitter of operations.
-UNSEEN_SHARE, UNSEEN_MAX = 0.25, 0.002
 DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
-OVER_RATIO = 0.0045
-DOUBTS_HOPE = 2.0  # before giving up, a guess of the time may be so much too gloomy
+OVER_RATIO = 0.004
+NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
+# What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
+# and a standard deviation is taken on one side of them.
+UNSEEN = 0.0007
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,16 @@ class Evidence:
         if default is None:
             raise ValueError("nothing was measured at default clocks")
         self.base_s, self.base_doubt = default.time_s, default.stderr_ratio
-        self._unseen = min(UNSEEN_MAX, UNSEEN_SHARE * default.time_sd_s / default.time_s)
+        one = default.time_sd_s / default.time_s / facts.window_iterations**0.5
+        self.window_doubt = float(np.hypot(one, self.base_doubt))  # of what one window tells
         self.deadline_s = facts.slo.deadline_s(default.time_s)
         self.lowest = lowest_of(readings)
+        self._measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
+        apart = np.array([self.apart(reading) for reading in readings])
+        told_s = np.array([reading.time_s for reading in readings])
+        # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
+        likely_s = np.maximum(told_s, model.time_s(self._measured))
+        self._sure_s = likely_s * (1.0 + DOUBTS_WORST * apart)
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
         )
@@ -96,48 +104,57 @@ class Evidence:
         """Upper band of the iteration time between measured clocks."""
         return self.judge_one(clocks_mhz)[0] * (1.0 + doubts * self.doubt(clocks_mhz))
 
-    def worst_s(self, clocks_mhz: tuple[int, ...]) -> float:
-        """The iteration time if the stage lowered most were the one waited for, and all its work
-        followed the clock. No work slows more than its clock, and longest paths are monotone
-        and homogeneous: so every reading is a bound, whatever the card, and the least counts;
-        as is the upper band at the nearest clocks within the evidence.
-        """
-        inside = tuple(map(max, zip(clocks_mhz, self.lowest, strict=True)))
-        worst_s = self.high_s(inside, DOUBTS_WORST) * self._stretch(inside, clocks_mhz)
-        for reading in self.readings:
-            sure_s = reading.time_s * (1.0 + DOUBTS_WORST * self.apart(reading))
-            worst_s = min(worst_s, sure_s * self._stretch(reading.clocks_mhz, clocks_mhz))
-        return worst_s
+    def worst_s(self, rows: Floats) -> Floats:
+        """Iteration times of rows of clocks (m, stages) if every stage's work followed its clock.
 
-    def _stretch(self, from_mhz: tuple[int, ...], to_mhz: tuple[int, ...]) -> float:
-        """How much longer operations take at most after this change; at least 1. Clocks above
-        what a power cap leaves are all the same.
+        No work slows more than its clock, and longest paths are monotone: so every reading is a
+        bound, whatever the card, and the least counts; as is the upper band at the nearest clocks
+        within the evidence. Where a job tells no busy times, the stage lowered most may be the
+        one waited for, and what it loses the iteration loses (longest paths are homogeneous).
         """
-        pairs = zip(from_mhz, to_mhz, self.model.default_mhz, strict=True)
-        return max(1.0, *(min(was, top) / min(mhz, top) for was, mhz, top in pairs))
+        stretch = self._stretch(self._measured[None, :, :], rows[:, None, :])  # (m, n, stages)
+        bounds = self._sure_s * stretch.max(axis=2)
+        nearest = np.argsort(bounds, axis=1, kind="stable")[:, :NEAREST]
+        told = self.model.longer(np.take_along_axis(stretch, nearest[..., None], axis=1), nearest)
+        if told is not None:
+            bounds = self._sure_s[nearest] * told
+        inside = np.maximum(rows, np.array(self.lowest, dtype=np.float64))
+        doubt = np.hypot(self.model.time_doubt(inside), np.hypot(self.base_doubt, UNSEEN))
+        high_s = self.model.time_s(inside) * (1.0 + DOUBTS_WORST * doubt)
+        beyond = self._stretch(inside, rows).max(axis=1)
+        return np.asarray(np.minimum(high_s * beyond, bounds.min(axis=1)))
 
-    def affordable(self, clocks_mhz: tuple[int, ...]) -> bool:
+    def _stretch(self, from_mhz: Floats, to_mhz: Floats) -> Floats:
+        """How much longer each stage's operations take at most after this change; at least 1.
+        Clocks above what a power cap leaves are all the same.
+        """
+        top = np.array(self.model.default_mhz, dtype=np.float64)
+        return np.maximum(1.0, np.minimum(from_mhz, top) / np.minimum(to_mhz, top))
+
+    def affordable(self, rows: Floats) -> NDArray[np.bool_]:
         """Whether even the worst case is over the budget by no more than one window may be."""
-        return self.worst_s(clocks_mhz) <= self.deadline_s * (1.0 + OVER_RATIO)
+        if not len(rows):
+            return np.zeros(0, dtype=np.bool_)
+        return np.asarray(self.worst_s(rows) <= self.deadline_s * (1.0 + OVER_RATIO))
 
-    def fits(self, clocks_mhz: tuple[int, ...], *, hopeful: bool = False) -> bool:
-        """The upper band keeps the deadline; beyond the evidence the band is the worst case, and
-        the mean has to keep the deadline, or may do so where one is hopeful.
+    def bearable(self, rows: Floats) -> NDArray[np.bool_]:
+        """Which rows of clocks beyond the evidence may be tried: the worst case is affordable,
+        and the upper band keeps the deadline.
         """
+        doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
+        kept = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt) <= self.deadline_s
+        kept[kept] = self.affordable(rows[kept])
+        return np.asarray(kept)
+
+    def fits(self, clocks_mhz: tuple[int, ...]) -> bool:
+        """Whether clocks within the evidence keep the deadline by the upper band."""
         if clocks_mhz == self.facts.ground.default_mhz:
             return True
-        if not self.affordable(clocks_mhz):
-            return False
-        if self.known(clocks_mhz):
-            seen = reading_at(self.readings, clocks_mhz) is not None
-            doubt = float(np.hypot(self.doubt(clocks_mhz), 0.0 if seen else self._unseen))
-            high_s = self.judge_one(clocks_mhz)[0] * (1.0 + DOUBTS_SETTLE * doubt)
-            return high_s <= self.deadline_s
-        rows = np.array([clocks_mhz], dtype=np.float64)
-        doubt = DOUBTS_HOPE * float(self.model.time_doubt(rows)[0]) if hopeful else 0.0
-        return self.judge_one(clocks_mhz)[0] * (1.0 - doubt) <= self.deadline_s
+        in_time = self.high_s(clocks_mhz, DOUBTS_SETTLE) <= self.deadline_s
+        return in_time and bool(self.affordable(np.array([clocks_mhz], dtype=np.float64))[0])
 
-    def known(self, clocks_mhz: tuple[int, ...]) -> bool:
+    def known(self, clocks_mhz: Iterable[float]) -> bool:
+        """Whether no stage is below its evidence."""
         return all(mhz >= low for mhz, low in zip(clocks_mhz, self.lowest, strict=True))
 
     def proven(self) -> tuple[int, ...]:

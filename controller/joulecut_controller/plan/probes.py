@@ -4,16 +4,24 @@ Two kinds of probe: towards what the fit takes for cheapest, and where the fit i
 wrong, because a stage that waits looks like one that is nearly waited for. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from joulecut_controller.plan.evidence import STEP_RATIO, Evidence
-from joulecut_controller.plan.search import cheapest
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.plan.evidence import DOUBTS_WORST, OVER_RATIO, STEP_RATIO, Evidence
+from joulecut_controller.plan.search import Floats, cheapest
+
+Clocks = tuple[int, ...]  # MHz by stage
 
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
 # Making room costs energy for a window. After so many settings a stage, what a noisy fit still
 # promises is its own noise.
 ROOM_READINGS = 10
+# What making room costs in one window has to come back in so many.
+PAYBACK_WINDOWS = 10
 # Less than this of the job's energy is under the noise of a window's energy counters.
 GAIN_MIN = 0.0015
 # A step that promises nothing on the mean, and this much if the guess is one standard
@@ -33,7 +41,7 @@ class Probe:
 
     gain_ratio: float
     stage: int
-    clocks_mhz: tuple[int, ...]
+    clocks_mhz: Clocks
 
 
 class Probes:
@@ -41,6 +49,7 @@ class Probes:
 
     def __init__(self, known: Evidence) -> None:
         self._known = known
+        self._now_j = known.judge_one(known.facts.now_mhz)[1]
         self._young = len(known.readings) < ROOM_READINGS * len(known.lowest)
 
     def promising(self) -> Probe | None:
@@ -48,22 +57,22 @@ class Probes:
         looks. Where the worst case leaves no room, another stage is raised meanwhile.
         """
         known, now = self._known, self._known.facts.now_mhz
-        now_j = known.judge_one(now)[1]
         wanted = cheapest(known.facts.grids, now, known.judge, known.deadline_s)
         target = wanted.clocks_mhz if wanted else now  # may lie many steps away
-        gain = 1.0 - wanted.cost / now_j if wanted else 0.0
+        gain = 1.0 - wanted.cost / self._now_j if wanted else 0.0
         if gain >= GAIN_MIN and not known.known(target):
             raised = tuple(map(max, zip(now, target, strict=True)))
-            steps = self._steps(raised, target)
+            steps = self._steps([raised], target)
             if not steps and self._young:
-                steps = self._steps_with_room(raised, target)
+                steps = self._steps(self._roomier(raised, target), target)
+                steps = [s for s in steps if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
             if steps:
                 return max(steps, key=_order)
         lowest = tuple(grid[0] for grid in known.grids)
-        hopes = [(self._hope(p.stage, now_j), _order(p), p) for p in self._steps(now, lowest)]
+        hopes = [(self._hope(p.stage), _order(p), p) for p in self._steps([now], lowest)]
         if hopes and max(hopes)[0] >= HOPE_MIN:
             return max(hopes)[2]
-        last = max(self._steps(now, lowest, hopeful=True), key=_order, default=None)
+        last = max((p for _, _, p in hopes), key=_order, default=None)
         return last if last is not None and last.gain_ratio >= GAIN_MIN else None
 
     def supposed(self) -> Probe | None:
@@ -90,95 +99,121 @@ class Probes:
         wanted = cheapest(other.facts.grids, start, other.judge, other.deadline_s)
         if wanted is None or wanted.clocks_mhz[stage] >= other.lowest[stage]:
             return None
-        gain = 1.0 - wanted.cost / other.judge_one(now)[1]
+        now_j = other.judge_one(now)[1]
+        gain = 1.0 - wanted.cost / now_j
         if gain < SUPPOSED_MIN:
             return None
-        for base in self._roomier(stage):
-            for mhz in self._known.grids[stage]:
-                step = (*base[:stage], mhz, *base[stage + 1 :])
-                if not wanted.clocks_mhz[stage] <= mhz < other.lowest[stage]:
-                    continue
-                in_time = other.judge_one(step)[0] <= other.deadline_s
-                if in_time and self._known.affordable(step):
-                    return Probe(gain, stage, step)
-        return None
+        bases = [now, *self._roomier(now, wanted.clocks_mhz, SUPPOSED_STEPS)]
+        steps = [
+            (*base[:stage], mhz, *base[stage + 1 :])
+            for base in bases
+            for mhz in self._known.grids[stage]
+            if wanted.clocks_mhz[stage] <= mhz < other.lowest[stage]
+        ]
+        clocks = self._best(other, steps, gain, self._known.affordable)
+        if clocks is None:
+            ways = [(*base[:stage], other.lowest[stage], *base[stage + 1 :]) for base in bases]
+            clocks = self._best(other, ways, gain, partial(self._leads_on, other, stage))
+        return None if clocks is None else Probe(gain, stage, clocks)
 
-    def _hope(self, stage: int, now_j: float) -> float:
+    def _best(
+        self,
+        other: Evidence,
+        tried: list[Clocks],
+        gain: float,
+        allowed: Callable[[Floats], NDArray[np.bool_]],
+    ) -> Clocks | None:
+        """The cheapest of these that pays, is allowed, and in time by either fit: the guard refuses
+        what the likeliest one takes for late.
+        """
+        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
+        if not len(rows):
+            return None
+        times_s, costs_j = other.judge(rows)
+        now_j = other.judge_one(other.facts.now_mhz)[1]
+        kept = (times_s <= other.deadline_s) & (costs_j <= now_j * (1.0 + PAYBACK_WINDOWS * gain))
+        kept &= self._known.model.time_s(rows) <= other.deadline_s
+        kept[kept] = allowed(rows[kept])
+        return tried[int(np.argmin(np.where(kept, costs_j, np.inf)))] if kept.any() else None
+
+    def _leads_on(self, other: Evidence, stage: int, rows: Floats) -> NDArray[np.bool_]:
+        """Where a window, should it turn out as the other fit says, would make room for the next
+        step: within the evidence, and not measured yet.
+        """
+        known = self._known
+        next_mhz = max((m for m in known.grids[stage] if m < known.lowest[stage]), default=0)
+        if not next_mhz:
+            return np.zeros(len(rows), dtype=np.bool_)
+        seen = {reading.clocks_mhz for reading in known.readings}
+        new = np.array([tuple(map(int, row)) not in seen and known.known(row) for row in rows])
+        told_s = other.model.time_s(rows) * (1.0 + DOUBTS_WORST * known.window_doubt)
+        next_s = told_s * known.lowest[stage] / next_mhz
+        lasts = next_s <= known.deadline_s * (1.0 + OVER_RATIO)
+        kept = new & lasts
+        kept[kept] = known.affordable(rows[kept])
+        return np.asarray(kept)
+
+    def _hope(self, stage: int) -> float:
         """What this stage may save at best some steps further down: under a power cap the first
         of them show nothing, and only the far ones tell whether to go on.
         """
-        step_mhz = STEP_RATIO * self._known.facts.ground.clock_max_mhz
-        hopes = [0.0]
+        known, hopes = self._known, [0.0]
+        step_mhz = STEP_RATIO * known.facts.ground.clock_max_mhz
         for steps in range(1, HOPE_STEPS + 1):
-            floor_mhz = self._known.lowest[stage] - steps * step_mhz
-            aim = next((mhz for mhz in self._known.facts.grids[stage] if mhz >= floor_mhz), None)
-            if aim is not None and aim < self._known.lowest[stage]:
-                now = self._known.facts.now_mhz
+            floor_mhz = known.lowest[stage] - steps * step_mhz
+            aim = next((mhz for mhz in known.facts.grids[stage] if mhz >= floor_mhz), None)
+            if aim is not None and aim < known.lowest[stage]:
+                now = known.facts.now_mhz
                 far = (*now[:stage], aim, *now[stage + 1 :])
-                time_s, cost_j = self._known.judge_one(far)
-                if time_s <= self._known.deadline_s:
-                    hopes.append(1.0 - cost_j / now_j + self._known.gain_doubt(far, now_j))
+                time_s, cost_j = known.judge_one(far)
+                if time_s <= known.deadline_s:
+                    hopes.append(1.0 - cost_j / self._now_j + known.gain_doubt(far, self._now_j))
         return max(hopes)
 
-    def _steps(
-        self, base_mhz: tuple[int, ...], aim_mhz: tuple[int, ...], *, hopeful: bool = False
-    ) -> list[Probe]:
-        """One for every stage that can be lowered beyond its evidence."""
-        now_j = self._known.judge_one(self._known.facts.now_mhz)[1]
-        made = []
-        for stage, low in enumerate(self._known.lowest):
-            step = self._lowered(base_mhz, stage, aim_mhz[stage], low, hopeful=hopeful)
-            if step is not None:
-                made.append(Probe(1.0 - self._known.judge_one(step)[1] / now_j, stage, step))
-        return made
+    def _steps(self, bases: list[Clocks], aim_mhz: Clocks) -> list[Probe]:
+        """Every base with one stage below its evidence, each as near to its aim as the worst case
+        allows.
+        """
+        known = self._known
+        tried = [
+            (at, stage, (*base[:stage], mhz, *base[stage + 1 :]))
+            for at, base in enumerate(bases)
+            for stage, low in enumerate(known.lowest)
+            for mhz in known.grids[stage]
+            if aim_mhz[stage] <= mhz < low
+        ]
+        if not tried:
+            return []
+        rows = np.array([clocks for _, _, clocks in tried], dtype=np.float64)
+        kept: dict[tuple[int, int], int] = {}
+        for i in np.flatnonzero(known.bearable(rows)):
+            kept.setdefault(tried[i][:2], int(i))  # ascending: the lowest clock comes first
+        if not kept:
+            return []
+        costs_j = known.judge(rows[list(kept.values())])[1]
+        return [
+            Probe(1.0 - float(cost_j) / self._now_j, tried[i][1], tried[i][2])
+            for i, cost_j in zip(kept.values(), costs_j, strict=True)
+        ]
 
-    def _steps_with_room(self, base_mhz: tuple[int, ...], aim_mhz: tuple[int, ...]) -> list[Probe]:
-        """The same after one stage, or all but one, was raised by as little as needed."""
-        for up in range(1, ROOM_STEPS + 1):
-            higher = tuple(
-                next(iter([mhz for mhz in grid if mhz > base][up - 1 : up]), grid[-1])
-                for base, grid in zip(base_mhz, self._known.grids, strict=True)
-            )
-            stages = range(len(base_mhz))
-            one = [tuple(higher[s] if s == o else base_mhz[s] for s in stages) for o in stages]
-            most = [tuple(base_mhz[s] if s == o else higher[s] for s in stages) for o in stages]
-            for bases in (one, most):
-                made = [step for base in bases for step in self._steps(base, aim_mhz)]
-                if made:
-                    return made
-        return []
-
-    def _lowered(
-        self,
-        base_mhz: tuple[int, ...],
-        stage: int,
-        aim_mhz: int,
-        low_mhz: int,
-        *,
-        hopeful: bool = False,
-    ) -> tuple[int, ...] | None:
-        """The stage below its evidence and as near to its aim as the worst case allows."""
-        for mhz in self._known.grids[stage]:
-            if aim_mhz <= mhz < low_mhz:
-                step = (*base_mhz[:stage], mhz, *base_mhz[stage + 1 :])
-                if self._known.fits(step, hopeful=hopeful):
-                    return step
-        return None
-
-    def _roomier(self, stage: int) -> Iterator[tuple[int, ...]]:
-        """The present clocks, then others of the stages raised step by step."""
-        now = self._known.facts.now_mhz
-        yield now
-        for up in range(1, SUPPOSED_STEPS + 1):
+    def _roomier(self, base_mhz: Clocks, aim_mhz: Clocks, steps: int = ROOM_STEPS) -> list[Clocks]:
+        """The same with one stage raised, or all but one, by up to so many clocks; and what was
+        measured, since there the worst case begins from less.
+        """
+        found: dict[Clocks, None] = {}
+        stages = range(len(base_mhz))
+        for up in range(1, steps + 1):
             higher = [
                 next(iter([m for m in grid if m > mhz][up - 1 : up]), grid[-1])
-                for mhz, grid in zip(now, self._known.grids, strict=True)
+                for mhz, grid in zip(base_mhz, self._known.grids, strict=True)
             ]
-            for only in range(len(now)):
-                if only != stage:
-                    yield tuple(higher[s] if s == only else mhz for s, mhz in enumerate(now))
-            yield tuple(mhz if s == stage else higher[s] for s, mhz in enumerate(now))
+            for one in stages:
+                found[tuple(higher[s] if s == one else base_mhz[s] for s in stages)] = None
+                found[tuple(base_mhz[s] if s == one else higher[s] for s in stages)] = None
+        for reading in self._known.readings:
+            found[tuple(map(max, zip(reading.clocks_mhz, aim_mhz, strict=True)))] = None
+        return list(found)
 
 
-def _order(probe: Probe) -> tuple[float, int, tuple[int, ...]]:
+def _order(probe: Probe) -> tuple[float, int, Clocks]:
     return probe.gain_ratio, probe.stage, probe.clocks_mhz

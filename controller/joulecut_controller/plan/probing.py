@@ -81,6 +81,9 @@ class _Step:
             return self._answer("raise", reason, self._known.proven())
         safe = self._safe()
         gain = 1.0 - self._known.judge_one(safe)[1] / now_j
+        if not self._known.fits(now):
+            reason = "in time, but not surely: what may be late is tried from what is not"
+            return self._answer("settle", reason, safe, gain)
         probes = Probes(self._known)
         probe = probes.promising()
         if gain >= GAIN_MIN and (probe is None or gain >= probe.gain_ratio):
@@ -117,10 +120,10 @@ class _Step:
 
     def _try(self, probe: Probe) -> Advice:
         stage, mhz = probe.stage, probe.clocks_mhz[probe.stage]
-        reason = (
-            f"stage {stage} to {mhz} MHz: the lowest measured there is "
-            f"{self._known.lowest[stage]} MHz"
-        )
+        low_mhz = self._known.lowest[stage]
+        reason = f"stage {stage} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
+        if mhz >= low_mhz:
+            reason = f"stage {stage} at {mhz} MHz: whether the others wait for it there"
         return self._answer("probe", reason, probe.clocks_mhz, probe.gain_ratio, stage)
 
     def _enough(self, gain: float) -> Advice:

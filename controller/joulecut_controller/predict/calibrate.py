@@ -2,7 +2,9 @@
 
 Random rows of one workload resemble each other, and bands calibrated on them cover 72-85 %
 of the next workload instead of 90 %. So every workload is judged by what the others showed
-(leave-one-workload-out conformal), and by itself where it is alone.
+(leave-one-workload-out conformal), and by itself where it is alone. Clocks left out of a dense
+sweep have near neighbours, those between five probes have none: where a curve has few clocks,
+the others are judged by as few.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,19 +13,24 @@ import numpy as np
 
 from joulecut_controller.predict.estimator import NOMINAL
 from joulecut_controller.predict.grid import Floats
-from joulecut_controller.predict.smooth import Smooth
+from joulecut_controller.predict.smooth import REACH_RATIO, TIME_LEFT, TIME_NOISE, Smooth, smooth
 
 SCALE_MIN = 1.645  # two-sided 90 % of a normal distribution: measurements may be lucky
 SCALES_MIN = 10  # scores from which their own quantile counts
 CLOCKS_MIN = 4  # fewer leave nothing to judge by
 # Half widths where the clocks are too few to judge themselves: what 90 % of the public
 # stages stayed within (docs/predictors.md), alone and with other work of the card at hand.
-FLOORS_ALONE = {1: 0.2, 2: 0.06, 3: 0.04}
-FLOORS_TAUGHT = {1: 0.12, 2: 0.05, 3: 0.03}
+FLOORS_ALONE = {1: 0.2, 2: 0.07, 3: 0.04}
+FLOORS_TAUGHT = {1: 0.12, 2: 0.065, 3: 0.03}  # two: of 21 applications, each left out in turn
 # The form took three numbers of a time curve (t_fmax, k, f_cap) from the same clocks.
 FREE_NUMBERS = 3
 FLOOR = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
 FLOOR_FEW, CLOCKS_FEW = 0.004, 12  # between clocks that stand far apart a little more
+
+# A sweep with so many times the clocks of a curve can show what is missed between that many.
+DENSER = 2
+# Its form was fitted to all of its clocks, not to the few: as if one of them had been given.
+GIVEN = 1
 
 # Held by the power cap the clock wanders: neighbours on the A40's plateau differ by 0.3-0.7 %.
 FLOOR_CAPPED = 0.01
@@ -38,12 +45,44 @@ def few_clocks(count: int, *, taught: bool) -> float:
 def time_scales(workloads: Sequence[str], left: Sequence[Smooth]) -> list[float]:
     """Standard deviations that each curve's band needs; one per curve, in its order."""
     scores = [_scores(one) for one in left]
+    thinned: dict[tuple[int, tuple[float, ...]], Floats] = {}
     scales = []
-    for name in workloads:
-        others = _pool(s for s, other in zip(scores, workloads, strict=True) if other != name)
+    for name, curve in zip(workloads, left, strict=True):
+        others = [i for i, other in enumerate(workloads) if other != name]
         own = _pool(s for s, other in zip(scores, workloads, strict=True) if other == name)
-        scales.append(max(SCALE_MIN, _quantile(others), _quantile(own)))
+        alike = [_thinned(thinned, i, left[i], curve) for i in others]
+        quantiles = [_quantile(_pool(scores[i] for i in others)), _quantile(own)]
+        scales.append(max(SCALE_MIN, *quantiles, _quantile(_pool(alike))))
     return scales
+
+
+def _thinned(
+    made: dict[tuple[int, tuple[float, ...]], Floats], at: int, dense: Smooth, few: Smooth
+) -> Floats:
+    """What the `dense` curve, number `at`, is off by between its clocks that lie as those of `few`
+    do, in standard deviations; kept in `made`. Nothing where it is not dense.
+    """
+    count = few.clocks_mhz.size
+    if not CLOCKS_MIN <= count < CLOCKS_FEW or dense.clocks_mhz.size < DENSER * count:
+        return np.zeros(0)
+    places = few.clocks_mhz / few.clocks_mhz[-1]
+    key = (at, tuple(places))
+    if key not in made:
+        own = dense.clocks_mhz / dense.clocks_mhz[-1]
+        taken = np.unique(np.abs(own[None, :] - places[:, None]).argmin(axis=1))
+        rest = np.setdiff1d(np.arange(own.size), taken)
+        leftover = np.linalg.solve(dense.inverse, dense.pull)
+        sparse = smooth(
+            dense.clocks_mhz[taken],
+            leftover[taken],
+            top_mhz=dense.reach_mhz / REACH_RATIO,
+            left=TIME_LEFT,
+            noise=TIME_NOISE,
+        )
+        missed = leftover[rest] - sparse.mean(dense.clocks_mhz[rest])
+        given = float(np.sqrt(taken.size / (taken.size - GIVEN)))
+        made[key] = given * np.abs(missed) / sparse.sd(dense.clocks_mhz[rest])
+    return made[key]
 
 
 def _scores(one: Smooth) -> Floats:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_controller.predict.rate_fit import Block, Fitted, Floats, Prior, fit, slopes_of
-from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_paths import Ints, Paths
 from joulecut_controller.workload import KINDS, Pipeline
 
 # Prior mean and standard deviation of what differs between jobs and cards.
@@ -30,6 +30,12 @@ BLOCKING_SD = 0.05
 BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
 FORWARD_SHARE = 1.0 / 3.0  # a backward is two products for a forward's one
 PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
+# The slowest of several jittering stages is slower than each. Which share of what independent
+# operations would make of it is there: whole iterations may stray as well.
+SURPLUS = (1.0, 0.25)
+SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
+SPREAD_MAX = 0.05  # of an operation; what strays more are whole iterations
+SPREAD_DRAWS = 64  # to find the spread of operations that explains that of iterations
 # What the form cannot say, and over which distance (of the highest clock) it is alike.
 TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
 BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
@@ -78,6 +84,9 @@ class Ground:
 
 class RateModel:
     """A fit to readings of one job, at least one. `detailed` says that busy times were told."""
+
+    _settled: Floats | None  # the numbers that tell what jitter adds
+    _surplus_here: Floats | None  # ... at the readings
 
     def __init__(self, ground: Ground, readings: Sequence[Reading], paths: Paths) -> None:
         self._ground, self._paths = ground, paths
@@ -133,6 +142,19 @@ class RateModel:
             slopes_of(model, self._times.numbers, self._times.steps),
         )
         return np.asarray(np.sqrt(variance))
+
+    def longer(self, stretch: Floats, which: Ints) -> Floats | None:
+        """How many times as long an iteration would take as in a reading, had each stage's
+        operations so many times their length there. `stretch` has shape (m, k, stages), `which`
+        numbers the readings: (m, k) -> (m, k). Jitter counts in full. None at L1.
+        """
+        if not self.detailed:
+            return None
+        told = np.array([reading.busy_s for reading in self._readings])  # (n, stages, kinds)
+        own_s = self._paths.jittered_s(told.transpose(1, 2, 0), self._spread).mean(axis=0)
+        guesses = (told[which] * stretch[..., None]).reshape(-1, *told.shape[1:])
+        longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), self._spread).mean(axis=0)
+        return np.asarray(longer_s.reshape(which.shape) / own_s[which])
 
     def energy_j(self, clocks_mhz: Floats) -> Floats:
         """Joules per iteration of one GPU per stage: (m, stages)."""
@@ -196,7 +218,7 @@ class RateModel:
         kinds, stages = len(self._kinds), self._stages
         scale, share = numbers[:kinds], numbers[kinds : 2 * kinds]
         own = numbers[2 * kinds : 2 * kinds + stages * kinds].reshape(stages, kinds, -1)
-        lean = numbers[2 * kinds + stages * kinds : -1].reshape(stages, kinds, -1)
+        lean = numbers[2 * kinds + stages * kinds : -2].reshape(stages, kinds, -1)
         stretch = (self._default / np.minimum(clocks_mhz, self._default)).T - 1.0
         followed = (share + lean)[:, :, None, :] * stretch[:, None, :, None]
         return np.asarray((scale + own)[:, :, None, :] + np.log(np.maximum(1.0 + followed, 0.05)))
@@ -205,14 +227,54 @@ class RateModel:
         """log iteration times (m rows), then log busy times by stage and kind where told."""
         busy = self._log_busy(numbers, clocks_mhz)
         stages, kinds, count, guesses = busy.shape
-        each = np.exp(busy)
-        if not self.detailed:
-            each = np.concatenate([FORWARD_SHARE * each, (1.0 - FORWARD_SHARE) * each], axis=1)
-        paths = self._paths.iteration_s(each.reshape(stages, len(KINDS), count * guesses))
-        times: Floats = np.log(paths).reshape(count, guesses) + numbers[-1]
+        each = self._operations_s(busy).reshape(stages, len(KINDS), count * guesses)
+        surplus = self._surplus(clocks_mhz)[:, None] * numbers[-2]
+        paths = np.log(self._paths.iteration_s(each))
+        times: Floats = paths.reshape(count, guesses) + surplus + numbers[-1]
         if not self.detailed:
             return np.asarray(times)
         return np.concatenate([times, busy.reshape(stages * kinds * count, guesses)])
+
+    def _operations_s(self, log_busy: Floats) -> Floats:
+        """Seconds of operations, (stages, all kinds, ...): at L1 one kind was both."""
+        each = np.exp(log_busy)
+        if self.detailed:
+            return np.asarray(each)
+        return np.concatenate([FORWARD_SHARE * each, (1.0 - FORWARD_SHARE) * each], axis=1)
+
+    def _surplus(self, clocks_mhz: Floats) -> Floats:
+        """log of what jitter adds to iterations at rows of clocks, over what it adds to the first
+        reading: (m,). By the numbers that were fitted last.
+        """
+        if self._settled is None or self._spread <= 0.0:
+            return np.zeros(len(clocks_mhz))
+        if clocks_mhz is self._clocks and self._surplus_here is not None:
+            return self._surplus_here
+        rows = np.concatenate([self._clocks[:1], clocks_mhz])
+        each = self._operations_s(self._log_busy(self._settled[:, None], rows)[..., 0])
+        jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
+        added = np.log(jittered / self._paths.iteration_s(each))
+        return np.asarray(added[1:] - added[0])
+
+    def _settle_surplus(self) -> None:
+        self._settled, self._surplus_here = self._times.numbers, None
+        self._surplus_here = self._surplus(self._clocks)
+
+    def _operation_spread(self) -> float:
+        """The spread of operations that explains how iterations stray."""
+        weights = [reading.iterations for reading in self._readings]
+        ratios = [reading.time_sd_s / reading.time_s for reading in self._readings]
+        seen = float(np.sqrt(np.average(np.square(ratios), weights=weights)))
+        each = self._operations_s(
+            self._log_busy(self._times.numbers[:, None], self._clocks[:1])[..., 0]
+        )
+        spread = min(SPREAD_MAX, seen)
+        for _ in range(SURPLUS_ROUNDS):  # nearly proportional
+            if spread <= 0.0:
+                return 0.0
+            drawn = self._paths.jittered_s(each, spread, SPREAD_DRAWS)[:, 0]
+            spread = min(SPREAD_MAX, spread * seen / float(drawn.std() / drawn.mean()))
+        return spread
 
     def _fit_times(self) -> Fitted:
         first, pipeline = self._readings[0], self._ground.pipeline
@@ -222,28 +284,36 @@ class RateModel:
         else:
             scale = np.log([first.time_s / (pipeline.microbatches + stages - 1)])
         spread = stages * kinds
-        mean = np.concatenate([scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread + 1)])
+        mean = np.concatenate(
+            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread), [SURPLUS[0], 0.0]]
+        )
         sd = np.concatenate(
             [
                 [TIME_SD] * kinds,
                 [CLOCK_SHARE[1]] * kinds,
                 [STAGE_SD] * spread,
                 [CLOCK_SHARE_STAGE] * spread,
-                [PACE_SD if self.detailed else 1e-6],
+                [SURPLUS[1], PACE_SD if self.detailed else 1e-6],
             ]
         )
         self._wider, self._prior = 1.0, Prior(mean, sd)
+        self._settled, self._surplus_here = None, None
+        self._spread = 0.0
 
         def model(numbers: Floats) -> Floats:
             return self._log_times(numbers, self._clocks)
 
-        fitted = fit(model, self._prior, self._time_blocks())
-        white = fitted.whiteners[0] @ fitted.leftovers[0]
+        self._times = fit(model, self._prior, self._time_blocks())
+        self._spread = self._operation_spread()
+        for _ in range(SURPLUS_ROUNDS):
+            self._settle_surplus()
+            self._times = fit(model, self._prior, self._time_blocks(), self._times.numbers)
+        white = self._times.whiteners[0] @ self._times.leftovers[0]
         misfit = float(white @ white) / count
         if misfit > MISFIT_MAX:
             self._wider = float(min(WIDER_MAX, np.sqrt(misfit)))
-            fitted = fit(model, self._prior, self._time_blocks())
-        return fitted
+            self._times = fit(model, self._prior, self._time_blocks())
+        return self._times
 
     def _time_blocks(self) -> list[Block]:
         count = len(self._readings)

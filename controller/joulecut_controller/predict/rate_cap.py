@@ -13,6 +13,8 @@ from joulecut_controller.predict.rate import Reading
 # knee); a window's energy is known to 0.4 %.
 SAVING_SLOPE_MIN = 0.15
 TIME_FLAT = 0.002
+# Over less than this what would be saved uncapped is no more than the noise of two counters.
+FALL_MIN = 0.04
 
 
 def capped_mhz(
@@ -51,4 +53,4 @@ def _flat(one: Reading, other: Reading, stage: int) -> bool:
     fall = 1.0 - other.clocks_mhz[stage] / one.clocks_mhz[stage]
     saved = 1.0 - other.energy_j[stage] / one.energy_j[stage]
     later = other.time_s / one.time_s - 1.0
-    return later < TIME_FLAT and saved < SAVING_SLOPE_MIN * fall
+    return fall >= FALL_MIN and later < TIME_FLAT and saved < SAVING_SLOPE_MIN * fall

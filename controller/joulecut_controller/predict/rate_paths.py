@@ -16,6 +16,11 @@ from joulecut_controller.workload import KINDS, Pipeline
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+# Half of them are the others' mirror images, so that what is linear in the luck cancels and only
+# the surplus is left: known to a twentieth of it.
+DRAWS = 12
+SEED = 7  # any; always the same luck, so that two choices differ by their clocks alone
+LUCK_MIN = 0.1  # of a mean time: no operation ends before it begins
 
 
 class Paths:
@@ -44,6 +49,13 @@ class Paths:
         guesses = np.ascontiguousarray(times_s.reshape(-1, times_s.shape[2]).T)
         return _longest(guesses, self._which, self._begins, self._before)
 
+    def jittered_s(self, times_s: Floats, spread: float, draws: int = DRAWS) -> Floats:
+        """Iterations in which every operation strays by that ratio: (draws, guesses)."""
+        half = np.random.default_rng(SEED).standard_normal((draws // 2, len(self._which)))
+        luck = np.maximum(LUCK_MIN, 1.0 + spread * np.concatenate([half, -half]))
+        guesses = np.ascontiguousarray(times_s.reshape(-1, times_s.shape[2]).T)
+        return _lucky(guesses, luck, self._which, self._begins, self._before)
+
 
 @exact
 def _longest(guesses: Floats, which: Ints, begins: Ints, before: Ints) -> Floats:
@@ -61,4 +73,22 @@ def _longest(guesses: Floats, which: Ints, begins: Ints, before: Ints) -> Floats
             ends[row] = begin + guesses[guess, which[row]]
             last = max(last, ends[row])
         longest[guess] = last
+    return longest
+
+
+@exact
+def _lucky(guesses: Floats, luck: Floats, which: Ints, begins: Ints, before: Ints) -> Floats:
+    """The same, with each operation so many times as long, for every row of luck."""
+    count = len(which)
+    ends, longest = np.empty(count), np.zeros((len(luck), len(guesses)))
+    for draw in range(len(luck)):
+        for guess in range(len(guesses)):
+            last = 0.0
+            for row in range(count):
+                begin = 0.0
+                for at in range(begins[row], begins[row + 1]):
+                    begin = max(begin, ends[before[at]])
+                ends[row] = begin + guesses[guess, which[row]] * luck[draw, row]
+                last = max(last, ends[row])
+            longest[draw, guess] = last
     return longest

@@ -186,7 +186,29 @@ def test_bands_of_a_noisy_sweep_hold_what_was_measured(
         for row in _json(capsys, path, "--probes", PROBES)["rows"]:
             true_s = time_s[row["stage"], row["instruction"], row["clock_mhz"]]
             held.append(row["time_low_s"] <= true_s <= row["time_high_s"])
-    assert np.mean(held) >= 0.8
+    assert np.mean(held) >= 0.88
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005, 0.01, 0.02])
+def test_bands_of_a_single_noisy_stage_hold_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: float
+) -> None:
+    """Five clocks each of a forward and a backward: little is left over to tell noise by."""
+    luck, held = np.random.default_rng(3), []
+    for sweep in range(12):
+        rows = [
+            (*row[:3], row[3] * float(np.exp(luck.normal(0.0, noise))), row[4])
+            for row in _rows(stages=1)
+        ]
+        path = _write(tmp_path / f"{sweep}.csv", rows)
+        time_s = {row[:3]: row[3] for row in rows}
+        held += [
+            row["time_low_s"]
+            <= time_s[row["stage"], row["instruction"], row["clock_mhz"]]
+            <= row["time_high_s"]
+            for row in _json(capsys, path, "--probes", PROBES)["rows"]
+        ]
+    assert np.mean(held) >= 0.88
 
 
 def test_also_may_be_given_often_or_with_many(

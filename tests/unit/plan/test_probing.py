@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.evidence import OVER_RATIO, STEP_RATIO, Facts
+from joulecut_controller.plan.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
 from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
-from joulecut_controller.plan.probes import GAIN_MIN
+from joulecut_controller.plan.probes import GAIN_MIN, PAYBACK_WINDOWS, Probes
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import Ground, RateModel, Reading
@@ -229,6 +229,89 @@ def test_flat_time_and_energy_are_a_cap_and_not_a_law() -> None:
     assert capped_mhz((TOP, TOP), (top, capped), (0, 0)) == (1350, 1350)
     assert capped_mhz((TOP, TOP), (top, capped), (0, 1)) == (1350, TOP)
     assert capped_mhz((TOP, TOP), (top, reading((1350, TOP))), (0, 0)) == (TOP, TOP)
+    near = replace(top, clocks_mhz=(TOP - 15, TOP))
+    assert capped_mhz((TOP, TOP), (top, near), (0, 0)) == (TOP, TOP), "so little is noise"
+
+
+def told(clocks: tuple[int, ...], share: float, work: tuple[float, ...], spread: float) -> Reading:
+    """The same job in jitter, told with its busy times: means over many draws."""
+    plain = reading(clocks, share, work)
+    busy = [
+        w * 0.01 * (1.0 - share + share * TOP / mhz) for w, mhz in zip(work, clocks, strict=True)
+    ]
+    each = np.array([[[b / 3], [2 * b / 3]] for b in busy])
+    drawn = Paths(Pipeline("1f1b", len(clocks), 8)).jittered_s(each, spread, 400)[:, 0]
+    return replace(
+        plain,
+        time_s=float(drawn.mean()),
+        time_sd_s=float(drawn.std()),
+        busy_s=tuple((b / 3, 2 * b / 3) for b in busy),
+    )
+
+
+def test_jitter_is_known_from_iterations_and_what_it_adds_from_the_graph() -> None:
+    """Lowered until they are as slow as the slowest, stages wait for each other's luck."""
+    work, spread, ground = (0.93, 0.93, 1.0), 0.04, facts(3).ground
+    tried = [(TOP,) * 3, (1365, TOP, TOP), (1365, 1365, TOP)]
+    readings = [told(mhz, 0.9, work, spread) for mhz in tried]
+    model = RateModel(ground, readings, Paths(ground.pipeline))
+    still = RateModel(ground, [replace(r, time_sd_s=0.0) for r in readings], Paths(ground.pipeline))
+    alike = np.array([[1320.0, 1320.0, TOP]])
+    true_s = told((1320, 1320, TOP), 0.9, work, spread).time_s
+    assert model.time_s(alike)[0] == pytest.approx(true_s, rel=0.002)
+    assert abs(still.time_s(alike)[0] / true_s - 1.0) > abs(model.time_s(alike)[0] / true_s - 1.0)
+
+
+@pytest.mark.parametrize("lowered", [(1320, TOP, TOP), (TOP, TOP, 1320), (1290, 1290, 1350)])
+def test_busy_times_bound_what_lowering_may_cost_whatever_the_card_does(
+    lowered: tuple[int, ...],
+) -> None:
+    work, at = (0.93, 0.95, 1.0), facts(3)
+    first = told((TOP,) * 3, 0.9, work, 0.0)
+    paths = Paths(at.ground.pipeline)
+    known = Evidence(at, (first,), RateModel(at.ground, (first,), paths))
+    blind = replace(first, busy_s=())
+    guessed = Evidence(at, (blind,), RateModel(at.ground, (blind,), paths))
+    rows = np.array([lowered], dtype=np.float64)
+    for share in (0.0, 0.5, 1.0):
+        assert told(lowered, share, work, 0.0).time_s <= known.worst_s(rows)[0]
+    assert known.worst_s(rows)[0] <= guessed.worst_s(rows)[0] * (1.0 + 1e-9)
+    if lowered[2] == TOP:
+        assert known.worst_s(rows)[0] < 0.99 * guessed.worst_s(rows)[0], "a stage that waits"
+
+
+def test_from_clocks_that_may_be_late_only_those_that_are_not_follow() -> None:
+    """So that no two windows in a row are late."""
+    at, book = facts(2, (1350, 1350), 0.0447), Notebook()  # 1350 MHz take 4.44 % longer
+    for clocks in ((TOP, TOP), (1380, TOP), (1380, 1380), (1350, 1380), (1350, 1350)):
+        told_s = reading(clocks, 1.0)
+        book, _ = book.noted(replace(told_s, time_sd_s=0.004 * told_s.time_s))
+    advice = Prober().advise(at, book)
+    assert advice.verdict in ("settle", "raise")
+    assert "surely" in advice.reason or advice.verdict == "raise"
+    assert sum(advice.clocks_mhz) > 2 * 1350
+
+
+def test_room_that_does_not_pay_back_is_not_made() -> None:
+    """No window costs more than ten times what the cheapest clocks promise."""
+    prober, book, at = Prober(), Notebook("walk"), facts(4, budget=0.01)
+    work, paths = (0.97, 1.05, 0.94, 1.0), Paths(facts(4).ground.pipeline)
+    dear = 0
+    for _ in range(30):
+        book, _ = book.noted(reading(at.now_mhz, 0.87, work))
+        known = Evidence(at, book.readings, RateModel(at.ground, book.readings, paths))
+        probe = Probes(known).promising()
+        if probe is not None and probe.gain_ratio < 0.0:
+            best = cheapest(at.grids, at.now_mhz, known.judge, known.deadline_s)
+            assert best is not None
+            promise = 1.0 - best.cost / known.judge_one(at.now_mhz)[1]
+            assert -probe.gain_ratio <= PAYBACK_WINDOWS * promise + 1e-9
+            dear += 1
+        advice = prober.advise(at, book)
+        if advice.verdict == "enough":
+            break
+        at = replace(at, now_mhz=advice.clocks_mhz)
+    assert dear, "some room was made"
 
 
 def test_many_longest_paths_at_once_are_each_the_longest_path() -> None:

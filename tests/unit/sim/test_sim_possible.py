@@ -1,13 +1,15 @@
 """The yardstick: the search against trying everything."""
 
 import itertools
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.possible import search
+from joulecut_sim.possible import search, search_in_jitter
 from joulecut_sim.skus import A40, A100_SXM, Sku
 
 MEAN = Noise(operation=0.0)
@@ -57,3 +59,22 @@ def test_more_room_never_saves_less() -> None:
     saved = [search(plant, slowdown).saved_ratio for slowdown in (0.0, 0.01, 0.02, 0.05, 0.1)]
     assert saved == sorted(saved)
     assert saved[-1] > 0.1
+
+
+def test_in_jitter_the_mean_iteration_keeps_the_deadline() -> None:
+    plant = Plant([A100_SXM] * 4, 12, noise=Noise(operation=0.03), seed=3)
+    found, exact = search_in_jitter(plant, 0.03), search(plant, 0.03)
+    top = [A100_SXM.clock_max_mhz] * 4
+
+    def mean_s(clocks: Sequence[int]) -> float:
+        judge = Plant([A100_SXM] * 4, 12, noise=Noise(operation=0.03), seed=3)
+        return statistics.fmean(judge.iterate(clocks).own_s for _ in range(400))
+
+    assert mean_s(found.clocks_mhz) <= 1.0315 * mean_s(top)
+    assert mean_s(exact.clocks_mhz) > 1.0315 * mean_s(top), "exact on mean times is late"
+    assert 0.0 < found.saved_ratio < exact.saved_ratio
+
+
+def test_without_jitter_both_searches_are_one() -> None:
+    plant = Plant([A100_SXM] * 3, 9, noise=MEAN, seed=1)
+    assert search_in_jitter(plant, 0.02) == search(plant, 0.02)
