@@ -168,10 +168,15 @@ class Registry:
             if owner.changed(before, owners):
                 names = tuple(dict.fromkeys(one.job for one in owners))
                 self._noted(gpu.uuid, names, time.monotonic())
-            if owner.changed(before, owners) or self._shared_now(gpu.uuid, owners):
+            gone = owner.changed(before, owners) and not self._expected(gpu.uuid, before, owners)
+            if gone or self._shared_now(gpu.uuid, owners):
                 self._changed(gpu.uuid)
         if self._board:
             self._board.write(self._gpus(), self._held(), self.allocations())
+
+    def _expected(self, uuid: str, before: Owners, owners: Owners) -> bool:
+        """A lease of the very job that is seen for the first time now: it asked between turns."""
+        return not before and {one.job for one in owners} == {self._held().get(uuid)}
 
     def _shared_now(self, uuid: str, owners: Owners) -> bool:
         """A lease on a GPU that is shared: it was taken before that was known."""

@@ -1,0 +1,55 @@
+"""When the bell rings that a GPU changed hands, and when it must not."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running_agent import eventually
+
+from joulecut_agent.attribution.registry import TURN_S, Registry
+from joulecut_agent.attribution.settings import AttributionSettings
+from joulecut_wire.messages import GpuDescription
+
+UUID = "GPU-a"
+
+
+class Node:
+    """A registry over reports and leases that a test sets."""
+
+    def __init__(self, held: dict[str, str]) -> None:
+        self.jobs: dict[str, tuple[str, ...]] = {}
+        self.rang: list[str] = []
+        self.noted: list[tuple[str, ...]] = []
+        self.registry = Registry(
+            AttributionSettings(proc=Path("/nonexistent")),
+            gpus=lambda: (GpuDescription(uuid=UUID, index=0, model="A100", clocks_mhz=(1410,)),),
+            seen=dict,
+            reports=lambda: self.jobs,
+            held=lambda: held,
+            changed=self.rang.append,
+            noted=lambda uuid, jobs, since_s: self.noted.append(jobs),
+        )
+
+    def turns(self, until: Callable[[], bool]) -> None:
+        self.registry.start()
+        try:
+            self.jobs = {UUID: ("demo",)}
+            eventually("a turn that sees the job", until)
+            time.sleep(2 * TURN_S)  # and more turns, which have no news
+        finally:
+            self.registry.stop()
+
+
+def test_a_job_that_took_its_lease_before_it_was_seen_keeps_it() -> None:
+    """It reports, is commanded, and only then does the registry look: within half a second."""
+    node = Node(held={UUID: "demo"})
+    node.turns(lambda: ("demo",) in node.noted)
+    assert node.rang == []
+
+
+@pytest.mark.parametrize("lease", ["another", ""])
+def test_a_lease_of_somebody_else_ends_when_a_job_appears(lease: str) -> None:
+    node = Node(held={UUID: lease} if lease else {})
+    node.turns(lambda: node.rang == [UUID])
+    assert node.rang == [UUID]
