@@ -31,8 +31,8 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "joulecut resume",
         "Ends a pause or a restore, and arms a tripped breaker again. With a node's address "
-        "(HOST:PORT, unix:PATH, --agent ADDRESS; or --cert, --key, --ca) it ends its release "
-        "window instead.",
+        "(HOST:PORT, unix:PATH, --agent ADDRESS; or --cert, --key, --ca, --server-name) it ends "
+        "its release window instead.",
     )
     add_order_flags(parser)
     given = parser.parse_args(argv)

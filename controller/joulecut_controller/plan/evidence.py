@@ -24,6 +24,9 @@ DOUBTS_TIME = 1.0
 # Clocks to stay at are entered with more distance, so that the noise of a window, or that of the
 # baseline that the deadline is a ratio of, does not hide windows late one after another.
 DOUBTS_SETTLE = 1.5
+# Clocks are entered with distance to the deadline; they are left at the first window that is
+# likelier late than not.
+DOUBTS_LATE = 0.5
 DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
@@ -146,10 +149,26 @@ class Evidence:
         kept[kept] = self.affordable(rows[kept])
         return np.asarray(kept)
 
+    def likely_s(self, clocks_mhz: tuple[int, ...]) -> float:
+        """What an iteration is taken to last when it is asked whether the job is late: what was
+        measured is not smoothed away.
+        """
+        time_s = self.judge_one(clocks_mhz)[0]
+        held = reading_at(self.readings, clocks_mhz)
+        if held is not None:
+            time_s = max(time_s, held.time_s)
+        if clocks_mhz != self.facts.ground.default_mhz:
+            time_s *= 1.0 + DOUBTS_LATE * self.doubt(clocks_mhz)
+        return time_s
+
     def fits(self, clocks_mhz: tuple[int, ...]) -> bool:
-        """Whether clocks within the evidence keep the deadline by the upper band."""
+        """Whether clocks within the evidence keep the deadline by the upper band. Those that would
+        be left again at once do not, or the job would go to and fro for ever.
+        """
         if clocks_mhz == self.facts.ground.default_mhz:
             return True
+        if self.likely_s(clocks_mhz) > self.deadline_s:
+            return False
         in_time = self.high_s(clocks_mhz, DOUBTS_SETTLE) <= self.deadline_s
         return in_time and bool(self.affordable(np.array([clocks_mhz], dtype=np.float64))[0])
 

@@ -14,9 +14,6 @@ from joulecut_controller.plan.probes import GAIN_MIN, Probe, Probes
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.predict.rate import RateModel, Reading
 
-# Clocks are entered with distance to the deadline; they are left at the first window that is
-# likelier late than not.
-DOUBTS_LATE = 0.5
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
 # The deadline is a ratio of the baseline, so its error is every later window's: less than a
@@ -65,12 +62,7 @@ class _Step:
 
     def advice(self) -> Advice:
         now, default = self._known.facts.now_mhz, self._known.facts.ground.default_mhz
-        now_s, now_j = self._known.judge_one(now)
-        held = reading_at(self._known.readings, now)
-        if held is not None:  # what was measured is not smoothed away
-            now_s = max(now_s, held.time_s)
-        if now != default:
-            now_s *= 1.0 + DOUBTS_LATE * self._known.doubt(now)
+        now_s, now_j = self._known.likely_s(now), self._known.judge_one(now)[1]
         if self._known.base_s > self._known.deadline_s:
             reason = (
                 f"target unreachable: default clocks give {self._known.base_s:.4g} s an iteration"

@@ -1,7 +1,7 @@
 """What one stretch under one set of clocks says of time and power, checkpoints or not."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.observe.blend import blended
@@ -43,7 +43,9 @@ def run(durations_s: list[float], pauses_s: dict[int, float], pass_s: float = 5.
 def test_a_checkpoint_changes_neither_time_nor_power(
     places: set[int], pause_s: float, pass_s: float
 ) -> None:
-    # Not among the first five in a majority: then nobody can know what is usual.
+    # Five in a row are the job's new pace; and a majority of the first five leaves nobody to know
+    # what is usual.
+    assume(not any(all(place + k in places for k in range(5)) for place in places))
     early = sorted(place for place in places if place < 6)[:2]
     pauses_s = {place: pause_s for place in places if place >= 6 or place in early}
     window = run([2.0] * 60, pauses_s, pass_s).window(64)
