@@ -5,7 +5,10 @@ the change and not the draw; on a developer's machine they are drawn anew.
 """
 
 import os
+import subprocess
+import sys
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("patient", deadline=None, print_blob=True)
@@ -14,3 +17,29 @@ settings.register_profile("ci", parent=settings.get_profile("patient"), derandom
 settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=40)
 chosen = os.environ.get("JOULECUT_HYPOTHESIS", "ci" if os.environ.get("CI") else "patient")
 settings.load_profile(chosen)
+
+
+def _own_environment() -> dict[str, str]:
+    """Without what tells a process that it is a worker of a test run."""
+    return {name: told for name, told in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests marked `alone` fork a child that goes on without exec, as the keeper does with its one
+    thread. Where another test has left threads of gRPC in this process, that is no fork of ours:
+    such a test then runs in a process of its own.
+    """
+    marked = pyfuncitem.get_closest_marker("alone") is not None
+    if not marked or "grpc" not in sys.modules or "JOULECUT_ALONE" in os.environ:
+        return None
+    told = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
+        cwd=pyfuncitem.config.rootpath,
+        env={**_own_environment(), "JOULECUT_ALONE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    return True

@@ -11,6 +11,8 @@ from joulecut_agent import hand as module
 from joulecut_agent.hand import Hand
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient
 
+pytestmark = pytest.mark.alone
+
 CLOCKS = (210, 900, 1410)
 
 

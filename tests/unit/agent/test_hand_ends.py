@@ -13,6 +13,8 @@ from joulecut_agent import hand as module
 from joulecut_agent.hand import Hand
 from joulecut_agent.ports.failure import DeviceError, Transient
 
+pytestmark = pytest.mark.alone
+
 PATIENCE_S = 15.0  # far below what a mutant of a deadline waits, far above a busy machine
 
 
