@@ -66,6 +66,8 @@ golden: setup-dev
 
 docs: setup-dev
 	@$(BIN)/python tools/metrics-doc
+	@$(BIN)/python tools/policy-doc
+	@$(BIN)/python tools/pictures
 	@$(BIN)/python tools/dashboards
 
 proto: setup-dev
