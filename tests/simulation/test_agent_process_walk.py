@@ -42,7 +42,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         state = StateFile.open(self._state)
-        free_s = [0.0] * len(self.until_s)
+        free_s = [time.monotonic()] * len(self.until_s)  # no lock is there before it starts
         while not self._over.wait(0.02):
             for index, until_s in enumerate(self.until_s):
                 now_s = time.monotonic()
