@@ -1,15 +1,17 @@
 """How fast the controller answers with 1,250 nodes of eight GPUs, while passes run.
 
-Prints milliseconds (p50, p99, longest) of each address, asked by several clients at once while
-the controller's own loop observes the fleet, publishes a board every interval, and a thread
-solves a pipeline as planning does; then the wall time of `joulecut status`, from the shell's
-point of view, beside that of a Python that does nothing. The fleet is made up.
+Prints milliseconds (p50, p99, longest) of each address, asked by several clients at once (each a
+process of its own) while the controller's own loop observes the fleet, publishes a board every
+interval, and a thread solves a pipeline as planning does; how often garbage was looked for among
+everything that lives, and for how long; then the wall time of `joulecut status`, from the
+shell's point of view, beside that of a Python that does nothing. The fleet is made up.
 
     python benchmarks/web.py [--nodes 1250] [--seconds 30] [--clients 4]
 """
 
 import argparse
 import asyncio
+import gc
 import http.client
 import json
 import os
@@ -23,8 +25,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "boards"))
 
@@ -32,6 +32,8 @@ import boards  # noqa: E402 -- found there
 import large  # noqa: E402
 
 from joulecut_controller.board import Board  # noqa: E402
+from joulecut_controller.exposition import Exposition  # noqa: E402
+from joulecut_controller.garbage import Sweeper  # noqa: E402
 from joulecut_controller.model import problem as problem_of  # noqa: E402
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa: E402
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
@@ -54,6 +56,7 @@ INTERVAL_S = 5.0  # the default
 REPEATS = 7
 PATHS = ("/api/v1/brief", "/api/v1/board", "/api/v1/jobs/job007", "/api/v1/events", "/", "/metrics")
 WARM_S = 12.0  # two boards published
+OLDEST = 2  # generation: all that lives, but for what was frozen
 PAUSE_S = 0.05  # a board of ten megabytes twenty times a second would measure the loopback
 
 
@@ -103,6 +106,23 @@ def policy_of(board: Board) -> Policy:
     return Policy(jobs=tuple(jobs), source="benchmark", digest="0")
 
 
+class Halts:
+    """Seconds of each full collection: nobody is answered meanwhile."""
+
+    def __init__(self) -> None:
+        self.taken_s: list[float] = []
+        self._begun_s = 0.0
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < OLDEST:
+            return
+        if phase == "start":
+            self._begun_s = time.perf_counter()
+        else:
+            self.taken_s.append(time.perf_counter() - self._begun_s)
+
+
 class Serving:
     """A reconciler on a still fleet, and the page, as the controller's process runs them."""
 
@@ -138,19 +158,18 @@ class Serving:
             now_s=time.monotonic,
             unix_s=time.time,
         )
-        publisher, registry = Publisher(), CollectorRegistry()
-        shown: list[Board] = []
-        registry.register(
-            BoardCollector(
-                lambda: shown[-1] if shown else None, reconciler.meters, epoch=8, leads=lambda: True
-            )
+        publisher, shown = Publisher(), [self._board]
+        exposition = Exposition(
+            BoardCollector(lambda: shown[-1], reconciler.meters, epoch=8, leads=lambda: True)
         )
-        app = build(publisher, metrics_text=lambda: generate_latest(registry), store=self._store)
+        app = build(publisher, metrics_text=exposition.text, store=self._store)
         server = Server(app, "127.0.0.1", 0)
         await server.start()
         self.url = server.url
         solving = threading.Thread(target=self._solve, daemon=True)
         solving.start()
+        sweeper = Sweeper()
+        sweeper.settle()
         while not self._done.is_set():
             begun_s = time.monotonic()
             seen = await reconciler.run_pass()
@@ -159,6 +178,7 @@ class Serving:
             shown[:] = [replace(self._board, at_unix_s=seen.at_unix_s, pass_number=seen.pass_number,
                                 interval_s=INTERVAL_S)]  # fmt: skip
             publisher.publish(shown[0])
+            sweeper.tend()
             self._ready.set()
             while not self._done.is_set() and time.monotonic() - begun_s < INTERVAL_S:
                 await asyncio.sleep(0.05)
@@ -229,11 +249,14 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder, Serving(given.nodes, Path(folder)) as served:
         asked(served.url, WARM_S)
+        halts = Halts()
         taken = asked_by(given.clients, served.url, given.seconds)
+        halted_s = sum(halts.taken_s)
         load, cores = os.getloadavg()[0], os.cpu_count()
         print(f"load {load:.1f} on {cores} cores; the bar for page and API is 100 ms at p99")
         print(f"{given.nodes} nodes, {8 * given.nodes} GPUs; {given.clients} clients")
         print(f"  a pass takes {statistics.median(served.passes_s):.3f} s (median)")
+        print(f"  full collections: {len(halts.taken_s)}, together {halted_s:.3f} s")
         print(f"  {'address':<22} {'asked':>6} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8}")
         for path, values in taken.items():
             figures = (percentile(values, 0.5), percentile(values, 0.99), max(values))

@@ -57,6 +57,11 @@ class Agent:
         request = pb.ResumeRequest(reason=reason)
         self._call(lambda stub: stub.Resume(request, timeout=ANSWER_WAIT_S))
 
+    def node(self) -> str:
+        """The name of the node it is on. Raises Unavailable."""
+        about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
+        return str(about.node)
+
     def clear(self, job: str, reason: str) -> tuple[Result, ...]:
         """Gives GPUs back, of one job or (empty) of all. Raises Unavailable."""
         about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))

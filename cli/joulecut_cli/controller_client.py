@@ -4,12 +4,14 @@ Standard library only: `joulecut status` must work on a laptop that has nothing 
 """
 
 import base64
+import contextlib
 import email.utils
 import getpass
 import http.client
 import json
 import os
 import socket
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -25,6 +27,8 @@ DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and 
 TIMEOUT_S = 5.0  # A controller answers in milliseconds; longer is a dead one.
 REPORT_TIMEOUT_S = 60.0  # A month of a hundred jobs is read and compared in seconds.
 ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be there only
+BRIEF = "/api/v1/brief"
 MARK = "x-joulecut-command"  # without it a controller takes no command; see docs/api.md
 WHO_LENGTH = 100
 USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
@@ -78,14 +82,14 @@ class Controller:
         return self._get(f"/api/v1/report?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
 
     def receipt(self, job: str, query: dict[str, str]) -> Json:
-        """One job's receipt. Raises Unavailable, also for a job that nobody knows."""
-        path = f"/api/v1/jobs/{urllib.parse.quote(job, safe='')}/receipt"
-        return self._get(f"{path}?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
+        """One job's receipt. Raises BadInput for a job that nobody knows, Unavailable."""
+        path = f"/api/v1/jobs/{quoted(job)}/receipt?{urllib.parse.urlencode(query)}"
+        return self._parsed(self._asked(path, REPORT_TIMEOUT_S, bad=(404,)))
 
     def brief(self) -> Json:
         """The board without what a large fleet has thousands of; see docs/api.md."""
         keys = BOARD_KEYS | {"brief", "gpu_counts", "node_counts", "node_names"}
-        return self._of_this_version(self._get("/api/v1/brief"), keys)
+        return self._of_this_version(self._get(BRIEF), keys)
 
     def job(self, name: str) -> Json:
         """One job as shown. Raises BadInput where the policy has none of that name."""
@@ -139,18 +143,31 @@ class Controller:
             said = _sentence(error)
             if error.code in bad:
                 raise BadInput(f"the controller at {self.url}", said) from None
-            kind = Standby if error.code == 503 else Unavailable
-            raise kind(f"the controller at {self.url} says: {said}") from None
+            if error.code == 503:
+                raise Standby(self._not_now(path, said)) from None
+            raise Unavailable(f"the controller at {self.url} says: {said}") from None
         except http.client.HTTPException:
             raise Unavailable(
                 f"{self.url} is no Joulecut controller: it does not speak HTTP"
+                + ("; is it https://?" if self.url.startswith("http://") else "")
             ) from None
         except OSError as error:  # refused, unknown host, timed out, broken off
+            if said := _tls_fault(error):
+                raise Gone(f"the controller at {self.url} {said}") from None
             raise Gone(
                 f"no controller answers at {self.url} ({_cause(error, timeout_s)}): "
                 "is joulecut-controller running? --controller URL names another"
             ) from None
         return raw
+
+    def _not_now(self, path: str, said: str) -> str:
+        """Why it cannot do that; where another one leads, who."""
+        if path != BRIEF:
+            with contextlib.suppress(Unavailable):
+                board = self.brief()
+                if stands_by(board):
+                    return standby_text(board, self.url)
+        return f"the controller at {self.url} says: {said}"
 
     def _parsed(self, raw: bytes) -> Json:
         if len(raw) > ANSWER_BYTES_MAX:
@@ -204,6 +221,27 @@ def _credentials() -> dict[str, str]:
     return {"authorization": f"Basic {token}"}
 
 
+def stands_by(board: Json) -> bool:
+    """Whether the controller that answered does not lead; one of an older version never says."""
+    return bool(board.get("role") == "standby")
+
+
+def standby_text(board: Json, url: str) -> str:
+    """Why a standby at `url` cannot do what was asked of it, in one line."""
+    return f"the controller at {url} stands by and knows no jobs; {where_to_ask(board, url)}"
+
+
+def where_to_ask(board: Json, url: str) -> str:
+    """What to do about a board of a standby at `url`, as the end of a sentence."""
+    if not board["leader"]:
+        return "nobody is known to lead: ask the other controllers, or this one again in a moment"
+    asked = urllib.parse.urlsplit(url)
+    host, _, port = board["leader"].rpartition(":")
+    if host == socket.gethostname() and asked.hostname in LOOPBACK:
+        host = f"[{asked.hostname}]" if ":" in asked.hostname else asked.hostname
+    return f"ask the one that leads: --controller {asked.scheme}://{host}:{port}"
+
+
 def quoted(name: str) -> str:
     """A job's name as a part of an address."""
     return urllib.parse.quote(name, safe="")
@@ -226,6 +264,19 @@ def _skew_s(date: str) -> float:
         return 0.0
     skew_s = time.time() - told
     return skew_s if abs(skew_s) > SKEW_S_MIN else 0.0
+
+
+def _tls_fault(error: OSError) -> str:
+    """What is wrong between two that do answer each other; empty for anything else."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"shows a certificate that is not trusted here ({reason.verify_message}): name its "
+            "authority by SSL_CERT_FILE=ca.crt in the environment"
+        )
+    if isinstance(reason, ssl.SSLError):
+        return f"refuses encryption ({reason.reason or reason}): is it http:// instead of https://?"
+    return ""
 
 
 def _cause(error: OSError, timeout_s: float) -> str:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 
-from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.controller_client import Controller, Json, Standby, standby_text, stands_by
 from joulecut_cli.figures import (
     ago,
     gpu_name,
@@ -17,7 +17,13 @@ from joulecut_cli.figures import (
     watts,
 )
 from joulecut_cli.holdouts import holdout_text, saving_text
-from joulecut_cli.status import MODES, add_controller_flags, plan_name, planned
+from joulecut_cli.status import (
+    MODES,
+    add_controller_flags,
+    foreign_text,
+    plan_name,
+    planned,
+)
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -38,6 +44,8 @@ def run(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
     board = controller.board()
+    if stands_by(board):
+        raise Standby(standby_text(board, controller.url))
     job = _find(board, given.job)
     events = controller.events(job["name"], EVENTS_SHOWN)
     if given.json:
@@ -82,8 +90,10 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
         )
     yield _line("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
     yield _line("Baseline", _window(job["baseline"], "measured at default clocks"))
+    if foreign := foreign_text(job):
+        yield _line("", sentence(foreign))
     running = job["generation_running"]
-    yield _line("Now", _now(job, f"plan {running}" if running else "default clocks"))
+    yield _line("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
     if job["peer_iteration_time_s"] is not None:
         waited = seconds(job["peer_iteration_time_s"])
         yield _line("Sibling", f"{waited}: a slower pipeline that this one waits for (reported)")
@@ -98,6 +108,10 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     ):
         if text:
             yield _line(title, text)
+
+
+def _unplanned(job: Json) -> str:
+    return "somebody else's lock" if job.get("foreign_lock") else "default clocks"
 
 
 def _line(name: str, text: str) -> str:

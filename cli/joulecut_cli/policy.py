@@ -67,6 +67,7 @@ def as_json(policy: Policy) -> dict[str, Any]:
             "kwh": policy.cost.kwh,
             "host_power_w": policy.cost.host_power_w,
             "pue": policy.cost.pue,
+            "co2_g_per_kwh": policy.cost.co2_g_per_kwh,
         },
         "jobs": [_job_json(job) for job in policy.jobs],
     }
@@ -118,6 +119,7 @@ def _job_json(job: JobPolicy) -> dict[str, Any]:
         },
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
         "blocking_power_w": job.blocking_power_w if profile else None,
+        "tenant": job.tenant or None,
         "holdout_ratio": job.verify.holdout,
         "window_s": job.verify.window_s,
         "outcome": outcome(job),

@@ -6,7 +6,7 @@ agents themselves are told, one by one: for that it must be known where they are
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def run(argv: list[str]) -> int:
         if not agents:
             raise type(error)(f"{error}; {WAYS}") from None
         if not given.json:
-            print(f"{error}\nTelling {len(agents)} agents themselves.", flush=True)
+            count = f"{len(agents)} agent{'s' if len(agents) != 1 else ''}"
+            print(f"{error}\nTelling {count} directly.", flush=True)
         return _directly(agents, given)
     return told(done, given)
 
@@ -109,6 +110,8 @@ def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
     """Tells every agent that is meant; a job may be on any of them."""
     word = given.only_node or ("" if given.only_job else given.job)
     here = [address for address in agents if word and word in (address, address.rpartition(":")[0])]
+    if word and not here:  # an agent's address need not have its node's name in it
+        here = _on_node(agents, word)
     job = "" if here or given.all or given.only_node else given.only_job or given.job
     if given.only_node and not here:
         allowed = ", ".join(sorted(agents)[:20])
@@ -130,11 +133,24 @@ def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps({"complete": complete, "agents": answers}, indent=2))
     else:
-        print("\n".join(_lines(answers)))
+        print("\n".join(_lines(answers, job)))
     return FINE if complete else FAILED
 
 
-def _lines(answers: Iterable[Json]) -> list[str]:
+def _on_node(agents: dict[str, Agent], name: str) -> list[str]:
+    """The agents that say they are on the node of this name; those that are silent are not."""
+
+    def is_there(address: str) -> bool:
+        try:
+            return agents[address].node() == name
+        except JoulecutError:
+            return False
+
+    with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
+        return [one for one, there in zip(agents, pool.map(is_there, agents), strict=True) if there]
+
+
+def _lines(answers: Sequence[Json], job: str) -> list[str]:
     lines = []
     for answer in answers:
         count = len(answer["gpus"])
@@ -142,5 +158,10 @@ def _lines(answers: Iterable[Json]) -> list[str]:
         lines += [f"{answer['agent']}: NOT given back: {why}" for why in answer["refused"]] or [
             f"{answer['agent']}: {done}"
         ]
+    if job and not any(answer["gpus"] or answer["refused"] for answer in answers):
+        lines.append(
+            f"Nothing is held for a job {job} there: is that its name? `--all` gives back whatever "
+            "is held."
+        )
     lines.append("A controller that still runs may set clocks again: `joulecut pause --all` there.")
     return lines

@@ -41,7 +41,22 @@ def run(argv: list[str]) -> int:
         raise BadInput(parser.prog, what, ALLOWED)
     path = "resume" if given.all else f"jobs/{quoted(given.job)}/resume"
     controller = Controller(given.controller)
-    return told(controller.order(path, all=given.all, reason=given.reason), given)
+    try:
+        done = controller.order(path, all=given.all, reason=given.reason)
+    except BadInput:
+        _no_node(controller, given.job)
+        raise
+    return told(done, given)
+
+
+def _no_node(controller: Controller, name: str) -> None:
+    """Raises BadInput where the name is a node's: `restore NODE` takes one, and this does not."""
+    board = controller.brief()
+    if name in board["node_names"]:
+        jobs = ", ".join(sorted({hold["job"] for hold in board["holds"]} - {""})[:10])
+        held = f"the jobs that are held: {jobs}" if jobs else "no job is held"
+        allowed = f"JOB or --all ({held}); or HOST:PORT for a release window"
+        raise BadInput("joulecut resume", f"{name} is a node, and jobs are resumed", allowed)
 
 
 def _named(argv: list[str]) -> list[str]:

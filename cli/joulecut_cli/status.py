@@ -7,7 +7,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json
+from joulecut_cli.controller_client import (
+    DEFAULT_URL,
+    Controller,
+    Json,
+    stands_by,
+    where_to_ask,
+)
 from joulecut_cli.figures import (
     ago,
     gpu_name,
@@ -100,15 +106,20 @@ def page(board: Json, url: str, now_unix_s: float) -> str:
 
 def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
     age_s = now_unix_s - board["at_unix_s"]
-    simulated = ", simulated GPUs" if board["simulated"] else ""
-    yield (
-        f"Joulecut at {url}: {_mode(board)}; "
-        f"pass {board['pass_number']} ended {ago(age_s)} ago, epoch {board['epoch']}{simulated}"
-    )
-    yield sentence(board["sentence"])
     policy = board["policy"]
-    digest = f" ({policy['digest'][:8]})" if policy["digest"] else ""
-    yield f"Policy {policy['source'] or 'none'}{digest}"
+    simulated = ", simulated GPUs" if board["simulated"] else ""
+    if stands_by(board):
+        yield f"Joulecut at {url}: stands by, commands nothing; looked {ago(age_s)} ago{simulated}"
+        yield sentence(board["sentence"].removeprefix("standby: "))
+        yield sentence(where_to_ask(board, url))
+    else:
+        yield (
+            f"Joulecut at {url}: {_mode(board)}; "
+            f"pass {board['pass_number']} ended {ago(age_s)} ago, epoch {board['epoch']}{simulated}"
+        )
+        yield sentence(board["sentence"])
+        digest = f" ({policy['digest'][:8]})" if policy["digest"] else ""
+        yield f"Policy {policy['source'] or 'none'}{digest}"
     if age_s > max(STALE_S_MIN, STALE_PASSES * (board["interval_s"] or 0.0)):
         yield f"! No pass has ended for {ago(age_s)}: what follows is old."
     if policy["error"]:
@@ -124,6 +135,8 @@ def _mode(board: Json) -> str:
 
 
 def _jobs(board: Json) -> list[str]:
+    if stands_by(board):
+        return ["Jobs and plans are the leader's; below are the GPUs as seen from here."]
     if not board["jobs"]:
         return ["No jobs in the policy: GPUs are measured and left at default clocks."]
     head = ("JOB", "MODE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "LESS", "SAVED")
@@ -131,6 +144,8 @@ def _jobs(board: Json) -> list[str]:
     lines = table(head, rows, frozenset(head[2:]))
     for job in board["jobs"]:
         lines.append(f"  {job['name']}: {sentence(job['sentence'])}")
+        if foreign := foreign_text(job):
+            lines.append(f"  {job['name']}: {foreign}")
         if advisable := job.get("advisable"):
             lines.append(f"  {job['name']}: enforce? {advisable['text']}.")
         saving = saving_text(job.get("saving"))
@@ -138,6 +153,16 @@ def _jobs(board: Json) -> list[str]:
             lines.append(f"  {job['name']}: saving {saving}.")
     lines.append("  Measured: time and energy of one iteration now, and what was saved so far.")
     return lines
+
+
+def foreign_text(job: Json) -> str:
+    """Why nothing is measured at default clocks, and what to do; empty where it is."""
+    if not job.get("foreign_lock"):
+        return ""
+    return (
+        f"no baseline is measured: {job['foreign_lock']}. Where the site does that, tell its agent "
+        "by site_default."
+    )
 
 
 def _mode_of(job: Json) -> str:

@@ -74,7 +74,7 @@ class JobBoard:
     learnt: Learnt = Learnt()  # of a job with a profile: its predictors
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day
-    advisable: Verdict | None = None  # whether to enforce; None for a job without a profile
+    advisable: Verdict | None = None  # whether to enforce; None where nobody asks that
     holdout: Holdout | None = None
 
 
@@ -95,5 +95,6 @@ class Board:
     budget: Shares | None = None  # the power budget and what it means; None without one
     interval_s: float = 0.0
     leads: bool = True  # False: of a standby, which sees agents and plans nothing
+    leader: str = ""  # of a standby: host and port of the one that leads, where that is known
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
     policy: Policy | None = None  # in force

@@ -5,6 +5,7 @@ the stream is taken up again with a bounded back-off. Nothing here raises into a
 """
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -43,6 +44,7 @@ SILENCE_S_MIN = 5.0
 DESCRIBE_EVERY_S = 30.0  # what may change without a reconnect: controllable, epoch seen
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
 MESSAGE_BYTES_MAX = 64 << 20  # a thousand reports a tick are a tenth of a megabyte
+_PEER = re.compile(r"^[A-Z]+: (?:ipv[46]|unix):\S+: ")  # whom gRPC tried, said beside it anyway
 ROTATION_LOOK_S = 2.0  # certificates live for hours at least
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -276,5 +278,6 @@ class GrpcFleet:
 
 
 def _said(error: grpc.aio.AioRpcError) -> str:
-    details = " ".join((error.details() or "").split())[:120]
+    details = " ".join((error.details() or "").split()).rpartition("last error: ")[2]
+    details = _PEER.sub("", details)[:120]
     return f"{error.code().name}: {details}" if details else error.code().name

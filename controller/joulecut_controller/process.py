@@ -11,15 +11,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from joulecut_controller.board import Board
 from joulecut_controller.config import Config
+from joulecut_controller.exposition import Exposition, written
 from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.garbage import Sweeper
 from joulecut_controller.lead.file_seat import FileSeat
 from joulecut_controller.lead.leadership import Leadership
 from joulecut_controller.lead.led_fleet import LedFleet
@@ -99,6 +99,7 @@ class _Office:
     desk: OrderDesk
     address: str
     warming: Warming
+    sweeper: Sweeper
     stopping: asyncio.Event
 
 
@@ -123,7 +124,8 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     scheme, _, address = server.url.partition("://")
     leadership = Leadership(_seat(config, server.port), config.timing)
     warming = Warming()
-    warmed = asyncio.create_task(warming.run(), name="warm-up")
+    sweeper = Sweeper()
+    warmed = asyncio.create_task(_warmed(warming, sweeper), name="warm-up")
     office = _Office(
         config=config,
         source=source,
@@ -137,6 +139,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         desk=desk,
         address=f"{scheme}={address}",
         warming=warming,
+        sweeper=sweeper,
         stopping=stopping,
     )
     try:
@@ -150,6 +153,11 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         await fleet.stop()
         await server.stop()
         await leadership.leave()
+
+
+async def _warmed(warming: Warming, sweeper: Sweeper) -> None:
+    await warming.run()
+    sweeper.settle()  # machine code and all it hangs on stays for good
 
 
 def _seat(config: Config, port: int) -> Seat:
@@ -172,6 +180,7 @@ async def _elected(office: _Office) -> bool:
         board = standing_by(
             office.fleet.observe(time.monotonic()),
             office.leadership.waiting,
+            leader=office.leadership.leader,
             number=tries,
             interval_s=office.config.interval_s,
             now_s=time.monotonic(),
@@ -179,6 +188,7 @@ async def _elected(office: _Office) -> bool:
         )
         office.publisher.publish(board)
         office.face.stand_by(board)
+        office.sweeper.tend()
         if not said:
             _say(f"{NAME} standby {office.address}")
         if office.leadership.waiting != said:
@@ -202,6 +212,7 @@ async def _reign(office: _Office) -> None:
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
     _say(f"{NAME} ready {office.address} epoch={reconciler.epoch}")
     office.desk.open(reconciler.commands.obey)
+    office.sweeper.settle()  # of the term before, nothing is held any more
     try:
         await _lead(office, reconciler)
     finally:
@@ -262,24 +273,22 @@ class _Face:
     """What /metrics shows: the leader's figures, or that this one is a standby."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self._text: Callable[[], bytes] = bytes  # nothing yet
 
     def show(self, reconciler: Reconciler, leadership: Leadership) -> None:
-        self._registry = CollectorRegistry()
         collector = BoardCollector(
             lambda: reconciler.board,
             reconciler.meters,
             epoch=reconciler.epoch,
             leads=lambda: reconciler.leads and leadership.proven,
         )
-        self._registry.register(collector)
+        self._text = Exposition(collector).text
 
     def stand_by(self, board: Board) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(StandbyCollector(board))
+        self._text = lambda: written(StandbyCollector(board).collect())
 
     def metrics_text(self) -> bytes:
-        return generate_latest(self._registry)
+        return self._text()
 
 
 async def _lead(office: _Office, reconciler: Reconciler) -> None:
@@ -287,7 +296,7 @@ async def _lead(office: _Office, reconciler: Reconciler) -> None:
     seat is lost: then nothing more is sent, and leases run out or are another leader's.
     """
     tasks = [
-        asyncio.create_task(_passes(office.config, reconciler, office.publisher), name="passes"),
+        asyncio.create_task(_passes(office, reconciler), name="passes"),
         asyncio.create_task(_beats(reconciler), name="heartbeat"),
     ]
     held = asyncio.create_task(office.leadership.hold(), name="leadership")
@@ -310,17 +319,18 @@ async def _lead(office: _Office, reconciler: Reconciler) -> None:
             raise result
 
 
-async def _passes(config: Config, reconciler: Reconciler, publisher: Publisher) -> None:
+async def _passes(office: _Office, reconciler: Reconciler) -> None:
     """A pass every interval, whatever the one before took; the first few of a term sooner."""
-    due_s = time.monotonic()
+    due_s, interval_s = time.monotonic(), office.config.interval_s
     error, hurried = "", HURRIED_PASSES
     while True:
         board = await reconciler.run_pass()
-        publisher.publish(board)
+        office.publisher.publish(board)
+        office.sweeper.tend()
         if board.sentence not in {"nothing to do", error}:
             _log(f"pass {board.pass_number}: {board.sentence}")
         error = board.sentence
-        wait_s = min(config.interval_s, HURRY_S) if hurried > 0 else config.interval_s
+        wait_s = min(interval_s, HURRY_S) if hurried > 0 else interval_s
         hurried -= 1
         due_s = max(due_s + wait_s, time.monotonic())
         await reconciler.commands.rest(due_s - time.monotonic())

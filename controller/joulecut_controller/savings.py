@@ -31,7 +31,7 @@ def known_jobs(jobs: Iterable[JobView], gpus: Mapping[str, GpuView]) -> dict[str
             if (gpu := gpus.get(uuid)) and gpu.allocation and gpu.allocation.namespace
         }
         tenant = tenant_of(policy)
-        if running is not None and running.source == KUBERNETES and running.namespace:
+        if not policy.tenant and running and running.source == KUBERNETES and running.namespace:
             tenant = running.namespace
         elif tenant == NO_TENANT and len(namespaces) == 1:
             tenant = namespaces.pop()
@@ -40,7 +40,11 @@ def known_jobs(jobs: Iterable[JobView], gpus: Mapping[str, GpuView]) -> dict[str
 
 
 def tenant_of(policy: JobPolicy) -> str:
-    """The namespace that a policy's `match` names; agents tell no Slurm account."""
+    """As the policy says, else the namespace that its `match` names; agents tell no Slurm
+    account.
+    """
+    if policy.tenant:
+        return policy.tenant
     return policy.pods.namespace if policy.pods is not None else NO_TENANT
 
 

@@ -37,7 +37,7 @@ class BoardCollector(Collector):
         epoch: int,
         leads: Callable[[], bool],
     ) -> None:
-        self._board = board
+        self.board = board
         self._meters = meters
         self._epoch = epoch
         self._leads = leads
@@ -45,17 +45,23 @@ class BoardCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client.registry.Collector."""
-        board = self._board()
-        jobs = board.jobs if board else ()
-        yield from self._own(board)
-        rows = {metric: tuple(r for j in jobs for r in rows_of(j)) for metric, rows_of in _JOB_ROWS}
-        for metric, values in rows.items():
-            yield _gauge(metric, values)
+        board = self.board()
+        yield from self.own(board)
+        yield from self.of_jobs(board.jobs if board else ())
+
+    def of_jobs(self, jobs: tuple[JobBoard, ...], *, clocks: bool = True) -> Iterator[Family]:
+        """What the board says of each job; planned clocks as a family without samples where
+        somebody else has them at hand.
+        """
+        for metric, rows_of in _JOB_ROWS:
+            told = jobs if clocks or metric is not m.PLAN_CLOCK else ()
+            yield _gauge(metric, (row for job in told for row in rows_of(job)))
         yield _counter(m.PREDICT_REFUSED, _refused(jobs))
         yield _counter(m.JOB_HOLDOUT_WINDOWS, _windows(jobs))
         yield self._savings(jobs)
 
-    def _own(self, board: Board | None) -> Iterator[Family]:
+    def own(self, board: Board | None) -> Iterator[Family]:
+        """What the controller says of itself."""
         meters = self._meters
         yield _build()
         yield _gauge(m.CONTROLLER_LEADER, [((), float(self._leads()))])
@@ -85,6 +91,11 @@ class BoardCollector(Collector):
                 most[key] = max(self._saved_most.get(key, 0.0), saved_j)
         self._saved_most = most
         return _counter(m.JOB_ENERGY_SAVED, most.items())
+
+
+def clocks_of(jobs: Iterable[JobBoard]) -> Family:
+    """The planned clock of every GPU of these jobs."""
+    return _gauge(m.PLAN_CLOCK, (row for job in jobs for row in _clock(job)))
 
 
 class StandbyCollector(Collector):

@@ -225,20 +225,16 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
             refused=(("clock-not-reached", 12),),
         ),
         holdout=holdout() if enforced else None,
-        advisable=Verdict(
-            yes=enforced,
+        advisable=None
+        if enforced
+        else Verdict(
+            yes=False,
             text=(
-                "advisable: 37 scores, predictions checked at 7 of 7 clocks; time error P95 0.8 %; "
-                "energy P95 1.1 %; iteration time explained to 0.3 %; baseline steady; "
-                "SLO slack 0.4 %; ranks told by the job"
-            )
-            if enforced
-            else (
                 "not yet: predictions checked at 0 of 7 clocks; time error P95 0.8 %; energy P95 "
                 "1.1 %; iteration time explained to 0.3 %; baseline steady; SLO slack 0.4 %; ranks "
                 "told by the job"
             ),
-            scores=37 if enforced else 8,
+            scores=8,
             time_error=0.008,
             energy_error=0.011,
         ),

@@ -94,7 +94,7 @@ class Serving:
             hosts=self._hosts,
             store=self._store,
         )
-        self.server = Server(app, "127.0.0.1", self._port)
+        self.server = Server(app, "127.0.0.1", self._port, self._web)
         try:
             await self.server.start()
         except BaseException as failure:  # handed to the test's thread

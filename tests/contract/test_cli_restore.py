@@ -41,6 +41,8 @@ def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: s
         ("restore", "demo", "--controller", nobody, *agents),
         ("restore", node.ready["grpc"], "--direct", *agents),
         ("restore", "--node", "127.0.0.1", "--direct", *agents),
+        ("restore", "n1", "--direct", *agents),  # the node's own name
+        ("restore", "--node", "n1", "--direct", *agents),
     ):
         assert node.apply({0: 1005, 1: 1005})[0].accepted, words
         assert len(node.locked()) == 2
@@ -79,3 +81,20 @@ def test_another_job_keeps_its_clocks_and_a_dead_agent_is_named(
     done = joulecut("restore", "--all", "--direct", "--agents", agents)
     assert done.returncode == 1
     assert node.locked() == {}, "one that is dead does not keep the others"
+
+
+def test_a_name_that_nothing_is_held_for_is_not_passed_over(
+    node: RunningAgent, nobody: str
+) -> None:
+    """A typing error in a hurry must not read like success."""
+    assert node.apply({0: 1005})[0].accepted
+    agents = ("--agents", node.ready["grpc"])
+    done = joulecut("restore", "dmeo", "--controller", nobody, *agents)
+    assert "Telling 1 agent directly." in done.stdout
+    assert "Nothing is held for a job dmeo there: is that its name?" in done.stdout
+    assert len(node.locked()) == 1
+    done = joulecut("restore", "--node", "n2", "--direct", *agents)
+    assert done.returncode == 2
+    assert "no agent at n2" in done.stderr
+    assert joulecut("restore", "--all", "--direct", *agents).returncode == 0
+    assert node.locked() == {}

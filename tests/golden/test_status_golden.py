@@ -1,6 +1,7 @@
 """What `joulecut status`, `joulecut explain` and /api/v1/board show, as text to be read."""
 
 import json
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from golden_text import same_as_golden
 
 from joulecut_cli import explain, status
 from joulecut_controller.board import Board, Learnt
+from joulecut_controller.lead.standby import standing_by
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.ports import FleetState
 from joulecut_controller.web.render import board_json, event_with_detail_json
 
 KEPT = Path(__file__).parent / "status"
@@ -48,6 +51,20 @@ def unprofiled() -> Board:
     return replace(whole, jobs=(bare,), events=boards.EVENTS[-2:])
 
 
+def standby() -> Board:
+    """A controller that another one has kept from leading: it sees the agents, and no more."""
+    whole = boards.board("recommend")
+    return standing_by(
+        FleetState(whole.view.nodes, tuple(whole.view.gpus.values())),
+        "standby: joulecut-controller ctl-1:9440 leads",
+        leader="ctl-1:9440",
+        number=31,
+        interval_s=5.0,
+        now_s=whole.view.now_s,
+        unix_s=boards.NOON_UNIX_S,
+    )
+
+
 CASES: dict[str, Callable[[], Board]] = {
     "enforcing": boards.board,
     "recommending": lambda: boards.board("recommend"),
@@ -55,6 +72,7 @@ CASES: dict[str, Callable[[], Board]] = {
     "straggling": boards.straggling,
     "unprofiled": unprofiled,
     "empty": boards.empty,
+    "standby": standby,
 }
 
 
@@ -64,7 +82,7 @@ def test_status(case: str) -> None:
     same_as_golden(KEPT / f"status-{case}.txt", status.page(board, URL, SOON))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "empty"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in {"empty", "standby"}])
 def test_explain(case: str) -> None:
     board = CASES[case]()
     [job] = board_json(board)["jobs"]
@@ -75,6 +93,14 @@ def test_explain(case: str) -> None:
 def test_status_of_a_controller_whose_passes_stopped() -> None:
     text = status.page(board_json(boards.board()), URL, boards.NOON_UNIX_S + 600.0)
     assert "! No pass has ended for 10 min: what follows is old." in text
+
+
+def test_a_standby_on_the_leader_s_machine_is_asked_by_its_loopback_address() -> None:
+    shown = replace(standby(), leader=f"{socket.gethostname()}:9441")
+    text = status.page(board_json(shown), "http://127.0.0.1:9440", SOON)
+    assert "--controller http://127.0.0.1:9441" in text
+    text = status.page(board_json(replace(shown, leader="")), URL, SOON)
+    assert "Nobody is known to lead: ask the other controllers" in text
 
 
 def test_board_json() -> None:

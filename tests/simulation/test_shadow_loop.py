@@ -165,8 +165,11 @@ def test_a_clock_that_does_not_stand_still_scores_nothing(
 def test_what_was_written_survives_a_restart(world: SharedWorld, store: DatabaseStore) -> None:
     controller = recommending(world, store, world.policy("enforce"))
     controller.run(PASSES_OF_A_STRETCH)
+    controller.source.put(world.policy("recommend", digest="2"))
+    controller.run(5)
     controller.stop()
     before = told(controller)
+    assert before.scores > 0
     after = Controller(world, store, world.policy("recommend"))
     after.run(5)
     assert told(after).scores == before.scores
@@ -192,6 +195,25 @@ def test_a_gpu_that_cannot_be_set_is_a_reason_against(
     assert "its agent stands back" in told(controller).text
 
 
+def test_a_job_that_is_enforced_is_not_asked_about(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    """Whoever wrote `enforce` has decided; what hinders it now stands in the job's sentence."""
+    controller = recommending(world, store, world.policy("enforce"))
+    controller.run(PASSES_OF_A_STRETCH)
+    assert controller.job.advisable is None
+    world.peer_s = 1.15 * world.recent_s()
+    controller.run(20)
+    assert controller.job.view.peer_iteration_time_s is not None, "it waits for a straggler"
+    assert controller.job.advisable is None
+    world.agents["n1:1"].stands_back.add(world.uuids[0])
+    controller.run(3)
+    assert controller.job.view.reservation, "its clocks may not be set now"
+    assert controller.job.advisable is None
+    assert "enforce?" not in status.page(board_json(controller.boards[-1]), "http://c:9440", 0.0)
+    assert lowered_scores(store), "what is learnt meanwhile is written down all the same"
+
+
 def test_a_job_without_a_profile_has_no_verdict(world: SharedWorld, store: DatabaseStore) -> None:
     controller = Controller(world, store, world.policy("recommend", profile=None))
     controller.run(5)
@@ -208,3 +230,30 @@ def test_status_says_it_in_one_line() -> None:
     assert told_of["advisable"]["scores"] == 8
     page = status.page(shown, "http://c:9440", boards.NOON_UNIX_S)
     assert "  gpt3-175b: enforce? not yet: predictions checked at 0 of 7 clocks.\n" in page
+
+
+def test_somebody_elses_lock_stays_out_of_the_baseline(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    """So what is promised is still held against default clocks, and the page says why it waits."""
+    controller = recommending(world, store)
+    before = controller.job.view.baseline
+    assert before is not None
+    world.foreign = dict.fromkeys(world.uuids, 1200)
+    controller.run(60)
+    during = controller.job.view.baseline
+    assert during is not None
+    assert during.time_mean_s == pytest.approx(before.time_mean_s, rel=0.005)
+    assert "is held at 1200 MHz, and not by us" in controller.job.view.foreign
+    assert "is held at 1200 MHz" in told(controller).text
+    page = status.page(board_json(controller.boards[-1]), "http://c:9440", 0.0)
+    held = "GPU n1/0 (and 3 more) is held at 1200 MHz, and not by us"
+    assert f"  demo: no baseline is measured: {held}. Where the site does that" in page
+    assert "by site_default." in page
+    world.foreign = {}
+    controller.run(60)
+    assert controller.job.view.foreign == ""
+    after = controller.job.view.baseline
+    assert after is not None
+    assert after.time_mean_s == pytest.approx(before.time_mean_s, rel=0.005)
+    assert world.calls == []

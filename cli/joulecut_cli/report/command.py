@@ -72,7 +72,9 @@ def _parsed(argv: list[str]) -> Namespace:
     parser.add_argument(
         "--policy", metavar="FILE", type=Path, help="prices and tenants, beside --store"
     )
-    parser.add_argument("--co2", metavar="G", help="grams of CO2 per kWh of the grid")
+    parser.add_argument(
+        "--co2", metavar="G", help="grams of CO2 per kWh of the grid; goes before the policy's"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--job", metavar="NAME", help="of one job only")
     which.add_argument("--receipt", metavar="JOB", help="with every change of its clocks")

@@ -39,7 +39,7 @@ class FromController:
         return self._controller.report(_query(asked))
 
     def receipt(self, asked: Asked) -> Json:
-        """Raises Unavailable, also for a job that nobody knows."""
+        """Raises BadInput for a job that nobody knows, Unavailable."""
         return self._controller.receipt(asked.job, _query(asked))
 
 

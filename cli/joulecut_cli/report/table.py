@@ -67,7 +67,7 @@ def notes(report: Json) -> Iterator[str]:
         for name, value in (
             ("cluster.cost.kwh", factors["kwh"]),
             ("cluster.cost.gpu_hour", factors["gpu_hour"]),
-            ("--co2", factors["co2_g_per_kwh"]),
+            ("cluster.cost.co2_g_per_kwh (or --co2)", factors["co2_g_per_kwh"]),
         )
         if value is None
     ]

@@ -33,6 +33,7 @@ class Leadership:
         # Of its own: a proof must not queue behind plans that are being solved.
         self._thread = ThreadPoolExecutor(1, "leadership")
         self.waiting = "standby: about to ask whether anybody leads"
+        self.leader = ""  # host and port of whoever kept the seat from us at the last try
 
     @property
     def proven(self) -> bool:
@@ -40,7 +41,7 @@ class Leadership:
 
     async def try_once(self) -> bool:
         """Takes the seat where it is free; else `waiting` says why not. Never raises."""
-        asked_s = self._now_s()
+        asked_s, self.leader = self._now_s(), ""
         try:
             taken = await self._ask(self._seat.take)
         except Unavailable as error:
@@ -48,6 +49,7 @@ class Leadership:
             return False
         if not taken:
             self.waiting = f"standby: {self._seat.holder or 'another controller'} leads"
+            self.leader = self._seat.holder.rpartition(" ")[2]
             return False
         self._until_s = asked_s + self._timing.lead_s
         return True

@@ -12,12 +12,15 @@ def standing_by(
     state: FleetState,
     sentence: str,
     *,
+    leader: str = "",
     number: int,
     interval_s: float,
     now_s: float,
     unix_s: float,
 ) -> Board:
-    """A board without jobs. `number` counts boards, `now_s` is the clock of ages in `state`."""
+    """A board without jobs. `leader` is where to ask, `number` counts boards, `now_s` is the
+    clock of ages in `state`.
+    """
     gpus = {gpu.uuid: gpu for gpu in state.gpus}
     return Board(
         at_unix_s=unix_s,
@@ -29,4 +32,5 @@ def standing_by(
         events=(),
         interval_s=interval_s,
         leads=False,
+        leader=leader,
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from joulecut_controller.observe.blend import blended
+from joulecut_controller.observe.foreign import Foreign
 from joulecut_controller.observe.span import ITERATIONS_KEPT, RECENT, Iteration, Span, stderr_s
 from joulecut_controller.observe.stretch import Ended
 from joulecut_controller.ports import ArrivedReport
@@ -50,6 +51,7 @@ class Measured:
     fresh_last: int | None = None  # number of the newest iteration in `fresh`
     ended: tuple[Ended, ...] = ()  # this pass: usual ones, and those that settle or stand out
     since_s: float = -math.inf  # another one means that clocks or counters changed
+    foreign: str = ""  # why nothing is measured at default clocks: somebody else's lock
     told: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
 
 
@@ -61,6 +63,7 @@ class _Track:
     shape: str
     span: Span
     locks: dict[str, int] = field(default_factory=dict)
+    foreign: Foreign = field(default_factory=Foreign)
     marked_s: float = -math.inf
     straggling: bool = False
     baseline: Window | None = None
@@ -123,14 +126,18 @@ class Ledger:
             track = _Track(stage_of, shape, Span(now_s, stage_of), baseline=recall())
             self._tracks[job] = track
         seen_s = self._see_locks(track, gpus, now_s)
+        self._see_foreign(track, gpus, now_s)
         self._collect(track, reports)
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
         fresh = [one for one in confirmed if track.span.take(one)]
+        if track.foreign.moving:  # nobody knows which clock these ran at
+            fresh = []
         self._see_gpus(track, gpus, now_s)
         track.span.passes += 1
-        at_default = not any(track.locks.values())
-        if at_default and not track.straggling:
+        foreign = track.foreign.text(gpus)
+        at_default = not any(track.locks.values()) and not foreign
+        if at_default and not track.foreign.doubt and not track.straggling:
             self._see_baseline(track)
         return Measured(
             baseline=track.baseline,
@@ -147,6 +154,7 @@ class Ledger:
             fresh_last=fresh[-1].number if fresh else None,
             ended=tuple(Ended(one.number, one.arrived_s, one.duration_s) for one in confirmed),
             since_s=track.span.since_s,
+            foreign=foreign,
             told=tuple(track.told),
         )
 
@@ -169,6 +177,16 @@ class Ledger:
             track.locks = new
             track.span = Span(now_s, track.stage_of)
         return seen_s
+
+    def _see_foreign(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
+        """Another's lock that came or went starts a new span; one that was taken for the default
+        of a GPU, until it went, takes the baseline with it.
+        """
+        if not track.foreign.look(gpus, track.locks, now_s):
+            return
+        track.span = Span(now_s, track.stage_of)
+        if track.foreign.rose:
+            track.baseline = track.known = None
 
     def _see_baseline(self, track: _Track) -> None:
         """The baseline as this span has it: its own, or one that follows it."""

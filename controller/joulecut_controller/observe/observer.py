@@ -121,6 +121,7 @@ class Observer:
             report_age_s=layout.report_age_s,
             complaint=layout.complaint,
             running=running,
+            foreign=measured.foreign,
             reservation=reservation,
         )
         return Sighting(view, layout, measured, shape)

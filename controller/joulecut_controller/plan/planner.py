@@ -133,7 +133,7 @@ def obstacle(case: Case) -> tuple[str, str] | None:
         (
             job.baseline is None,
             "baseline",
-            f"measuring the baseline ({progress})",
+            f"measuring the baseline ({job.foreign or progress})",
         ),
         (bool(case.unready), "unready", case.unready),
     )

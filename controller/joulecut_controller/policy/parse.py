@@ -138,6 +138,7 @@ def _job(
         slurm=_slurm(keys),
         rank_order=keys.ranks.order,
         verify=Verify(keys.verify.holdout, keys.verify.window),
+        tenant=keys.tenant or "",
     )
 
 
@@ -183,4 +184,10 @@ def _slo(keys: SloKeys) -> Slo:
 
 def _cost(keys: ClusterKeys) -> Cost:
     cost = keys.cost
-    return Cost(gpu_hour=cost.gpu_hour, kwh=cost.kwh, host_power_w=cost.host_power_w, pue=cost.pue)
+    return Cost(
+        gpu_hour=cost.gpu_hour,
+        kwh=cost.kwh,
+        host_power_w=cost.host_power_w,
+        pue=cost.pue,
+        co2_g_per_kwh=cost.co2_g_per_kwh,
+    )

@@ -99,6 +99,7 @@ class JobPolicy:
     slurm: SlurmJobMatch | None = None
     rank_order: str = "tp-cp-ep-dp-pp"  # the first changes fastest; asked where ranks are counted
     verify: Verify = Verify()
+    tenant: str = ""  # whom reports count it for; empty: its Kubernetes namespace
 
     @property
     def found_by_allocation(self) -> bool:
@@ -114,6 +115,7 @@ class Cost:
     kwh: float | None = None
     host_power_w: float = 0.0  # per GPU
     pue: float = 1.0
+    co2_g_per_kwh: float | None = None  # of the grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ WINDOW_S_MIN = 60.0  # below it warm-ups take a third of all time at default clo
 WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile: what is compared would be too far apart
 PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
 WEIGHT_MAX = 1e6  # one job that counts as much as a million others
+CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
 PUE_MAX = 10.0  # the worst published figures are around 3
 
 JobName = Annotated[
@@ -217,6 +218,7 @@ class JobKeys(_Strict):
     weight: Annotated[float, PlainValidator(quantity.number(0.0, WEIGHT_MAX, above=True))] = 1.0
     mode: ModeWord | None = None
     verify: VerifyKeys = VerifyKeys()
+    tenant: Text | None = None
 
 
 class CostKeys(_Strict):
@@ -226,6 +228,9 @@ class CostKeys(_Strict):
     kwh: Price | None = None
     host_power_w: Power = 0.0
     pue: Annotated[float, PlainValidator(quantity.number(1.0, PUE_MAX))] = 1.0
+    co2_g_per_kwh: (
+        Annotated[float, PlainValidator(quantity.number(0.0, CO2_G_PER_KWH_MAX, above=True))] | None
+    ) = None
 
 
 class ClusterKeys(_Strict):

@@ -144,11 +144,12 @@ class Shadows:
         self._save(name, book)
 
     def verdict(self, sighting: Sighting, decision: Plan | None, view: View) -> Verdict | None:
-        """Whether enforcing is advisable; None for a job without a profile, which is learnt
-        step by step within its target instead.
+        """Whether enforcing is advisable; None where nobody asks: a job in another mode (also one
+        in mode enforce whose clocks may not be set for now), and one without a profile, which is
+        learnt step by step within its target instead.
         """
         told, policy = sighting.view, sighting.view.policy
-        if policy.profile is None or policy.mode == "off":
+        if policy.profile is None or policy.mode != "recommend" or told.reservation:
             return None
         book = self._book(policy.name)
         last = book.promises[-1] if book.promises else None
@@ -163,7 +164,9 @@ class Shadows:
             baseline_s=baseline.time_mean_s if baseline else None,
             baseline_j=baseline.energy_j if baseline else None,
             slack=slack,
-            doubt=told.complaint or reservation_of(policy, sighting.layout, told.running, view),
+            doubt=told.complaint
+            or reservation_of(policy, sighting.layout, told.running, view)
+            or told.foreign,
             ranks=_RANKS[policy.ranks],
         )
         return verdict(standing, book.scores, self._unix_s())

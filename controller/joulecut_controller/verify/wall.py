@@ -44,7 +44,9 @@ class Wall:
 
 
 def prices(cost: Cost, co2_g_per_kwh: float | None = None) -> Prices:
-    return Prices(cost.gpu_hour, cost.kwh, cost.host_power_w, cost.pue, co2_g_per_kwh)
+    """The factors of a policy, but for grams that are given beside it."""
+    grams = cost.co2_g_per_kwh if co2_g_per_kwh is None else co2_g_per_kwh
+    return Prices(cost.gpu_hour, cost.kwh, cost.host_power_w, cost.pue, grams)
 
 
 def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Prices) -> Wall:

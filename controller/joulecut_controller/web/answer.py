@@ -7,6 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from joulecut_controller.web.pieces import Pieces
+
 Json = dict[str, Any]
 
 JSON_TYPE = "application/json"
@@ -28,7 +30,7 @@ def found(value: Any) -> Response:
 
 def found_bytes(body: bytes) -> Response:
     # no-store: what a browser kept would be shown as if it were now.
-    return Response(body, media_type=JSON_TYPE, headers={"cache-control": "no-store"})
+    return Pieces(body, media_type=JSON_TYPE, headers={"cache-control": "no-store"})
 
 
 def refusal(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:

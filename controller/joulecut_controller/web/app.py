@@ -25,6 +25,7 @@ from joulecut_controller.web.commands import PREFIX, Commands, OrderDesk, is_com
 from joulecut_controller.web.guard import Guard
 from joulecut_controller.web.login import Login
 from joulecut_controller.web.openapi import DOCUMENT
+from joulecut_controller.web.pieces import Pieces
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.render import event_with_detail_json
 from joulecut_controller.web.rendering import Rendering
@@ -167,7 +168,7 @@ class _Pages:
         if self._metrics_text is None:
             raise HTTPException(404, "this controller serves no metrics")
         text = await asyncio.to_thread(self._metrics_text)
-        return Response(text, headers={"content-type": METRICS_TYPE})
+        return Pieces(text, headers={"content-type": METRICS_TYPE})
 
     async def health(self, _: Request) -> Response:
         board = self.now()
@@ -194,6 +195,8 @@ def _job_of(board: Board, name: str) -> JobBoard:
     for job in board.jobs:
         if job.view.policy.name == name:
             return job
+    if not board.leads:
+        raise HTTPException(503, f"no jobs are known here; {board.sentence}")
     known = ", ".join(job.view.policy.name for job in board.jobs) or "none"
     raise HTTPException(404, f"no job {name!r:.100} in the policy; there are: {known:.500}")
 

@@ -108,7 +108,7 @@ _LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "de
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400}
 _SINCE = _query("since_s", _SECONDS, "how far back, in seconds; default 604800")
 _GRAMS = {"type": "number", "exclusiveMinimum": 0, "maximum": 10000}
-_CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default unknown")
+_CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
 _POINTS = _query("points", {"enum": ["1"]}, "with the windows themselves, thinned")
 _TEXT = {"type": "string"}
 

@@ -40,6 +40,8 @@ def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
     """The board with room for `gpus` and `jobs`; its nodes, or only those given."""
     return {
         "at_unix_s": number(board.at_unix_s),
+        "role": "leader" if board.leads else "standby",
+        "leader": board.leader,  # of a standby: where to ask
         "pass_number": board.pass_number,
         "epoch": board.epoch,
         "interval_s": number(board.interval_s),

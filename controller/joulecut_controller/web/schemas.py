@@ -107,6 +107,8 @@ _GPU = obj(
 )
 _BOARD = obj(
     at_unix_s=NUMBER,
+    role={"enum": ["leader", "standby"]},
+    leader=TEXT,
     pass_number=COUNT,
     epoch=COUNT,
     interval_s=NUMBER,

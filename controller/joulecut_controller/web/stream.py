@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from joulecut_controller.board import Board
 from joulecut_controller.web.answer import refusal
+from joulecut_controller.web.pieces import push
 from joulecut_controller.web.publisher import Closed, Publisher
 
 WATCHERS_MAX = 64  # Browser tabs and wall screens of one operations team; each holds a socket.
 KEEPALIVE_S = 15.0  # Below the 30-60 s after which proxies and NAT drop a silent connection.
-SEND_TIMEOUT_S = 30.0  # A page that read nothing for this long is not being looked at.
 RETRY_MS = 1000  # How soon a browser tries again after we went away.
 
 _HEADERS = (
@@ -43,7 +43,7 @@ class Stream:
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             if scope["method"] != "HEAD":
                 await self._feed_until_gone(receive, send)
-            await _push(send, b"", more=False)
+            await push(send, b"", more=False)
         except (TimeoutError, OSError):
             return  # The reader is gone, or as good as gone; there is nobody to tell.
         finally:
@@ -62,24 +62,19 @@ class Stream:
             raise fed
 
     async def _feed(self, send: Send) -> None:
-        await _push(send, b"retry: %d\n\n" % RETRY_MS)
+        await push(send, b"retry: %d\n\n" % RETRY_MS)
         shown = 0
         while True:
             try:
                 board = await asyncio.wait_for(self._publisher.next(shown), KEEPALIVE_S)
             except TimeoutError:
-                await _push(send, b": alive\n\n")
+                await push(send, b": alive\n\n")
                 continue
             except Closed:
                 return
             shown = board.pass_number
             data = await self._encoded(board)
-            await _push(send, b"event: board\nid: %d\ndata: %b\n\n" % (shown, data))
-
-
-async def _push(send: Send, body: bytes, *, more: bool = True) -> None:
-    message = {"type": "http.response.body", "body": body, "more_body": more}
-    await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
+            await push(send, b"event: board\nid: %d\ndata: %b\n\n" % (shown, data))
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -283,3 +283,19 @@ def test_a_password_comes_from_a_file_and_never_from_the_command_line(tmp_path: 
             done = joulecut(*words, environment=given)
             assert done.returncode == status, done.stderr
     assert len(clerk.orders) == 1
+
+
+def test_a_node_is_not_resumed_as_a_job(served: Serving, clerk: Clerk) -> None:
+    """After `restore NODE` somebody types `resume NODE`: what to type instead is said."""
+    before = clerk.answer
+    clerk.answer = Done("no job 'node1' in the policy; there are: gpt3-175b", "unknown")
+    try:
+        done = joulecut("resume", "node1", "--controller", served.url)
+        assert done.returncode == 2
+        line = one_line(done)
+        assert "node1 is a node, and jobs are resumed" in line
+        assert "JOB or --all" in line
+        done = joulecut("resume", "nope", "--controller", served.url)
+        assert "no job" in one_line(done)
+    finally:
+        clerk.answer = before

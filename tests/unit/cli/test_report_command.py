@@ -83,6 +83,25 @@ def test_store_and_controller_tell_the_same(
     assert saved["low"] <= world.true_saved <= saved["high"]
 
 
+def test_co2_is_the_policy_s_unless_a_flag_says_otherwise(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        POLICY.replace("pue: 1.2", "pue: 1.2, co2_g_per_kwh: 400").replace(
+            "match: {kubernetes: {namespace: train}}", "tenant: physics"
+        )
+    )
+    known = ("--store", url, "--policy", str(policy))
+    told = asked_json(capsys, *known)
+    other = asked_json(capsys, *known, "--co2", "100")
+    assert told["factors"]["co2_g_per_kwh"] == 400.0
+    assert other["factors"]["co2_g_per_kwh"] == 100.0
+    [first, *_], [second, *_] = told["jobs"], other["jobs"]
+    assert first["tenant"] == second["tenant"] == "physics"
+    assert first["wall"]["co2_kg"]["mid"] == pytest.approx(4 * second["wall"]["co2_kg"]["mid"])
+
+
 def test_tables_and_receipts_are_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("--store", url) == FINE
     table = capsys.readouterr().out
@@ -166,7 +185,7 @@ def test_jobs_that_nobody_knows_are_bad_input(
         assert "no job 'nobody'" in capsys.readouterr().err
     with Serving(boards.board(), store=opened) as served:
         assert ask("--controller", served.url, "--job", "nobody") == BAD_INPUT
-        assert ask("--controller", served.url, "--receipt", "a/b c%") == FAILED
+        assert ask("--controller", served.url, "--receipt", "a/b c%") == BAD_INPUT
         assert "no job 'a/b c%'" in capsys.readouterr().err
 
 

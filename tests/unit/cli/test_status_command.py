@@ -6,12 +6,23 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import boards
 import pytest
+import yaml
+from certificates import Authority
 from serving import WAIT_S, Serving
+
+from joulecut_controller.lead.standby import standing_by
+from joulecut_controller.orders import Done, Order
+from joulecut_controller.ports import FleetState
+from joulecut_controller.web.commands import STANDBY
+from joulecut_wire.web_config import WebConfig
+
+EXAMPLE = str(Path(__file__).resolve().parents[3] / "examples" / "policy.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +31,12 @@ def served() -> Iterator[Serving]:
         yield server
 
 
-def joulecut(*words: str) -> subprocess.CompletedProcess[str]:
+def joulecut(
+    *words: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     # A proxy in the environment must not be asked for a controller on this machine.
-    environment = {**os.environ, "http_proxy": "http://127.0.0.1:1"}
+    proxy = {"http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1"}
+    environment = {**os.environ, **proxy, **(environment or {})}
     return subprocess.run(
         [sys.executable, "-m", "joulecut_cli.main", *words],
         capture_output=True,
@@ -178,3 +192,71 @@ def test_help_names_every_flag() -> None:
         assert done.returncode == 0
         assert "--controller URL" in done.stdout
         assert "--json" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Serving]:
+    board = standing_by(
+        FleetState(boards.nodes(), ()),
+        "standby: joulecut-controller ctl-1:9440 leads",
+        leader="ctl-1:9440",
+        number=1,
+        interval_s=5.0,
+        now_s=1.0,
+        unix_s=boards.NOON_UNIX_S,
+    )
+
+    async def nobody(_: Order) -> Done:
+        return Done(STANDBY, "standby")
+
+    with Serving(board, obey=nobody) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "gpt3-175b"), ("recommend", "gpt3-175b"), ("pause", "gpt3-175b"),
+        ("resume", "--all"), ("restore", "--all"), ("policy", "diff", EXAMPLE),
+    ],
+)  # fmt: skip
+def test_a_standby_says_who_leads(standing: Serving, words: tuple[str, ...]) -> None:
+    """Not that the policy has no such job: this one has no policy."""
+    done = joulecut(*words, "--controller", standing.url)
+    assert done.returncode == 1
+    line = one_line(done)
+    assert "stands by and knows no jobs" in line
+    assert line.count("ask the one that leads: --controller http://ctl-1:9440") == 1
+
+
+def test_status_of_a_standby_names_the_leader(standing: Serving) -> None:
+    done = joulecut("status", "--controller", standing.url)
+    assert done.returncode == 0
+    assert "stands by" in done.stdout
+    assert "Joulecut-controller ctl-1:9440 leads." in done.stdout
+    assert "--controller http://ctl-1:9440" in done.stdout
+    assert "epoch 0" not in done.stdout
+
+
+def test_a_certificate_nobody_vouches_for_is_named_and_what_to_do(tmp_path: Path) -> None:
+    ca = Authority(tmp_path, "ca")
+    leaf = ca.leaf("server", "IP:127.0.0.1")
+    (tmp_path / "web.yml").write_text(
+        yaml.safe_dump(
+            {"tls_server_config": {"cert_file": str(leaf.cert), "key_file": str(leaf.key)}}
+        )
+    )
+    with Serving(boards.board(), web=WebConfig(tmp_path / "web.yml", lambda _: None)) as served:
+        url = served.url.replace("http://", "https://")
+        line = one_line(joulecut("status", "--controller", url))
+        assert "shows a certificate that is not trusted here" in line
+        assert "SSL_CERT_FILE=ca.crt" in line
+        line = one_line(joulecut("status", "--controller", url.replace("https", "http")))
+        assert "https://" in line.split(": ", 2)[2]
+        done = joulecut("status", "--controller", url, environment={"SSL_CERT_FILE": str(ca.cert)})
+        assert done.returncode == 0, done.stderr
+
+
+def test_encryption_where_there_is_none(served: Serving) -> None:
+    line = one_line(joulecut("status", "--controller", served.url.replace("http", "https")))
+    assert "is it http:// instead of https://?" in line

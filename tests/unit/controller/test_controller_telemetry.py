@@ -50,7 +50,10 @@ def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
     board = boards.board()
     hold = Hold(board.jobs[0].view.policy.name, "pause", "reset", "alice", 1.8e9)
     held = replace(board.jobs[0], holds=(hold,))
-    shown = Shown(replace(board, jobs=(held,), budget=Shares(limit_w=6000.0, power_w=5800.0)))
+    [advised] = boards.board("recommend").jobs  # of a job that is enforced nobody asks whether
+    shown = Shown(
+        replace(board, jobs=(held, advised), budget=Shares(limit_w=6000.0, power_w=5800.0))
+    )
     shown.meters.last_success_unix_s = 1.0
     names = {sample.name for family in shown.families().values() for sample in family.samples}
     for metric in metrics.CONTROLLER:

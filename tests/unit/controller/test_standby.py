@@ -20,6 +20,7 @@ def board() -> Board:
     return standing_by(
         FleetState(nodes, ()),
         "standby: joulecut-controller ctl-1:9440 leads",
+        leader="ctl-1:9440",
         number=3,
         interval_s=5.0,
         now_s=10.0,
@@ -33,6 +34,7 @@ def test_a_standby_says_so_and_shows_the_agents_and_no_job() -> None:
     assert shown["sentence"] == "standby: joulecut-controller ctl-1:9440 leads"
     assert [node["connected"] for node in shown["nodes"]] == [True, False]
     assert shown["jobs"] == []
+    assert (shown["role"], shown["leader"]) == ("standby", "ctl-1:9440")
 
 
 def test_its_metrics_add_up_with_a_leader_s() -> None:

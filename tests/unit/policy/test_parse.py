@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.parse import effective_mode, parse
 from joulecut_controller.policy.policy import Cost, GpuRef, Mode, Policy, Slo, Verify
+from joulecut_controller.policy.shown import policy_json
 from joulecut_controller.workload import KINDS, Pipeline, Profile
 from joulecut_wire import document
 from joulecut_wire.errors import LINE_LENGTH_MAX, BadInput
@@ -104,6 +105,26 @@ def test_hold_outs_are_off_unless_asked_for() -> None:
     budget = asked.replace("cluster:", "cluster:\n  power_budget_w: 5000")
     assert "contradicts cluster.power_budget_w" in refusal(budget)
     assert read(budget.replace("2.5%", "0%")).power_budget_w == 5000.0
+
+
+def test_what_the_grid_emits_and_whose_a_job_is() -> None:
+    base = read(FULL)
+    assert base.cost.co2_g_per_kwh is None
+    assert {job.tenant for job in base.jobs} == {""}
+    told = FULL.replace("pue: 1.2", "pue: 1.2, co2_g_per_kwh: 380").replace(
+        "verify: {holdout: 0%}", "tenant: physics"
+    )
+    policy = read(told)
+    assert policy.cost.co2_g_per_kwh == 380.0
+    assert [job.tenant for job in policy.jobs] == ["physics", ""]
+    assert policy_json(policy) != policy_json(base), "joulecut policy diff shows it"
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "10001", "many", "380 g"])
+def test_a_grid_that_cannot_be_is_refused(given: str) -> None:
+    line = refusal(FULL.replace("pue: 1.2", f"pue: 1.2, co2_g_per_kwh: {given}"))
+    assert "cluster.cost.co2_g_per_kwh" in line
+    assert "10000" in line, "and what is allowed"
 
 
 def test_a_policy_without_jobs_is_fine() -> None:

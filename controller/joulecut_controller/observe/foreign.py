@@ -1,0 +1,151 @@
+"""Whether GPUs without a lease of ours run at their default clock, or under somebody else's lock.
+
+No driver tells which clocks are locked, and a lock that stood there before us, or that was set
+while we only recommended, is no drift of anything asked. A baseline that mixes it with default
+clocks is one of neither. Witnesses are the agent, where it says so, and the clock seen: the
+default of a GPU is the highest clock at which it was seen at work without a lease, since a site
+may lock its own (`site_default`) below the card's highest. Pure and bounded.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecut_controller.view import GpuView
+from joulecut_wire.messages import GpuSnapshot
+
+READINGS = 3  # in a row: a clock that is just changing spans two
+SLACK_RATIO = 0.05  # boost loses some steps to temperature, and names no reason; as agents have it
+BUSY_RATIO = 0.5  # below it a GPU may rest at any clock; as agents have it
+IDLE = "idle"
+# Of the driver, for a clock that is lower without anybody's lock.
+EXPLAINING = frozenset(
+    ("hw_power_brake", "hw_thermal", "sw_thermal", "hw_slowdown", "sw_power_cap", "sync_boost")
+)
+CAPPED_RATIO = 0.95  # of the limit: boards hold their mean a little below it
+SITE_LOCK = "site_lock"  # as agents call a lock that stood before their first write
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """One GPU's newest readings at work without a lease, and what is made of them."""
+
+    highest_mhz: int
+    newest_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=READINGS))
+    unexplained: int = 0  # of the newest, in a row
+    default_mhz: int = 0  # 0: not known yet
+    held_mhz: int = 0  # the clock somebody else holds it at; 0: nobody
+    odd: bool = False  # the newest reading is not what the GPU was taken to run at
+    taken_s: float = -math.inf
+
+    def take(self, shown: GpuSnapshot) -> None:
+        mhz = shown.clock_sm_mhz
+        if mhz is None or not _at_work(shown):
+            return
+        explained = _explained(shown)
+        self.newest_mhz.append(mhz)
+        self.unexplained = 0 if explained else self.unexplained + 1
+        sure = len(self.newest_mhz) == READINGS
+        if _told(shown) and not self._free(mhz):
+            self.held_mhz = mhz
+            self.newest_mhz.clear()
+        elif self.held_mhz and explained and _above(mhz, self.held_mhz):
+            self.held_mhz = 0
+        elif sure and _above(self.default_mhz, max(self.newest_mhz)):
+            self.held_mhz = mhz if self.unexplained >= READINGS else self.held_mhz
+        elif sure and not _above(self.default_mhz, min(self.newest_mhz)):
+            self.held_mhz = 0
+            self.default_mhz = max(self.default_mhz, min(self.newest_mhz))
+        self.odd = not explained and self._is_odd(mhz)
+
+    def _free(self, mhz: int) -> bool:
+        return not _above(self.default_mhz or self.highest_mhz, mhz)
+
+    def _is_odd(self, mhz: int) -> bool:
+        known_mhz = self.held_mhz or self.default_mhz
+        return known_mhz > 0 and (_above(known_mhz, mhz) or _above(mhz, known_mhz))
+
+
+class Foreign:
+    """The GPUs of one job, from pass to pass."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, _Gpu] = {}
+        self.rose = False  # at the last look: what was taken for a default clock was a lock
+
+    @property
+    def doubt(self) -> bool:
+        """Whether what runs now may not be default clocks, although no lease of ours is there."""
+        return any(gpu.held_mhz or gpu.odd for gpu in self._gpus.values())
+
+    @property
+    def moving(self) -> bool:
+        """Whether some GPU was last seen at another clock than the one it was taken to run at."""
+        return any(gpu.odd for gpu in self._gpus.values())
+
+    @property
+    def held_mhz(self) -> Mapping[str, int]:
+        """GPUs that somebody else holds, with their clock."""
+        return {uuid: gpu.held_mhz for uuid, gpu in self._gpus.items() if gpu.held_mhz}
+
+    def look(self, gpus: Mapping[str, GpuView], ours: Mapping[str, int], now_s: float) -> bool:
+        """One pass; `ours` maps GPUs to the clock of their lease. True where somebody else's lock
+        is known to have come or gone, so that what ran before is no measure of what runs now.
+        """
+        before = self.held_mhz.keys()
+        self.rose = False
+        for uuid in ours:
+            gpu = gpus.get(uuid)
+            if gpu is not None and gpu.snapshot is not None:
+                self._look_at(uuid, gpu, gpu.snapshot, now_s - gpu.age_s, ours[uuid])
+        return self.rose or self.held_mhz.keys() != before
+
+    def _look_at(
+        self, uuid: str, gpu: GpuView, shown: GpuSnapshot, taken_s: float, ours_mhz: int
+    ) -> None:
+        known = self._gpus.get(uuid)
+        if known is None:
+            known = self._gpus[uuid] = _Gpu(max(gpu.description.clocks_mhz, default=0))
+        if ours_mhz or shown.lease is not None:
+            self._gpus[uuid] = _Gpu(known.highest_mhz, default_mhz=known.default_mhz)
+        elif taken_s > known.taken_s:
+            was_mhz = known.default_mhz
+            known.taken_s = taken_s
+            known.take(shown)
+            self.rose |= was_mhz > 0 and _above(known.default_mhz, was_mhz)
+
+    def text(self, gpus: Mapping[str, GpuView]) -> str:
+        """Why nothing is measured at default clocks now; empty where it is."""
+        held = self.held_mhz
+        if not held:
+            return ""
+        uuid, mhz = next(iter(held.items()))
+        place = gpus[uuid].place if uuid in gpus else uuid
+        more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
+        return f"GPU {place}{more} is held at {mhz} MHz, and not by us"
+
+
+def _above(one_mhz: int, other_mhz: int) -> bool:
+    """Clearly, and not by what boost loses to temperature."""
+    return other_mhz < one_mhz * (1.0 - SLACK_RATIO)
+
+
+def _at_work(shown: GpuSnapshot) -> bool:
+    busy = shown.utilization_gpu_ratio
+    return IDLE not in shown.event_reasons and (busy is None or busy >= BUSY_RATIO)
+
+
+def _explained(shown: GpuSnapshot) -> bool:
+    """Whether something else than a lock may slow it. The driver's word for a power cap flickers,
+    so power near the limit counts as well.
+    """
+    drawn_w, limit_w = shown.power_average_w, shown.power_limit_enforced_w
+    capped = drawn_w is not None and limit_w is not None and drawn_w >= CAPPED_RATIO * limit_w
+    other = shown.slow_reason not in {"", SITE_LOCK}
+    return capped or other or not EXPLAINING.isdisjoint(shown.event_reasons)
+
+
+def _told(shown: GpuSnapshot) -> bool:
+    """Whether its agent says that somebody else sets its clocks."""
+    return shown.slow_reason == SITE_LOCK or shown.stands_back_s > 0.0

@@ -1,0 +1,208 @@
+"""Somebody else's lock is not a default clock, whoever set it and whenever."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.observe.foreign import READINGS, SITE_LOCK, SLACK_RATIO, Foreign
+from joulecut_controller.observe.ledger import Ledger, Measured
+from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.view import GpuView
+from joulecut_wire.messages import (
+    GpuDescription,
+    GpuSnapshot,
+    IterationReport,
+    Lease,
+    OperationReport,
+)
+
+FREE_MHZ, LOCKED_MHZ = 1410, 1200
+UUIDS = ("a", "b")
+STAGES = (("a",), ("b",))
+
+
+def view(uuid: str, snapshot: GpuSnapshot) -> GpuView:
+    description = GpuDescription(uuid, UUIDS.index(uuid), "sim", (900, LOCKED_MHZ, FREE_MHZ))
+    return GpuView(description, "n:1", "n", snapshot, 0.0)
+
+
+class Job:
+    """Two GPUs, an iteration every 0.1 s that takes longer under a lock; looked at each second."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger(lag_s=0.2)
+        self.now_s = self.ended_s = 100.0
+        self.iteration, self.energy_j = 0, 0.0
+        self.foreign_mhz = FREE_MHZ  # of GPU a
+        self.words: dict[str, object] = {}  # of its snapshot
+        self.lease_mhz = 0
+
+    def looks(self, count: int) -> Measured:
+        for _ in range(count):
+            self.now_s += 1.0
+            self.energy_j += 200.0
+            measured = self.ledger.fold("job", STAGES, self._reports(), self._gpus(), self.now_s)
+        return measured
+
+    @property
+    def duration_s(self) -> float:
+        return 0.1 * FREE_MHZ / min(self.foreign_mhz, self.lease_mhz or FREE_MHZ)
+
+    def _reports(self) -> list[ArrivedReport]:
+        made = []
+        while self.ended_s + self.duration_s <= self.now_s:
+            self.ended_s += self.duration_s
+            operations = (OperationReport("forward", 4, 0.4 * self.duration_s),)
+            made += [
+                ArrivedReport(
+                    IterationReport("job", u, s, self.iteration, self.duration_s, operations),
+                    self.ended_s,
+                )
+                for s, u in enumerate(UUIDS)
+            ]
+            self.iteration += 1
+        return made
+
+    def _gpus(self) -> dict[str, GpuView]:
+        held = self.lease_mhz
+        lease = Lease("job", 1, 1, 0, held, 9.0) if held else None
+        clock = min(self.foreign_mhz, held or FREE_MHZ)
+        a = GpuSnapshot("a", energy_j=self.energy_j, clock_sm_mhz=clock, lease=lease)
+        a = replace(a, **self.words)  # type: ignore[arg-type]
+        b = GpuSnapshot("b", energy_j=self.energy_j, clock_sm_mhz=FREE_MHZ)
+        return {"a": view("a", a), "b": view("b", b)}
+
+
+def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
+    job = Job()
+    before = job.looks(20).baseline
+    assert before is not None
+    assert before.time_mean_s == pytest.approx(0.1)
+    job.foreign_mhz = LOCKED_MHZ
+    during = job.looks(30)
+    assert during.baseline is not None
+    assert during.baseline.time_mean_s == pytest.approx(0.1), "no iteration under the lock counts"
+    assert during.current is not None
+    assert during.current.time_mean_s == pytest.approx(0.1 * FREE_MHZ / LOCKED_MHZ, rel=1e-3)
+    assert not during.at_default
+    assert during.foreign == "GPU n/0 is held at 1200 MHz, and not by us"
+    job.foreign_mhz = FREE_MHZ
+    after = job.looks(30)
+    assert after.at_default
+    assert after.foreign == ""
+    assert after.baseline is not None
+    assert after.baseline.time_mean_s == pytest.approx(0.1)
+
+
+def test_a_lock_that_stood_before_us_gives_no_baseline_and_says_why() -> None:
+    """The agent tells it; the clock alone could be the site's own default."""
+    job = Job()
+    job.foreign_mhz, job.words = LOCKED_MHZ, {"slow_reason": SITE_LOCK}
+    during = job.looks(30)
+    assert during.baseline is None
+    assert "is held at 1200 MHz" in during.foreign
+    job.foreign_mhz, job.words = FREE_MHZ, {}
+    after = job.looks(20)
+    assert after.baseline is not None
+    assert after.baseline.time_mean_s == pytest.approx(0.1)
+
+
+def test_a_site_default_that_its_agent_knows_is_a_default_clock() -> None:
+    job = Job()
+    job.foreign_mhz = LOCKED_MHZ
+    measured = job.looks(20)
+    assert measured.at_default
+    assert measured.baseline is not None
+    assert measured.foreign == ""
+
+
+def test_a_default_that_turns_out_to_be_a_lock_takes_its_baseline_with_it() -> None:
+    job = Job()
+    job.foreign_mhz = LOCKED_MHZ
+    assert job.looks(20).baseline is not None
+    job.foreign_mhz = FREE_MHZ
+    measured = job.looks(READINGS + 1)
+    assert measured.baseline is None
+    measured = job.looks(20)
+    assert measured.baseline is not None
+    assert measured.baseline.time_mean_s == pytest.approx(0.1)
+
+
+def test_an_agent_that_stands_back_is_believed_unless_the_gpu_runs_free() -> None:
+    job = Job()
+    job.words = {"stands_back_s": 60.0}
+    assert job.looks(20).baseline is not None, "a reset by Slurm leaves default clocks"
+    job = Job()
+    job.words, job.foreign_mhz = {"stands_back_s": 60.0}, LOCKED_MHZ
+    assert job.looks(20).baseline is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"event_reasons": ("sw_power_cap",)},
+        {"event_reasons": ("hw_thermal",)},
+        {"slow_reason": "power_profile"},
+        {"power_average_w": 396.0, "power_limit_enforced_w": 400.0},
+        {"event_reasons": ("idle",)},
+        {"utilization_gpu_ratio": 0.2},
+    ],
+)
+def test_a_clock_that_something_else_lowers_is_nobodys_lock(words: dict[str, object]) -> None:
+    job = Job()
+    job.looks(10)
+    job.foreign_mhz, job.words = LOCKED_MHZ, words
+    measured = job.looks(20)
+    assert measured.foreign == ""
+    assert measured.at_default
+
+
+def test_our_own_lease_is_not_somebody_elses() -> None:
+    job = Job()
+    job.looks(20)
+    job.lease_mhz = LOCKED_MHZ
+    assert job.looks(10).foreign == ""
+    job.lease_mhz = 0
+    measured = job.looks(20)
+    assert measured.foreign == ""
+    assert measured.at_default
+
+
+def test_one_odd_reading_starts_nothing_anew() -> None:
+    job = Job()
+    before = job.looks(10)
+    job.words = {"clock_sm_mhz": LOCKED_MHZ}
+    during = job.looks(1)
+    job.words = {}
+    after = job.looks(10)
+    assert during.foreign == after.foreign == ""
+    assert after.since_s == before.since_s
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(300, 1410), st.booleans(), st.sampled_from(["", SITE_LOCK])),
+        max_size=60,
+    )
+)
+def test_it_holds_only_what_is_below_what_was_seen_free(
+    readings: list[tuple[int, bool, str]],
+) -> None:
+    """Whatever is shown: a GPU is taken for held only at a clock that was seen, and below what
+    it ran at freely, unless its agent says so.
+    """
+    foreign, seen = Foreign(), set()
+    for second, (mhz, leased, slow) in enumerate(readings):
+        lease = Lease("job", 1, 1, 0, mhz, 9.0) if leased else None
+        shown = GpuSnapshot("a", clock_sm_mhz=mhz, lease=lease, slow_reason=slow)
+        seen.add(mhz)
+        foreign.look({"a": view("a", shown)}, {"a": mhz if leased else 0}, float(second))
+        held = foreign.held_mhz.get("a")
+        if leased:
+            assert held is None
+        if held is not None:
+            assert held in seen
+            assert foreign.doubt
+            assert held < FREE_MHZ * (1.0 - SLACK_RATIO)

@@ -1,0 +1,83 @@
+"""Long answers leave in pieces, one after the other has been read, and arrive whole."""
+
+import asyncio
+import http.client
+import json
+from dataclasses import replace
+
+import boards
+import large
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from serving import WAIT_S, Serving
+from starlette.types import Message
+
+from joulecut_controller.web.pieces import PIECE_BYTES, push
+from joulecut_controller.web.render import board_json
+
+
+class Reader:
+    """Takes what is sent, or nothing more once it has `room` no longer."""
+
+    def __init__(self, room: int = 1_000_000) -> None:
+        self.messages: list[Message] = []
+        self._room = asyncio.Semaphore(room)
+
+    async def take(self, message: Message) -> None:
+        self.messages.append(message)
+        await self._room.acquire()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message["body"] for message in self.messages)
+
+
+@given(st.integers(0, 3), st.integers(-1, 1), st.booleans())
+def test_a_body_of_any_length_arrives_whole(pieces: int, odd: int, more: bool) -> None:
+    body = bytes(max(0, pieces * PIECE_BYTES + odd))
+    reader = Reader()
+    asyncio.run(push(reader.take, body, more=more))
+    assert reader.body == body
+    assert all(len(message["body"]) <= PIECE_BYTES for message in reader.messages)
+    *early, last = [message["more_body"] for message in reader.messages]
+    assert all(early)
+    assert last is more
+
+
+def test_who_reads_slowly_is_sent_no_more_than_was_read() -> None:
+    async def sent(reads: int) -> int:
+        reader = Reader(room=reads)
+        pushing = asyncio.create_task(push(reader.take, bytes(10 * PIECE_BYTES)))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        pushing.cancel()
+        return len(reader.messages)
+
+    assert asyncio.run(sent(0)) == 1
+    assert asyncio.run(sent(3)) == 4
+
+
+def test_a_large_board_is_served_as_it_is() -> None:
+    board = replace(large.board(600, jobs=10), events=boards.EVENTS)
+    with Serving(board) as served:
+        answer = served.get("/api/v1/board")
+        assert len(answer.body) > 2 * PIECE_BYTES
+        assert answer.json == json.loads(json.dumps(board_json(board)))
+        assert answer.headers["content-length"] == str(len(answer.body))
+        head = served.get("/api/v1/board", method="HEAD")
+        assert (head.status, head.body) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/board", "/metrics"])
+def test_answers_of_one_connection_follow_each_other(path: str) -> None:
+    text = b"x 1\n" * PIECE_BYTES
+    with Serving(large.board(600, jobs=10), metrics_text=lambda: text) as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=WAIT_S)
+        bodies = []
+        for _ in range(3):
+            connection.request("GET", path)
+            bodies.append(connection.getresponse().read())
+        connection.close()
+        assert set(map(len, bodies)) == {len(bodies[0])}
+        assert len(bodies[0]) > 2 * PIECE_BYTES
