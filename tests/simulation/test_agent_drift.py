@@ -97,7 +97,7 @@ def test_our_lock_that_shows_when_a_lower_ceiling_lifts_is_taken_back(
     driver.set_clock_ceiling(0, 0)
     eventually("given back", lambda: driver.locks()[0] is None)
     eventually("free", lambda: _gpu(node).clock_sm_mhz == 1980)
-    assert "our lock at 1200 MHz showed, and was taken back" in node.log
+    eventually("and said", lambda: "our lock at 1200 MHz showed, and was taken back" in node.log)
 
 
 def _settled(node: RunningAgent) -> bool:
@@ -298,7 +298,7 @@ def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
         return driver.locks()[0] is None
 
     eventually("the clocks given back", free)
-    assert _gpu(node).lease is None
+    eventually("and seen to be", lambda: _gpu(node).lease is None)
 
 
 def test_a_power_profile_is_told_and_not_fought(tmp_path: Path) -> None:
