@@ -1,35 +1,27 @@
 """Somebody else sets a GPU: the agent sees it, says whose doing it is, and keeps off."""
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, GpuSnapshot, Result, Setting
 
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=2, model="h100")
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
-        fake.set_load(0, 0.6)
+    with fake_driver(2, model="h100", load={0: 0.6}) as fake:
         yield fake
 
 
 @pytest.fixture
 def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+    with agent_on(driver) as agent:
         yield agent.start()
 
 
@@ -205,8 +197,7 @@ def test_a_power_brake_is_no_drift_but_a_reason(driver: FakeNvml, node: RunningA
 
 def test_a_sites_own_lock_bars_control_until_it_is_explained(driver: FakeNvml) -> None:
     driver.set_site_lock(0, 1200)
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
+    with agent_on(driver) as node:
         node.start()
         eventually("barred", lambda: not node.describe().gpus[0].controllable)
         about = node.describe().gpus
@@ -301,15 +292,9 @@ def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
     eventually("and seen to be", lambda: _gpu(node).lease is None)
 
 
-def test_a_power_profile_is_told_and_not_fought(tmp_path: Path) -> None:
-    try:
-        driver = FakeNvml(tmp_path / "gpus", gpus=1, model="b200")
-    except CompilerMissing as missing:
-        pytest.skip(str(missing))
-    driver.set_permission(True)
-    driver.set_load(0, 0.6)  # below the board's power limit
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
+def test_a_power_profile_is_told_and_not_fought() -> None:
+    load = {0: 0.6}  # below the board's power limit
+    with fake_driver(1, model="b200", load=load) as driver, agent_on(driver) as node:
         node.start()
         clock_mhz = node.describe().gpus[0].clocks_mhz[-5]
         assert _apply(node, driver.uuids[0], clock_mhz, 1).accepted
