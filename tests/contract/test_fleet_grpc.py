@@ -30,6 +30,7 @@ from joulecut_wire.v1.agent_pb2_grpc import (
 )
 
 LIMIT_S = 20.0
+ROUNDS = 60
 
 
 class Servant(AgentServiceServicer):
@@ -256,3 +257,25 @@ def test_reports_nobody_takes_are_bounded() -> None:
         assert newest[0] > 1
 
     with_fleet(body)
+
+
+def test_a_stop_that_meets_a_message_ends_all_the_same() -> None:
+    """On Python 3.11 `asyncio.wait_for` answers with the message and forgets the cancellation."""
+
+    async def go() -> None:
+        server, port = await serve(Servant())
+        for turn in range(ROUNDS):
+            fleet = GrpcFleet([f"127.0.0.1:{port}"], watch_s=0.0, silence_s=5.0)
+            await fleet.start()
+            while not node(fleet).connected:
+                await asyncio.sleep(0.01)
+            for _ in range(turn % 5):
+                await asyncio.sleep(0.0)
+            stop = asyncio.create_task(fleet.stop())
+            _, endless = await asyncio.wait({stop}, timeout=LIMIT_S)
+            for task in asyncio.all_tasks() - {asyncio.current_task()} if endless else ():
+                task.cancel()
+            assert not endless, f"stop {turn} does not end"
+        await server.stop(None)
+
+    asyncio.run(go())

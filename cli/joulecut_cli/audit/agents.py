@@ -145,7 +145,8 @@ class Watch:
             if last:
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), min(self._look_s, max(0.0, until_s - now_s)))
+                async with asyncio.timeout(min(self._look_s, max(0.0, until_s - now_s))):
+                    await over.wait()
 
     def _look(self, fleet: GrpcFleet, now_s: float, blends: dict[str, _Blend]) -> None:
         reporting: dict[str, str] = {}

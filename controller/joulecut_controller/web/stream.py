@@ -66,7 +66,8 @@ class Stream:
         shown = 0
         while True:
             try:
-                board = await asyncio.wait_for(self._publisher.next(shown), KEEPALIVE_S)
+                async with asyncio.timeout(KEEPALIVE_S):
+                    board = await self._publisher.next(shown)
             except TimeoutError:
                 await _push(send, b": alive\n\n")
                 continue
@@ -79,7 +80,8 @@ class Stream:
 
 async def _push(send: Send, body: bytes, *, more: bool = True) -> None:
     message = {"type": "http.response.body", "body": body, "more_body": more}
-    await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
+    async with asyncio.timeout(SEND_TIMEOUT_S):
+        await send(message)
 
 
 async def _disconnected(receive: Receive) -> None:
