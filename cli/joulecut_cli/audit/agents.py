@@ -114,6 +114,7 @@ class Watch:
         try:
             await fleet.described(FIRST_WAIT_S)
             self._must_answer(fleet)
+            await _shown(fleet, over)
             async for frame in self._frames(fleet, over, tell):
                 take(frame)
         finally:
@@ -180,6 +181,15 @@ class Watch:
         name = instance_of(allocation).name
         self.allocations[name] = allocation
         return name
+
+
+async def _shown(fleet: GrpcFleet, over: asyncio.Event) -> None:
+    """What a GPU used before it was first looked at would be missing from the first step."""
+    until_s = time.monotonic() + FIRST_WAIT_S
+    while not over.is_set() and (now_s := time.monotonic()) < until_s:
+        if all(gpu.snapshot for gpu in fleet.observe(now_s).gpus):
+            return
+        await asyncio.sleep(0.05)
 
 
 def _add(blend: _Blend, gpu: GpuView, owner: str) -> None:
