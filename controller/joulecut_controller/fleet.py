@@ -260,7 +260,8 @@ class GrpcFleet:
         call = stub.Watch(pb.WatchRequest(interval_s=self._watch_s))
         try:
             while stub is self._stubs[agent.address]:
-                message = await asyncio.wait_for(call.read(), self._silence_s)
+                async with asyncio.timeout(self._silence_s):
+                    message = await call.read()
                 if not isinstance(message, pb.WatchResponse):  # grpc.aio.EOF
                     return
                 yield codec.decode_tick(message), time.monotonic()

@@ -309,7 +309,8 @@ async def _lead(office: _Office, reconciler: Reconciler) -> None:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     try:
-        await asyncio.wait_for(reconciler.stop("the controller stops"), STOP_LIMIT_S)
+        async with asyncio.timeout(STOP_LIMIT_S):
+            await reconciler.stop("the controller stops")
     except TimeoutError:
         _log("not all GPUs could be given back in time; their leases run out")
     held.cancel()

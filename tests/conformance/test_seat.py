@@ -1,5 +1,6 @@
 """What every seat of a leader must do: a lock on a file, and one of a real PostgreSQL."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -141,12 +142,18 @@ def test_who_is_not_heard_for_long_loses_it(server: Postgres, url: str) -> None:
     until(second.take)
     with pytest.raises(Unavailable, match=r"heard nothing|does not answer|57P05"):
         first.prove()
-    assert first.gone
+    until(lambda: _is_gone(first))  # a busy machine may only have been slow the first time
     assert not first.prove()
     assert second.prove()
     assert not first.take()
     first.leave()
     second.leave()
+
+
+def _is_gone(seat: Seat) -> bool:
+    with contextlib.suppress(Unavailable):
+        seat.prove()
+    return seat.gone
 
 
 def test_who_is_heard_in_time_keeps_it(server: Postgres, url: str) -> None:

@@ -30,6 +30,7 @@ from joulecut_wire.v1.agent_pb2_grpc import (
 )
 
 LIMIT_S = 20.0
+ROUNDS = 60
 
 
 class Servant(AgentServiceServicer):
@@ -103,12 +104,14 @@ async def serve(servant: Servant, port: int = 0) -> tuple[grpc.aio.Server, int]:
     return server, bound
 
 
-def with_fleet(body: Callable[[Servant, GrpcFleet, str], Awaitable[None]]) -> None:
+def with_fleet(
+    body: Callable[[Servant, GrpcFleet, str], Awaitable[None]], silence_s: float = 0.5
+) -> None:
     async def go() -> None:
         servant = Servant()
         server, port = await serve(servant)
         address = f"127.0.0.1:{port}"
-        fleet = GrpcFleet([address], watch_s=0.05, deadline_s=1.0, silence_s=0.5)
+        fleet = GrpcFleet([address], watch_s=0.05, deadline_s=1.0, silence_s=silence_s)
         await fleet.start()
         try:
             await body(servant, fleet, address)
@@ -255,4 +258,26 @@ def test_reports_nobody_takes_are_bounded() -> None:
         assert newest == sorted(newest), "the oldest are dropped"
         assert newest[0] > 1
 
-    with_fleet(body)
+    with_fleet(body, silence_s=LIMIT_S)  # on a busy machine so many are long in coming
+
+
+def test_a_stop_that_meets_a_message_ends_all_the_same() -> None:
+    """On Python 3.11 `asyncio.wait_for` answers with the message and forgets the cancellation."""
+
+    async def go() -> None:
+        server, port = await serve(Servant())
+        for turn in range(ROUNDS):
+            fleet = GrpcFleet([f"127.0.0.1:{port}"], watch_s=0.0, silence_s=5.0)
+            await fleet.start()
+            while not node(fleet).connected:
+                await asyncio.sleep(0.01)
+            for _ in range(turn % 5):
+                await asyncio.sleep(0.0)
+            stop = asyncio.create_task(fleet.stop())
+            _, endless = await asyncio.wait({stop}, timeout=LIMIT_S)
+            for task in asyncio.all_tasks() - {asyncio.current_task()} if endless else ():
+                task.cancel()
+            assert not endless, f"stop {turn} does not end"
+        await server.stop(None)
+
+    asyncio.run(go())

@@ -1,35 +1,28 @@
 """Somebody else sets a GPU: the agent sees it, says whose doing it is, and keeps off."""
 
+import itertools
 import json
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, GpuSnapshot, Result, Setting
 
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=2, model="h100")
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
-        fake.set_load(0, 0.6)
+    with fake_driver(2, model="h100", load={0: 0.6}) as fake:
         yield fake
 
 
 @pytest.fixture
 def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+    with agent_on(driver) as agent:
         yield agent.start()
 
 
@@ -97,7 +90,7 @@ def test_our_lock_that_shows_when_a_lower_ceiling_lifts_is_taken_back(
     driver.set_clock_ceiling(0, 0)
     eventually("given back", lambda: driver.locks()[0] is None)
     eventually("free", lambda: _gpu(node).clock_sm_mhz == 1980)
-    assert "our lock at 1200 MHz showed, and was taken back" in node.log
+    eventually("and said", lambda: "our lock at 1200 MHz showed, and was taken back" in node.log)
 
 
 def _settled(node: RunningAgent) -> bool:
@@ -205,8 +198,7 @@ def test_a_power_brake_is_no_drift_but_a_reason(driver: FakeNvml, node: RunningA
 
 def test_a_sites_own_lock_bars_control_until_it_is_explained(driver: FakeNvml) -> None:
     driver.set_site_lock(0, 1200)
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
+    with agent_on(driver) as node:
         node.start()
         eventually("barred", lambda: not node.describe().gpus[0].controllable)
         about = node.describe().gpus
@@ -281,8 +273,17 @@ def test_the_time_until_a_clock_follows_is_learnt_from_orders() -> None:
         node.gpus.set_load(0, 0.5)
         node.start()
         assert node.describe().gpus[0].set_latency_p95_s == 0.0
-        assert node.apply({0: 1005})[0].accepted
-        seen_s = eventually("measured", lambda: node.describe().gpus[0].set_latency_p95_s)
+        generations = itertools.count(1)
+
+        def measured() -> float:
+            """Nothing is learnt from an order whose effect was looked for late."""
+            generation = next(generations)
+            if generation % 100 == 1:
+                clock_mhz = 1005 if generation % 200 == 1 else 810
+                assert node.apply({0: clock_mhz}, generation=generation)[0].accepted
+            return node.describe().gpus[0].set_latency_p95_s
+
+        seen_s = eventually("measured", measured)
         assert seen_s >= 0.3
         assert "joulecut_gpu_set_latency_p95_seconds{" in node.metrics()
 
@@ -298,18 +299,12 @@ def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
         return driver.locks()[0] is None
 
     eventually("the clocks given back", free)
-    assert _gpu(node).lease is None
+    eventually("and seen to be", lambda: _gpu(node).lease is None)
 
 
-def test_a_power_profile_is_told_and_not_fought(tmp_path: Path) -> None:
-    try:
-        driver = FakeNvml(tmp_path / "gpus", gpus=1, model="b200")
-    except CompilerMissing as missing:
-        pytest.skip(str(missing))
-    driver.set_permission(True)
-    driver.set_load(0, 0.6)  # below the board's power limit
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
+def test_a_power_profile_is_told_and_not_fought() -> None:
+    load = {0: 0.6}  # below the board's power limit
+    with fake_driver(1, model="b200", load=load) as driver, agent_on(driver) as node:
         node.start()
         clock_mhz = node.describe().gpus[0].clocks_mhz[-5]
         assert _apply(node, driver.uuids[0], clock_mhz, 1).accepted

@@ -3,18 +3,17 @@
 import json
 import re
 import signal
-import tempfile
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import grpc
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut import Reporter
 from joulecut_wire.v1 import agent_pb2 as pb
 
@@ -23,19 +22,13 @@ ENERGY = "joulecut_gpu_energy_joules_total"
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=4)
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
+    with fake_driver(4) as fake:
         yield fake
 
 
 @pytest.fixture
 def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+    with agent_on(driver) as agent:
         yield agent.start()
 
 
@@ -89,8 +82,7 @@ def test_a_gpu_that_hangs_in_every_call_does_not_keep_an_agent_from_starting(
     driver: FakeNvml,
 ) -> None:
     driver.hang("*", gpu=2, count=-1)
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options, keeper="none") as node:
+    with agent_on(driver, keeper="none") as node:
         node.start()
         assert shown(node, driver) == [0, 1, 3]
         driver.clear_errors()
@@ -129,10 +121,7 @@ def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
 
 
 def test_no_scrape_and_no_probe_asks_the_driver(driver: FakeNvml) -> None:
-    options = {"permission": "driver"}
-    with RunningAgent(
-        env=driver.environment(), device="nvml", nvml=options, keeper="none", sample_interval_s=60.0
-    ) as node:
+    with agent_on(driver, keeper="none", sample_interval_s=60.0) as node:
         node.start()
         before = driver.calls_total()
         for _ in range(50):

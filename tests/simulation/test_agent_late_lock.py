@@ -1,33 +1,24 @@
 """A driver that says "done" and has not: our own clock that shows after its lease is taken back."""
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut_wire.v1 import agent_pb2 as pb
 
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=2)
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
-        for gpu in range(2):
-            fake.set_load(gpu, 0.5)
+    with fake_driver(2, load={0: 0.5, 1: 0.5}) as fake:
         yield fake
 
 
 @pytest.fixture
 def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+    with agent_on(driver) as agent:
         yield agent.start()
 
 

@@ -2,33 +2,27 @@
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, Setting
 
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=4)
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
+    with fake_driver(4) as fake:
         yield fake
 
 
 @pytest.fixture
 def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+    with agent_on(driver) as agent:
         yield agent
 
 

@@ -5,16 +5,16 @@ taken, and nobody speaks for what is another's.
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from driven_agent import agent_on, fake_driver
 from fake_kubelet import FakeKubelet
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut_wire import codec
 from joulecut_wire.messages import Allocation, Command, Setting
 
@@ -221,19 +221,12 @@ def test_whoever_is_bound_to_nothing_may_speak_where_the_site_wants_it() -> None
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=2)
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
+    with fake_driver(2) as fake:
         yield fake
 
 
 def test_the_end_of_a_plain_process_gives_its_gpu_back(driver: FakeNvml) -> None:
-    with RunningAgent(
-        env=driver.environment(), device="nvml", nvml={"permission": "driver"}
-    ) as node:
+    with agent_on(driver) as node:
         worker = subprocess.Popen(["/bin/sleep", "600"])
         try:
             driver.set_processes(0, {worker.pid: 1 << 30})

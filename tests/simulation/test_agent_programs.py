@@ -2,17 +2,15 @@
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
 from joulecut import Reporter
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, ProgramStep, Result, Setting
@@ -71,15 +69,8 @@ def _simulated(stack: ExitStack) -> Site:
 
 
 def _nvml(stack: ExitStack) -> Site:
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="jc"))
-    try:
-        fake = FakeNvml(Path(folder) / "gpus", gpus=2)
-    except CompilerMissing as missing:
-        pytest.skip(str(missing))
-    fake.set_permission(True)
-    options = {"permission": "driver"}
-    running = RunningAgent(env=fake.environment(), device="nvml", nvml=options)
-    node = stack.enter_context(running)
+    fake = stack.enter_context(fake_driver(2))
+    node = stack.enter_context(agent_on(fake))
 
     def work() -> None:
         for gpu in range(2):

@@ -3,16 +3,16 @@
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
+from driven_agent import agent_on, fake_driver
 from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import FakeNvml
 from joulecut_wire.v1 import agent_pb2 as pb
 
 CLI = str(Path(sys.executable).with_name("joulecut"))
@@ -20,19 +20,13 @@ CLI = str(Path(sys.executable).with_name("joulecut"))
 
 @pytest.fixture
 def driver() -> Iterator[FakeNvml]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            fake = FakeNvml(Path(folder) / "gpus", gpus=2)
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        fake.set_permission(True)
+    with fake_driver(2) as fake:
         yield fake
 
 
 @pytest.fixture
 def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    options = {"permission": "driver"}
-    with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as agent:
+    with agent_on(driver) as agent:
         yield agent.start()
 
 

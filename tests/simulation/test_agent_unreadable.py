@@ -1,48 +1,36 @@
 """A driver that cannot be read, and could be written: what was left is given back all the same."""
 
 import subprocess
-import tempfile
-from pathlib import Path
 
-import pytest
-from running_agent import COMMAND, PATIENCE_S, RunningAgent
+from driven_agent import agent_on, fake_driver
+from running_agent import COMMAND, PATIENCE_S
 
-from fixture import CompilerMissing, FakeNvml
 from joulecut_wire.v1 import agent_pb2 as pb
 
 UNKNOWN = 999
 
 
 def test_an_agent_that_cannot_start_gives_back_what_another_left() -> None:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        try:
-            driver = FakeNvml(Path(folder) / "gpus", gpus=3)
-        except CompilerMissing as missing:
-            pytest.skip(str(missing))
-        driver.set_permission(True)
-        options = {"permission": "driver"}
-        with RunningAgent(env=driver.environment(), device="nvml", nvml=options) as node:
-            node.start()
-            settings = [pb.Setting(uuid=uuid, clock_max_mhz=1005) for uuid in driver.uuids]
-            request = pb.ApplyRequest(
-                epoch=1, job="demo", generation=1, ttl_s=60.0, settings=settings
-            )
-            results = node.stub.Apply(request, timeout=PATIENCE_S).results
-            assert all(result.accepted for result in results)
-            driver.hang("nvmlDeviceResetGpuLockedClocks", count=-1)  # nobody restores in between
-            node.kill()
-            node.kill_keeper()
-            driver.clear_errors()
-            driver.set_error("nvmlDeviceGetCount_v2", UNKNOWN)
-            done = subprocess.run(
-                [COMMAND, "run", "--config", str(node.write_config())],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=2 * PATIENCE_S,
-                env=node.env,
-            )
-            assert done.returncode == 1
-            assert "nvmlDeviceGetCount: unknown" in done.stderr
-            assert driver.locks() == (None, None, None)
-            assert node.restore().stdout == "nothing to restore\n"
+    with fake_driver(3) as driver, agent_on(driver) as node:
+        node.start()
+        settings = [pb.Setting(uuid=uuid, clock_max_mhz=1005) for uuid in driver.uuids]
+        request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=60.0, settings=settings)
+        results = node.stub.Apply(request, timeout=PATIENCE_S).results
+        assert all(result.accepted for result in results)
+        driver.hang("nvmlDeviceResetGpuLockedClocks", count=-1)  # nobody restores in between
+        node.kill()
+        node.kill_keeper()
+        driver.clear_errors()
+        driver.set_error("nvmlDeviceGetCount_v2", UNKNOWN)
+        done = subprocess.run(
+            [COMMAND, "run", "--config", str(node.write_config())],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=2 * PATIENCE_S,
+            env=node.env,
+        )
+        assert done.returncode == 1
+        assert "nvmlDeviceGetCount: unknown" in done.stderr
+        assert driver.locks() == (None, None, None)
+        assert node.restore().stdout == "nothing to restore\n"

@@ -114,6 +114,7 @@ class Watch:
         try:
             await fleet.described(FIRST_WAIT_S)
             self._must_answer(fleet)
+            await _shown(fleet, over)
             async for frame in self._frames(fleet, over, tell):
                 take(frame)
         finally:
@@ -145,7 +146,8 @@ class Watch:
             if last:
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), min(self._look_s, max(0.0, until_s - now_s)))
+                async with asyncio.timeout(min(self._look_s, max(0.0, until_s - now_s))):
+                    await over.wait()
 
     def _look(self, fleet: GrpcFleet, now_s: float, blends: dict[str, _Blend]) -> None:
         reporting: dict[str, str] = {}
@@ -179,6 +181,15 @@ class Watch:
         name = instance_of(allocation).name
         self.allocations[name] = allocation
         return name
+
+
+async def _shown(fleet: GrpcFleet, over: asyncio.Event) -> None:
+    """What a GPU used before it was first looked at would be missing from the first step."""
+    until_s = time.monotonic() + FIRST_WAIT_S
+    while not over.is_set() and (now_s := time.monotonic()) < until_s:
+        if all(gpu.snapshot for gpu in fleet.observe(now_s).gpus):
+            return
+        await asyncio.sleep(0.05)
 
 
 def _add(blend: _Blend, gpu: GpuView, owner: str) -> None:

@@ -54,10 +54,15 @@ class _Gpu:
             self.held_mhz = 0
         elif sure and _above(self.default_mhz, max(self.newest_mhz)):
             self.held_mhz = mhz if self.unexplained >= READINGS else self.held_mhz
-        elif sure and not _above(self.default_mhz, min(self.newest_mhz)):
+        elif self._is_steady() and not _above(self.default_mhz, min(self.newest_mhz)):
             self.held_mhz = 0
             self.default_mhz = max(self.default_mhz, min(self.newest_mhz))
         self.odd = not explained and self._is_odd(mhz)
+
+    def _is_steady(self) -> bool:
+        """Of a clock that is just going up, the lowest reading is no default clock."""
+        newest = self.newest_mhz
+        return len(newest) == READINGS and not _above(max(newest), min(newest))
 
     def _free(self, mhz: int) -> bool:
         return not _above(self.default_mhz or self.highest_mhz, mhz)

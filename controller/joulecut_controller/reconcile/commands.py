@@ -51,7 +51,8 @@ class Commands:
     async def rest(self, limit_s: float) -> None:
         """Until an order was obeyed, so that the next pass shows it; at most so long."""
         try:
-            await asyncio.wait_for(self._given.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._given.wait()
         except TimeoutError:
             return
         self._given.clear()

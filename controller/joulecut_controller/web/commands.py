@@ -51,7 +51,8 @@ class OrderDesk:
             return Done(STANDBY, "standby")
         obey, loop = self._obeys
         done = asyncio.run_coroutine_threadsafe(_obeyed(obey, order), loop)
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), ORDER_WAIT_S)
+        async with asyncio.timeout(ORDER_WAIT_S):
+            return await asyncio.shield(asyncio.wrap_future(done))
 
 
 async def _obeyed(obey: Commander, order: Order) -> Done:

@@ -24,7 +24,8 @@ async def push(send: Send, body: bytes, *, more: bool = True) -> None:
     for begin in range(0, max(1, len(body)), PIECE_BYTES):
         piece, last = bytes(view[begin : begin + PIECE_BYTES]), begin + PIECE_BYTES >= len(body)
         message = {"type": "http.response.body", "body": piece, "more_body": more or not last}
-        await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await send(message)
 
 
 class Pieces(Response):

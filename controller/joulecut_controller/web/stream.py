@@ -66,7 +66,8 @@ class Stream:
         shown = 0
         while True:
             try:
-                board = await asyncio.wait_for(self._publisher.next(shown), KEEPALIVE_S)
+                async with asyncio.timeout(KEEPALIVE_S):
+                    board = await self._publisher.next(shown)
             except TimeoutError:
                 await push(send, b": alive\n\n")
                 continue

@@ -5,18 +5,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.case import Case, Standing
-from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.planner import FIT_RATIO, Decision, decide
-from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver
-from joulecut_controller.view import JobView, View, Window
 
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})
@@ -27,37 +24,9 @@ WINDOW_S = 330.0
 
 def case(later_s: float = 0.0, baseline_ratio: float = 1.0, slowdown: float = 0.03) -> Case:
     """A job whose baseline is what the model says, times `baseline_ratio`."""
-    now_s = WORLD.now_s + later_s
-    state = WORLD.observe(now_s)
-    view = View(now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus})
-    seen = JobView(
-        policy=WORLD.policy(slo=Slo(max_slowdown=slowdown)).jobs[0],
-        stages=tuple((uuid,) for uuid in WORLD.uuids),
-        loads=(),
-        baseline=Window(64, 1.0, 0.0, None, None),
-        current=None,
-        generation_running=0,
-        peer_iteration_time_s=None,
-        report_age_s=0.0,
-    )
-    costs = price(seen, view.gpus, ESTIMATOR, 0.0)
-    assert isinstance(costs, Costs)
-    default = appraise(costs, default_clocks(costs))
-    assert default is not None
-    seen = replace(
-        seen,
-        baseline=Window(64, default.iteration_time_s * baseline_ratio, 0.0, None, None),
-    )
-    return Case(
-        view=replace(view, jobs=(seen,)),
-        job=seen,
-        mode="enforce",
-        silent=False,
-        baseline_progress=(64, 30),
-        running=dict.fromkeys(WORLD.uuids, 0),
-        measured_applied=False,
-        stale_s=3.0,
-    )
+    view = view_of(WORLD, WORLD.now_s + later_s)
+    asked = seen(WORLD, slowdown)
+    return case_of(with_baseline(asked, costs_of(asked, view, ESTIMATOR), baseline_ratio), view)
 
 
 def decided(asked: Case, standing: Standing) -> Decision:

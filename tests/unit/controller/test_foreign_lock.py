@@ -206,3 +206,15 @@ def test_it_holds_only_what_is_below_what_was_seen_free(
             assert held in seen
             assert foreign.doubt
             assert held < FREE_MHZ * (1.0 - SLACK_RATIO)
+
+
+def test_a_clock_that_was_just_coming_back_is_taken_for_nothing() -> None:
+    """A new leader meets GPUs whose lease of the old one has just run out."""
+    foreign, rose = Foreign(), []
+    for second, clock_mhz in enumerate((LOCKED_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ)):
+        shown = {"a": view("a", GpuSnapshot("a", clock_sm_mhz=clock_mhz))}
+        foreign.look(shown, {"a": 0}, float(second))
+        rose.append(foreign.rose)
+    assert not any(rose)
+    assert not foreign.held_mhz
+    assert not foreign.doubt

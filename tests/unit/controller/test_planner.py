@@ -6,22 +6,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
 from joulecut_controller.plan.planner import Decision, decide
-from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.estimator import Sample, Subject
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
 from joulecut_controller.solve.solver import Solver, prepared
 from joulecut_controller.solve.straggler import Kept
-from joulecut_controller.view import JobView, View, Window
 from joulecut_controller.workload import Granularity
 
 WORLD = World(stages=3, microbatches=9)
@@ -33,38 +31,14 @@ def case(
     slowdown: float = 0.03, peer_s: float | None = None, model_ratio: float = 1.0, **job: object
 ) -> Case:
     """A job at default clocks; its baseline is what the model says times `model_ratio`."""
-    state = WORLD.observe(WORLD.now_s)
-    view = View(WORLD.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus})
-    seen = JobView(
-        policy=WORLD.policy(slo=Slo(max_slowdown=slowdown)).jobs[0],
-        stages=tuple((uuid,) for uuid in WORLD.uuids),
-        loads=(),
-        baseline=Window(64, 1.0, 0.0, None, None),
-        current=None,
-        generation_running=0,
-        peer_iteration_time_s=peer_s,
-        report_age_s=0.0,
-    )
-    costs = price(seen, view.gpus, ESTIMATOR, 0.0)
-    assert isinstance(costs, Costs)
-    baseline = Window(64, model_ratio * fastest_s(costs), 0.0, None, None)
-    seen = replace(seen, baseline=baseline, **job)  # type: ignore[arg-type]
-    return Case(
-        view=replace(view, jobs=(seen,)),
-        job=seen,
-        mode="enforce",
-        silent=False,
-        baseline_progress=(64, 30),
-        running=dict.fromkeys(WORLD.uuids, 0),
-        measured_applied=False,
-        stale_s=3.0,
-    )
+    view = view_of(WORLD, WORLD.now_s)
+    asked = seen(WORLD, slowdown, peer_iteration_time_s=peer_s)
+    asked = with_baseline(asked, costs_of(asked, view, ESTIMATOR), model_ratio)
+    return case_of(replace(asked, **job), view)  # type: ignore[arg-type]
 
 
 def fastest_s(costs: Costs) -> float:
-    default = appraise(costs, default_clocks(costs))
-    assert default is not None
-    return default.iteration_time_s
+    return at_default(costs).iteration_time_s
 
 
 def planned(asked: Case, standing: Standing | None = None) -> Decision:

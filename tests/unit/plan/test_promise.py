@@ -1,21 +1,17 @@
 """What a plan promises to save is what its clocks then save, on average over many plans."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.appraisal import Appraisal, appraise, default_clocks
-from joulecut_controller.plan.case import Case, Standing
-from joulecut_controller.plan.costs import Costs, price
+from joulecut_controller.plan.appraisal import appraise
+from joulecut_controller.plan.case import Standing
 from joulecut_controller.plan.planner import decide
-from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.solve.solver import Solver
-from joulecut_controller.view import JobView, View, Window
 from joulecut_controller.workload import Profile
 
 WORLD = World(stages=2, microbatches=6)
@@ -44,53 +40,17 @@ def _noisy(truth: Profile, sd: float, every: int, luck: np.random.Generator) -> 
     )
 
 
-def _costs(job: JobView, view: View, estimator: ProfileEstimator) -> Costs:
-    costs = price(job, view.gpus, estimator, 0.0)
-    assert isinstance(costs, Costs)
-    return costs
-
-
-def _default(costs: Costs) -> Appraisal:
-    made = appraise(costs, default_clocks(costs))
-    assert made is not None
-    return made
-
-
-def _case(job: JobView, view: View) -> Case:
-    return Case(
-        view=replace(view, jobs=(job,)),
-        job=job,
-        mode="enforce",
-        silent=False,
-        baseline_progress=(64, 30),
-        running=dict.fromkeys(WORLD.uuids, 0),
-        measured_applied=False,
-        stale_s=3.0,
-    )
-
-
 @pytest.mark.parametrize(("noise", "every"), [(0.04, 1), (0.02, 5)])
 def test_over_many_plans_what_is_promised_is_what_is_saved(noise: float, every: int) -> None:
     """Profiles are noisy, so each plan is chosen partly for its luck; the true costs judge it."""
-    state = WORLD.observe(WORLD.now_s)
-    view = View(WORLD.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus})
-    job = JobView(
-        policy=WORLD.policy(slo=Slo(max_slowdown=SLOWDOWN)).jobs[0],
-        stages=tuple((uuid,) for uuid in WORLD.uuids),
-        loads=(),
-        baseline=None,
-        current=None,
-        generation_running=0,
-        peer_iteration_time_s=None,
-        report_age_s=0.0,
-    )
-    truth = _costs(job, view, ProfileEstimator({WORLD.job: WORLD.profile()}))
-    base = _default(truth)
-    job = replace(job, baseline=Window(64, base.iteration_time_s, 0.0, None, None))
+    view = view_of(WORLD, WORLD.now_s)
+    job = seen(WORLD, SLOWDOWN)
+    truth = costs_of(job, view, ProfileEstimator({WORLD.job: WORLD.profile()}))
+    job, base = with_baseline(job, truth), at_default(truth)
     luck, answers, off = np.random.default_rng(5), Answers(Solver), []
     for _ in range(PLANS):
         estimator = ProfileEstimator({WORLD.job: _noisy(WORLD.profile(), noise, every, luck)})
-        choice = decide(_case(job, view), Standing(), estimator, answers).choice
+        choice = decide(case_of(job, view), Standing(), estimator, answers).choice
         assert choice is not None
         after = appraise(truth, choice.clocks)
         assert after is not None

@@ -1,0 +1,72 @@
+"""One job at default clocks as planning meets it: what is seen of it, what it costs, its case.
+
+from planning import case_of, costs_of, seen, view_of
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from worlds import World
+
+from joulecut_controller.plan.appraisal import Appraisal, appraise, default_clocks
+from joulecut_controller.plan.case import Case
+from joulecut_controller.plan.costs import Costs, price
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.estimator import Estimator
+from joulecut_controller.view import JobView, View, Window
+
+
+def view_of(world: World, now_s: float) -> View:
+    """Its GPUs, without a job."""
+    state = world.observe(now_s)
+    return View(now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus})
+
+
+def seen(world: World, slowdown: float, **more: Any) -> JobView:
+    """The world's job, one GPU a stage, under this budget; nothing measured yet but `more`."""
+    at_first: dict[str, Any] = {
+        "loads": (),
+        "baseline": None,
+        "current": None,
+        "generation_running": 0,
+        "peer_iteration_time_s": None,
+        "report_age_s": 0.0,
+    }
+    return JobView(
+        policy=world.policy(slo=Slo(max_slowdown=slowdown)).jobs[0],
+        stages=tuple((uuid,) for uuid in world.uuids),
+        **{**at_first, **more},
+    )
+
+
+def costs_of(job: JobView, view: View, estimator: Estimator) -> Costs:
+    costs = price(job, view.gpus, estimator, 0.0)
+    assert isinstance(costs, Costs)
+    return costs
+
+
+def at_default(costs: Costs) -> Appraisal:
+    """What the job takes and uses at default clocks, by these costs."""
+    default = appraise(costs, default_clocks(costs))
+    assert default is not None
+    return default
+
+
+def with_baseline(job: JobView, costs: Costs, ratio: float = 1.0) -> JobView:
+    """The job with a full baseline: what these costs say, times `ratio`."""
+    iteration_s = at_default(costs).iteration_time_s
+    return replace(job, baseline=Window(64, ratio * iteration_s, 0.0, None, None))
+
+
+def case_of(job: JobView, view: View) -> Case:
+    """The case of a job that may be enforced, with nothing applied."""
+    return Case(
+        view=replace(view, jobs=(job,)),
+        job=job,
+        mode="enforce",
+        silent=False,
+        baseline_progress=(64, 30),
+        running={uuid: 0 for stage in job.stages for uuid in stage},
+        measured_applied=False,
+        stale_s=3.0,
+    )
