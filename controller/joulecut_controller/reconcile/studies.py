@@ -6,16 +6,22 @@ rest of the machine belongs to the passes; of a question asked again only the ne
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+from joulecut_wire.errors import JoulecutError
 
 # (topic, job); topics are worked off in alphabetical order. A job "" is the whole controller's.
 Key = tuple[str, str]
+T = TypeVar("T")
+RETRY_S = 5.0  # a store that is away is back no sooner, and a pass of the default comes meanwhile
 
 
 class Studies:
     """Questions not yet answered, by key. Bounded by jobs times topics."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_s: float = RETRY_S) -> None:
+        self._retry_s = retry_s
         self._pending: dict[Key, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -47,4 +53,12 @@ class Studies:
             result = await asyncio.to_thread(work)
             if self._pending.get(key) is asked:  # neither withdrawn nor asked anew
                 del self._pending[key]
-                done(result)
+                try:
+                    done(result)
+                except JoulecutError:  # nobody keeps it now; passes say why
+                    self._pending.setdefault(key, (partial(_again, result), done))
+                    await asyncio.sleep(self._retry_s)
+
+
+def _again(result: T) -> T:
+    return result

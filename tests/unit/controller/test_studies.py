@@ -18,6 +18,7 @@ from joulecut_controller.solve.problem import Problem, Solution
 from joulecut_controller.solve.solver import Solver, frontier
 from joulecut_controller.view import JobView, View, Window
 from joulecut_controller.workload import Granularity
+from joulecut_wire.errors import Unavailable
 
 
 async def settled(condition: Callable[[], bool]) -> None:
@@ -32,6 +33,33 @@ def run(body: Callable[[Studies], Awaitable[None]]) -> None:
     async def go() -> None:
         studies = Studies()
         await body(studies)
+        await studies.stop()
+
+    asyncio.run(go())
+
+
+def test_a_result_that_nobody_can_keep_is_handed_over_again() -> None:
+    """The store was away: the work is not done anew, and what was asked besides is answered."""
+    worked, kept = [], []
+
+    def work() -> str:
+        worked.append(1)
+        return "figures"
+
+    def keep(result: str) -> None:
+        kept.append(result)
+        if len(kept) < 3:
+            raise Unavailable("the store is away")
+
+    async def go() -> None:
+        studies = Studies(retry_s=0.01)
+        other: list[str] = []
+        studies.want(("a", "job"), work, keep)
+        studies.want(("b", "job"), lambda: "else", other.append)
+        await settled(lambda: other == ["else"])
+        assert kept == ["figures"] * 3
+        assert len(worked) == 1
+        assert not studies.pending(("a", "job"))
         await studies.stop()
 
     asyncio.run(go())
