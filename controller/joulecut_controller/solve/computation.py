@@ -85,9 +85,11 @@ class Computation:
             return relaxed
         return self._sweep.relax(deadline_s, price_w)
 
-    def raised(self, goal: Goal, relaxed: Relaxation) -> Relaxation:
-        """With what whole choices cost in its bound as well (a second at 8 x 96)."""
-        return self._strips.raised(relaxed, self.time_price_w(goal))
+    def raised(self, goal: Goal, relaxed: Relaxation, enough_j: float = np.inf) -> Relaxation:
+        """With what whole choices cost in its bound as well (a second at 8 x 96, three where
+        that proves less than `enough_j` for the goal)."""
+        enough_j += relaxed.bound_j - self.bound_j(goal, relaxed)
+        return self._strips.raised(relaxed, self.time_price_w(goal), enough_j)
 
     def _unhurried(self, deadline_s: float) -> Relaxation:
         """Where time costs nothing and there is enough of it, everything is at its cheapest."""
@@ -142,7 +144,8 @@ class Computation:
         found = self.solve(goal, relaxed, hints, rolls)
         if found.gap <= GAP_SMALL:
             return found
-        return self.solve(goal, self.raised(goal, relaxed), (*hints, found), rolls, moves)
+        raised = self.raised(goal, relaxed, found.energy_j / (1.0 + GAP_SMALL))
+        return self.solve(goal, raised, (*hints, found), rolls, moves)
 
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:
         """As `schedule.makespan`, to the last bit: same sums in the same order."""

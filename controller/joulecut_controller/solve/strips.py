@@ -23,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.solve.ascent import climbed, dual, paths_of, through
+from joulecut_controller.solve.ascent import climbed, dual, paths_of, pressed, through
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events, events_of
 from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
@@ -38,9 +39,13 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
 CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
+CELLS_LADDER, CELLS_STRIP = 400.0, 1600.0  # to choose parts by
 WORK = 1e8  # cells met by cells: 0.1 s; three times as many prove a fiftieth more
+WORK_LAST = 6e8  # once, with the best prices found
+PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
+STILL = 2e-3  # of what is proven: cells half as wide that prove less are the last
 ASKS = 24  # prices tried for each choice of parts; five times as many prove a fiftieth more
 ROUND_OFF = 1e-9  # of what is added
 PATHS_MAX = 64  # operations looked at for one side: a spine of a pipeline has a few neighbours
@@ -98,40 +103,59 @@ class Strips:
         self._losses = Losses(network)
         self.mean_s = float(network.fastest.mean()) / network.second
 
-    def raised(self, relaxed: Relaxation, time_price_w: float) -> Relaxation:
+    def raised(
+        self, relaxed: Relaxation, time_price_w: float, enough_j: float = np.inf
+    ) -> Relaxation:
         """The same relaxation with the parts' losses in its bound, at the prices that prove
-        most; these lead to better plans, too. `time_price_w` is the one it was made for."""
+        most; these lead to better plans, too. `time_price_w` is the one it was made for; a bound
+        of `enough_j` is not worth finer cells."""
         if relaxed.link_w is None or not self._spines:
             return relaxed
         network, deadline_s = self.network, relaxed.deadline_s
         lines = [line for line in self._lines if len(line)]
         paths = paths_of(network, lines, relaxed.link_w)[::-1]  # the last stages press most
-
-        best, link_w = relaxed, relaxed.link_w
-        for parts in (self._alone, [*self._ladders, *self._alone]):
-            asked = _Asked(self, self._chosen(parts, link_w), time_price_w, deadline_s)
-            cells = asked.cells(link_w)
-            flows_w = [link_w, climbed(link_w, paths, partial(asked.value_j, cells=cells), ASKS)]
-            for flow_w in flows_w:
-                found_j = asked.finest_j(flow_w, cells)
-                if found_j > best.bound_j:
-                    _, back_w = dual(network, flow_w, time_price_w, deadline_s)
-                    best = replace(
-                        best,
-                        bound_j=found_j,
-                        deadline_price_w=back_w,
-                        price_w=through(network, flow_w),
-                        link_w=flow_w,
-                    )
-                    link_w = flow_w
-            if not self._ladders:
-                break
-        return best
+        first_w = pressed(network, relaxed.link_w, deadline_s, PRESSED * abs(relaxed.bound_j))
+        best_j, best_w, tried = relaxed.bound_j, first_w, list[_Tried]()
+        rounds = [self._alone, [*self._ladders, *self._alone]]
+        for parts in rounds if self._ladders else rounds[:1]:
+            asked = _Asked(self, self._chosen(parts, best_w), time_price_w, deadline_s)
+            cells = asked.cells(best_w)
+            climbed_w = climbed(best_w, paths, partial(asked.value_j, cells=cells), ASKS)
+            flows_w = [best_w] if climbed_w is best_w else [best_w, climbed_w]
+            tried.append(asked.best(flows_w, cells, WORK))
+            if tried[-1].bound_j > best_j:
+                best_j, best_w = tried[-1].bound_j, tried[-1].link_w
+        if best_j < enough_j and self._ladders:  # what these prove shows in fine cells only
+            asked = _Asked(self, self._chosen(self._ladders, first_w), time_price_w, deadline_s)
+            flows_w = [first_w] if best_w is first_w else [best_w, first_w]
+            tried.append(asked.best(flows_w, CELLS_COARSE, WORK))
+        for k, one in enumerate(tried):
+            if best_j < enough_j:
+                last = one.asked.best([one.link_w], one.cells, WORK_LAST)
+                tried[k] = last
+                best_j = max(best_j, last.bound_j)
+        best = max(tried, key=lambda one: one.bound_j)
+        if best.bound_j <= relaxed.bound_j:
+            return relaxed
+        _, back_w = dual(network, best.link_w, time_price_w, deadline_s)
+        return replace(
+            relaxed,
+            bound_j=best.bound_j,
+            deadline_price_w=back_w,
+            price_w=through(network, best.link_w),
+            link_w=best.link_w,
+        )
 
     def _chosen(self, parts: list[_Part], link_w: Floats) -> list[_Part]:
         """Parts that lose most together, no row in two: its loss would count twice."""
-        price_w, cell_s = through(self.network, link_w), self.mean_s / CELLS_COARSE
-        gains = [part.loss_j(price_w, cell_s)[0] for part in parts]
+        price_w = through(self.network, link_w)
+        cells = [CELLS_COARSE] * len(parts)
+        if parts is not self._alone:
+            cells = [CELLS_LADDER if part.ladder else CELLS_STRIP for part in parts]
+        gains = [
+            part.loss_j(price_w, self.mean_s / each)[0]
+            for part, each in zip(parts, cells, strict=True)
+        ]
         order = sorted(range(len(gains)), key=lambda k: (-gains[k], k))
         best, best_j = list[int](), -1.0
         for first in order:
@@ -244,6 +268,12 @@ class _Asked:
         relaxed_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
         return relaxed_j + gain_j * (1.0 - ROUND_OFF)
 
+    def best(self, flows_w: list[Floats], cells: float, work: float) -> "_Tried":
+        """The flow that proves most, the first of equals."""
+        found_j = [self.finest_j(link_w, cells, work) for link_w in flows_w]
+        most = int(np.argmax(found_j))
+        return _Tried(self, cells, flows_w[most], found_j[most])
+
     def cells(self, link_w: Floats) -> float:
         """So many that all asking takes about as long as one answer of the finest."""
         cells = CELLS_COARSE
@@ -256,23 +286,32 @@ class _Asked:
             self.value_j(link_w, cells)
         return cells
 
-    def finest_j(self, link_w: Floats, cells: float) -> float:
+    def finest_j(self, link_w: Floats, cells: float, work: float) -> float:
         """Cells halved while time allows, and the cap where that makes time."""
         share, best_j = 1.0, self.value_j(link_w, cells)
         last_j = best_j
         plain_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
         while cells < CELLS_MAX:
-            while self._growth * self._work > WORK and share > SHARE_LEAST:
+            while self._growth * self._work > work and share > SHARE_LEAST:
                 lower_j = self.value_j(link_w, cells, share / 2)
                 if lower_j - plain_j < SHARE_WORTH * (last_j - plain_j):
                     return best_j
                 share /= 2
-            if self._growth * self._work > WORK:
+            if self._growth * self._work > work:
                 break
             cells *= 2
-            last_j = self.value_j(link_w, cells, share)
+            before_j, last_j = last_j, self.value_j(link_w, cells, share)
             best_j = max(best_j, last_j)
+            if last_j - before_j < STILL * (last_j - plain_j):
+                break
         return best_j
+
+
+class _Tried(NamedTuple):
+    asked: _Asked
+    cells: float  # to begin with
+    link_w: Floats
+    bound_j: float
 
 
 @exact
