@@ -45,7 +45,6 @@ WORK_LAST = 6e8  # once, with the best prices found
 PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
-STILL = 2e-3  # of what is proven: cells half as wide that prove less are the last
 ASKS = 24  # prices tried for each choice of parts; five times as many prove a fiftieth more
 ROUND_OFF = 1e-9  # of what is added
 PATHS_MAX = 64  # operations looked at for one side: a spine of a pipeline has a few neighbours
@@ -103,59 +102,79 @@ class Strips:
         self._losses = Losses(network)
         self.mean_s = float(network.fastest.mean()) / network.second
 
-    def raised(
-        self, relaxed: Relaxation, time_price_w: float, enough_j: float = np.inf
-    ) -> Relaxation:
+    def raised(self, relaxed: Relaxation, time_price_w: float) -> Relaxation:
         """The same relaxation with the parts' losses in its bound, at the prices that prove
-        most; these lead to better plans, too. `time_price_w` is the one it was made for; a bound
-        of `enough_j` is not worth finer cells."""
+        most; these lead to better plans, too. `time_price_w` is the one it was made for."""
         if relaxed.link_w is None or not self._spines:
             return relaxed
         network, deadline_s = self.network, relaxed.deadline_s
         lines = [line for line in self._lines if len(line)]
         paths = paths_of(network, lines, relaxed.link_w)[::-1]  # the last stages press most
-        first_w = pressed(network, relaxed.link_w, deadline_s, PRESSED * abs(relaxed.bound_j))
-        best_j, best_w, tried = relaxed.bound_j, first_w, list[_Tried]()
+        best_j, best_w = relaxed.bound_j, relaxed.link_w
         rounds = [self._alone, [*self._ladders, *self._alone]]
         for parts in rounds if self._ladders else rounds[:1]:
-            asked = _Asked(self, self._chosen(parts, best_w), time_price_w, deadline_s)
+            chosen = self._chosen(parts, best_w, [CELLS_COARSE] * len(parts))
+            asked = _Asked(self, chosen, time_price_w, deadline_s)
             cells = asked.cells(best_w)
             climbed_w = climbed(best_w, paths, partial(asked.value_j, cells=cells), ASKS)
-            flows_w = [best_w] if climbed_w is best_w else [best_w, climbed_w]
-            tried.append(asked.best(flows_w, cells, WORK))
-            if tried[-1].bound_j > best_j:
-                best_j, best_w = tried[-1].bound_j, tried[-1].link_w
-        if best_j < enough_j and self._ladders:  # what these prove shows in fine cells only
-            asked = _Asked(self, self._chosen(self._ladders, first_w), time_price_w, deadline_s)
-            flows_w = [first_w] if best_w is first_w else [best_w, first_w]
+            for link_w in [best_w] if climbed_w is best_w else [best_w, climbed_w]:
+                found_j = asked.finest_j(link_w, cells, WORK)
+                if found_j > best_j:
+                    best_j, best_w = found_j, link_w
+        return self._proven(relaxed, best_j, best_w, time_price_w)
+
+    def finer(
+        self, relaxed: Relaxation, raised: Relaxation, time_price_w: float, enough_j: float
+    ) -> Relaxation:
+        """What `raised` came to, proven in finer cells; `enough_j` is not worth more of them.
+        Its prices are for proofs: they may press harder than plans want to be pressed."""
+        if relaxed.link_w is None or raised.link_w is None or not self._spines:
+            return raised
+        deadline_s, tried = relaxed.deadline_s, list[_Tried]()
+        most_j = PRESSED * abs(relaxed.bound_j)
+        flows_w = [raised.link_w]
+        for link_w in (raised.link_w, relaxed.link_w):
+            pressed_w = pressed(self.network, link_w, deadline_s, most_j)
+            if pressed_w is not raised.link_w:
+                flows_w.append(pressed_w)
+        # What ladders prove shows late, in cells that are dear: once without strips beside them.
+        rounds = [self._alone, [*self._ladders, *self._alone], self._ladders]
+        for parts in rounds if self._ladders else rounds[:1]:
+            cells = [CELLS_LADDER if part.ladder else CELLS_STRIP for part in parts]
+            chosen = self._chosen(parts, flows_w[-1], cells)
+            asked = _Asked(self, chosen, time_price_w, deadline_s)
             tried.append(asked.best(flows_w, CELLS_COARSE, WORK))
-        for k, one in enumerate(tried):
-            if best_j < enough_j:
-                last = one.asked.best([one.link_w], one.cells, WORK_LAST)
-                tried[k] = last
-                best_j = max(best_j, last.bound_j)
-        best = max(tried, key=lambda one: one.bound_j)
-        if best.bound_j <= relaxed.bound_j:
+        best_j, best_w = raised.bound_j, raised.link_w
+        for one in sorted(tried, key=lambda one: -one.bound_j):
+            if max(best_j, one.bound_j) < enough_j:
+                last = one.asked.best([one.link_w], CELLS_COARSE, WORK_LAST)
+            else:
+                last = one
+            if last.bound_j > best_j:
+                best_j, best_w = last.bound_j, last.link_w
+        return self._proven(raised, best_j, best_w, time_price_w)
+
+    def _proven(
+        self, relaxed: Relaxation, bound_j: float, link_w: Floats, time_price_w: float
+    ) -> Relaxation:
+        """The same where nothing more was proven."""
+        if bound_j <= relaxed.bound_j:
             return relaxed
-        _, back_w = dual(network, best.link_w, time_price_w, deadline_s)
+        _, back_w = dual(self.network, link_w, time_price_w, relaxed.deadline_s)
         return replace(
             relaxed,
-            bound_j=best.bound_j,
+            bound_j=bound_j,
             deadline_price_w=back_w,
-            price_w=through(network, best.link_w),
-            link_w=best.link_w,
+            price_w=through(self.network, link_w),
+            link_w=link_w,
         )
 
-    def _chosen(self, parts: list[_Part], link_w: Floats) -> list[_Part]:
-        """Parts that lose most together, no row in two: its loss would count twice."""
+    def _chosen(self, parts: list[_Part], link_w: Floats, cells: list[float]) -> list[_Part]:
+        """Parts that lose most together, no row in two: its loss would count twice. Each is
+        asked in so many cells."""
         price_w = through(self.network, link_w)
-        cells = [CELLS_COARSE] * len(parts)
-        if parts is not self._alone:
-            cells = [CELLS_LADDER if part.ladder else CELLS_STRIP for part in parts]
-        gains = [
-            part.loss_j(price_w, self.mean_s / each)[0]
-            for part, each in zip(parts, cells, strict=True)
-        ]
+        asked = zip(parts, cells, strict=True)
+        gains = [part.loss_j(price_w, self.mean_s / each)[0] for part, each in asked]
         order = sorted(range(len(gains)), key=lambda k: (-gains[k], k))
         best, best_j = list[int](), -1.0
         for first in order:
@@ -272,7 +291,7 @@ class _Asked:
         """The flow that proves most, the first of equals."""
         found_j = [self.finest_j(link_w, cells, work) for link_w in flows_w]
         most = int(np.argmax(found_j))
-        return _Tried(self, cells, flows_w[most], found_j[most])
+        return _Tried(self, flows_w[most], found_j[most])
 
     def cells(self, link_w: Floats) -> float:
         """So many that all asking takes about as long as one answer of the finest."""
@@ -300,16 +319,13 @@ class _Asked:
             if self._growth * self._work > work:
                 break
             cells *= 2
-            before_j, last_j = last_j, self.value_j(link_w, cells, share)
+            last_j = self.value_j(link_w, cells, share)
             best_j = max(best_j, last_j)
-            if last_j - before_j < STILL * (last_j - plain_j):
-                break
         return best_j
 
 
 class _Tried(NamedTuple):
     asked: _Asked
-    cells: float  # to begin with
     link_w: Floats
     bound_j: float
 
