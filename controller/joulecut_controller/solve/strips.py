@@ -39,9 +39,11 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
 CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
-CELLS_LADDER, CELLS_STRIP = 400.0, 1600.0  # to choose parts by
+CELLS_LADDER, CELLS_STRIP = 400.0, 1600.0  # to choose parts by, where time allows
 WORK = 1e8  # cells met by cells: 0.1 s; three times as many prove a fiftieth more
-WORK_LAST = 6e8  # once, with the best prices found
+WORK_LAST = 6e8  # with the best prices found
+WORK_CHOICE = 1e9  # of all parts together, to choose among them
+LAST = 2  # choices of parts that so much is spent on
 PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
@@ -66,6 +68,8 @@ class _Part:
     def __init__(self, losses: Losses, shape: _Strip | Ladder) -> None:
         self.rows = frozenset(shape.rows)
         self._losses, self.ladder = losses, isinstance(shape, Ladder)
+        # Cells worth choosing it by, and with which power of them its work grows.
+        self.most, self.power = (CELLS_LADDER, 3) if self.ladder else (CELLS_STRIP, 2)
         if isinstance(shape, Ladder):
             spine = [rows for step in shape.steps for rows in step[:4]]
             sides = [rows for step in shape.steps for rows in step[4:]]
@@ -140,12 +144,11 @@ class Strips:
         # What ladders prove shows late, in cells that are dear: once without strips beside them.
         rounds = [self._alone, [*self._ladders, *self._alone], self._ladders]
         for parts in rounds if self._ladders else rounds[:1]:
-            cells = [CELLS_LADDER if part.ladder else CELLS_STRIP for part in parts]
-            chosen = self._chosen(parts, flows_w[-1], cells)
+            chosen = self._chosen(parts, flows_w[-1], self._fine(parts, flows_w[-1]))
             asked = _Asked(self, chosen, time_price_w, deadline_s)
             tried.append(asked.best(flows_w, CELLS_COARSE, WORK))
         best_j, best_w = raised.bound_j, raised.link_w
-        for one in sorted(tried, key=lambda one: -one.bound_j):
+        for one in sorted(tried, key=lambda one: -one.bound_j)[:LAST]:
             if max(best_j, one.bound_j) < enough_j:
                 last = one.asked.best([one.link_w], CELLS_COARSE, WORK_LAST)
             else:
@@ -153,6 +156,20 @@ class Strips:
             if last.bound_j > best_j:
                 best_j, best_w = last.bound_j, last.link_w
         return self._proven(raised, best_j, best_w, time_price_w)
+
+    def _fine(self, parts: list[_Part], link_w: Floats) -> list[float]:
+        """Cells to choose parts by, fewer where operations are many."""
+        price_w, cell_s = through(self.network, link_w), self.mean_s / CELLS_COARSE
+        work = sum(
+            part.loss_j(price_w, cell_s)[1] * (part.most / CELLS_COARSE) ** part.power
+            for part in parts
+        )
+        return [
+            max(
+                CELLS_COARSE, part.most * min(1.0, WORK_CHOICE / max(work, 1.0)) ** (1 / part.power)
+            )
+            for part in parts
+        ]
 
     def _proven(
         self, relaxed: Relaxation, bound_j: float, link_w: Floats, time_price_w: float
