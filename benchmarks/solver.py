@@ -1,6 +1,6 @@
 """How fast and how close to the bound plans are, beside two public references.
 
-    python benchmarks/solver.py [--quick] [--out FILE]
+    python benchmarks/solver.py [--quick] [--only lowtime,highs,large,gaps] [--out FILE]
 
 One run, one machine, one DAG and profile for all. lowtime 0.3.0 (`uv pip install --group
 bench`) walks from the slowest plan to the fastest, one time unit at a time, so its whole
@@ -308,6 +308,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Joulecut's solver beside lowtime and HiGHS.")
     parser.add_argument("--quick", action="store_true", help="8 x 12 against lowtime, few gaps")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
+    parser.add_argument("--only", default=",".join(PARTS), help="some of %(default)s")
     parser.add_argument("--large", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not (PROFILES / A100).is_file():
@@ -320,8 +321,11 @@ def main() -> int:
     text = [f"# Solver, {time.strftime('%Y-%m-%d')}", "", machine(), ""]
     text.append(f"Machine code loaded in {loaded.wall_s:.1f} s (compiled, if there was none).")
     print("\n".join(text), flush=True)
-    for part in (lambda: _lowtime(options.quick), _highs, _large, lambda: _gaps(options.quick)):
-        block = ["", *part()]
+    for name in options.only.split(","):
+        if name not in PARTS:
+            print(f'--only: "{name}" is none of {", ".join(PARTS)}', file=sys.stderr)
+            return 2
+        block = ["", *PARTS[name](options.quick)]
         print("\n".join(block), flush=True)
         text += block
     if options.out is not None:
@@ -338,7 +342,7 @@ def _lowtime(quick: bool) -> list[str]:
     return ["lowtime 0.3.0 (Rust), unit 1 ms, A100; ours with rounding:", "", *table(head, rows)]
 
 
-def _highs() -> list[str]:
+def _highs(quick: bool) -> list[str]:  # noqa: ARG001 -- quick as it is
     head = [
         "profile",
         "size",
@@ -352,7 +356,7 @@ def _highs() -> list[str]:
     return ["scipy's HiGHS on the same relaxation:", "", *table(head, rows)]
 
 
-def _large() -> list[str]:
+def _large(quick: bool) -> list[str]:  # noqa: ARG001
     """A process of its own, so that its memory is its own."""
     asked = [sys.executable, __file__, "--large"]
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
@@ -372,6 +376,13 @@ def _gaps(quick: bool) -> list[str]:
     rows = [gaps(name, *case) for name in (A100, A40) for case in every]
     return ["Gap in % of the energy, by slowdown:", "", *table(head, rows)]
 
+
+PARTS: dict[str, Callable[[bool], list[str]]] = {
+    "lowtime": _lowtime,
+    "highs": _highs,
+    "large": _large,
+    "gaps": _gaps,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

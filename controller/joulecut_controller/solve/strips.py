@@ -23,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.solve.ascent import climbed, dual, paths_of, through
+from joulecut_controller.solve.ascent import climbed, dual, paths_of, pressed, through
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events, events_of
 from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
@@ -38,7 +39,12 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
 CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
+CELLS_LADDER, CELLS_STRIP = 400.0, 1600.0  # to choose parts by, where time allows
 WORK = 1e8  # cells met by cells: 0.1 s; three times as many prove a fiftieth more
+WORK_LAST = 6e8  # with the best prices found
+WORK_CHOICE = 1e9  # of all parts together, to choose among them
+LAST = 2  # choices of parts that so much is spent on
+PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
 ASKS = 24  # prices tried for each choice of parts; five times as many prove a fiftieth more
@@ -62,6 +68,8 @@ class _Part:
     def __init__(self, losses: Losses, shape: _Strip | Ladder) -> None:
         self.rows = frozenset(shape.rows)
         self._losses, self.ladder = losses, isinstance(shape, Ladder)
+        # Cells worth choosing it by, and with which power of them its work grows.
+        self.most, self.power = (CELLS_LADDER, 3) if self.ladder else (CELLS_STRIP, 2)
         if isinstance(shape, Ladder):
             spine = [rows for step in shape.steps for rows in step[:4]]
             sides = [rows for step in shape.steps for rows in step[4:]]
@@ -106,32 +114,84 @@ class Strips:
         network, deadline_s = self.network, relaxed.deadline_s
         lines = [line for line in self._lines if len(line)]
         paths = paths_of(network, lines, relaxed.link_w)[::-1]  # the last stages press most
+        best_j, best_w = relaxed.bound_j, relaxed.link_w
+        rounds = [self._alone, [*self._ladders, *self._alone]]
+        for parts in rounds if self._ladders else rounds[:1]:
+            chosen = self._chosen(parts, best_w, [CELLS_COARSE] * len(parts))
+            asked = _Asked(self, chosen, time_price_w, deadline_s)
+            cells = asked.cells(best_w)
+            climbed_w = climbed(best_w, paths, partial(asked.value_j, cells=cells), ASKS)
+            for link_w in [best_w] if climbed_w is best_w else [best_w, climbed_w]:
+                found_j = asked.finest_j(link_w, cells, WORK)
+                if found_j > best_j:
+                    best_j, best_w = found_j, link_w
+        return self._proven(relaxed, best_j, best_w, time_price_w)
 
-        best, link_w = relaxed, relaxed.link_w
-        for parts in (self._alone, [*self._ladders, *self._alone]):
-            asked = _Asked(self, self._chosen(parts, link_w), time_price_w, deadline_s)
-            cells = asked.cells(link_w)
-            flows_w = [link_w, climbed(link_w, paths, partial(asked.value_j, cells=cells), ASKS)]
-            for flow_w in flows_w:
-                found_j = asked.finest_j(flow_w, cells)
-                if found_j > best.bound_j:
-                    _, back_w = dual(network, flow_w, time_price_w, deadline_s)
-                    best = replace(
-                        best,
-                        bound_j=found_j,
-                        deadline_price_w=back_w,
-                        price_w=through(network, flow_w),
-                        link_w=flow_w,
-                    )
-                    link_w = flow_w
-            if not self._ladders:
-                break
-        return best
+    def finer(
+        self, relaxed: Relaxation, raised: Relaxation, time_price_w: float, enough_j: float
+    ) -> Relaxation:
+        """What `raised` came to, proven in finer cells; `enough_j` is not worth more of them.
+        Its prices are for proofs: they may press harder than plans want to be pressed."""
+        if relaxed.link_w is None or raised.link_w is None or not self._spines:
+            return raised
+        deadline_s, tried = relaxed.deadline_s, list[_Tried]()
+        most_j = PRESSED * abs(relaxed.bound_j)
+        flows_w = [raised.link_w]
+        for link_w in (raised.link_w, relaxed.link_w):
+            pressed_w = pressed(self.network, link_w, deadline_s, most_j)
+            if pressed_w is not raised.link_w:
+                flows_w.append(pressed_w)
+        # What ladders prove shows late, in cells that are dear: once without strips beside them.
+        rounds = [self._alone, [*self._ladders, *self._alone], self._ladders]
+        for parts in rounds if self._ladders else rounds[:1]:
+            chosen = self._chosen(parts, flows_w[-1], self._fine(parts, flows_w[-1]))
+            asked = _Asked(self, chosen, time_price_w, deadline_s)
+            tried.append(asked.best(flows_w, CELLS_COARSE, WORK))
+        best_j, best_w = raised.bound_j, raised.link_w
+        for one in sorted(tried, key=lambda one: -one.bound_j)[:LAST]:
+            if max(best_j, one.bound_j) < enough_j:
+                last = one.asked.best([one.link_w], CELLS_COARSE, WORK_LAST)
+            else:
+                last = one
+            if last.bound_j > best_j:
+                best_j, best_w = last.bound_j, last.link_w
+        return self._proven(raised, best_j, best_w, time_price_w)
 
-    def _chosen(self, parts: list[_Part], link_w: Floats) -> list[_Part]:
-        """Parts that lose most together, no row in two: its loss would count twice."""
+    def _fine(self, parts: list[_Part], link_w: Floats) -> list[float]:
+        """Cells to choose parts by, fewer where operations are many."""
         price_w, cell_s = through(self.network, link_w), self.mean_s / CELLS_COARSE
-        gains = [part.loss_j(price_w, cell_s)[0] for part in parts]
+        work = sum(
+            part.loss_j(price_w, cell_s)[1] * (part.most / CELLS_COARSE) ** part.power
+            for part in parts
+        )
+        return [
+            max(
+                CELLS_COARSE, part.most * min(1.0, WORK_CHOICE / max(work, 1.0)) ** (1 / part.power)
+            )
+            for part in parts
+        ]
+
+    def _proven(
+        self, relaxed: Relaxation, bound_j: float, link_w: Floats, time_price_w: float
+    ) -> Relaxation:
+        """The same where nothing more was proven."""
+        if bound_j <= relaxed.bound_j:
+            return relaxed
+        _, back_w = dual(self.network, link_w, time_price_w, relaxed.deadline_s)
+        return replace(
+            relaxed,
+            bound_j=bound_j,
+            deadline_price_w=back_w,
+            price_w=through(self.network, link_w),
+            link_w=link_w,
+        )
+
+    def _chosen(self, parts: list[_Part], link_w: Floats, cells: list[float]) -> list[_Part]:
+        """Parts that lose most together, no row in two: its loss would count twice. Each is
+        asked in so many cells."""
+        price_w = through(self.network, link_w)
+        asked = zip(parts, cells, strict=True)
+        gains = [part.loss_j(price_w, self.mean_s / each)[0] for part, each in asked]
         order = sorted(range(len(gains)), key=lambda k: (-gains[k], k))
         best, best_j = list[int](), -1.0
         for first in order:
@@ -244,6 +304,12 @@ class _Asked:
         relaxed_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
         return relaxed_j + gain_j * (1.0 - ROUND_OFF)
 
+    def best(self, flows_w: list[Floats], cells: float, work: float) -> "_Tried":
+        """The flow that proves most, the first of equals."""
+        found_j = [self.finest_j(link_w, cells, work) for link_w in flows_w]
+        most = int(np.argmax(found_j))
+        return _Tried(self, flows_w[most], found_j[most])
+
     def cells(self, link_w: Floats) -> float:
         """So many that all asking takes about as long as one answer of the finest."""
         cells = CELLS_COARSE
@@ -256,23 +322,29 @@ class _Asked:
             self.value_j(link_w, cells)
         return cells
 
-    def finest_j(self, link_w: Floats, cells: float) -> float:
+    def finest_j(self, link_w: Floats, cells: float, work: float) -> float:
         """Cells halved while time allows, and the cap where that makes time."""
         share, best_j = 1.0, self.value_j(link_w, cells)
         last_j = best_j
         plain_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
         while cells < CELLS_MAX:
-            while self._growth * self._work > WORK and share > SHARE_LEAST:
+            while self._growth * self._work > work and share > SHARE_LEAST:
                 lower_j = self.value_j(link_w, cells, share / 2)
                 if lower_j - plain_j < SHARE_WORTH * (last_j - plain_j):
                     return best_j
                 share /= 2
-            if self._growth * self._work > WORK:
+            if self._growth * self._work > work:
                 break
             cells *= 2
             last_j = self.value_j(link_w, cells, share)
             best_j = max(best_j, last_j)
         return best_j
+
+
+class _Tried(NamedTuple):
+    asked: _Asked
+    link_w: Floats
+    bound_j: float
 
 
 @exact
