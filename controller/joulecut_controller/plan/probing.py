@@ -79,7 +79,7 @@ class _Step:
             reason = "in time, but not surely: what may be late is tried from what is not"
             return self._answer("settle", reason, safe, gain)
         probes = Probes(self._known)
-        probe = probes.promising()
+        probe = probes.next()
         if gain >= GAIN_MIN and (probe is None or gain >= probe.gain_ratio):
             probe = self._while_here(probe or probes.supposed(), safe)
             if probe is None:
