@@ -64,12 +64,12 @@ class Probes:
         gain = 1.0 - wanted.cost / self._now_j if wanted else 0.0
         if gain >= GAIN_MIN and not known.known(target):
             raised = tuple(map(max, zip(now, target, strict=True)))
-            steps = self._steps([raised], target)
-            if self._young and all(self._short(step) for step in steps):
+            steps, told = self._steps([raised], target), known.model.detailed
+            if self._young and not (steps if told else any(not self._short(s) for s in steps)):
                 roomy = self._steps(self._roomier(raised, target), target)
                 steps += [s for s in roomy if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
             if steps:
-                return max(steps, key=self._progress)
+                return max(steps, key=_order if told else self._progress)
         lowest = tuple(grid[0] for grid in known.grids)
         hopes = [(self._hope(p.stage), _order(p), p) for p in self._steps([now], lowest)]
         if hopes and max(hopes)[0] >= HOPE_MIN:
