@@ -10,7 +10,8 @@ worst window above the budget in points of the default iteration time, `in row` 
 in a row were over. `operation` noise is the spread of every operation, `iteration` that of
 whole iterations. Simulated throughout; `sweep` rows replay a public sweep (--data or
 JOULECUT_DATA: the folder with `perseus/stage_profile`), `odd` is a card that no formula here
-describes, `job CARD` a job drawn anew for each seed on a card without measured stages.
+describes, `job CARD` a job drawn anew for each seed on a card without measured stages, `cluster`
+a job and a card drawn anew for each seed.
 
 With --log every run is a line of JSON there, the first seed of all cells first, and what stands
 there is not run again: a record may be made in pieces, and cut short.
@@ -34,6 +35,7 @@ from joulecut_sim.skus import find
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE / "tests" / "worlds"))
 from cards import CardPlant  # noqa: E402
+from drawn import DrawnPlant  # noqa: E402
 from learning import Course, Outcome  # noqa: E402
 
 DATA = HERE.parent / "shared" / "data"
@@ -85,6 +87,11 @@ def plants(stages: int, microbatches: int, data: Path) -> Iterator[tuple[str, Ma
             return CardPlant(card, stages, microbatches, noise=Noise(operation=jitter), seed=seed)
 
         yield f"job {card}", drawn, None
+
+    def cluster(jitter: float, seed: int) -> Plant:
+        return DrawnPlant(stages, microbatches, noise=Noise(operation=jitter), seed=seed)
+
+    yield "cluster", cluster, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cards import CardPlant
+from drawn import DrawnPlant
 from learning import Course
 from unprofiled import UnprofiledWorld
 from worlds import Controller
@@ -131,6 +132,31 @@ def test_at_the_rate_alone_jitter_hides_neither_slack_nor_lateness() -> None:
         return Plant(skus, 24, time_scale=0.018, noise=Noise(operation=jitter), seed=seed)
 
     course = Course(noisy, jitter=0.04, seed=3, budget=BUDGET, detailed=False)
+    course.run()
+    outcome = course.outcome()
+    assert outcome.share >= 0.95, outcome
+    assert outcome.over_points <= 0.5
+    assert outcome.over_in_row <= 1
+
+
+def test_a_fit_that_takes_one_stage_for_another_makes_no_window_late() -> None:
+    def job(jitter: float, seed: int) -> Plant:
+        skus = [find("a100-sxm", "card")] * 4
+        return Plant(skus, 24, time_scale=0.045, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(job, jitter=0.005, seed=2, budget=BUDGET, detailed=False)
+    course.run()
+    outcome = course.outcome()
+    assert outcome.share >= 0.95, outcome
+    assert outcome.over_points <= 0.5
+    assert outcome.over_in_row <= 1
+
+
+def test_a_cluster_nobody_sells_is_learnt_with_its_busy_times() -> None:
+    def cluster(jitter: float, seed: int) -> Plant:
+        return DrawnPlant(4, 24, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(cluster, jitter=0.01, seed=8, budget=0.02, detailed=True)
     course.run()
     outcome = course.outcome()
     assert outcome.share >= 0.95, outcome

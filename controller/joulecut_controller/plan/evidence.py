@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecut_controller.plan.ceiling import ceiling_s
 from joulecut_controller.plan.search import Floats
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import Ground, RateModel, Reading
@@ -31,6 +32,7 @@ DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
 OVER_RATIO = 0.004
+HEAVIER_RATIOS = (0.06, 0.03, 0.015)
 NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
 # and a standard deviation is taken on one side of them.
@@ -67,11 +69,13 @@ class Evidence:
         self.window_doubt = float(np.hypot(one, self.base_doubt))  # of what one window tells
         self.deadline_s = facts.slo.deadline_s(default.time_s)
         self.lowest = lowest_of(readings)
-        self._measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
+        self._rivals: list[RateModel] | None = None
+        measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
+        self._within_cap = np.minimum(measured, np.array(model.default_mhz, dtype=np.float64))
         apart = np.array([self.apart(reading) for reading in readings])
         told_s = np.array([reading.time_s for reading in readings])
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
-        likely_s = np.maximum(told_s, model.time_s(self._measured))
+        likely_s = np.maximum(told_s, model.time_s(measured))
         self._sure_s = likely_s * (1.0 + DOUBTS_WORST * apart)
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
@@ -107,38 +111,61 @@ class Evidence:
         """Upper band of the iteration time between measured clocks."""
         return self.judge_one(clocks_mhz)[0] * (1.0 + doubts * self.doubt(clocks_mhz))
 
-    def worst_s(self, rows: Floats) -> Floats:
-        """Iteration times of rows of clocks (m, stages) if every stage's work followed its clock.
-
-        No work slows more than its clock, and longest paths are monotone: so every reading is a
-        bound, whatever the card, and the least counts; as is the upper band at the nearest clocks
-        within the evidence. Where a job tells no busy times, the stage lowered most may be the
-        one waited for, and what it loses the iteration loses (longest paths are homogeneous).
-        """
-        stretch = self._stretch(self._measured[None, :, :], rows[:, None, :])  # (m, n, stages)
-        bounds = self._sure_s * stretch.max(axis=2)
-        nearest = np.argsort(bounds, axis=1, kind="stable")[:, :NEAREST]
-        told = self.model.longer(np.take_along_axis(stretch, nearest[..., None], axis=1), nearest)
-        if told is not None:
-            bounds = self._sure_s[nearest] * told
-        inside = np.maximum(rows, np.array(self.lowest, dtype=np.float64))
-        doubt = np.hypot(self.model.time_doubt(inside), np.hypot(self.base_doubt, UNSEEN))
-        high_s = self.model.time_s(inside) * (1.0 + DOUBTS_WORST * doubt)
-        beyond = self._stretch(inside, rows).max(axis=1)
-        return np.asarray(np.minimum(high_s * beyond, bounds.min(axis=1)))
-
-    def _stretch(self, from_mhz: Floats, to_mhz: Floats) -> Floats:
-        """How much longer each stage's operations take at most after this change; at least 1.
-        Clocks above what a power cap leaves are all the same.
+    def worst_s(self, rows: Floats, enough_s: float = 0.0) -> Floats:
+        """Iteration times of rows of clocks (m, stages) that no job exceeds, shape (m,): by what
+        longest paths cannot break and no work can do (`ceiling`). Where that is above `enough_s`,
+        more is asked, and the lesser counts: of a job that tells its busy times the graph, which
+        knows what a longer operation adds; of others every fit that the readings do not deny.
         """
         top = np.array(self.model.default_mhz, dtype=np.float64)
-        return np.maximum(1.0, np.minimum(from_mhz, top) / np.minimum(to_mhz, top))
+        asked = np.minimum(rows, top)
+        worst_s = ceiling_s(self._sure_s, self._within_cap, asked)
+        above = worst_s > enough_s
+        if above.any():
+            more = self._told_s if self.model.detailed else self._gloomy_s
+            worst_s[above] = np.minimum(worst_s[above], more(asked[above]))
+        return worst_s
+
+    def _told_s(self, asked: Floats) -> Floats:
+        """By what the nearest windows told of operations, and the graph."""
+        stretch = np.maximum(1.0, self._within_cap[None, :, :] / asked[:, None, :])
+        nearest = np.argsort(self._sure_s * stretch.max(axis=2), axis=1, kind="stable")[:, :NEAREST]
+        told = self.model.longer(np.take_along_axis(stretch, nearest[..., None], axis=1), nearest)
+        assert told is not None
+        return np.asarray((self._sure_s[nearest] * told).min(axis=1))
+
+    def _gloomy_s(self, asked: Floats) -> Floats:
+        """The longest upper band, at the nearest clocks within the evidence, of all fits that the
+        readings do not deny, each with another stage heavier; what is lower than those clocks may
+        be waited for by all.
+        """
+        if self._rivals is None:
+            self._rivals = [self.model, *self._heavier()]
+        inside = np.maximum(asked, self._within_cap.min(axis=0))
+        worst_s = np.zeros(len(asked))
+        for rival in self._rivals:
+            doubt = np.hypot(rival.time_doubt(inside), np.hypot(self.base_doubt, UNSEEN))
+            worst_s = np.maximum(worst_s, rival.time_s(inside) * (1.0 + DOUBTS_WORST * doubt))
+        return np.asarray(worst_s * (inside / asked).max(axis=1))
+
+    def _heavier(self) -> list[RateModel]:
+        """Where a stage waits, how much heavier it may be shows in no reading: by stage the
+        heaviest that is not denied.
+        """
+        found = []
+        for stage in range(len(self.lowest)):
+            rivals = (self.model.lighter(stage, -ratio) for ratio in HEAVIER_RATIOS)
+            heaviest = next((rival for rival in rivals if rival is not None), None)
+            if heaviest is not None:
+                found.append(heaviest)
+        return found
 
     def affordable(self, rows: Floats) -> NDArray[np.bool_]:
         """Whether even the worst case is over the budget by no more than one window may be."""
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
-        return np.asarray(self.worst_s(rows) <= self.deadline_s * (1.0 + OVER_RATIO))
+        limit_s = self.deadline_s * (1.0 + OVER_RATIO)
+        return np.asarray(self.worst_s(rows, limit_s) <= limit_s)
 
     def bearable(self, rows: Floats) -> NDArray[np.bool_]:
         """Which rows of clocks beyond the evidence may be tried: the worst case is affordable,

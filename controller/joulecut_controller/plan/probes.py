@@ -22,6 +22,8 @@ ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a pro
 ROOM_READINGS = 10
 # What making room costs in one window has to come back in so many.
 PAYBACK_WINDOWS = 10
+# What a window cannot tell from no change of the iteration time.
+LATER_MIN = 0.002
 # Less than this of the job's energy is under the noise of a window's energy counters.
 GAIN_MIN = 0.0015
 # A step that promises nothing on the mean, and this much if the guess is one standard
@@ -62,18 +64,45 @@ class Probes:
         gain = 1.0 - wanted.cost / self._now_j if wanted else 0.0
         if gain >= GAIN_MIN and not known.known(target):
             raised = tuple(map(max, zip(now, target, strict=True)))
-            steps = self._steps([raised], target)
-            if not steps and self._young:
-                steps = self._steps(self._roomier(raised, target), target)
-                steps = [s for s in steps if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
+            steps, told = self._steps([raised], target), known.model.detailed
+            if self._young and not (steps if told else any(not self._short(s) for s in steps)):
+                roomy = self._steps(self._roomier(raised, target), target)
+                steps += [s for s in roomy if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
             if steps:
-                return max(steps, key=_order)
+                return max(steps, key=_order if told else self._progress)
         lowest = tuple(grid[0] for grid in known.grids)
         hopes = [(self._hope(p.stage), _order(p), p) for p in self._steps([now], lowest)]
         if hopes and max(hopes)[0] >= HOPE_MIN:
             return max(hopes)[2]
         last = max((p for _, _, p in hopes), key=_order, default=None)
         return last if last is not None and last.gain_ratio >= GAIN_MIN else None
+
+    def _short(self, probe: Probe) -> bool:
+        """Whether it goes less than half as far as one step may."""
+        step_mhz = STEP_RATIO * self._known.facts.ground.clock_max_mhz
+        return self._known.lowest[probe.stage] - probe.clocks_mhz[probe.stage] < step_mhz / 2
+
+    def next(self) -> Probe | None:
+        """What is promising; where that is a short step, a longer one that is only supposed."""
+        probe = self.promising()
+        if probe is None or not self._short(probe):
+            return probe
+        other = self.supposed()
+        return probe if other is None or self._short(other) else other
+
+    def _progress(self, probe: Probe) -> tuple[float, int, Clocks]:
+        """What lowering this stage saves, less what making room for it costs, for the time it
+        takes: as long as the job is hardly slower, the worst case has room for whole steps, so
+        stages that wait come before those waited for.
+        """
+        at = probe.stage
+        base = (*probe.clocks_mhz[:at], self._known.lowest[at], *probe.clocks_mhz[at + 1 :])
+        rows = np.array([base, probe.clocks_mhz], dtype=np.float64)
+        (base_s, later_s), (base_j, later_j) = self._known.judge(rows)
+        room = max(0.0, base_j / self._now_j - 1.0) / PAYBACK_WINDOWS
+        worth = (base_j - later_j) / self._now_j - room
+        later = LATER_MIN + max(0.0, later_s / base_s - 1.0)
+        return float(worth / later if worth > 0.0 else worth), at, probe.clocks_mhz
 
     def supposed(self) -> Probe | None:
         """A stage lowered because it may have less work than the fit takes it to have: while it
@@ -110,21 +139,22 @@ class Probes:
             for mhz in self._known.grids[stage]
             if wanted.clocks_mhz[stage] <= mhz < other.lowest[stage]
         ]
-        clocks = self._best(other, steps, gain, self._known.affordable)
+        clocks = self._best(other, stage, steps, gain, self._known.affordable)
         if clocks is None:
             ways = [(*base[:stage], other.lowest[stage], *base[stage + 1 :]) for base in bases]
-            clocks = self._best(other, ways, gain, partial(self._leads_on, other, stage))
+            clocks = self._best(other, stage, ways, gain, partial(self._leads_on, other, stage))
         return None if clocks is None else Probe(gain, stage, clocks)
 
     def _best(
         self,
         other: Evidence,
+        stage: int,
         tried: list[Clocks],
         gain: float,
         allowed: Callable[[Floats], NDArray[np.bool_]],
     ) -> Clocks | None:
-        """The cheapest of these that pays, is allowed, and in time by either fit: the guard refuses
-        what the likeliest one takes for late.
+        """Of these the one that gets furthest for the room it costs, which pays, is allowed, and in
+        time by either fit: the guard refuses what the likeliest one takes for late.
         """
         rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
         if not len(rows):
@@ -134,7 +164,12 @@ class Probes:
         kept = (times_s <= other.deadline_s) & (costs_j <= now_j * (1.0 + PAYBACK_WINDOWS * gain))
         kept &= self._known.model.time_s(rows) <= other.deadline_s
         kept[kept] = allowed(rows[kept])
-        return tried[int(np.argmin(np.where(kept, costs_j, np.inf)))] if kept.any() else None
+        if not kept.any():
+            return None
+        rows[:, stage] = np.maximum(rows[:, stage], other.lowest[stage])
+        room_j = other.judge(rows)[1]
+        worth_j = room_j - costs_j - np.maximum(0.0, room_j - now_j) / PAYBACK_WINDOWS
+        return tried[int(np.argmax(np.where(kept, worth_j, -np.inf)))]
 
     def _leads_on(self, other: Evidence, stage: int, rows: Floats) -> NDArray[np.bool_]:
         """Where a window, should it turn out as the other fit says, would make room for the next

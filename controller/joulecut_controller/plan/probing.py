@@ -8,6 +8,8 @@ the evidence may change at once. Pure: readings and the facts of a pass go in, a
 
 import itertools
 
+import numpy as np
+
 from joulecut_controller.plan.advice import Advice, Verdict
 from joulecut_controller.plan.evidence import Evidence, Facts, lowest_of, reading_at
 from joulecut_controller.plan.probes import GAIN_MIN, Probe, Probes
@@ -77,13 +79,24 @@ class _Step:
             reason = "in time, but not surely: what may be late is tried from what is not"
             return self._answer("settle", reason, safe, gain)
         probes = Probes(self._known)
-        probe = probes.promising()
+        probe = probes.next()
         if gain >= GAIN_MIN and (probe is None or gain >= probe.gain_ratio):
-            return self._answer(
-                "settle", f"{gain:.1%} less energy, within the evidence", safe, gain
-            )
+            probe = self._while_here(probe or probes.supposed(), safe)
+            if probe is None:
+                reason = f"{gain:.1%} less energy, within the evidence"
+                return self._answer("settle", reason, safe, gain)
         probe = probe or probes.supposed()
         return self._enough(gain) if probe is None else self._try(probe)
+
+    def _while_here(self, probe: Probe | None, safe: tuple[int, ...]) -> Probe | None:
+        """The probe, where what is known to save has to wait for it: a stage below its evidence,
+        and no room for that once the rest is settled. To make room again costs a window each way.
+        """
+        if probe is None or probe.clocks_mhz[probe.stage] >= self._known.lowest[probe.stage]:
+            return None
+        at, mhz = probe.stage, probe.clocks_mhz[probe.stage]
+        later = np.array([(*safe[:at], mhz, *safe[at + 1 :])], dtype=np.float64)
+        return None if self._known.bearable(later)[0] else probe
 
     def _safe(self) -> tuple[int, ...]:
         """The cheapest clocks within the evidence whose upper band keeps the deadline."""

@@ -12,42 +12,39 @@ in force. A GPU's bias carries what happened since.
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from joulecut_controller.predict.admission import Admission, Refusal
 from joulecut_controller.predict.bias import LOG_MAX, Biases, GpuBias
-from joulecut_controller.predict.card import Card, named
+from joulecut_controller.predict.card import Card
 from joulecut_controller.predict.drift import Drift, Watch
 from joulecut_controller.predict.estimator import (
     Band,
     Prediction,
     Sample,
     Subject,
-    WorkShape,
     widest,
 )
 from joulecut_controller.predict.evidence import Work, fingerprint
-from joulecut_controller.predict.forest import Fitted, ForestCurve, Grid, stacked
+from joulecut_controller.predict.forest import Fitted, stacked
+from joulecut_controller.predict.in_force import InForce, Z
 from joulecut_controller.predict.memory import NOT_A_STATE, dump_snapshot, load_snapshot
 from joulecut_controller.predict.plausible import OTHER_WORK, Plausibility
 from joulecut_controller.predict.pooled import Snapshot, refit
+from joulecut_controller.predict.told import Told
 from joulecut_controller.predict.window import CELLS_MAX, Cell, Reading, Window
-from joulecut_controller.workload import Kind, Profile
+from joulecut_controller.workload import Profile
 
 STATE_VERSION = 1
 REFIT_EVERY = 25  # accepted samples: the public stream experiment's
-Z = 1.645  # two-sided 90 % of a normal distribution
 # Cards of one kind differ by 8 % on average; one that was never seen may be any of them.
 UNSEEN_GPU = 0.08
 STEP_MHZ = 15  # of clock tables: what an observed clock may be off the one asked
-GRIDS_MAX = 512  # curves kept at the clocks last asked for
-CARDS_MAX = 16_384
-WORKLOADS_MAX = 1024
 
 
 class OnlineEstimator:
@@ -58,8 +55,7 @@ class OnlineEstimator:
         self._window = Window(cells_max)
         self._biases = Biases()
         self._watch = Watch()
-        self._cards: OrderedDict[str, str] = OrderedDict()
-        self._shapes: OrderedDict[str, WorkShape] = OrderedDict()
+        self._told = Told()
         self._plausibility = Plausibility()
         self._profiles: dict[str, Profile] = {}
         self._refused: Counter[str] = Counter()
@@ -67,11 +63,7 @@ class OnlineEstimator:
         self._number = 0
         self._since_snapshot = 0
         self._new_clock = False
-        self._taken = Snapshot()
-        self._fitted = Fitted()
-        self._fitted_to: frozenset[Cell] = frozenset()
-        self._expected: dict[tuple[str, int, str, int], _Expected] = {}
-        self._grids: OrderedDict[tuple[Work, tuple[int, ...]], Grid] = OrderedDict()
+        self._in_force = InForce(cells_max)
 
     # -- learning ------------------------------------------------------------------------
 
@@ -119,7 +111,7 @@ class OnlineEstimator:
         """Whether all work of a profiled workload has a curve fitted here."""
         profile = self._profiles.get(workload)
         return profile is not None and all(
-            Work(workload, stage, kind) in self._fitted.curves
+            Work(workload, stage, kind) in self._in_force.fitted.curves
             for (stage, kind), options in profile.options.items()
             if options
         )
@@ -144,14 +136,9 @@ class OnlineEstimator:
         self._biases.forget(workload)
         self._watch.forget(workload)
         self._admission.forget(workload)
-        self._shapes.pop(workload, None)
+        self._told.forget(workload)
         self._plausibility.forget(workload)
-        curves = {w: c for w, c in self._fitted.curves.items() if w.workload != workload}
-        cells = tuple(pair for pair in self._taken.cells if pair[0].workload != workload)
-        self._taken = replace(self._taken, cells=cells)
-        self._fitted = replace(self._fitted, curves=curves)
-        self._grids.clear()
-        self._expected.clear()
+        self._in_force.forget(workload)
         self._new_clock = True  # curves of other work learnt from this one
 
     # -- fitting -------------------------------------------------------------------------
@@ -166,8 +153,8 @@ class OnlineEstimator:
         return Snapshot(
             number=self._number,
             cells=tuple(self._window.cells()),
-            cards=dict(self._cards),
-            shapes=dict(self._shapes),
+            cards=dict(self._told.cards),
+            shapes=dict(self._told.shapes),
             profiles=dict(self._profiles),
         )
 
@@ -182,10 +169,7 @@ class OnlineEstimator:
         }
         for workload in self._outdated(taken):
             curves = {work: curve for work, curve in curves.items() if work.workload != workload}
-        self._taken, self._fitted = taken, replace(fitted, curves=curves)
-        self._fitted_to = frozenset(cell for cell, _ in taken.cells)
-        self._grids.clear()
-        self._expected.clear()
+        self._in_force.put(taken, replace(fitted, curves=curves))
         self._watch.refitted(self._profiles)
         for key, _ in self._biases.items():  # noqa: PERF102 -- its own class, no mapping
             self._replay(*key)
@@ -202,11 +186,11 @@ class OnlineEstimator:
         """`predict` for many subjects over one grid of clocks, in one call."""
         if any(clock <= 0 for clock in clocks_mhz):
             raise ValueError("clocks must be above 0 MHz")
-        known = [(i, curve) for i, s in enumerate(subjects) if (curve := self._curve(s))]
+        known = [(i, curve) for i, s in enumerate(subjects) if (curve := self._in_force.curve(s))]
         found: list[Prediction | None] = [None] * len(subjects)
         if not known:
             return tuple(found)
-        grid = stacked([self._grid(subjects[i], curve, clocks_mhz) for i, curve in known])
+        grid = stacked([self._in_force.grid(subjects[i], curve, clocks_mhz) for i, curve in known])
         biases = [self._biases.get(subjects[i].workload, subjects[i].uuid) for i, _ in known]
         scatter = np.array([self._scatter(subjects[i]) for i, _ in known])
         factor = np.exp([bias.time.mean for bias in biases])[:, None]
@@ -220,7 +204,7 @@ class OnlineEstimator:
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
         """Clocks seen on this work; of a GPU that drifts, those it was seen at since."""
-        if self._curve(subject) is None:
+        if self._in_force.curve(subject) is None:
             return ()
         cells = self._window.of_work(subject.workload, subject.stage, subject.kind)
         profile = self._profiles.get(subject.workload)
@@ -254,11 +238,11 @@ class OnlineEstimator:
             "strange": self._plausibility.state(),
             "refused": self.refused,
             "separated": self.separated,
-            "now": dump_snapshot(Snapshot(0, (), self._cards, self._shapes)),
-            "taken": dump_snapshot(self._taken),
+            "now": dump_snapshot(Snapshot(0, (), self._told.cards, self._told.shapes)),
+            "taken": dump_snapshot(self._in_force.taken),
             "profiles": {name: fingerprint(p) for name, p in self._profiles.items()},
-            "outdated": sorted(self._outdated(self._taken)),
-            "curves": sorted([w.workload, w.stage, w.kind] for w in self._fitted.curves),
+            "outdated": sorted(self._outdated(self._in_force.taken)),
+            "curves": sorted([w.workload, w.stage, w.kind] for w in self._in_force.fitted.curves),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -287,24 +271,21 @@ class OnlineEstimator:
         self._plausibility.restore(state["strange"])
         self._refused.update({str(k): int(v) for k, v in state["refused"].items()})
         self._separated.update({str(k): int(v) for k, v in state["separated"].items()})
-        now = load_snapshot(state["now"])
-        self._cards.update(now.cards)
-        self._shapes.update(now.shapes)
+        self._told.restore(load_snapshot(state["now"]))
         same = {
             name: profile
             for name, profile in self._profiles.items()
             if state["profiles"].get(name) == fingerprint(profile)
         }
         outdated = {str(name) for name in state["outdated"]}
-        self._taken = replace(
+        taken = replace(
             load_snapshot(state["taken"]),
             profiles={name: p for name, p in same.items() if name not in outdated},
         )
         kept = {(str(w), int(s), str(k)) for w, s, k in state["curves"]}
-        self._fitted_to = frozenset(cell for cell, _ in self._taken.cells)
-        fitted = refit(self._taken)
+        fitted = refit(taken)
         curves = {w: c for w, c in fitted.curves.items() if (w.workload, w.stage, w.kind) in kept}
-        self._fitted = replace(fitted, curves=curves)
+        self._in_force.put(taken, replace(fitted, curves=curves))
         for name in sorted((state["profiles"].keys() | self._profiles.keys()) - same.keys()):
             self.forget(name)
 
@@ -317,7 +298,7 @@ class OnlineEstimator:
 
     def _learn(self, sample: Sample) -> Refusal | None:
         subject = sample.subject
-        card = self._card(sample)
+        card = self._told.card(sample)
         refusal = self._admission.judge(
             sample,
             None if card is None else card.power_limit_w,
@@ -325,7 +306,10 @@ class OnlineEstimator:
         )
         if refusal is not None:
             return refusal
-        self._told(sample)
+        if self._told.changed(sample):
+            self.forget(subject.workload)
+            self._separated["shape-changed"] += 1
+        self._told.note(sample)
         cell = self._cell(sample, card)
         judged = self._plausibility.judge(sample, cell, self._window)
         if isinstance(judged, Refusal):
@@ -353,28 +337,6 @@ class OnlineEstimator:
             self._new_clock = True
         return None
 
-    def _card(self, sample: Sample) -> Card | None:
-        if sample.card:
-            self._cards[sample.subject.uuid] = sample.card
-            self._cards.move_to_end(sample.subject.uuid)
-            while len(self._cards) > CARDS_MAX:
-                self._cards.popitem(last=False)
-        return named(self._cards.get(sample.subject.uuid, ""))
-
-    def _told(self, sample: Sample) -> None:
-        """A job that says it computes something else now begins anew."""
-        if sample.shape is None:
-            return
-        workload = sample.subject.workload
-        known = self._shapes.get(workload)
-        if known is not None and known != sample.shape:
-            self.forget(workload)
-            self._separated["shape-changed"] += 1
-        self._shapes[workload] = sample.shape
-        self._shapes.move_to_end(workload)
-        while len(self._shapes) > WORKLOADS_MAX:
-            self._shapes.popitem(last=False)
-
     def _cell(self, sample: Sample, card: Card | None) -> Cell:
         """A clock held by the cap is the one asked; one not reached is the one observed."""
         clock_mhz, asked_mhz = sample.clock_mhz, sample.asked_mhz
@@ -390,18 +352,6 @@ class OnlineEstimator:
             subject.workload, subject.uuid, subject.stage, subject.kind, clock_mhz, sample.capped
         )
 
-    def _curve(self, subject: Subject) -> ForestCurve | None:
-        return self._fitted.curve(Work(subject.workload, subject.stage, subject.kind))
-
-    def _grid(self, subject: Subject, curve: ForestCurve, clocks_mhz: tuple[int, ...]) -> Grid:
-        key = (Work(subject.workload, subject.stage, subject.kind), clocks_mhz)
-        grid = self._grids.get(key)
-        if grid is None:
-            grid = self._grids[key] = curve.grid(np.asarray(clocks_mhz, dtype=np.float64))
-            while len(self._grids) > GRIDS_MAX:
-                self._grids.popitem(last=False)
-        return grid
-
     def _scatter(self, subject: Subject) -> float:
         """Half width that a GPU adds to the band of its work."""
         drift = self._watch.half(subject.workload, subject.uuid)
@@ -410,32 +360,9 @@ class OnlineEstimator:
             return UNSEEN_GPU
         return max(drift, Z * math.sqrt(bias.variance / max(1.0, bias.count)))
 
-    def _expect(self, cell: Cell) -> "_Expected | None":
-        """What the curve in force says of a cell; None without one."""
-        key = (cell.workload, cell.stage, cell.kind, cell.clock_mhz)
-        found = self._expected.get(key)
-        if found is not None:
-            return found
-        work = Work(cell.workload, cell.stage, cast("Kind", cell.kind))
-        curve = self._fitted.curve(work)
-        if curve is None:
-            return None
-        grid = curve.grid(np.array([cell.clock_mhz], dtype=np.float64))
-        low_s, high_s = grid.band_s(Z * self._fitted.scatter)
-        middle_s = float(grid.time_s[0])
-        if len(self._expected) >= self._window.cells_max:
-            self._expected.clear()
-        self._expected[key] = found = _Expected(
-            time=math.log(middle_s),
-            power=math.log(float(grid.power_w[0])),
-            low=math.log(float(low_s[0]) / middle_s),
-            high=math.log(float(high_s[0]) / middle_s),
-        )
-        return found
-
     def _move(self, cell: Cell, reading: Reading) -> None:
         """Moves the bias of a GPU by one reading; without a curve it stays where it is."""
-        expected = self._expect(cell)
+        expected = self._in_force.expect(cell)
         old = self._biases.get(cell.workload, cell.uuid)
         if expected is None:
             self._biases.put(cell.workload, cell.uuid, old)  # so that a fit finds whom to replay
@@ -456,10 +383,10 @@ class OnlineEstimator:
 
     def _compare(self, cell: Cell, reading: Reading) -> bool:
         """Whether this reading makes it a drift: judged first, learnt afterwards."""
-        expected = self._expect(cell)
+        expected = self._in_force.expect(cell)
         if expected is None:
             return False
-        if cell.workload in self._profiles and cell not in self._fitted_to:
+        if cell.workload in self._profiles and not self._in_force.fitted_to(cell):
             return False  # a profile that is off there is corrected by the next fit
         error = math.log(reading.time_s) - expected.time
         error -= self._biases.get(cell.workload, cell.uuid).time.mean
@@ -471,13 +398,3 @@ class OnlineEstimator:
             clock_mhz=cell.clock_mhz,
             number=reading.number,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    """Logarithms: time and power of a cell, and how far one reading may lie off."""
-
-    time: float
-    power: float
-    low: float
-    high: float
