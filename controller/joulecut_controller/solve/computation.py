@@ -5,6 +5,7 @@ and a walk along the frontier (a deadline near the last). They share the network
 search for real options, and check each other in the tests.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +35,9 @@ SIZE_SMALL = 128
 # Where the interior point stalls further from the optimum than this, its bound would be loose:
 # seen where the slowest option takes twenty times the fastest. The walk cannot stall.
 APART_MAX = 1e-6
+# Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
+# the same problem shall have the same answer to the last bit.
+BITS = 40
 KNOWN_MAX = 128  # former answers recognised without looking their options up again
 
 
@@ -121,7 +125,7 @@ class Computation:
         bound_j = relaxed.bound_at_j(self.useful_deadline_s(goal.deadline_s))
         if goal.waits:
             bound_j += self.problem.time_price_w * goal.deadline_s
-        return max(bound_j, self._floor_j)
+        return max(_rounded_down(bound_j), self._floor_j)
 
     def solve(
         self,
@@ -219,3 +223,9 @@ def _refuse(problem: Problem) -> None:
             if not 0.0 < option.time_s < float("inf"):
                 operation = problem.graph.operations[problem.options.index(options)]
                 raise ValueError(f"{operation} takes {option.time_s!r} s at {option.clock_mhz} MHz")
+
+
+def _rounded_down(bound_j: float) -> float:
+    """To so many bits; a lower bound is one still."""
+    mantissa, exponent = math.frexp(bound_j)
+    return math.ldexp(math.floor(math.ldexp(mantissa, BITS)), exponent - BITS)
