@@ -36,7 +36,7 @@ from joulecut_agent.notify import Notifier
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.programs import RESULTS, Programs
 from joulecut_agent.release_file import ReleaseFile
-from joulecut_agent.sampler import Sampler
+from joulecut_agent.sampler import Picture, Sampler
 from joulecut_agent.samples import Samples
 from joulecut_agent.scrape import Exporter
 from joulecut_agent.server import Doors, Server
@@ -230,9 +230,15 @@ class Agent:
     def _attribute(self) -> Registry:
         """Whose the GPUs are; it asks the parts that are made after it, once it is started."""
 
+        shown: tuple[Picture | None, dict[str, GpuSnapshot]] = (None, {})
+
         def seen() -> dict[str, GpuSnapshot]:
-            picture = self._sampler.latest()
-            return {gpu.uuid: gpu for gpu in picture.snapshot.gpus} if picture else {}
+            nonlocal shown
+            picture, (before, gpus) = self._sampler.known(), shown
+            if picture is not before:  # asked for each mark, and for each GPU
+                gpus = {gpu.uuid: gpu for gpu in picture.snapshot.gpus} if picture else {}
+                shown = (picture, gpus)
+            return gpus
 
         return Registry(
             self._settings.attribution,
@@ -317,7 +323,7 @@ class Agent:
         status, now_s = self._client.status, time.monotonic()
         if self._window.left_s:
             return "released: no device is read or set"
-        picture = self._sampler.latest()
+        picture = self._sampler.known()
         read = len(picture.snapshot.gpus) if picture else 0
         held = sum(status.lease(uuid, now_s) is not None for uuid in status.slots) if status else 0
         why = f"; {status.stopped}" if status and status.stopped else ""
