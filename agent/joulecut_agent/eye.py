@@ -7,6 +7,7 @@ same cure serves a driver that was reloaded or replaced, which an open process c
 Always a fresh program, never a fork: by the time one is needed the agent has gRPC's threads.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -22,8 +23,9 @@ from joulecut_agent import eye_protocol as words
 from joulecut_agent.eye_protocol import DRIVER, IDLE, MARK_BYTES, PACKET_BYTES_MAX, Mark
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
+from joulecut_agent.ports.glance import snapshots
 from joulecut_agent.ports.reader import Burst, Reading
-from joulecut_wire.messages import GpuDescription
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
 LOOK_S = 0.1  # how often its progress is looked at where there is no answer
@@ -63,6 +65,27 @@ class _Worker:
     left_out: tuple[int, ...] = ()
     heard_s: float = 0.0
     sound: bool = True  # nothing was wrong with what it read by itself
+    number: int = 0  # of its last whole reading that was seen
+    whole: tuple[GpuSnapshot, ...] = ()
+
+    def know(self, number: int, readings: tuple[Reading, ...]) -> None:
+        """Remembers a whole reading, for the glances that follow it."""
+        shown = (reading.snapshot for reading in readings)
+        self.number, self.whole = number, tuple(gpu for gpu in shown if gpu is not None)
+
+    def seen(self, at_s: float, number: int, rows: Any) -> tuple[Reading, ...] | None:
+        """What it has read by itself, None where that is to be asked for."""
+        if isinstance(rows, bytes) and number == self.number:
+            with contextlib.suppress(ValueError):
+                gpus = snapshots(self.whole, rows)
+                return tuple([Reading(gpu.uuid, gpu, None, (), at_s) for gpu in gpus])
+        elif isinstance(rows, list):
+            readings = words.decode_readings(rows)
+            self.sound = self.sound and not any(reading.error for reading in readings)
+            self.know(number, readings)
+            return readings
+        self.sound = False
+        return None
 
 
 class Eye:
@@ -107,8 +130,9 @@ class Eye:
             try:
                 self._ready()
                 left_out = self._left_out()
-                readings = words.decode_readings(self._ask("read", list(left_out), each_s))
-                self._goes_on(each_s, left_out)
+                number, rows = self._ask("read", list(left_out), each_s)
+                readings = words.decode_readings(rows)
+                self._goes_on(each_s, left_out, number, readings)
                 self._well(left_out)
                 return self._judged(readings, left_out)
             except _Hung as hung:
@@ -126,19 +150,15 @@ class Eye:
         while worker is not None and worker.each_s:
             try:
                 raw = worker.line.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
-                at_s, rows = words.decode(raw)
+                at_s, number, rows = words.decode(raw)
             except BlockingIOError:
                 break
             except (OSError, ValueError, EOFError, TypeError):  # it died; who reads next finds out
                 worker.sound = False
                 break
             worker.heard_s = at_s
-            if rows is None:
-                worker.sound = False
-                continue
-            readings = words.decode_readings(rows)
-            worker.sound = worker.sound and not any(reading.error for reading in readings)
-            found.append((at_s, readings + self._absent(readings, worker.left_out)))
+            if (readings := worker.seen(at_s, number, rows)) is not None:
+                found.append((at_s, readings + self._absent(readings, worker.left_out)))
         return found
 
     def is_reading(self, each_s: float) -> bool:
@@ -333,10 +353,13 @@ class Eye:
             if gpu.uuid not in told
         )
 
-    def _goes_on(self, each_s: float, left_out: tuple[int, ...]) -> None:
+    def _goes_on(
+        self, each_s: float, left_out: tuple[int, ...], number: int, readings: tuple[Reading, ...]
+    ) -> None:
         """It has just read, and now does so by itself."""
         assert self._worker is not None
         worker = self._worker
+        worker.know(number, readings)
         worker.each_s, worker.left_out = each_s, left_out
         worker.heard_s, worker.sound = time.monotonic(), True
 

@@ -32,9 +32,11 @@ class _Eye:
         self._mark = mark
         self._given = given
         self._reader: Any = None
+        self._glance: Any = None
         self._left_out: frozenset[int] = frozenset()
         self._each_s = 0.0
         self._due_s = 0.0
+        self._number = 0  # of the last whole reading
 
     def run(self) -> None:
         """Until the agent has gone; raises OSError then, too."""
@@ -53,11 +55,17 @@ class _Eye:
     def _push(self) -> None:
         self._due_s = max(self._due_s + self._each_s, time.monotonic())
         try:
-            readings = self._reader.read(self._left_out, self._mark.step)
+            rows = self._glance(self._mark.step) if self._glance else None
+            rows = rows or self._whole()
         except Exception:  # the agent asks what is wrong, and hears it
-            readings = None
+            rows = None
         with contextlib.suppress(BlockingIOError):  # nobody takes them: later ones tell the same
-            self._line.send(words.pushed(readings), socket.MSG_DONTWAIT)
+            self._line.send(words.pushed(self._number, rows), socket.MSG_DONTWAIT)
+
+    def _whole(self) -> Any:
+        readings = self._reader.read(self._left_out, self._mark.step)
+        self._number += 1
+        return words.encode_readings(readings)
 
     def _answer(self, call: str, *arguments: Any) -> list[Any]:
         try:
@@ -72,6 +80,7 @@ class _Eye:
         if call == "open":
             address, options, state_dir = json.loads(self._given)
             self._reader = _backend(address).open_reader(options, state_dir)
+            self._glance = getattr(self._reader, "glance", None)
             memory.give_back()
             return None
         reader, mark = self._reader, self._mark
@@ -81,7 +90,8 @@ class _Eye:
         if call == "read":
             self._left_out, self._each_s = frozenset(arguments[0]), arguments[1]
             self._due_s = time.monotonic() + self._each_s
-            return words.encode_readings(reader.read(self._left_out, mark.step))
+            rows = self._whole()
+            return [self._number, rows]
         mark.step(arguments[0])
         return words.encode_burst(reader.burst(arguments[0]))
 

@@ -59,11 +59,11 @@ def decode(raw: bytes) -> Any:
     return marshal.loads(raw)  # noqa: S302 -- from our own child
 
 
-def pushed(readings: tuple[Reading, ...] | None) -> bytes:
-    """What the eye read by itself, just now; None where reading failed as a whole. A tuple,
-    where an answer is a list.
+def pushed(number: int, rows: list[Any] | bytes | None) -> bytes:
+    """What the eye read by itself, just now: its whole reading of that number, or a glance that
+    goes with it; None where reading failed as a whole. A tuple, where an answer is a list.
     """
-    return encode((time.monotonic(), readings if readings is None else encode_readings(readings)))
+    return encode((time.monotonic(), number, rows))
 
 
 def encode_error(error: JoulecutError) -> list[str]:
