@@ -9,6 +9,7 @@ process for each of them would cost several times what the reading does.
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -30,6 +31,7 @@ PAUSE_WAIT_S = 3.0  # a tick takes milliseconds; a driver that does not answer t
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
 STALE_S_MIN = 3.0  # and one GPU that hangs must not cost the data of the others
 DRIVER = "/sys/module/nvidia"  # made anew each time the driver is loaded
+RECENT_MAX = 16  # what comes within TAKE_S and a little more
 SAVE_S = 5.0  # how much of the books a kill may cost; a change of job saves them at once
 
 
@@ -97,6 +99,7 @@ class Sampler:
         self.turned_s = time.monotonic()  # when the loop last began anew
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._picture = NOTHING
+        self._recent: deque[Picture] = deque(maxlen=RECENT_MAX)
         self._books = Books()
 
     def start(self) -> None:
@@ -176,6 +179,10 @@ class Sampler:
         fresh_s = max(STALE_TICKS * self._interval_s, STALE_S_MIN)
         return picture if age_s <= fresh_s else None
 
+    def recent(self) -> tuple[Picture, ...]:
+        """The last pictures, oldest first."""
+        return tuple(self._recent)
+
     @property
     def last_tick_unix_s(self) -> float:
         return self._picture.unix_s
@@ -231,6 +238,7 @@ class Sampler:
                 self._picture = replace(
                     NOTHING, snapshot=replace(NOTHING.snapshot, sequence=sequence)
                 )
+                self._recent.clear()
                 self._dropped.set()
             return False
         self._dropped.clear()
@@ -263,6 +271,7 @@ class Sampler:
             read.append(mine)
             unix_s = time.time() - (time.monotonic() - at_s)
             self._picture = Picture(snapshot, unix_s, complete=len(gpus) == len(self.gpus))
+            self._recent.append(self._picture)
             waited_for = self.watcher(snapshot)
         self._account(read)
         if not waited_for:
