@@ -18,6 +18,7 @@ from math import inf
 from pathlib import Path
 
 from joulecut_agent.attribution.binding import Binding, Refusal, Sender
+from joulecut_agent.attribution.owner import Owners
 from joulecut_agent.attribution.processes import Belonging
 from joulecut_agent.feed import Feed
 from joulecut_agent.log import say
@@ -44,10 +45,8 @@ class _Reporter:
     uid: int
     belongs: Belonging | None
     pairs: set[tuple[str, str]] = field(default_factory=set)
-    trusted_s: dict[tuple[str, str], float] = field(default_factory=dict)  # pairs, until when
-
-    def trusts(self, mark: Mark, sender: Sender, now_s: float) -> bool:
-        return self.uid == sender.uid and now_s < self.trusted_s.get((mark.job, mark.uuid), 0.0)
+    # For which pairs it was judged, until when that holds, and whose the GPU was.
+    trusted: dict[tuple[str, str], tuple[float, Owners]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +146,7 @@ class Jobs:
     def _judge(self, report: IterationReport | Mark, sender: Sender) -> None:
         """Takes a report or a mark from who may speak for its GPU."""
         known, now_s = self._reporters.get(sender.pid), time.monotonic()
-        # A mark cannot wait for files of the kernel to be read; its process lives.
-        if isinstance(report, Mark) and known and known.trusts(report, sender, now_s):
+        if isinstance(report, Mark) and known and self._trusts(known, report, sender, now_s):
             self._take(report, sender)
             return
         pidfd, belongs = -1, known.belongs if known else None
@@ -185,7 +183,17 @@ class Jobs:
         self._take(report, sender)
         pair, reporter = (report.job, report.uuid), self._reporters.get(sender.pid)
         if reporter is not None and pair in reporter.pairs:
-            reporter.trusted_s[pair] = now_s + TRUST_S
+            reporter.trusted[pair] = (now_s + TRUST_S, self._bound(report.uuid))
+
+    def _trusts(self, known: _Reporter, mark: Mark, sender: Sender, now_s: float) -> bool:
+        """A mark cannot wait until the kernel's files are read; its process lives, and it counts
+        at once where the GPU is given to somebody else.
+        """
+        until_s, owners = known.trusted.get((mark.job, mark.uuid), (0.0, ()))
+        return now_s < until_s and known.uid == sender.uid and owners == self._bound(mark.uuid)
+
+    def _bound(self, uuid: str) -> Owners:
+        return self._binding.bound(uuid) if self._binding else ()
 
     def _take(self, mark: Mark, sender: Sender) -> None:
         if refused := self._marked(mark):
