@@ -48,7 +48,8 @@ class Glances:
         """
         assert ctypes.sizeof(_Row) == ROW.size
         self._rows = (_Row * len(gpus))()
-        self._profiles = (pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t * len(gpus))()
+        kind = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t
+        self._profiles = (kind * len(gpus))(*(kind() for _ in gpus))  # each with its version
         self._calls: list[tuple[int, list[_Call], list[_Call]]] = []
         self._odd = False
         for place, (index, handle, was, has_profiles) in enumerate(gpus):
