@@ -7,6 +7,7 @@ same cure serves a driver that was reloaded or replaced, which an open process c
 Always a fresh program, never a fork: by the time one is needed the agent has gRPC's threads.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -19,11 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from joulecut_agent import eye_protocol as words
-from joulecut_agent.eye_protocol import DRIVER, MARK_BYTES, PACKET_BYTES_MAX, Mark
+from joulecut_agent.eye_protocol import DRIVER, IDLE, MARK_BYTES, PACKET_BYTES_MAX, Mark
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
+from joulecut_agent.ports.glance import snapshots
 from joulecut_agent.ports.reader import Burst, Reading
-from joulecut_wire.messages import GpuDescription
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
 LOOK_S = 0.1  # how often its progress is looked at where there is no answer
@@ -33,6 +35,7 @@ BACK_OFF_S, BACK_OFF_S_MAX = 2.0, 60.0  # doubling: a hung GPU must not stop the
 ABSENT_S_MAX = 10.0  # asking a driver that is not loaded costs nothing, and it may come back
 DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
 RENEW_S = 60.0  # a lost GPU that was reset is seen by a process that opens the driver anew
+LATE_S = 0.5  # without a reading that was due: then it is asked for one
 TRIES = 2  # in one tick: the second reads what the first did not get to
 STUCK_MAX = 4  # processes that do not even die; more of them would help nobody
 VOID = frozenset(("uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"))
@@ -58,6 +61,31 @@ class _Worker:
     line: socket.socket
     mark: Mark
     open: bool = False
+    each_s: float = 0.0  # how often it reads by itself; 0: never
+    left_out: tuple[int, ...] = ()
+    heard_s: float = 0.0
+    sound: bool = True  # nothing was wrong with what it read by itself
+    number: int = 0  # of its last whole reading that was seen
+    whole: tuple[GpuSnapshot, ...] = ()
+
+    def know(self, number: int, readings: tuple[Reading, ...]) -> None:
+        """Remembers a whole reading, for the glances that follow it."""
+        shown = (reading.snapshot for reading in readings)
+        self.number, self.whole = number, tuple(gpu for gpu in shown if gpu is not None)
+
+    def seen(self, at_s: float, number: int, rows: Any) -> tuple[Reading, ...] | None:
+        """What it has read by itself, None where that is to be asked for."""
+        if isinstance(rows, bytes) and number == self.number:
+            with contextlib.suppress(ValueError):
+                gpus = snapshots(self.whole, rows)
+                return tuple([Reading(gpu.uuid, gpu, None, (), at_s) for gpu in gpus])
+        elif isinstance(rows, list):
+            readings = words.decode_readings(rows)
+            self.sound = self.sound and not any(reading.error for reading in readings)
+            self.know(number, readings)
+            return readings
+        self.sound = False
+        return None
 
 
 class Eye:
@@ -92,14 +120,19 @@ class Eye:
             raise _unresponsive("the driver")
         return self.gpus
 
-    def read(self) -> tuple[Reading, ...]:
-        """Every GPU that ever answered, once. Never raises, and returns in bounded time."""
+    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
+        """Every GPU that ever answered, once. Never raises, and returns in bounded time.
+
+        From then on it reads by itself each `each_s`, see `arrived`; 0: no more.
+        """
         failed: DeviceError = _unresponsive("the driver")
         for _ in range(TRIES):
             try:
                 self._ready()
                 left_out = self._left_out()
-                readings = words.decode_readings(self._ask("read", list(left_out)))
+                number, rows = self._ask("read", list(left_out), each_s)
+                readings = words.decode_readings(rows)
+                self._goes_on(each_s, left_out, number, readings)
                 self._well(left_out)
                 return self._judged(readings, left_out)
             except _Hung as hung:
@@ -110,6 +143,32 @@ class Eye:
                 if error.code != "reader_died":
                     break
         return tuple(Reading(gpu.uuid, None, failed) for gpu in self.gpus)
+
+    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
+        """When (monotonic) and what it has read by itself since the last time. Never waits."""
+        worker, found = self._worker, list[tuple[float, tuple[Reading, ...]]]()
+        while worker is not None and worker.each_s:
+            try:
+                raw = worker.line.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
+                at_s, number, rows = words.decode(raw)
+            except BlockingIOError:
+                break
+            except (OSError, ValueError, EOFError, TypeError):  # it died; who reads next finds out
+                worker.sound = False
+                break
+            worker.heard_s = at_s
+            if (readings := worker.seen(at_s, number, rows)) is not None:
+                found.append((at_s, readings + self._absent(readings, worker.left_out)))
+        return found
+
+    def is_reading(self, each_s: float) -> bool:
+        """Whether it reads by itself, so often, and there is no reason to ask how it is."""
+        worker, now_s = self._worker, time.monotonic()
+        if worker is None or worker.each_s != each_s or not worker.sound:
+            return False
+        left_out, late_s = self._left_out(), max(LATE_S, 2.0 * each_s)
+        told = now_s < self._describe_s and self._unseen.issubset(left_out)
+        return told and worker.left_out == left_out and now_s - worker.heard_s < late_s
 
     def burst(self, index: int) -> Burst:
         """Raises DeviceError."""
@@ -188,15 +247,18 @@ class Eye:
         assert worker is not None
         try:
             worker.line.send(words.encode([call, *arguments]))
-            self._wait(worker, wait_s)
-            error, answer = words.decode(worker.line.recv(PACKET_BYTES_MAX))
+            packet: Any = ()
+            while isinstance(packet, tuple):  # what it had read by itself is older than the answer
+                self._wait(worker, wait_s)
+                packet = words.decode(worker.line.recv(PACKET_BYTES_MAX))
+            error, answer = packet
         except (
             OSError,
             ValueError,
             EOFError,
             TypeError,
         ):  # it died: of a signal, of memory, or it was cut
-            at = worker.mark.seen()[1] if worker.open else DRIVER
+            at = max(worker.mark.seen()[1], DRIVER) if worker.open else DRIVER
             self.close()
             if self._note(at, BACK_OFF_S_MAX, hung=False) == 2:  # once may be chance
                 whom = "opening the driver" if at == DRIVER else f"reading GPU {at}"
@@ -211,12 +273,14 @@ class Eye:
         poll = select.poll()
         poll.register(worker.line, select.POLLIN)
         before, until_s = worker.mark.seen(), time.monotonic() + wait_s
+        if worker.each_s and before[1] != IDLE:  # a call was under way before it was asked
+            until_s = before[2] + wait_s
         while not poll.poll(LOOK_S * 1000.0):
             now = worker.mark.seen()
             if now != before:
                 before, until_s = now, time.monotonic() + wait_s
             elif time.monotonic() >= until_s:
-                raise _Hung(now[1] if worker.open else DRIVER)
+                raise _Hung(max(now[1], DRIVER) if worker.open else DRIVER)
 
     # -- what went wrong -----------------------------------------------------------------
 
@@ -263,7 +327,7 @@ class Eye:
         codes = {reading.error.code for reading in readings if reading.error}
         now_s = time.monotonic()
         told = {reading.uuid for reading in readings}
-        absent = [gpu for gpu in self.gpus if gpu.uuid not in told]
+        absent = self._absent(readings, left_out)
         lost = [r for r in readings if isinstance(r.error, Gone)]
         if codes & VOID:
             self.close()
@@ -274,12 +338,30 @@ class Eye:
             self.close()
         if not told <= {gpu.uuid for gpu in self.gpus}:
             self._describe_s = 0.0  # another GPU sits there now
-        return readings + tuple(
+        return readings + absent
+
+    def _absent(
+        self, readings: tuple[Reading, ...], left_out: tuple[int, ...]
+    ) -> tuple[Reading, ...]:
+        """A reading without numbers for each GPU that was not told of."""
+        told = {reading.uuid for reading in readings}
+        return tuple(
             Reading(gpu.uuid, None, _unresponsive(f"GPU {gpu.index}"))
             if gpu.index in left_out
             else Reading(gpu.uuid, None, Gone("gpu_not_found", f"GPU {gpu.index} is not there"))
-            for gpu in absent
+            for gpu in self.gpus
+            if gpu.uuid not in told
         )
+
+    def _goes_on(
+        self, each_s: float, left_out: tuple[int, ...], number: int, readings: tuple[Reading, ...]
+    ) -> None:
+        """It has just read, and now does so by itself."""
+        assert self._worker is not None
+        worker = self._worker
+        worker.know(number, readings)
+        worker.each_s, worker.left_out = each_s, left_out
+        worker.heard_s, worker.sound = time.monotonic(), True
 
     # -- processes -----------------------------------------------------------------------
 

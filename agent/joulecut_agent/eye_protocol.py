@@ -1,4 +1,4 @@
-"""What agent and eye tell each other: one packet each way, and a mark of progress.
+"""What agent and eye tell each other: an answer to each call, readings, a mark of progress.
 
 Both ends are one version of one program, one interpreter and one user, so this checks little,
 and packs by `marshal`, which is the cheapest there is: it runs at every tick.
@@ -7,6 +7,7 @@ and packs by `marshal`, which is the cheapest there is: it runs at every tick.
 import marshal
 import mmap
 import struct
+import time
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +19,8 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 PACKET_BYTES_MAX = 200_000  # below the kernel's own bound; 16 GPUs take 50,000
 DRIVER = -1  # in place of an index: the driver as a whole
-_MARK = struct.Struct("<qq")
+IDLE = -2  # and nothing at all
+_MARK = struct.Struct("<qqd")
 MARK_BYTES = mmap.PAGESIZE
 # Plain tuples, made and taken apart in C: what costs a tick most is Python that runs cold.
 _description = attrgetter(*GpuDescription.__slots__)
@@ -27,7 +29,9 @@ _burst = attrgetter(*Burst.__slots__)
 
 
 class Mark:
-    """Which GPU is being touched, in memory that both processes see: read while one hangs."""
+    """Which GPU is being touched since when (monotonic), in memory that both processes see: read
+    while one hangs.
+    """
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, MARK_BYTES)
@@ -35,12 +39,12 @@ class Mark:
 
     def step(self, index: int) -> None:
         self._steps += 1
-        _MARK.pack_into(self._memory, 0, self._steps, index)
+        _MARK.pack_into(self._memory, 0, self._steps, index, time.monotonic())
 
-    def seen(self) -> tuple[int, int]:
-        """How many steps were taken, and the index of the last."""
-        steps, index = _MARK.unpack_from(self._memory)
-        return int(steps), int(index)
+    def seen(self) -> tuple[int, int, float]:
+        """How many steps were taken, the index of the last, and when that was."""
+        steps, index, at_s = _MARK.unpack_from(self._memory)
+        return int(steps), int(index), float(at_s)
 
     def close(self) -> None:
         self._memory.close()
@@ -53,6 +57,13 @@ def encode(value: Any) -> bytes:
 def decode(raw: bytes) -> Any:
     """Raises ValueError, EOFError or TypeError on what `encode` has not made."""
     return marshal.loads(raw)  # noqa: S302 -- from our own child
+
+
+def pushed(number: int, rows: list[Any] | bytes | None) -> bytes:
+    """What the eye read by itself, just now: its whole reading of that number, or a glance that
+    goes with it; None where reading failed as a whole. A tuple, where an answer is a list.
+    """
+    return encode((time.monotonic(), number, rows))
 
 
 def encode_error(error: JoulecutError) -> list[str]:

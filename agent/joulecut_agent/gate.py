@@ -124,16 +124,17 @@ class Gate(grpc.ServerInterceptor):
     def _command(
         self, who: Caller, op: str, inner: Behaviour, request: Any, context: grpc.ServicerContext
     ) -> Any:
-        entry = {"op": op, **_who(who), **_asked(op, request)}
         try:
             answer = inner(request, context)
         except Exception as error:
             said = getattr(context, "details", lambda: b"")() or type(error).__name__
             text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            entry = {"op": op, **_who(who), **_asked(op, request)}
             self._trail.write_refusal(
                 {**entry, "result": "refused", "refused": text}, who.name, op, text
             )
             raise
+        entry = {"op": op, **_who(who), **_asked(op, request)}  # told when it is done
         outcome = _outcome(answer)
         if op != "renew":
             self._trail.write({**entry, **outcome})

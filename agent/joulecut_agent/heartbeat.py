@@ -71,7 +71,7 @@ class Heartbeat:
             return Health(False, ("leaving",))
         if left_s := self._window.left_s:
             return Health(True, ("ok", f"released for {left_s:.0f} s more"))
-        picture = self._sampler.latest()
+        picture = self._sampler.known()
         if picture is None or not picture.snapshot.gpus:
             return Health(False, ("no GPU was read lately", *self._remarks()))
         return Health(True, ("ok", *self._remarks()))

@@ -18,6 +18,7 @@ from math import inf
 from pathlib import Path
 
 from joulecut_agent.attribution.binding import Binding, Refusal, Sender
+from joulecut_agent.attribution.owner import Owners
 from joulecut_agent.attribution.processes import Belonging
 from joulecut_agent.feed import Feed
 from joulecut_agent.log import say
@@ -31,6 +32,7 @@ REPORTERS_MAX = 256  # processes watched for their end: 16 for each GPU of the l
 PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
 HOLDERS_MAX = 64  # live jobs of one GPU; who names himself anew each time is none of them
 TURN_MAX = 64  # datagrams in one turn, so that a flood leaves time for everything else
+TRUST_S = 0.5  # of who was judged: a turn of the registry, whose word is no newer than that
 LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
 SILENCE_S = 60.0  # after which a job whose process we cannot see is taken to be gone
 UNKNOWN_GPU, MARK, CROWDED = "unknown_gpu", "mark", "crowded"
@@ -43,6 +45,8 @@ class _Reporter:
     uid: int
     belongs: Belonging | None
     pairs: set[tuple[str, str]] = field(default_factory=set)
+    # For which pairs it was judged, until when that holds, and whose the GPU was.
+    trusted: dict[tuple[str, str], tuple[float, Owners]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,10 @@ class Jobs:
 
     def _judge(self, report: IterationReport | Mark, sender: Sender) -> None:
         """Takes a report or a mark from who may speak for its GPU."""
-        known = self._reporters.get(sender.pid)
+        known, now_s = self._reporters.get(sender.pid), time.monotonic()
+        if isinstance(report, Mark) and known and self._trusts(known, report, sender, now_s):
+            self._take(report, sender)
+            return
         pidfd, belongs = -1, known.belongs if known else None
         if known is None and sender.pid > 0:
             with contextlib.suppress(OSError):  # gone already
@@ -172,11 +179,28 @@ class Jobs:
                 os.close(pidfd)
         if isinstance(report, IterationReport):
             self._accept(report, sender.pid)
-        elif refused := self._marked(report):
+            return
+        self._take(report, sender)
+        pair, reporter = (report.job, report.uuid), self._reporters.get(sender.pid)
+        if reporter is not None and pair in reporter.pairs:
+            reporter.trusted[pair] = (now_s + TRUST_S, self._bound(report.uuid))
+
+    def _trusts(self, known: _Reporter, mark: Mark, sender: Sender, now_s: float) -> bool:
+        """A mark cannot wait until the kernel's files are read; its process lives, and it counts
+        at once where the GPU is given to somebody else.
+        """
+        until_s, owners = known.trusted.get((mark.job, mark.uuid), (0.0, ()))
+        return now_s < until_s and known.uid == sender.uid and owners == self._bound(mark.uuid)
+
+    def _bound(self, uuid: str) -> Owners:
+        return self._binding.bound(uuid) if self._binding else ()
+
+    def _take(self, mark: Mark, sender: Sender) -> None:
+        if refused := self._marked(mark):
             self._refuse(sender, Refusal(MARK, refused))
         else:
             self._tally.count(REPORTS.name, "accepted")
-            self._follow(sender.pid, (report.job, report.uuid))
+            self._follow(sender.pid, (mark.job, mark.uuid))
 
     def _is_crowded(self, report: IterationReport | Mark) -> bool:
         """Whether this would be one job too many; each new one is a series and costs a reading."""

@@ -359,7 +359,6 @@ def _serve(
         while True:
             wait_s = max(0.0, keeper.due_s() - time.monotonic())
             ready = selector.select(None if wait_s == math.inf else wait_s)
-            keeper.tick()
             for source in (key.data for key, _ in ready):
                 if source is bell:
                     return "shutdown"
@@ -370,6 +369,7 @@ def _serve(
                         return "agent_gone"
                     selector.unregister(source)
                     source.close()
+            keeper.tick()  # who was answered did not wait for it
 
 
 def _admit(door: socket.socket, selector: selectors.BaseSelector) -> None:

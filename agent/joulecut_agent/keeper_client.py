@@ -76,6 +76,7 @@ class KeeperClient:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._serial = 0
+        self._asked = 0  # the serial number of the last refresh
         self.status: Status | None = None
         self.lines = 0  # connections so far: a new one may be to another keeper
         self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
@@ -123,6 +124,8 @@ class KeeperClient:
         """
         with self._lock:
             status, now_s = self.status, time.monotonic()
+            if status and reply.serial < self._asked:
+                return  # a question that was asked after it has told everything since
             if status and all(slot.uuid in status.slots for slot in reply.slots):
                 waited_s = now_s - status.taken_at_s  # all slots are counted from then
                 told = {
@@ -144,6 +147,7 @@ class KeeperClient:
         question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(self._uuids, (0, 0)))
         with self._lock:
             reply = self._ask(question)
+            self._asked = reply.serial
             self.status = Status(
                 time.monotonic(),
                 reply.epoch_seen,

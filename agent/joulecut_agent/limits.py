@@ -64,7 +64,7 @@ def judge(
     now_s: float,
 ) -> dict[str, str]:  # fmt: skip
     """Why each GPU of a command is refused. The node has `gpus`, `writes` is their past."""
-    lowered = {uuid for uuid, past in writes.items() if _recent(past, now_s)}
+    lowered = {u for u, w in writes.items() if any(now_s - s < WINDOW_S for s in w.lowered_s[-1:])}
     lowered |= {uuid for uuid, asked in group.items() if asked.lowers}
     share = bounds.changed_share_per_minute
     crowd = f"{len(lowered)} of {gpus} GPUs lowered within a minute; allowed share: {share:g}"

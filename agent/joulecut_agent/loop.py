@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from joulecut_agent import devices, keeper, memory
+from joulecut_agent import devices, drift, keeper, memory
 from joulecut_agent import state as leases
 from joulecut_agent.access import ROLES
 from joulecut_agent.attribution.registry import Registry
@@ -36,7 +36,7 @@ from joulecut_agent.notify import Notifier
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.programs import RESULTS, Programs
 from joulecut_agent.release_file import ReleaseFile
-from joulecut_agent.sampler import Sampler
+from joulecut_agent.sampler import Picture, Sampler
 from joulecut_agent.samples import Samples
 from joulecut_agent.scrape import Exporter
 from joulecut_agent.server import Doors, Server
@@ -61,6 +61,7 @@ from joulecut_wire.web_config import WebConfig
 READY_WAIT_S = 10.0  # for a keeper that waits for its predecessor and restores 16 GPUs
 SWITCH_S = 0.0005  # Python's own 5 ms is twice what an order may take; a scrape can wait
 POLL_IDLE_S = 0.5  # where nothing is held there is nothing to lose; a site's lock may wait
+POLL_HELD_S = drift.SUSPECT_S  # no single reading is believed sooner, and each of them is seen
 ALONE_WAIT_S, ALONE_TRY_S = 10.0, 0.1  # for an agent that is just restoring and leaving
 POLL_S_MAX = 1.0  # how long a lost keeper or an ended lease may go unseen here
 COMMANDS = ("apply", "renew", "clear")
@@ -230,9 +231,15 @@ class Agent:
     def _attribute(self) -> Registry:
         """Whose the GPUs are; it asks the parts that are made after it, once it is started."""
 
+        shown: tuple[Picture | None, dict[str, GpuSnapshot]] = (None, {})
+
         def seen() -> dict[str, GpuSnapshot]:
-            picture = self._sampler.latest()
-            return {gpu.uuid: gpu for gpu in picture.snapshot.gpus} if picture else {}
+            nonlocal shown
+            picture, (before, gpus) = self._sampler.known(), shown
+            if picture is not before:  # asked for each mark, and for each GPU
+                gpus = {gpu.uuid: gpu for gpu in picture.snapshot.gpus} if picture else {}
+                shown = (picture, gpus)
+            return gpus
 
         return Registry(
             self._settings.attribution,
@@ -277,10 +284,13 @@ class Agent:
                         self._bury()
 
     def _poll_s(self) -> float:
-        """Each picture is looked at while something is held."""
-        interval_s, status = self._settings.sample_interval_s, self._client.status
-        held = status is not None and any(slot.lease for slot in status.slots.values())
-        return min(interval_s if held else max(interval_s, POLL_IDLE_S), POLL_S_MAX)
+        at_least_s = POLL_HELD_S if self._holds else POLL_IDLE_S
+        return min(max(self._settings.sample_interval_s, at_least_s), POLL_S_MAX)
+
+    @property
+    def _holds(self) -> bool:
+        status = self._client.status
+        return status is not None and any(slot.lease for slot in status.slots.values())
 
     def _start(self) -> None:
         self._sampler.start()
@@ -308,8 +318,10 @@ class Agent:
         """Looks after what was set, and says how things stand."""
         self._window.follow()
         self._programs.look()
-        if picture := self._sampler.latest():
-            self._oversight.look(picture.snapshot)
+        if self._sampler.latest():
+            # While something is held each picture is looked at.
+            for picture in self._sampler.recent()[0 if self._holds else -1 :]:
+                self._oversight.look(picture.snapshot)
         self._intent.write(self._oversight.intents())
         self._notifier.alive(self._health())
 
@@ -317,7 +329,7 @@ class Agent:
         status, now_s = self._client.status, time.monotonic()
         if self._window.left_s:
             return "released: no device is read or set"
-        picture = self._sampler.latest()
+        picture = self._sampler.known()
         read = len(picture.snapshot.gpus) if picture else 0
         held = sum(status.lease(uuid, now_s) is not None for uuid in status.slots) if status else 0
         why = f"; {status.stopped}" if status and status.stopped else ""

@@ -3,6 +3,7 @@
 Each subcommand imports what it needs and no more: a keeper carries no gRPC.
 """
 
+import gc
 import json
 import os
 import sys
@@ -107,6 +108,7 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
         memory.give_back()
         return writer
 
+    gc.freeze()  # what is loaded now is never worth a look again, least of all during an order
     return keeper.run(settings, Hand(open_writer), agent_fd)
 
 

@@ -75,13 +75,14 @@ class Oversight:
     def look(self, snapshot: NodeSnapshot) -> None:
         """Judges a picture that was not judged yet, and acts on it."""
         status = self._keeper.status
-        if status is None or snapshot.sequence == self._sequence:
+        if status is None or snapshot.sequence <= self._sequence:
             return
         self._sequence = snapshot.sequence
         if any(gpu.uuid not in self._gpus for gpu in snapshot.gpus):
             self._meet()
         for gpu in snapshot.gpus:
-            if gpu.uuid in self._gpus:
+            # What was read before the newest order was noticed tells nothing of it.
+            if (known := self._gpus.get(gpu.uuid)) and snapshot.taken_at_s >= known.since_s:
                 self._judge(gpu, status, snapshot.taken_at_s)
 
     def ordered(self, command: Command, reason: str) -> None:

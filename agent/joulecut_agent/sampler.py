@@ -1,12 +1,15 @@
 """Reads every GPU once a tick and publishes one immutable picture.
 
 It is the only reader of the device: a scrape or a watcher sees the last picture, with its
-age, and can never hang in the driver.
+age, and can never hang in the driver. Where ticks are quick the reading process makes them by
+itself, and what it read is taken up together, each second or when somebody looks: to wake this
+process for each of them would cost several times what the reading does.
 """
 
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -22,10 +25,13 @@ from joulecut_wire.messages import GpuDescription, NodeSnapshot
 from joulecut_wire.metrics import NVML_ERRORS
 
 HURRY_S = 0.02  # the step of the driver's own samples
+HURRY_TURN_S = 0.2  # and how often they are looked at
+TAKE_S = 1.0  # how long readings may lie where nobody looks; marks and leases do not wait for them
 PAUSE_WAIT_S = 3.0  # a tick takes milliseconds; a driver that does not answer takes for ever
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
 STALE_S_MIN = 3.0  # and one GPU that hangs must not cost the data of the others
 DRIVER = "/sys/module/nvidia"  # made anew each time the driver is loaded
+RECENT_MAX = 16  # what comes within TAKE_S and a little more
 SAVE_S = 5.0  # how much of the books a kill may cost; a change of job saves them at once
 
 
@@ -34,7 +40,11 @@ class Source(Protocol):
 
     gpus: tuple[GpuDescription, ...]
 
-    def read(self) -> tuple[Reading, ...]: ...
+    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]: ...
+
+    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]: ...
+
+    def is_reading(self, each_s: float) -> bool: ...
 
     def cut(self) -> None: ...
 
@@ -57,7 +67,7 @@ NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, complete=False)
 
 
 class Sampler:
-    """A thread of its own, which alone touches the reader."""
+    """A thread of its own, which alone waits for the reader."""
 
     def __init__(
         self, source: Source, interval_s: float, tally: Tally, *,
@@ -76,6 +86,9 @@ class Sampler:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
+        self._asked = True  # for a reading at once
+        self._load = ""
+        self._reading = threading.Lock()  # over the source and the picture
         self._said: dict[str, str] = {}
         self.gpus = source.gpus
         # Sees each tick, briefly; whether it needs the next one soon.
@@ -86,12 +99,14 @@ class Sampler:
         self.turned_s = time.monotonic()  # when the loop last began anew
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._picture = NOTHING
+        self._recent: deque[Picture] = deque(maxlen=RECENT_MAX)
         self._books = Books()
 
     def start(self) -> None:
         """Returns after the first tick, so that nobody sees an agent without numbers."""
-        if self._ready():
-            self._tick()
+        with self._reading:
+            if self._ready():
+                self._turn()
         self._thread.start()
 
     def stop(self) -> None:
@@ -106,6 +121,7 @@ class Sampler:
     def hurry(self, duration_s: float) -> None:
         """Ticks each HURRY_S for a while, so that a change of clocks is seen when it happens."""
         self._hurry_until_s = time.monotonic() + duration_s
+        self._asked = True
         self._wake.set()
 
     def held(self, uuid: str, jobs: Iterable[str], since_s: float) -> None:
@@ -145,11 +161,27 @@ class Sampler:
         return self._released.is_set()
 
     def latest(self) -> Picture | None:
-        """The newest picture, or None where it is stale: old numbers are no numbers."""
+        """The newest picture, or None where it is stale: old numbers are no numbers.
+
+        Never waits: while the reader itself is waited for there is nothing newer.
+        """
+        if self._reading.acquire(blocking=False):
+            try:
+                self._take_up(self._source.arrived())
+            finally:
+                self._reading.release()
+        return self.known()
+
+    def known(self) -> Picture | None:
+        """As `latest`, for who asks often: at most TAKE_S older."""
         picture = self._picture
         age_s = time.monotonic() - picture.snapshot.taken_at_s
         fresh_s = max(STALE_TICKS * self._interval_s, STALE_S_MIN)
         return picture if age_s <= fresh_s else None
+
+    def recent(self) -> tuple[Picture, ...]:
+        """The last pictures, oldest first."""
+        return tuple(self._recent)
 
     @property
     def last_tick_unix_s(self) -> float:
@@ -168,23 +200,34 @@ class Sampler:
         return (*([""] if WHOLE_DRIVER in silent else []), *uuids)
 
     def _run(self) -> None:
-        due_s = time.monotonic() + self._interval_s
+        due_s = time.monotonic() + self._period_s()
         while not self._stop.is_set():
             self._wake.wait(max(0.0, due_s - time.monotonic()))
             self._wake.clear()
             self.turned_s = time.monotonic()
             try:
-                if self._ready():
-                    self._tick()
+                with self._reading:
+                    if self._ready():
+                        self._turn()
             except Exception as error:
                 self._complain("tick", f"sampling failed: {type(error).__name__}: {error}")
             now_s = time.monotonic()
             if now_s < self._hurry_until_s:
-                due_s = now_s + min(HURRY_S, self._interval_s)
+                due_s = min(now_s + HURRY_TURN_S, due_s) if now_s < due_s else now_s + HURRY_TURN_S
             elif now_s >= due_s:
-                due_s = max(due_s + self._interval_s, now_s)
+                due_s = max(due_s + self._period_s(), now_s)
         if not self._dropped.is_set():
             self._source.close()
+
+    def _period_s(self) -> float:
+        """How often this thread turns where nothing is in a hurry."""
+        return self._interval_s if 2.0 * self._interval_s > TAKE_S else TAKE_S
+
+    def _each_s(self) -> float:
+        """How often the source is to read by itself; 0 where it is asked for each reading."""
+        if time.monotonic() < self._hurry_until_s:
+            return min(HURRY_S, self._interval_s)
+        return self._interval_s if 2.0 * self._interval_s <= TAKE_S else 0.0
 
     def _ready(self) -> bool:
         """Whether the device is there to be read: dropped where asked, opened again after."""
@@ -195,41 +238,58 @@ class Sampler:
                 self._picture = replace(
                     NOTHING, snapshot=replace(NOTHING.snapshot, sequence=sequence)
                 )
+                self._recent.clear()
                 self._dropped.set()
             return False
         self._dropped.clear()
         return not self._stop.is_set()
 
-    def _tick(self) -> None:
-        before, load = self._picture.snapshot, _driver_load()
-        readings = self._source.read()
+    def _turn(self) -> None:
+        self._take_up(self._source.arrived())
+        each_s = self._each_s()
+        if self._asked or not each_s or not self._source.is_reading(each_s):
+            self._asked = False
+            self._tick(each_s)
+
+    def _tick(self, each_s: float = 0.0) -> None:
+        load = _driver_load()
+        readings = self._source.read(each_s)
+        self._load = load  # an open process does not follow to another one
+        self._take_up([(time.monotonic(), readings)])
+
+    def _take_up(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
+        if not ticks or self._released.is_set():
+            return
         self.gpus = self._source.gpus
         known = {gpu.uuid for gpu in self.gpus}
-        read = [r for r in readings if r.snapshot is not None and r.uuid in known]
-        gpus = tuple(reading.snapshot for reading in read if reading.snapshot is not None)
-        self._count(readings)
-        self._account(read, load)
-        self._picture = replace(
-            self._picture,
-            snapshot=NodeSnapshot(before.sequence + 1, time.monotonic(), gpus),
-            unix_s=time.time(),
-            complete=len(gpus) == len(self.gpus),
-        )
-        if not self.watcher(self._picture.snapshot):
+        waited_for, read = False, []
+        for at_s, readings in ticks:
+            mine = [r for r in readings if r.snapshot is not None and r.uuid in known]
+            gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
+            snapshot = NodeSnapshot(self._picture.snapshot.sequence + 1, at_s, gpus)
+            self._count(readings)
+            read.append(mine)
+            unix_s = time.time() - (time.monotonic() - at_s)
+            self._picture = Picture(snapshot, unix_s, complete=len(gpus) == len(self.gpus))
+            self._recent.append(self._picture)
+            waited_for = self.watcher(snapshot)
+        self._account(read)
+        if not waited_for:
             self._hurry_until_s = 0.0
 
-    def _account(self, readings: Iterable[Reading], load: str) -> None:
+    def _account(self, ticks: list[list[Reading]]) -> None:
         now_s, jobs = time.monotonic(), self._jobs()
-        counters_j = {
-            reading.uuid: (reading.taken_at_s or now_s, reading.snapshot.energy_j)
-            for reading in readings
-            if reading.snapshot is not None and reading.snapshot.energy_j is not None
-        }
         with self._holding:
-            self._energy.loaded(load)
+            self._energy.loaded(self._load)
             for gpu in self.gpus:
                 self._energy.hold(gpu.uuid, jobs.get(gpu.uuid, ()), now_s)
-            self._energy.add(counters_j, now_s)
+            for readings in ticks:
+                counters_j = {
+                    reading.uuid: (reading.taken_at_s or now_s, reading.snapshot.energy_j)
+                    for reading in readings
+                    if reading.snapshot is not None and reading.snapshot.energy_j is not None
+                }
+                self._energy.add(counters_j, now_s)
             self._books = self._energy.books()
         if now_s >= self._save_s:
             self._save()

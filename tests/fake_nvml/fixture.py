@@ -422,6 +422,16 @@ class FakeNvml(_Others):
                 for record in state.writes[: state.writes_total]
             )
 
+    def writes_seen(self) -> int:
+        """How many setter calls there were, at a glance: without a turn at the state, for who
+        measures how long it takes others to get one.
+        """
+        return int(self._shared.glance().writes_total)
+
+    def written_s(self, place: int) -> float:
+        """When (monotonic) the setter call at this place was recorded; at a glance, too."""
+        return float(self._shared.glance().writes[place].at_ns / 1e9)
+
     def forget_writes(self) -> None:
         """Starts the record of writes anew."""
         with self._look() as state:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
-from joulecut_agent.nvml.reader import EVENT_REASONS, NvmlReader
+from joulecut_agent.nvml.reader import NvmlReader
 from joulecut_agent.ports.failure import DeviceError
+from joulecut_agent.ports.glance import EVENT_REASONS
 
 
 def _missing() -> str:

@@ -49,8 +49,7 @@ class Binding:
         """None where `sender` may speak for this GPU. `speakers` are the user ids of living
         processes that speak for it already.
         """
-        owners = [owner for owner in self._owners(uuid) if owner.source in BOUND]
-        if owners:
+        if owners := self.bound(uuid):
             refused = _stranger(uuid, owners, belongs)
             if refused:
                 self._doubt()
@@ -59,6 +58,10 @@ class Binding:
             self._doubt()  # perhaps it was given the GPU a moment ago
             return Refusal(NOT_OWNER, f"GPU {uuid} was not given to the pod of that process")
         return self._plain(uuid, sender, belongs, speakers)
+
+    def bound(self, uuid: str) -> Owners:
+        """To whom a GPU was given by somebody else than itself."""
+        return tuple([owner for owner in self._owners(uuid) if owner.source in BOUND])
 
     def belonging(self, sender: Sender) -> Belonging | None:
         return self._processes.belonging(sender.pid)

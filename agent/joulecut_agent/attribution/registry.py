@@ -97,7 +97,8 @@ class Registry:
 
     def given(self, uuid: str) -> Owners:
         """To whom a GPU is: the first source in order that knows."""
-        return owner.settle(self._settings.order, {**self._claims, REPORT: self._told()}, uuid)
+        reports = tuple([Owner(REPORT, job) for job in self._reports().get(uuid, ())])
+        return owner.settle(self._settings.order, {**self._claims, REPORT: {uuid: reports}}, uuid)
 
     def allocations(self) -> dict[str, Allocation]:
         """The one allocation of each GPU that has an owner."""

@@ -15,22 +15,11 @@ import pynvml
 
 from joulecut_agent.nvml import driver
 from joulecut_agent.nvml.bursts import Bursts
+from joulecut_agent.nvml.glances import EVENT_CALLS, POWER_FIELDS, SCOPE_GPU, Glances
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
+from joulecut_agent.ports.glance import event_words
 from joulecut_agent.ports.reader import Burst, Reading, untold
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
-
-# nvml.h, nvmlClocksEventReason*: bits of one word.
-EVENT_REASONS = (
-    (0x001, "idle"),
-    (0x002, "applications_clocks"),
-    (0x004, "sw_power_cap"),
-    (0x008, "hw_slowdown"),
-    (0x010, "sync_boost"),
-    (0x020, "sw_thermal"),
-    (0x040, "hw_thermal"),
-    (0x080, "hw_power_brake"),
-    (0x100, "display"),
-)
 
 # nvml.h, nvmlPowerProfileType_t: workload power profiles by number, as this binding knows them.
 PROFILES = {
@@ -45,7 +34,6 @@ RATES_S = 0.15  # nvml.h: the driver renews utilisation each sixth of a second a
 SLOW_S = 0.5  # half of what drift waits before it believes a limit; each call costs every tick
 USES_S = 0.9  # listing processes is the dearest reading; and who reads each second gets all anew
 PROCESSES_MAX = 64  # told of one GPU
-SCOPE_GPU = 0  # of a field value: the GPU alone, not the module it sits on (Grace) or its memory
 AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
 # Names that are no text, lengths that no memory holds: on these the binding fails in its own ways.
 NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
@@ -150,6 +138,9 @@ class NvmlReader:
         self._uuids: dict[int, str] = {}  # what each index was last known as
         self._described: dict[str, GpuDescription] = {}
         self._bursts: dict[str, Bursts] = {}
+        self._glances: Glances | None = None
+        self._glanced: tuple[Any, ...] = ()  # what they were prepared for
+        self._whole_s = 0.0  # when a whole reading is due
 
     def describe(
         self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
@@ -177,7 +168,36 @@ class NvmlReader:
             if index not in leave_out:
                 step(index)
                 readings.append(self._read(index))
+        self._prepare(readings, time.monotonic())
         return tuple(readings)
+
+    def glance(self, step: Callable[[int], None] = untold) -> bytes | None:
+        """What has changed since the last `read`, see `ports.glance`; None where a whole reading
+        is due.
+        """
+        if self._glances is None or time.monotonic() >= self._whole_s:
+            return None
+        return self._glances.take(step)
+
+    def _prepare(self, readings: list[Reading], now_s: float) -> None:
+        """What the next ticks are to ask, where there is nothing to be found out."""
+        self._whole_s = now_s + USES_S
+        devices = {device.uuid: device for device in self._devices.values()}
+        gpus = []
+        for reading in readings:
+            device = devices.get(reading.uuid)
+            if device is None or reading.error is not None or reading.snapshot is None:
+                self._glances, self._glanced = None, ()
+                return
+            gpus.append((device.index, device.handle, reading.snapshot, device.has_profiles))
+        for_whom = tuple((devices[gpu.uuid], _silent(gpu)) for _, _, gpu, _ in gpus)
+        profiles = tuple(gpu.power_profiles for _, _, gpu, _ in gpus)
+        if (for_whom, profiles) != self._glanced:
+            self._glanced = (for_whom, profiles)
+            try:
+                self._glances = Glances(gpus)
+            except (AttributeError, TypeError):  # an older driver, or another binding
+                self._glances = None
 
     def burst(self, index: int) -> Burst:
         """Raises DeviceError."""
@@ -247,6 +267,14 @@ class NvmlReader:
             self._drop(index)
         known = self._described.get(self._uuids.get(index, ""))
         return known and replace(known, controllable=False, reason=str(failed))
+
+
+def _silent(gpu: GpuSnapshot) -> tuple[bool, ...]:
+    """Which of the numbers of a glance this device does not tell."""
+    told = (gpu.power_average_w, gpu.power_instant_w, gpu.energy_j, gpu.clock_sm_mhz)
+    return tuple(
+        one is None for one in (*told, gpu.utilization_gpu_ratio, gpu.power_limit_enforced_w)
+    )
 
 
 def _count() -> int:
@@ -368,9 +396,9 @@ def _mig_uuids(tick: _Tick) -> tuple[str, ...]:
 def _power_w(tick: _Tick, device: _Device) -> tuple[float | None, float | None]:
     """(1 s average, instantaneous) power: by name where the driver has both names."""
     call = "nvmlDeviceGetFieldValues"
-    wanted = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
+    wanted = [(field, SCOPE_GPU) for field in POWER_FIELDS]
     powers_w: list[float | None] = [None, None]
-    for place, value in enumerate(tick.ask(call, [(field, SCOPE_GPU) for field in wanted]) or ()):
+    for place, value in enumerate(tick.ask(call, wanted) or ()):
         if value.nvmlReturn == pynvml.NVML_SUCCESS:
             powers_w[place] = value.value.uiVal / 1000
         elif value.nvmlReturn != pynvml.NVML_ERROR_NOT_SUPPORTED:  # which many say each time
@@ -390,10 +418,10 @@ def _temperature_celsius(tick: _Tick) -> float | None:
 
 
 def _event_reasons(tick: _Tick) -> tuple[str, ...]:
-    bits = tick.ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if bits is None:  # drivers before 535 know the older name alone
-        bits = tick.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-    return tuple(word for bit, word in EVENT_REASONS if (bits or 0) & bit)
+    bits = tick.ask(EVENT_CALLS[0])
+    if bits is None:
+        bits = tick.ask(EVENT_CALLS[1])
+    return event_words(bits or 0)
 
 
 def _profiles(handle: Any) -> Any:

@@ -68,6 +68,14 @@ class DeviceReader(Protocol):
     def close(self) -> None: ...
 
 
+class GlancingReader(DeviceReader, Protocol):
+    """A reader that can tell what has changed from tick to tick in a few numbers."""
+
+    def glance(self, step: Callable[[int], None] = untold) -> bytes | None:
+        """Of the GPUs of the last `read`, see `glance`; None where another `read` is due."""
+        ...
+
+
 class BurstReader(DeviceReader, Protocol):
     """A reader whose device keeps samples of its own, faster than anybody asks."""
 

@@ -33,7 +33,7 @@ class Fountain:
     def __init__(self) -> None:
         self.tick = 0
 
-    def read(self) -> tuple[Reading, ...]:
+    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
         self.tick += 1
         return tuple(map(self._reading, UUIDS))
 
@@ -45,6 +45,12 @@ class Fountain:
             uuid, 300.0, 300.0, 30.0 * self.tick, clock_mhz, utilization_gpu_ratio=BUSY
         )
         return Reading(uuid, snapshot, None, (("nvmlDeviceGetPowerUsage", 1e-5 * self.tick),))
+
+    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
+        return []
+
+    def is_reading(self, each_s: float) -> bool:
+        return not each_s
 
     def cut(self) -> None:
         return

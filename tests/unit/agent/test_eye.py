@@ -173,3 +173,36 @@ def test_without_processes_to_spare_nothing_is_read_and_nothing_raised(
     assert set(rig.codes().values()) == {"no_process"}
     with pytest.raises(Transient):
         rig.eye.burst(0)
+
+
+def _heard(rig: Rig) -> set[str]:
+    return {r.uuid for _, readings in rig.eye.arrived() for r in readings if r.snapshot is not None}
+
+
+def test_it_reads_by_itself_where_it_was_told_to(rig: Rig) -> None:
+    rig.eye.describe()
+    assert rig.eye.arrived() == []
+    rig.eye.read(0.02)
+    eventually("all are read", lambda: _heard(rig) == {"g0", "g1", "g2"})
+    assert rig.eye.is_reading(0.02)
+    assert not rig.eye.is_reading(0.1), "it was told another pace"
+    rig.eye.read()
+    assert rig.eye.arrived() == []
+
+
+def test_one_that_hangs_while_it_reads_by_itself_is_found_by_who_asks(rig: Rig) -> None:
+    rig.eye.describe()
+    rig.eye.read(0.02)
+    rig.order(hang=[1])
+    eventually("it is late", lambda: rig.eye.arrived() == [] and not rig.eye.is_reading(0.02))
+    assert {r.uuid for r in rig.eye.read(0.02) if r.snapshot is not None} == {"g0", "g2"}
+    assert rig.eye.unresponsive == {1}
+    eventually("the others are read", lambda: _heard(rig) == {"g0", "g2"})
+
+
+def test_killed_while_it_reads_by_itself_it_is_missed_at_once(rig: Rig) -> None:
+    rig.eye.describe()
+    rig.eye.read(0.02)
+    os.kill(rig.pids()[0], signal.SIGKILL)
+    eventually("it is missed", lambda: rig.eye.arrived() == [] and not rig.eye.is_reading(0.02))
+    assert rig.shown() == ["g0", "g1", "g2"]

@@ -22,8 +22,14 @@ class Source:
     gpus = (GpuDescription("GPU-0", 0, "A100", (210, 1410)),)
     unresponsive: frozenset[int] = frozenset()
 
-    def read(self) -> tuple[Reading, ...]:
+    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
         return (Reading("GPU-0", GpuSnapshot("GPU-0", 1.0, 1.0), None),)
+
+    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
+        return []
+
+    def is_reading(self, each_s: float) -> bool:
+        return not each_s
 
     def cut(self) -> None:
         pass
