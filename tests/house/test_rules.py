@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -115,3 +116,16 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not (page.parent / target).exists():
                 dead.append(f"{page.relative_to(ROOT)} -> {target}")
     assert not dead
+
+
+def test_every_planted_fault_stands_in_the_code() -> None:
+    """A fault that cannot be planted would count as neither caught nor missed."""
+    planted = runpy.run_path(str(ROOT / "tools" / "mutants" / "planted.py"))["BY_FILE"]
+    rooms = {path.name: path.read_text() for path in _product() if "joulecut_agent" in str(path)}
+    lost = [
+        f"{file}: {stands!r}"
+        for file, faults in planted.items()
+        for stands, _ in faults
+        if rooms[Path(file).name].count(stands) != 1
+    ]
+    assert not lost

@@ -136,7 +136,7 @@ STATE = [
 
 KEEPER = [
     ("if self._held() and self.stopped():", "if False:"),
-    ("if self._held() else math.inf\n", "if False else math.inf\n"),
+    ("if self._held() else math.inf)", "if False else math.inf)"),
     ("if gpu.lease or gpu.owed], cause)", "if gpu.lease], cause)"),
     ("if gpu.lease or gpu.owed], cause)", "if gpu.owed], cause)"),
     ("return not any(gpu.owed for gpu in self.state.gpus.values())", "return True"),
@@ -158,8 +158,8 @@ KEEPER = [
         "if True:\n                self._set_clocks(uuid, (0, 0))",
     ),
     (
-        "if knobs[2]:\n                recorded = ",
-        "if knobs[2] and not knobs[1]:\n                recorded = ",
+        "recorded = bool(knobs[2]) and self._set_power(",
+        "recorded = bool(knobs[2] and not knobs[1]) and self._set_power(",
     ),
     (
         "self._journal.restored([uuid], [uuid] if recorded else ())",
@@ -170,12 +170,12 @@ KEEPER = [
         "self._journal.restored([uuid])",
     ),
     ("self._journal.restored([uuid], [uuid] if recorded else ())", "pass"),
-    ("and default[1] in self._supported_mhz(uuid):", "and True:"),
+    ("and {*default} <= {0, *self._supported_mhz(uuid)}:", "and True:"),
     ('(cause == "cleared" or safe == "recorded")', 'safe == "recorded"'),
     ('(cause == "cleared" or safe == "recorded")', "True"),
     (
-        "power_mw = recorded_mw if back else 0 if isinstance(safe, str) else safe",
-        "power_mw = recorded_mw",
+        "power_mw = power_mw or (recorded_mw if back else 0 if isinstance(safe, str) else safe)",
+        "power_mw = power_mw or recorded_mw",
     ),
     ("self._barred(uuid) or ttl or judged[uuid]", "self._barred(uuid) or judged[uuid]"),
     ("self._barred(uuid) or ttl or judged[uuid]", "ttl or judged[uuid]"),
