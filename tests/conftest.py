@@ -5,11 +5,16 @@ the change and not the draw; on a developer's machine they are drawn anew.
 """
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 from hypothesis import settings
+
+# A shell's job in the background ignores Ctrl-C, and so would every command that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("patient", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("patient"), derandomize=True)
