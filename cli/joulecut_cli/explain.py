@@ -5,10 +5,12 @@ import time
 from collections.abc import Iterator
 
 from joulecut_cli.controller_client import Controller, Json, Standby, standby_text, stands_by
+from joulecut_cli.decision import frontier_text, granularity_lines, plan_lines
 from joulecut_cli.figures import (
     ago,
     gpu_name,
     joules,
+    labelled,
     mhz,
     percent,
     seconds,
@@ -28,12 +30,6 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
-
-GRANULARITIES = {
-    "gpu": "one clock per GPU",
-    "edge": "a second clock for the first forward and the last backward",
-    "computation": "a clock per operation",
-}
 
 
 def run(argv: list[str]) -> int:
@@ -69,7 +65,7 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
     parts = [
         [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"])],
         [*_facts(job, now_unix_s), *_predictors(job)],
-        _granularities(job),
+        granularity_lines(job),
         _learning(job),
         _gpus(job),
         ["Not known", *(f"  {line}" for line in unknowns(job))],
@@ -79,43 +75,39 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
 
 
 def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
-    yield _line("Target", _target(job))
+    yield labelled("Target", _target(job))
     if job["complaint"]:
-        yield _line("Complaint", job["complaint"])
+        yield labelled("Complaint", job["complaint"])
     for hold in job.get("holds", ()):
-        yield _line("Held", f"for {ago(now_unix_s - hold['since_unix_s'])}: {hold['sentence']}")
+        yield labelled("Held", f"for {ago(now_unix_s - hold['since_unix_s'])}: {hold['sentence']}")
     if job.get("breaker_trips"):
-        yield _line(
+        yield labelled(
             "Breaker", f"tripped {job['breaker_trips']} times in the last day; 3 end control"
         )
-    yield _line("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
-    yield _line("Baseline", _window(job["baseline"], "measured at default clocks"))
+    yield labelled("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
+    yield labelled("Baseline", _window(job["baseline"], "measured at default clocks"))
     if foreign := foreign_text(job):
-        yield _line("", sentence(foreign))
+        yield labelled("", sentence(foreign))
     running = job["generation_running"]
-    yield _line("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
+    yield labelled("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
     if job["peer_iteration_time_s"] is not None:
         waited = seconds(job["peer_iteration_time_s"])
-        yield _line("Sibling", f"{waited}: a slower pipeline that this one waits for (reported)")
-    yield from _plan(job, now_unix_s)
+        yield labelled("Sibling", f"{waited}: a slower pipeline that this one waits for (reported)")
+    yield from plan_lines(job, now_unix_s)
     if job["frontier"]:
-        yield _line("Frontier", _frontier(job))
+        yield labelled("Frontier", frontier_text(job))
     saved = job["measured"]["saved_j"], job["predicted"]["saved_j"]
-    yield _line("Saved", f"{joules(saved[0])} measured, {joules(saved[1])} predicted")
+    yield labelled("Saved", f"{joules(saved[0])} measured, {joules(saved[1])} predicted")
     for title, text in (
         ("Saving", saving_text(job.get("saving"))),
         ("Hold-outs", holdout_text(job.get("holdout"))),
     ):
         if text:
-            yield _line(title, text)
+            yield labelled(title, text)
 
 
 def _unplanned(job: Json) -> str:
     return "somebody else's lock" if job.get("foreign_lock") else "default clocks"
-
-
-def _line(name: str, text: str) -> str:
-    return f"{name:<10} {text}"
 
 
 def _target(job: Json) -> str:
@@ -148,88 +140,13 @@ def _now(job: Json, under: str) -> str:
     return f"{text}: {change}"
 
 
-def _plan(job: Json, now_unix_s: float) -> Iterator[str]:
-    plan = job["decision"]
-    if plan is None or not plan_name(plan):
-        yield _line("Plan", f"none yet: {plan['reason']}" if plan else "none yet")
-        return
-    yield _line(
-        f"Plan {plan['generation']}",
-        f"{sentence(plan['reason'])} Made {ago(now_unix_s - plan['made_at_unix_s'])} ago, "
-        f"{_standing(job, plan)}.",
-    )
-    forecast = plan["forecast"]
-    if forecast is None:
-        return
-    yield _line(
-        "",
-        f"{seconds(forecast['iteration_time_s'])} "
-        f"({percent(forecast['slowdown_ratio'], signed=True)}), "
-        f"{joules(forecast['energy_j'])} "
-        f"({_negated(forecast['saved_ratio'])}) an iteration (predicted)",
-    )
-    if not forecast["lower_bound_j"]:
-        return  # a step of learning: nobody knows how good the best plan would be
-    bound = (plan.get("solution") or {}).get("bound_granularity", plan["granularity"])
-    yield _line(
-        "",
-        f"at most {percent(forecast['gap_ratio'])} above the least possible energy: "
-        f"no plan of granularity {bound} beats {joules(forecast['lower_bound_j'])}",
-    )
-
-
-def _negated(ratio: float | None) -> str:
-    return percent(None if ratio is None else -ratio, signed=True)
-
-
-def _standing(job: Json, plan: Json) -> str:
-    if plan["refused"]:
-        return f"refused by the guard: {plan['refused']}"
-    if plan["changes_nothing"]:
-        return "no change"
-    if job["applied"] and job["applied"]["generation"] == plan["generation"]:
-        return "applied under leases"
-    if job["mode"] == "recommend":
-        return "not applied: only recommended"
-    return "not applied yet"
-
-
-def _frontier(job: Json) -> str:
-    points = job["frontier"]
-    first, last = points[0], points[-1]
-    text = (
-        f"from {seconds(first['iteration_time_s'])}, {joules(first['energy_j'])} "
-        f"to {seconds(last['iteration_time_s'])}, {joules(last['energy_j'])}"
-    )
-    deadline_s = job["slo"]["deadline_s"]
-    within = [p for p in points if deadline_s and p["iteration_time_s"] <= deadline_s]
-    if within:
-        best = within[-1]
-        text += (
-            f"; within the deadline {joules(best['energy_j'])} at "
-            f"{seconds(best['iteration_time_s'])}"
-        )
-    return f"{text} (predicted, {len(points)} points)"
-
-
-def _granularities(job: Json) -> list[str]:
-    forecast = (job["decision"] or {}).get("forecast") or {}
-    saved = forecast.get("saved_ratio_by_granularity") or {}
-    lines = ["What each granularity would save (predicted)"]
-    for name, meaning in GRANULARITIES.items():
-        if name in saved:
-            used = ", in use" if name == job["granularity"] else ""
-            lines.append(f"  {name:<11} {percent(saved[name]):>7}  {meaning}{used}")
-    return lines
-
-
 def _predictors(job: Json) -> Iterator[str]:
     """Which model is asked and how far it was off; of a controller that tells."""
     told = job.get("learning") or {}
     if told.get("text"):
-        yield _line("Model", told["text"])
+        yield labelled("Model", told["text"])
     for drift in told.get("drifting", ()):
-        yield _line("Drift", drift)
+        yield labelled("Drift", drift)
 
 
 def _learning(job: Json) -> list[str]:

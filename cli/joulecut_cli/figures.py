@@ -68,6 +68,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[s
     return [line(head), *map(line, rows)]
 
 
+def labelled(name: str, text: str) -> str:
+    """One fact of a list: its name, then what there is to say; no name goes on with the last."""
+    return f"{name:<10} {text}"
+
+
 def gpu_name(gpu: dict[str, Any]) -> str:
     """`node/index` where the node is known, else the UUID."""
     return f"{gpu['node'] or '?'}/{gpu['index']}" if gpu["node"] is not None else str(gpu["uuid"])

@@ -15,7 +15,8 @@ from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.solve.problem import Solution
-from joulecut_controller.verify.saving import Interval, Saving
+from joulecut_controller.verify.interval import Interval
+from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
 from joulecut_controller.workload import KINDS, Kind, Pipeline, Profile

@@ -19,6 +19,7 @@ from certificates import Authority
 from postgres_server import Postgres
 
 from joulecut_controller.ports import Event
+from joulecut_controller.store import postgres
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.place import PASSWORD_ENV, place_of
 from joulecut_controller.store.postgres import WRITERS_KEY
@@ -137,10 +138,10 @@ def test_one_connection_is_all_it_takes(
 
 def test_a_server_set_to_forget_commits_is_told_not_to(server: Postgres, database: str) -> None:
     server.sql(f"ALTER DATABASE \"{database}\" SET synchronous_commit = 'off'")
-    store = open_store(server.url(database), password_file=server.secret)
-    with store._engine.connect() as connection:
+    engine = postgres.engine(place_of(server.url(database), password_file=server.secret))
+    with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
-    store.close()
+    engine.dispose()
 
 
 def test_a_user_without_rights_is_told_which(server: Postgres, database: str) -> None:

@@ -1,8 +1,6 @@
 """The breaker in the whole loop: what saves a job when everything that plans for it is wrong."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,19 +10,12 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.predict.estimator import Prediction, Subject
 from joulecut_controller.reconcile.holds import STAND_BACK_S
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.verify.breaker import WINDOWS
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 
 PASSES_TO_PLAN = 25
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 class Liar(AdaptiveEstimator):

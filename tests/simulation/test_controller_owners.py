@@ -1,23 +1,14 @@
 """Jobs found by whose the GPUs are, on a virtual clock: they come, go, and change hands."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from worlds import Controller, World
 
 from joulecut_controller.policy.policy import PodMatch, Policy
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 
 PASSES_TO_PLAN = 25  # a baseline of 30 iterations, confirmed by several looks
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 @pytest.fixture

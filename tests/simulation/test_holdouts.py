@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from held_out import (
@@ -31,13 +30,6 @@ from joulecut_wire.errors import Unavailable
 
 SLOTS = 15  # three hold-outs and more, with windows of the plan around them
 PASSES = round(SLOTS * SLOT_S / INTERVAL_S)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 def outcomes(controller: Controller) -> dict[str, int]:

@@ -1,8 +1,6 @@
 """A person's orders in the whole loop: held at once, through restarts, and undone by a word."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from worlds import Controller, World
@@ -11,21 +9,9 @@ from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import Record
 from joulecut_controller.solve.problem import Problem
 from joulecut_controller.solve.solver import Solver
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.workload import Granularity
 from joulecut_wire.errors import Unavailable
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 def enforcing(world: World, store: DatabaseStore) -> Controller:

@@ -1,8 +1,7 @@
 """Recommendations are scored when somebody else sets their clocks, and never by setting any."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import boards
 import pytest
@@ -11,14 +10,16 @@ from worlds import Controller, World
 from joulecut_cli import status
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.policy import Policy
+from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.shadows import PROMISES_KEPT
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.verify.shadow import Promise, Score, Verdict, from_json
 from joulecut_controller.web.render import board_json
 from joulecut_controller.workload import Profile
 from joulecut_sim.plant import Noise
 
 PASSES_TO_PLAN = 40
+SHORT = 500  # characters: a score has 200, a promise to four GPUs over 1,000
 PASSES_OF_A_STRETCH = 150  # 64 iterations, and some to settle
 
 
@@ -35,18 +36,11 @@ class SharedWorld(World):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def world() -> SharedWorld:
     return SharedWorld()
 
 
-def recommending(world: World, store: DatabaseStore, policy: Policy | None = None) -> Controller:
+def recommending(world: World, store: Store, policy: Policy | None = None) -> Controller:
     controller = Controller(world, store, policy or world.policy("recommend"))
     controller.run(PASSES_TO_PLAN)
     assert controller.job.decision is not None
@@ -93,6 +87,32 @@ def test_at_default_clocks_only_the_default_is_checked(
     assert not any(score.lowered for score in scores)
     assert max(abs(score.time_ratio) for score in scores) < 0.01
     assert world.calls == []
+
+
+class ShortRecords:
+    """A store whose records are short, as all are for a promise to hundreds of GPUs."""
+
+    def __init__(self, store: DatabaseStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def keep_record(self, record: Record) -> None:
+        if len(record.content) > SHORT:
+            raise ValueError(f"{len(record.content)} characters, {SHORT} are kept at most")
+        self._store.keep_record(record)
+
+
+def test_a_promise_too_long_to_keep_does_not_keep_scores_from_the_store(
+    world: SharedWorld, store: DatabaseStore
+) -> None:
+    controller = recommending(world, ShortRecords(store))  # type: ignore[arg-type]
+    controller.run(PASSES_OF_A_STRETCH, until=lambda: kept(store)[1])
+    promises, scores = kept(store)
+    assert not promises
+    assert scores
+    assert told(controller).time_error is not None, "what fits no record counts all the same"
 
 
 def test_somebody_elses_locks_are_as_good_as_ours_to_check_by(

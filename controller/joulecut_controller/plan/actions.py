@@ -36,3 +36,10 @@ def give_back(job: JobView, running: Mapping[str, int], reason: str) -> tuple[Ac
         for uuid, clock_mhz in running.items()
         if clock_mhz
     )
+
+
+def counted(actions: tuple[Action, ...]) -> str:
+    """`5 lowered, 1 raised, 2 at default clocks`, of what happened."""
+    words = {"lower": "lowered", "raise": "raised", "hold": "held", "clear": "back to default"}
+    counts = {verb: sum(action.verb == verb for action in actions) for verb in words}
+    return ", ".join(f"{n} {words[verb]}" for verb, n in counts.items() if n) + " (GPUs)"

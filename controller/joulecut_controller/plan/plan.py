@@ -43,6 +43,11 @@ class Forecast:
     extrinsic_bloat_w: float | None = None
 
     @property
+    def bounded(self) -> bool:
+        """Whether anything is known of how good the best plan would be."""
+        return self.lower_bound_j > 0.0
+
+    @property
     def saved_ratio(self) -> float:
         return 1.0 - self.energy_j / self.baseline_energy_j
 

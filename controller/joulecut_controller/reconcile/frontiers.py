@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulecut_controller.board import FrontierPoint
+from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.reconcile.studies import Studies
 from joulecut_controller.solve.problem import Problem, Solution
+from joulecut_controller.view import Window
 from joulecut_controller.workload import Granularity
 
 Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
@@ -51,12 +53,18 @@ class Frontiers:
             work = partial(self._frontier, costs.problem, POINTS, granularity)
             self._studies.want((TOPIC, job), work, partial(self._keep, job, costs.digest, now_s))
 
-    def points(self, job: str, costs: Costs, ratio: float) -> tuple[FrontierPoint, ...]:
-        """The job's frontier in real seconds and for all its GPUs; empty while unknown.
-
-        `ratio` is real seconds over model seconds; what is longer in reality is waiting.
+    def points(self, job: str, costs: Costs, baseline: Window | None) -> tuple[FrontierPoint, ...]:
+        """The job's frontier for all its GPUs, in real seconds where a baseline was measured;
+        empty while unknown. What is longer in reality is waiting.
         """
         kept = self._kept.get(job)
+        if kept is None:
+            return ()
+        ratio = 1.0  # real seconds over model seconds
+        if baseline is not None:
+            default = appraise(costs, default_clocks(costs))
+            assert default is not None
+            ratio = baseline.time_mean_s / default.iteration_time_s
         waiting_w = costs.problem.time_price_w
         return tuple(
             FrontierPoint(
@@ -64,7 +72,7 @@ class Frontiers:
                 energy_j=costs.width * (point.energy_j + waiting_w * longer_s),
                 lower_bound_j=costs.width * (point.lower_bound_j + waiting_w * longer_s),
             )
-            for point in (kept.points if kept else ())
+            for point in kept.points
             for longer_s in ((ratio - 1.0) * point.iteration_time_s,)
         )
 

@@ -1,27 +1,26 @@
-"""Hold-out windows at work: who runs at default clocks now, and what the windows measured.
+"""Hold-outs at work: who runs at default clocks now, and which windows are measured around that.
 
 `verify.rotation` says when, this asks whether it may be, and the planner sets the clocks
-aside and brings them back. Only whole windows count: one that is interrupted, by whatever,
-is dropped with its reason, and a controller that starts anew begins no window it missed.
+aside and brings them back; `windows` measures. A controller that starts anew begins no
+hold-out that it missed.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.board import Holdout
 from joulecut_controller.observe.ledger import Measured
 from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.observe.stretch import Figures, Stretch
 from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import obstacle
 from joulecut_controller.policy.policy import JobPolicy, Verify
-from joulecut_controller.ports import Record, Store
+from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.apprentice import UNTOLD
 from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.windows import REASONS, Windows
 from joulecut_controller.verify.rotation import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
@@ -31,25 +30,9 @@ from joulecut_controller.verify.rotation import (
     most_at_once,
     slot_s,
 )
-from joulecut_controller.verify.saving import Saving, saving
-from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
 from joulecut_wire.errors import JoulecutError
 
-SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
-SAVING_WINDOWS_MAX = 5_000
-COVERED_RATIO_MIN = 0.5  # of a window: less was interrupted, whatever by
 SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
-REASONS = {
-    "clocks": "the clocks or the energy counter changed",
-    "counter": "the energy counters said too little",
-    "irregular": "too many iterations stand out",
-    "pace": "the job's iterations changed their length in the middle",
-    "plan": "another plan came into force",
-    "shape": "the job's GPUs or its pipeline changed",
-    "short": "too few iterations ran",
-    "store": "it could not be written down",
-    "stopped": "something came between",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +48,17 @@ class _Turn:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A window that is being measured."""
-
-    arm: Arm
-    slot: int
-    plan: Plan
-    shape: str
-    since_s: float  # the ledger's: it changes with the clocks
-    ends_s: float
-    stretch: Stretch
-
-
-@dataclass(slots=True)
 class _Job:
+    """One job's place in the rotation."""
+
+    windows: Windows
     verify: Verify = field(default_factory=Verify)
     rotation: Rotation | None = None
     since_s: float = math.inf  # the rotation's, monotonic: what was due before is not caught up
     done: int | None = None  # the cycle whose hold-out was begun
-    tried: int | None = None  # the slot whose window was opened
     held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
     turn: _Turn | None = None
-    open: _Open | None = None
     text: str = ""
-    outcomes: Counter[tuple[Arm, str]] = field(default_factory=Counter)
-    saving: Saving | None = None
-    stale: bool = True  # windows were kept that the saving does not know yet
-    said: str = ""  # what became of the turn's window
 
     def due(self, rotation: Rotation, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the slot drawn, or where something came between,
@@ -106,7 +73,7 @@ class _Job:
 
 
 class Holdouts:
-    """Every job's turn, window and saving. What is measured is kept in the store alone."""
+    """Every job's turns, and its windows."""
 
     def __init__(
         self, store: Store, audit: Audit, unix_s: Callable[[], float], *, lag_s: float
@@ -133,7 +100,7 @@ class Holdouts:
         name, verify = case.job.policy.name, case.job.policy.verify
         job = self._job(name)
         hindrance = _hindrance(case, sighting.measured, learning)
-        dropped = self._measure(job, case, sighting, applied, hindrance)
+        dropped = job.windows.see(case, sighting, applied, hindrance)
         turn, resting = job.turn, None
         if turn is not None:
             early = hindrance or ("the policy changed" if verify != job.verify else "")
@@ -148,15 +115,16 @@ class Holdouts:
             if job.turn is None:
                 job.text = self._begin(name, job, case, sighting, applied, resting=resting)
             self._open(job, case, sighting, applied)
-        if job.stale and self._reckoned_s != case.view.now_s:  # one job a pass: it takes a while
+        # One job a pass, since it takes a while.
+        if job.windows.stale and self._reckoned_s != case.view.now_s:
             self._reckoned_s = case.view.now_s
-            self._reckon(name, job)
+            job.windows.reckon()
         return job.turn.sentence if job.turn else ""
 
     def shown(self, name: str) -> Holdout | None:
         """What the board shows; None for a job without hold-outs that was never measured."""
         job, share = self._jobs.get(name), self._asked.get(name, 0.0)
-        if job is None or (share == 0.0 and job.saving is None):
+        if job is None or (share == 0.0 and job.windows.saving is None):
             return None
         now_unix_s, turn = self._unix_s(), job.turn
         ahead = job.rotation.next_unix_s(now_unix_s) if job.rotation and not job.text else None
@@ -166,14 +134,17 @@ class Holdouts:
             window_s=job.rotation.slot_s - WARM_UP_S if job.rotation else None,
             text=turn.sentence if turn else f"no hold-out now: {job.text}" if job.text else coming,
             held_out=turn is not None,
-            measuring=job.open.arm if job.open else "",
+            measuring=job.windows.measuring,
             next_unix_s=ahead,
-            outcomes=tuple((*key, count) for key, count in sorted(job.outcomes.items())),
-            saving=job.saving,
+            outcomes=job.windows.outcomes,
+            saving=job.windows.saving,
         )
 
     def _job(self, name: str) -> _Job:
-        return self._jobs.setdefault(name, _Job())
+        if name not in self._jobs:
+            windows = Windows(self._store, name, self._unix_s, lag_s=self._lag_s)
+            self._jobs[name] = _Job(windows)
+        return self._jobs[name]
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -191,10 +162,10 @@ class Holdouts:
         if verify != job.verify or job.rotation is None or wanted_s != job.rotation.slot_s:
             job.verify = verify
             job.rotation = Rotation(name, verify.holdout, wanted_s)
-            job.since_s, job.done, job.tried = case.view.now_s, None, None
+            job.since_s, job.done = case.view.now_s, None
             job.held = -NEIGHBOURS - 1
-            if job.open is not None:
-                self._drop(job, "stopped")
+            job.windows.stop()
+            job.windows.renew()
 
     def _begin(
         self,
@@ -230,8 +201,8 @@ class Holdouts:
             return "the store does not take the record of it"
         ends_s = case.view.now_s + until_unix_s - unix_s
         job.turn = _Turn(slot, number, sentence, ends_s, sighting.shape, plan)
-        job.done, job.held, job.said = rotation.cycle(slot), slot, ""
-        job.tried = None  # a window of the plan that was opened in this slot ends here
+        job.done, job.held = rotation.cycle(slot), slot
+        job.windows.renew()
         return ""
 
     def _crowded(self) -> str:
@@ -241,11 +212,10 @@ class Holdouts:
 
     def _end(self, name: str, job: _Job, turn: _Turn, why: str, *, over: bool) -> None:
         """The clocks may come back; what was measured is said."""
-        if job.open is not None:
-            self._drop(job, "stopped")
-        job.turn = None
         said = f"ended{'' if over else ' early'}"
-        said += f": {job.said}" if job.said else f", nothing is counted: {why or REASONS['short']}"
+        kept = job.windows.stop()
+        job.turn = None
+        said += f": {kept}" if kept else f", nothing is counted: {why or REASONS['short']}"
         self._note(name, f"hold-out window {turn.number} of today {said}", turn.plan.generation)
 
     def _note(self, name: str, text: str, generation: int) -> bool:
@@ -262,11 +232,11 @@ class Holdouts:
         """Opens a window where the clocks of its arm have run for long enough."""
         rotation, measured, now_s = job.rotation, sighting.measured, case.view.now_s
         warm = measured.settled and now_s - measured.since_s >= WARM_UP_S
-        if job.open is not None or rotation is None or not warm:
+        if job.windows.measuring or rotation is None or not warm:
             return
         turn = job.turn
         if turn is not None:
-            if job.tried == turn.slot or not measured.at_default:
+            if job.windows.tried == turn.slot or not measured.at_default:
                 return
             slot, plan, arm, ends_s = turn.slot, turn.plan, "default", turn.ends_s
         else:
@@ -276,129 +246,18 @@ class Holdouts:
             late = into_s > WARM_UP_S + LATE_RATIO_MAX * rotation.slot_s
             near = abs(slot - job.held) <= NEIGHBOURS or rotation.is_measured(slot)
             running = applied is not None and case.measured_applied and not measured.at_default
-            if job.tried == slot or into_s < WARM_UP_S or late or not near or not running:
+            if job.windows.tried == slot or into_s < WARM_UP_S or late or not near or not running:
                 return
             assert applied is not None
             plan, arm, ends_s = applied, "plan", now_s + rotation.slot_s - into_s
-        job.tried = slot
-        job.open = _Open(
-            arm="default" if arm == "default" else "plan",
-            slot=slot,
-            plan=plan,
-            shape=sighting.shape,
-            since_s=measured.since_s,
+        job.windows.open(
+            "default" if arm == "default" else "plan",
+            slot,
+            plan,
+            sighting,
+            now_s=now_s,
             ends_s=ends_s,
-            stretch=Stretch(now_s, measured.locks, lag_s=self._lag_s),
         )
-
-    def _measure(
-        self,
-        job: _Job,
-        case: Case,
-        sighting: Sighting,
-        applied: Plan | None,
-        hindrance: str,
-    ) -> str:
-        """Adds this pass to the open window, and closes or drops it where it has ended.
-
-        Answers why it was dropped.
-        """
-        held, measured, now_s = job.open, sighting.measured, case.view.now_s
-        if held is None:
-            return ""
-        other = held.arm == "plan" and (
-            applied is None or applied.generation != held.plan.generation
-        )
-        reasons = (
-            (held.shape != sighting.shape, "shape"),
-            (bool(hindrance), "stopped"),
-            (measured.since_s != held.since_s, "clocks"),
-            (other, "plan"),
-        )
-        why = next((reason for found, reason in reasons if found), "")
-        if why:
-            self._drop(job, why)
-            return hindrance or REASONS[why]
-        held.stretch.take(measured.ended)
-        held.stretch.see(case.view.gpus, now_s)
-        if now_s < held.ends_s:
-            return ""
-        figures = held.stretch.figures()
-        wanted_s = held.ends_s - held.stretch.opened_s
-        if isinstance(figures, Figures):
-            covered_s = figures.ended_s - figures.begun_s
-            if covered_s >= COVERED_RATIO_MIN * wanted_s or held.stretch.full:
-                return self._keep(job, held, figures, case)
-            figures = "short"
-        self._drop(job, figures)
-        return REASONS[figures]
-
-    def _keep(self, job: _Job, held: _Open, figures: Figures, case: Case) -> str:
-        """Writes a window down; answers why it could not be."""
-        name, forecast = case.job.policy.name, held.plan.forecast
-        later_s = self._unix_s() - case.view.now_s
-        default = held.arm == "default"
-        window = MeasuredWindow(
-            job=name,
-            shape=held.shape,
-            arm=held.arm,
-            generation=0 if default else held.plan.generation,
-            begun_unix_s=figures.begun_s + later_s,
-            ended_unix_s=figures.ended_s + later_s,
-            gpus=sum(map(len, case.job.stages)),
-            iterations=figures.iterations,
-            time_mean_s=figures.time_mean_s,
-            time_sd_s=figures.time_sd_s,
-            energy_j=figures.energy_j,
-            left_out=figures.left_out,
-            temperature_celsius=figures.temperature_celsius,
-        )
-        if forecast is not None:
-            window = replace(
-                window,
-                predicted_time_s=forecast.baseline_time_s if default else forecast.iteration_time_s,
-                predicted_energy_j=forecast.baseline_energy_j if default else forecast.energy_j,
-            )
-        try:
-            self._store.keep_record(Record(window.ended_unix_s, TOPIC, name, to_json(window)))
-        except (JoulecutError, ValueError):
-            self._drop(job, "store")
-            return REASONS["store"]
-        job.open = None
-        job.outcomes[held.arm, "kept"] += 1
-        out = f", {window.left_out} left out" if window.left_out else ""
-        job.said = (
-            f"{window.time_mean_s:.4g} s and {window.energy_j:.4g} J an iteration at default "
-            f"clocks ({window.iterations} iterations{out})"
-        )
-        job.stale = True
-        return ""
-
-    def _drop(self, job: _Job, reason: str) -> None:
-        assert job.open is not None
-        job.outcomes[job.open.arm, reason] += 1
-        job.open = None
-
-    def _reckon(self, name: str, job: _Job) -> None:
-        """The saving anew, of the windows of the last week; of a store that cannot tell, as was."""
-        since_unix_s = self._unix_s() - SAVING_S
-        job.stale = False
-        try:
-            records = self._store.records(
-                TOPIC, job=name, since_unix_s=since_unix_s, limit=SAVING_WINDOWS_MAX
-            )
-        except JoulecutError:
-            return
-        windows = []
-        for record in records:
-            try:
-                windows.append(from_json(record.content))
-            except ValueError:
-                continue  # a damaged record is no measurement
-        try:
-            job.saving = saving(windows)
-        except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control
-            job.saving = None
 
 
 def _unsettled(case: Case, measured: Measured) -> str:

@@ -60,10 +60,6 @@ class Leases:
         self._holdings: dict[str, Holding] = {}
         self._moving: set[str] = set()
 
-    @property
-    def jobs(self) -> tuple[str, ...]:
-        return tuple(self._holdings)
-
     def of(self, job: str) -> Holding | None:
         return self._holdings.get(job)
 

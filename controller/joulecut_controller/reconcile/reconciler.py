@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from joulecut_controller.board import Board, FrontierPoint
 from joulecut_controller.observe.observer import Observer, Sighting
 from joulecut_controller.plan.answers import Answers, Prepare
-from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.forecast import completed
 from joulecut_controller.plan.guard import Check
@@ -27,33 +25,27 @@ from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.breakers import Breakers
 from joulecut_controller.reconcile.budgets import Budgets, Party
 from joulecut_controller.reconcile.commands import Commands
+from joulecut_controller.reconcile.desk import Desk
 from joulecut_controller.reconcile.frontiers import Frontier, Frontiers
 from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.learning import Learner, Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.lessons import teach
+from joulecut_controller.reconcile.mandate import Mandate, PolicySource
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.shadows import Shadows
-from joulecut_controller.reconcile.steward import Desk, Steward
+from joulecut_controller.reconcile.steward import Steward
 from joulecut_controller.reconcile.stragglers import Keep, Stragglers
 from joulecut_controller.reconcile.studies import Studies
 from joulecut_controller.reconcile.terms import overtaken
 from joulecut_controller.view import View
 from joulecut_controller.workload import Profile
-from joulecut_wire.errors import BadInput, JoulecutError
+from joulecut_wire.errors import JoulecutError
 
 # Looking at ten thousand GPUs takes tens of milliseconds: not once for each of a hundred jobs.
 FRESH_S = 0.1
-
-
-class PolicySource(Protocol):
-    """Where the policy comes from. `load` raises BadInput and then changes nothing."""
-
-    def load(self) -> Policy: ...
-
-    def changed(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +78,6 @@ class Reconciler:
     ) -> None:
         self._unready = unready
         self._fleet = fleet
-        self._source = source
-        self._policy = policy
-        self._policy_error = ""
         self._learner = learner
         self._learner.set_profiles(_profiles(policy))
         self._studies = Studies()
@@ -113,6 +102,7 @@ class Reconciler:
             unix_s=unix_s,
         )
         self._store = store
+        self._mandate = Mandate(source, policy, self._desk.audit)
         self._learning = Learning(learner, store, self._desk.audit, self._studies)
         self._stewards: dict[str, Steward] = {}
         self._holds = Holds(store, unix_s)
@@ -124,7 +114,6 @@ class Reconciler:
         self._unrenewed: set[str] = set()
         self._pass_number = 0
         self._passed_s = now_s()
-        self._reload = False
         self.meters = Meters()
         self.board: Board | None = None
 
@@ -152,11 +141,11 @@ class Reconciler:
     @property
     def policy(self) -> Policy:
         """The one in force."""
-        return self._policy
+        return self._mandate.policy
 
     def ask_reload(self) -> None:
         """The next pass reads the policy again, changed or not."""
-        self._reload = True
+        self._mandate.ask()
 
     def ttl_s(self) -> float:
         return self._pacing.ttl_within_s(_ttl_max_s(self._fleet.observe(self._now_s())))
@@ -190,8 +179,9 @@ class Reconciler:
             if not outcome.refused:
                 self._unrenewed.discard(job)
             elif job not in self._unrenewed:
-                self._unrenewed.add(job)
-                self._desk.audit.note("renew", job, f"not renewed: {outcome.first_refusal}")
+                with suppress(JoulecutError):  # what the store says stops no heartbeat
+                    self._desk.audit.note("renew", job, f"not renewed: {outcome.first_refusal}")
+                    self._unrenewed.add(job)
 
     def stand_down(self, why: str) -> None:
         """This term is over: nothing more is commanded, and what was held runs out."""
@@ -212,12 +202,12 @@ class Reconciler:
             await asyncio.to_thread(self._learning.begin)
         state = self._fleet.observe(self._now_s())
         view, sightings = self._desk.observer.look(
-            self._policy, state, self._fleet.take_reports(), self._now_s(), self._store.baseline
+            self.policy, state, self._fleet.take_reports(), self._now_s(), self._store.baseline
         )
         self._see_epoch(state)
         self._share_power(sightings)
         cases: dict[str, Case] = {}
-        host_power_w = self._policy.cost.host_power_w
+        host_power_w = self.policy.cost.host_power_w
         for name, sighting in sightings.items():
             steward = self._stewards[name]
             paused = await self._settle(name, sighting, view)
@@ -282,22 +272,15 @@ class Reconciler:
             points = self._frontier(name, sighting)
             parties.append(Party(sighting.view, points, costs.digest if costs and points else ""))
         told = self._budgets.settle(
-            self._policy.power_budget_w, parties, self._policy.cost.host_power_w
+            self.policy.power_budget_w, parties, self.policy.cost.host_power_w
         )
         if told:
             self._desk.audit.note("plan", "", told)
 
     def _frontier(self, name: str, sighting: Sighting) -> tuple[FrontierPoint, ...]:
         """The newest frontier of a job in its own seconds; empty while unknown."""
-        costs, baseline = self._stewards[name].standing.costs, sighting.view.baseline
-        if costs is None:
-            return ()
-        ratio = 1.0
-        if baseline is not None:
-            default = appraise(costs, default_clocks(costs))
-            assert default is not None
-            ratio = baseline.time_mean_s / default.iteration_time_s
-        return self._frontiers.points(name, costs, ratio)
+        costs = self._stewards[name].standing.costs
+        return self._frontiers.points(name, costs, sighting.view.baseline) if costs else ()
 
     def _complete(self, name: str) -> None:
         """Has the rest of a new plan's figures computed beside the passes."""
@@ -340,28 +323,15 @@ class Reconciler:
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus, jobs=jobs)
 
     async def _reload_policy(self) -> None:
-        if self._reload or self._source.changed():
-            self._reload = False
-            try:
-                policy = self._source.load()
-            except BadInput as error:
-                if str(error) != self._policy_error:
-                    self._policy_error = str(error)
-                    self._desk.audit.note(
-                        "policy", "", f"refused, the one before stays in force: {error}"
-                    )
-            else:
-                self._policy_error = ""
-                if policy.digest != self._policy.digest:
-                    self._desk.audit.note("policy", "", f"in force: {policy.digest}")
-                self._policy = policy
-                self._learner.set_profiles(_profiles(policy))
-        jobs = {job.name: job for job in self._policy.jobs}
+        if self._mandate.refresh():
+            self._learner.set_profiles(_profiles(self.policy))
+        jobs = {job.name: job for job in self.policy.jobs}
         for name in [name for name in self._stewards if name not in jobs]:
             await self._stewards.pop(name).retire("the job left the policy")
         for name, job in jobs.items():
             steward = self._stewards.setdefault(name, Steward(self._desk, job))
             steward.policy = job
+        self._unrenewed.intersection_update(jobs)
         self._breakers.keep_only(jobs)
         self._holdouts.keep_only(jobs)
         self._frontiers.keep_only(jobs)
@@ -409,13 +379,13 @@ class Reconciler:
             view=view,
             jobs=tuple(boards),
             events=self._desk.audit.newest,
-            policy_source=self._policy.source,
-            policy_digest=self._policy.digest,
-            policy_error=self._policy_error,
+            policy_source=self.policy.source,
+            policy_digest=self.policy.digest,
+            policy_error=self._mandate.error,
             budget=self._budgets.shares,
             interval_s=self._pacing.interval_s,
             holds=self._holds.all,
-            policy=self._policy,
+            policy=self.policy,
         )
 
     def _failed_board(self, sentence: str) -> Board:

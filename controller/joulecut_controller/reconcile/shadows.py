@@ -7,20 +7,18 @@ recommendation, and some scores a GPU and hour.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import pairwise
 
 from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.observe.observer import Sighting
 from joulecut_controller.observe.reserve import reservation_of
-from joulecut_controller.observe.span import RECENT
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
+from joulecut_controller.reconcile.stays import SETTLE_PASSES, Stay, alike, followed
 from joulecut_controller.verify.shadow import (
     TOPIC,
     Observed,
@@ -34,19 +32,15 @@ from joulecut_controller.verify.shadow import (
     to_json,
     verdict,
 )
-from joulecut_controller.view import GpuView, StageLoad, View
+from joulecut_controller.view import GpuView, View
 from joulecut_controller.workload import KINDS
 from joulecut_wire.errors import JoulecutError
 
-# Iterations in a stretch: as many as `JobView.current` is a mean of, whose duration goes with it.
-ITERATIONS_MIN = RECENT
-SECONDS_MIN = 10.0  # the energy counter moves every 100 ms: 1 % of this at either end
-SETTLE_PASSES = 2  # reports of a pass may be of the clocks before
 REST_S = 900.0  # then the same GPU is scored at the same clock again
 SCORES_KEPT = 512  # a job of 64 GPUs at two clocks, four times
 PROMISES_KEPT = 16  # a model that learns changes its mind some times a day
-UNSAVED_MAX = 256
-RECORDS_READ = 1_000
+UNSAVED_MAX = 256  # while the store cannot; the oldest are lost then
+RECORDS_READ = 1_000  # all scores that are kept, and the promises between them
 
 _RANKS: Mapping[Ranks, str] = {
     "hook": "told by the job",
@@ -56,42 +50,30 @@ _RANKS: Mapping[Ranks, str] = {
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """One GPU since its clock last moved."""
-
-    clock_mhz: int
-    passes: int = 0
-    iterations: int = 0
-    busy_s: dict[str, float] = field(default_factory=dict)  # sums of means, by iteration
-    begun: tuple[float, float] | None = None  # seconds, joules
-    ended: tuple[float, float] | None = None
-
-    def observed(self, uuid: str, iteration_s: float) -> Observed | None:
-        """None while it is too short."""
-        if self.iterations < ITERATIONS_MIN or self.begun is None or self.ended is None:
-            return None
-        seconds = self.ended[0] - self.begun[0]
-        if seconds < SECONDS_MIN:
-            return None
-        joules = self.ended[1] - self.begun[1]
-        return Observed(
-            uuid=uuid,
-            clock_mhz=self.clock_mhz,
-            busy_s={kind: sum_s / self.iterations for kind, sum_s in self.busy_s.items()},
-            iteration_s=iteration_s,
-            power_w=joules / seconds if joules > 0.0 else None,
-        )
-
-
-@dataclass(slots=True)
 class _Book:
     """One job."""
 
     promises: deque[Promise] = field(default_factory=lambda: deque(maxlen=PROMISES_KEPT))
     scores: deque[Score] = field(default_factory=lambda: deque(maxlen=SCORES_KEPT))
-    stretches: dict[str, _Stretch] = field(default_factory=dict)
+    stays: dict[str, Stay] = field(default_factory=dict)
     rested_s: dict[tuple[int, str, int], float] = field(default_factory=dict)
     unsaved: deque[Promise | Score] = field(default_factory=lambda: deque(maxlen=UNSAVED_MAX))
+    told_of: tuple[object, ...] = ()
+    told_by_gpu: dict[str, list[tuple[Promise, Promised]]] = field(default_factory=dict)
+
+    def told(self, shape: str) -> Mapping[str, Sequence[tuple[Promise, Promised]]]:
+        """By GPU, what was promised for its clocks in this shape of the job: older promises too,
+        for what was said before anything was learnt of a clock is the honest test. The default
+        is asked of the newest alone. Sorted once, since a job may have thousands of GPUs.
+        """
+        mine = [promise for promise in self.promises if promise.shape == shape]
+        told_of = (shape, *(promise.generation for promise in mine))
+        if self.told_of != told_of:
+            self.told_of, self.told_by_gpu = told_of, {}
+            for promise in mine:
+                for one in (*promise.lowered, *(promise.default if promise is mine[-1] else ())):
+                    self.told_by_gpu.setdefault(one.uuid, []).append((promise, one))
+        return self.told_by_gpu
 
 
 class Shadows:
@@ -126,21 +108,21 @@ class Shadows:
         name = sighting.view.policy.name
         book = self._book(name)
         fresh = {load.uuid: load for load in sighting.measured.fresh}
-        stretches = {}
+        stays = {}
         for uuid in sighting.layout.uuids:
             gpu = view.gpus.get(uuid)
             if gpu is None or gpu.snapshot is None or not gpu.snapshot.clock_sm_mhz:
                 continue
-            stretch = _followed(book.stretches.get(uuid), gpu, view.now_s - gpu.age_s)
-            _worked(stretch, fresh.get(uuid), sighting.measured.fresh_iterations)
-            stretches[uuid] = stretch
+            stay = followed(book.stays.get(uuid), gpu, view.now_s - gpu.age_s)
+            stay.work(fresh.get(uuid), sighting.measured.fresh_iterations)
+            stays[uuid] = stay
         # While a straggler is waited for, power is that of waiting: nothing to judge by.
-        book.stretches = {} if sighting.measured.straggling else stretches
-        current = sighting.view.current
-        for uuid, stretch in stretches.items() if book.stretches else ():
-            seen = stretch.observed(uuid, current.time_mean_s) if current else None
+        book.stays = {} if sighting.measured.straggling else stays
+        current, told = sighting.view.current, book.told(sighting.shape)
+        for uuid, stay in stays.items() if book.stays else ():
+            seen = stay.observed(uuid, current.time_mean_s) if current else None
             if seen is not None:
-                self._score(book, seen, view.gpus[uuid], sighting.shape, view.now_s)
+                self._score(book, told.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
         self._save(name, book)
 
     def verdict(self, sighting: Sighting, decision: Plan | None, view: View) -> Verdict | None:
@@ -189,67 +171,39 @@ class Shadows:
                         book.scores.append(one)
         return book
 
-    def _score(self, book: _Book, seen: Observed, gpu: GpuView, shape: str, now_s: float) -> None:
-        """Against every promise for that clock, older ones too: what was said before anything was
-        learnt of a clock is the honest test. The default is asked of the newest alone.
-        """
-        mine = [promise for promise in book.promises if promise.shape == shape]
-        for promise in mine:
-            for one in (*promise.lowered, *(promise.default if promise is mine[-1] else ())):
-                if one.uuid != seen.uuid or not _near(one.clock_mhz, seen.clock_mhz, gpu):
-                    continue
-                key = (promise.generation, one.uuid, one.clock_mhz)
-                if now_s - book.rested_s.get(key, -math.inf) < REST_S:
-                    continue
-                score = scored(promise, one, seen, self._unix_s())
-                if score is not None:
-                    book.rested_s[key] = now_s
-                    book.scores.append(score)
-                    book.unsaved.append(score)
-                    book.stretches[seen.uuid] = _Stretch(seen.clock_mhz, SETTLE_PASSES)
+    def _score(
+        self,
+        book: _Book,
+        told: Sequence[tuple[Promise, Promised]],
+        seen: Observed,
+        gpu: GpuView,
+        now_s: float,
+    ) -> None:
+        """One GPU against every promise for the clock that it was seen at."""
+        for promise, one in told:
+            if not alike(one.clock_mhz, seen.clock_mhz, gpu):
+                continue
+            key = (promise.generation, one.uuid, one.clock_mhz)
+            if now_s - book.rested_s.get(key, -math.inf) < REST_S:
+                continue
+            score = scored(promise, one, seen, self._unix_s())
+            if score is not None:
+                book.rested_s[key] = now_s
+                book.scores.append(score)
+                book.unsaved.append(score)
+                book.stays[seen.uuid] = Stay(seen.clock_mhz, SETTLE_PASSES)
 
     def _save(self, job: str, book: _Book) -> None:
-        """A store that cannot now may later; what is scored counts all the same."""
-        with suppress(JoulecutError, ValueError):
-            while book.unsaved:
+        """A store that cannot now may later; what fits no record counts while this runs."""
+        while book.unsaved:
+            try:
                 content = to_json(book.unsaved[0])
                 self._store.keep_record(Record(self._unix_s(), TOPIC, job, content))
-                book.unsaved.popleft()
-
-
-def _followed(stretch: _Stretch | None, gpu: GpuView, taken_s: float) -> _Stretch:
-    """The stretch with this look in it; a new one where the clock moved or the counter fell."""
-    shown = gpu.snapshot
-    assert shown is not None
-    mhz = shown.clock_sm_mhz or 0
-    if stretch is None or not _near(stretch.clock_mhz, mhz, gpu):
-        return _Stretch(mhz)
-    stretch.passes += 1
-    if stretch.passes <= SETTLE_PASSES or shown.energy_j is None:
-        return stretch
-    if stretch.ended is not None and shown.energy_j < stretch.ended[1]:
-        return _Stretch(mhz)
-    stretch.begun = stretch.begun or (taken_s, shown.energy_j)
-    stretch.ended = (taken_s, shown.energy_j)
-    return stretch
-
-
-def _worked(stretch: _Stretch, load: StageLoad | None, iterations: int) -> None:
-    if load is None or stretch.passes <= SETTLE_PASSES:
-        return
-    stretch.iterations += iterations
-    for kind, busy_s in load.busy_s.items():
-        stretch.busy_s[kind] = stretch.busy_s.get(kind, 0.0) + busy_s * iterations
-
-
-def _near(one_mhz: int, other_mhz: int, gpu: GpuView) -> bool:
-    """Within one step of the GPU's own clock list."""
-    return abs(one_mhz - other_mhz) <= _step_mhz(gpu.description.clocks_mhz)
-
-
-@lru_cache(maxsize=64)  # models of card in one cluster
-def _step_mhz(clocks_mhz: tuple[int, ...]) -> int:
-    return max((high - low for low, high in pairwise(clocks_mhz)), default=0)
+            except JoulecutError:
+                return
+            except ValueError:  # a promise to very many GPUs; what comes after it may fit
+                pass
+            book.unsaved.popleft()
 
 
 def _clocks(promise: Promise) -> Mapping[str, int]:

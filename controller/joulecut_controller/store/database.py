@@ -6,14 +6,10 @@ pruned in the transaction that makes it grow.
 
 import json
 import math
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
+from sqlalchemy import Connection, Engine, Row, select
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
@@ -21,6 +17,14 @@ from joulecut_controller.ports import Event, Record
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.place import PREFIX as POSTGRESQL
 from joulecut_controller.store.place import Place, place_of
+from joulecut_controller.store.retention import (
+    DETAIL_MAX,
+    LEARNT_MAX,
+    RECORD_MAX,
+    TEXT_MAX,
+    Kept,
+    prune,
+)
 from joulecut_controller.store.schema import (
     BASELINES,
     COUNTERS,
@@ -31,31 +35,11 @@ from joulecut_controller.store.schema import (
     RECORDS,
     migrate,
 )
+from joulecut_controller.store.transactions import Explaining, Transactions
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
 
-TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
-RECORD_MAX = 65_536  # characters of a record's JSON
-DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
-LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
 NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """How many rows stay; the oldest go first."""
-
-    events: int = 100_000  # 20-40 MB; weeks of decisions for tens of jobs
-    plans_per_job: int = 50  # the last hours of a busy job
-    plans: int = 10_000  # of all jobs together: one each in the largest policy file
-    baselines: int = 10_000  # likewise
-    notebooks: int = 1_000  # 30 kB each
-    records_per_job: int = 5_000  # of one topic: a month of windows, one every ten minutes
-    records: int = 200_000  # of all topics and jobs together: some 100 MB
-
-
-_TERM = select(COUNTERS.c.value).where(COUNTERS.c.name == "epoch")
-Explaining = Callable[[], AbstractContextManager[None]]
 
 
 def open_store(
@@ -100,19 +84,14 @@ class DatabaseStore:
     def __init__(
         self, engine: Engine, explaining: Explaining, name: str, kept: Kept | None = None
     ) -> None:
-        """`explaining` turns the driver's errors into Unavailable; `name` begins its lines."""
-        self._engine = engine
-        self._reader = engine.execution_options(reads=True)
-        self._explaining = explaining
-        self._name = name
+        """As `Transactions`. Raises Unavailable for a database that cannot be used."""
         self._kept = kept or Kept()
-        self._term = 0
-        self._lock = threading.Lock()  # one connection, and callers in any thread
+        self._transactions = Transactions(engine, explaining, name)
         try:
-            with self._writing() as connection:
+            with self._transactions.writing() as connection:
                 self._migrate(connection)
         except Unavailable:
-            engine.dispose()
+            self._transactions.close()
             raise
 
     def next_epoch(self, at_least: int) -> int:
@@ -125,13 +104,13 @@ class DatabaseStore:
         """From now on this writes for that term alone: once a newer one was given out by
         anybody, every write is refused, however late the news. 0 lets go.
         """
-        self._term = term
+        self._transactions.hold_to(term)
 
     def record(self, event: Event) -> None:
         detail = event.detail
         if len(detail) > DETAIL_MAX:
             detail = json.dumps({"cut_from_characters": len(detail), "begins": detail[:TEXT_MAX]})
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             written = connection.execute(
                 EVENTS.insert().values(
                     at_unix_s=event.at_unix_s,
@@ -152,25 +131,23 @@ class DatabaseStore:
         )
         if job:
             wanted = wanted.where(EVENTS.c.job == job)
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             rows = connection.execute(wanted).all()
         return tuple(_event(row) for row in rows)
 
     def keep_plan(self, plan: Plan) -> None:
         content = json.dumps(plan_json(plan), allow_nan=False, separators=(",", ":"))
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             connection.execute(PLANS.delete().where(PLANS.c.generation == plan.generation))
             connection.execute(
                 PLANS.insert().values(generation=plan.generation, job=plan.job, content=content)
             )
-            _prune(
-                connection, PLANS.c.generation, self._kept.plans_per_job, PLANS.c.job == plan.job
-            )
-            _prune(connection, PLANS.c.generation, self._kept.plans)
+            prune(connection, PLANS.c.generation, self._kept.plans_per_job, PLANS.c.job == plan.job)
+            prune(connection, PLANS.c.generation, self._kept.plans)
 
     def last_plan_json(self, job: str) -> str:
         wanted = select(PLANS.c.content).where(PLANS.c.job == job)
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             row = connection.execute(
                 wanted.order_by(PLANS.c.generation.desc()).limit(1)
             ).one_or_none()
@@ -182,7 +159,7 @@ class DatabaseStore:
         if not all(math.isfinite(number) for number in numbers if number is not None):
             raise ValueError(f"baseline of {job}: {window} is not finite")
         this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             connection.execute(BASELINES.delete().where(this))
             connection.execute(
                 BASELINES.insert().values(
@@ -195,11 +172,11 @@ class DatabaseStore:
                     power_w=window.power_w,
                 )
             )
-            _prune(connection, BASELINES.c.id, self._kept.baselines)
+            prune(connection, BASELINES.c.id, self._kept.baselines)
 
     def baseline(self, job: str, shape: str) -> Window | None:
         this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             row = connection.execute(select(BASELINES).where(this)).one_or_none()
         if row is None:
             return None
@@ -212,13 +189,13 @@ class DatabaseStore:
         )
 
     def keep_notebook(self, job: str, content: str) -> None:
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             connection.execute(NOTEBOOKS.delete().where(NOTEBOOKS.c.job == job))
             connection.execute(NOTEBOOKS.insert().values(job=job, content=content))
-            _prune(connection, NOTEBOOKS.c.id, self._kept.notebooks)
+            prune(connection, NOTEBOOKS.c.id, self._kept.notebooks)
 
     def notebook(self, job: str) -> str:
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             row = connection.execute(
                 select(NOTEBOOKS.c.content).where(NOTEBOOKS.c.job == job)
             ).one_or_none()
@@ -228,12 +205,12 @@ class DatabaseStore:
         """Raises ValueError where it is longer than `LEARNT_MAX`."""
         if len(content) > LEARNT_MAX:
             raise ValueError(f"{name}: {len(content)} characters, {LEARNT_MAX} are kept at most")
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             connection.execute(LEARNT.delete().where(LEARNT.c.name == name))
             connection.execute(LEARNT.insert().values(name=name, content=content))
 
     def learnt(self, name: str) -> str:
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             row = connection.execute(
                 select(LEARNT.c.content).where(LEARNT.c.name == name)
             ).one_or_none()
@@ -245,7 +222,7 @@ class DatabaseStore:
         if size > RECORD_MAX:
             raise ValueError(f"{record.topic}: {size} characters, {RECORD_MAX} are kept at most")
         topic, job = RECORDS.c.topic == record.topic, RECORDS.c.job == _text(record.job)
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             written = connection.execute(
                 RECORDS.insert().values(
                     at_unix_s=record.at_unix_s,
@@ -254,7 +231,7 @@ class DatabaseStore:
                     content=_text(record.content),
                 )
             )
-            _prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
+            prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
             assert written.inserted_primary_key is not None
             newest = int(written.inserted_primary_key[0])
             connection.execute(RECORDS.delete().where(RECORDS.c.id <= newest - self._kept.records))
@@ -268,47 +245,28 @@ class DatabaseStore:
         if job:
             wanted = wanted.where(RECORDS.c.job == job)
         bounded = max(0, min(limit, self._kept.records))
-        with self._reading() as connection:
+        with self._transactions.reading() as connection:
             rows = connection.execute(wanted.order_by(RECORDS.c.id.desc()).limit(bounded)).all()
         return tuple(Record(row.at_unix_s, row.topic, row.job, row.content) for row in rows)
 
     def close(self) -> None:
         """Lets go of the file; a second time does nothing."""
-        with self._lock:
-            self._engine.dispose()
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        """One transaction that excludes every other; durable when it ends well."""
-        with self._lock, self._explaining(), self._engine.begin() as connection:
-            if self._term:
-                given = connection.execute(_TERM).scalar_one_or_none() or 0
-                if given > self._term:
-                    raise Unavailable(
-                        f"{self._name}: another controller leads, in term {given}; "
-                        f"this one is {self._term}, and writes no more"
-                    )
-            yield connection
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with self._lock, self._explaining(), self._reader.connect() as connection:
-            yield connection
+        self._transactions.close()
 
     def _migrate(self, connection: Connection) -> None:
         try:
             migrate(connection)
         except Unavailable as error:
-            raise Unavailable(f"{self._name} {error}") from None
+            raise Unavailable(f"{self._transactions.name} {error}") from None
 
     def _count(self, name: str, at_least: int) -> int:
         this = COUNTERS.c.name == name
-        with self._writing() as connection:
+        with self._transactions.writing() as connection:
             row = connection.execute(select(COUNTERS.c.value).where(this)).one_or_none()
             number = max(row[0] if row else 0, at_least) + 1
             if number > NUMBER_MAX:
                 raise Unavailable(
-                    f"{self._name}: {name} {number} is beyond what can be counted; "
+                    f"{self._transactions.name}: {name} {number} is beyond what can be counted; "
                     "an agent or the file holds a damaged number"
                 )
             if row:
@@ -316,18 +274,6 @@ class DatabaseStore:
             else:
                 connection.execute(COUNTERS.insert().values(name=name, value=number))
         return number
-
-
-def _prune(
-    connection: Connection, number: Column[int], keep: int, *among: ColumnElement[bool]
-) -> None:
-    """Leaves the `keep` rows with the largest numbers, of those that fit `among`.
-
-    Of fewer rows the subquery is NULL, and no number is below that.
-    """
-    newest = select(number).where(*among).order_by(number.desc())
-    oldest_kept = newest.limit(1).offset(keep - 1).scalar_subquery()
-    connection.execute(number.table.delete().where(*among, number < oldest_kept))
 
 
 def _event(row: Row[Any]) -> Event:

@@ -6,9 +6,10 @@ Units are in the keys, an interval is three numbers, what is not known is null.
 from collections.abc import Sequence
 from typing import Any
 
+from joulecut_controller.verify.interval import Interval
 from joulecut_controller.verify.receipt import Change, Receipt
 from joulecut_controller.verify.report import JobReport, Report, Sum
-from joulecut_controller.verify.saving import Interval, Saving
+from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.spent import Spent
 from joulecut_controller.verify.wall import JOULES_PER_KWH, Prices, Wall
 from joulecut_controller.verify.window import MeasuredWindow

@@ -9,10 +9,13 @@ down before, and never touched afterwards. Pure.
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import msgspec
 
 TOPIC = "shadow"
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what every float holds exactly
 
 # What a plan may be off by and still be worth enforcing: half of what makes a graph count as
 # unexplained (3 %) in time; in energy a usual saving must stay clearly above it.
@@ -34,7 +37,7 @@ class Promised:
     """
 
     uuid: str
-    clock_mhz: int
+    clock_mhz: Count
     time_s: Mapping[str, float]
     power_w: Mapping[str, float]
 
@@ -50,13 +53,13 @@ class Promise:
 
     job: str
     shape: str
-    generation: int
+    generation: Count
     made_at_unix_s: float
     iteration_time_s: float
     energy_j: float
     default_time_s: float
     default_energy_j: float
-    microbatches: int
+    microbatches: Count
     blocking_power_w: float
     lowered: tuple[Promised, ...]
     default: tuple[Promised, ...]
@@ -81,9 +84,9 @@ class Score:
 
     job: str
     shape: str
-    generation: int
+    generation: Count
     uuid: str
-    clock_mhz: int
+    clock_mhz: Count
     lowered: bool
     time_ratio: float
     energy_ratio: float | None
@@ -210,11 +213,13 @@ def _words(
 
 def _checked(promise: Promise, scores: Iterable[Score]) -> int:
     """Of the clocks to be lowered: those seen on that GPU or nearly so, whichever plan it was."""
-    seen = [(one.uuid, one.clock_mhz) for one in scores if one.lowered]
+    seen: dict[str, set[int]] = {}
+    for score in scores:
+        if score.lowered:
+            seen.setdefault(score.uuid, set()).add(score.clock_mhz)
     return sum(
         any(
-            uuid == one.uuid and abs(mhz - one.clock_mhz) <= NEAR_RATIO * one.clock_mhz
-            for uuid, mhz in seen
+            abs(mhz - one.clock_mhz) <= NEAR_RATIO * one.clock_mhz for mhz in seen.get(one.uuid, ())
         )
         for one in promise.lowered
     )
@@ -236,22 +241,15 @@ def to_json(one: Promise | Score) -> str:
     return json.dumps({"what": what, **asdict(one)}, allow_nan=False, separators=(",", ":"))
 
 
+class _Kind(msgspec.Struct):
+    what: Literal["promise", "score"]
+
+
 def from_json(text: str) -> Promise | Score:
     """Keys of a newer version are left out. Raises ValueError for anything else."""
-    data = json.loads(text)
-    if not isinstance(data, dict):
-        raise ValueError("a shadow record is not a mapping")
     try:
-        if data.get("what") == "score":
-            return Score(**_known(data, Score))
-        data = _known(data, Promise)
-        for key in ("lowered", "default"):
-            data[key] = tuple(Promised(**_known(one, Promised)) for one in data[key])
-        return Promise(**data)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"a shadow record lacks something: {error}") from None
-
-
-def _known(data: Mapping[str, Any], kind: type[Promise | Promised | Score]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {key: value for key, value in data.items() if key in names}
+        if msgspec.json.decode(text, type=_Kind).what == "score":
+            return msgspec.json.decode(text, type=Score)
+        return msgspec.json.decode(text, type=Promise)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"no shadow record: {error}") from None

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.verify.saving import Interval, Saving
+from joulecut_controller.verify.interval import Interval
+from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.window import MeasuredWindow
 
 # Windows are taken around hold-outs, which at a share of 1 % may be eighteen hours apart. A plan

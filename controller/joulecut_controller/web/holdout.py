@@ -4,7 +4,8 @@ Measured only: the one predicted figure beside them says so in its key.
 """
 
 from joulecut_controller.board import Holdout
-from joulecut_controller.verify.saving import Interval, Saving
+from joulecut_controller.verify.interval import Interval
+from joulecut_controller.verify.saving import Saving
 from joulecut_controller.web.answer import Json, number
 
 

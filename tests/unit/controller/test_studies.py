@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from worlds import World
 
 from joulecut_controller.plan.answers import Answers
+from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.planner import decide
@@ -140,22 +141,25 @@ def test_a_frontier_is_computed_once_and_shown_in_real_seconds() -> None:
 
     async def body(studies: Studies) -> None:
         frontiers = Frontiers(counting, studies)
-        assert frontiers.points("demo", priced, 1.0) == ()
+        assert frontiers.points("demo", priced, None) == ()
         frontiers.ask("demo", priced, "gpu", 0.0)
         frontiers.ask("demo", priced, "gpu", 0.1)
-        await settled(lambda: bool(frontiers.points("demo", priced, 1.0)))
+        await settled(lambda: bool(frontiers.points("demo", priced, None)))
         frontiers.ask("demo", priced, "gpu", 2 * RENEW_S)
         assert asked == ["gpu"]
-        plain = frontiers.points("demo", priced, 1.0)
+        plain = frontiers.points("demo", priced, None)
         times = [point.iteration_time_s for point in plain]
         assert times == sorted(times)
         assert all(point.lower_bound_j <= point.energy_j for point in plain)
         waiting_w = priced.problem.time_price_w
-        for point, real in zip(plain, frontiers.points("demo", priced, 1.1), strict=True):
+        default = appraise(priced, default_clocks(priced))
+        assert default is not None
+        baseline = Window(64, 1.1 * default.iteration_time_s, 0.0, None, None)
+        for point, real in zip(plain, frontiers.points("demo", priced, baseline), strict=True):
             longer_s = real.iteration_time_s - point.iteration_time_s
             assert abs(longer_s - 0.1 * point.iteration_time_s) < 1e-9
             assert abs(real.energy_j - point.energy_j - waiting_w * longer_s) < 1e-9
         frontiers.keep_only([])
-        assert frontiers.points("demo", priced, 1.0) == ()
+        assert frontiers.points("demo", priced, None) == ()
 
     run(body)

@@ -47,6 +47,21 @@ def test_a_window_with_a_word_for_a_number_is_refused(key: str) -> None:
         from_json(json.dumps(data))
 
 
+@pytest.mark.parametrize("text", ["1" + 400 * "0", "NaN", "Infinity", "-1", "true", "null"])
+@pytest.mark.parametrize("key", ["iterations", "gpus"])
+def test_a_window_with_a_number_that_breaks_sums_is_refused(key: str, text: str) -> None:
+    whole = to_json(WINDOW)
+    damaged = whole.replace(f'"{key}":{getattr(WINDOW, key)}', f'"{key}":{text}')
+    assert damaged != whole
+    with pytest.raises(ValueError, match="no measurement"):
+        from_json(damaged)
+
+
+def test_a_record_that_nests_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="no measurement"):
+        from_json('{"humidity":' + 20_000 * "[" + 20_000 * "]" + "}")
+
+
 def test_numbers_that_are_none_are_not_kept() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_json(replace(WINDOW, energy_j=math.nan))

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_controller.verify.contrast import usable_windows
+from joulecut_controller.verify.interval import Interval
 from joulecut_controller.verify.report import Known, report
-from joulecut_controller.verify.saving import Interval, Saving, usable_windows
+from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.spent import Spent, longer_s, plan_time, saved_j, total
 from joulecut_controller.verify.wall import Prices, at_the_wall, break_even_slowdown
 from joulecut_controller.verify.window import MeasuredWindow

@@ -133,8 +133,12 @@ def test_records_of_others_are_refused_and_newer_keys_left_out() -> None:
         '{"what": "score"}',
         '{"what": "promise", "lowered": 3}',
         "nonsense",
+        to_json(CHECKED[0]).replace('"clock_mhz":', '"clock_mhz":1' + 400 * "0"),
+        to_json(PROMISE).replace('"energy_j":', '"energy_j":"much",'),
+        json.dumps(json.loads(to_json(PROMISE)) | {"default_time_s": "much"}),
+        json.dumps(json.loads(to_json(CHECKED[0])) | {"time_ratio": None}),
     ):
-        with pytest.raises(ValueError, match=r"record|Expecting"):
+        with pytest.raises(ValueError, match="no shadow record"):
             from_json(broken)
     with pytest.raises(ValueError, match="JSON"):
         to_json(replace(CHECKED[0], time_ratio=math.nan))

@@ -1,0 +1,211 @@
+"""Windows of one job: the one that is measured now, what became of the others, what they say.
+
+Only whole windows count: one that is interrupted, by whatever, is dropped with its reason.
+What is measured is kept in the store alone, and the saving is reckoned from there.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.stretch import Figures, Stretch
+from joulecut_controller.plan.case import Case
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.ports import Record, Store
+from joulecut_controller.verify.saving import Saving, saving
+from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
+from joulecut_wire.errors import JoulecutError
+
+SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
+SAVING_WINDOWS_MAX = 5_000
+COVERED_RATIO_MIN = 0.5  # of a window: less was interrupted, whatever by
+REASONS = {
+    "clocks": "the clocks or the energy counter changed",
+    "counter": "the energy counters said too little",
+    "irregular": "too many iterations stand out",
+    "pace": "the job's iterations changed their length in the middle",
+    "plan": "another plan came into force",
+    "shape": "the job's GPUs or its pipeline changed",
+    "short": "too few iterations ran",
+    "store": "it could not be written down",
+    "stopped": "something came between",
+}
+
+
+@dataclass(slots=True)
+class _Open:
+    """A window that is being measured."""
+
+    arm: Arm
+    plan: Plan
+    shape: str
+    since_s: float  # the ledger's: it changes with the clocks
+    ends_s: float
+    stretch: Stretch
+
+
+class Windows:
+    """`tried` is the slot whose window was opened last; `stale` says that windows were kept
+    which the saving does not know yet.
+    """
+
+    def __init__(
+        self, store: Store, job: str, unix_s: Callable[[], float], *, lag_s: float
+    ) -> None:
+        self._store, self._job, self._unix_s, self._lag_s = store, job, unix_s, lag_s
+        self._open: _Open | None = None
+        self._tried: int | None = None
+        self._outcomes: Counter[tuple[Arm, str]] = Counter()
+        self._saving: Saving | None = None
+        self._stale = True
+        self._said = ""  # what became of the turn's window
+
+    @property
+    def measuring(self) -> Arm | Literal[""]:
+        return self._open.arm if self._open else ""
+
+    @property
+    def tried(self) -> int | None:
+        return self._tried
+
+    @property
+    def stale(self) -> bool:
+        return self._stale
+
+    @property
+    def saving(self) -> Saving | None:
+        """Measured, of the last week's windows."""
+        return self._saving
+
+    @property
+    def outcomes(self) -> tuple[tuple[Arm, str, int], ...]:
+        """Windows by arm and by what became of them."""
+        return tuple((*key, count) for key, count in sorted(self._outcomes.items()))
+
+    def renew(self) -> None:
+        """Slots begin anew, or a hold-out does: one that had a window may have another."""
+        self._tried, self._said = None, ""
+
+    def stop(self) -> str:
+        """Whatever is measured now ends unfinished; answers what the turn's window brought."""
+        if self._open is not None:
+            self._drop("stopped")
+        return self._said
+
+    def open(
+        self, arm: Arm, slot: int, plan: Plan, sighting: Sighting, *, now_s: float, ends_s: float
+    ) -> None:
+        measured = sighting.measured
+        self._tried = slot
+        self._open = _Open(
+            arm=arm,
+            plan=plan,
+            shape=sighting.shape,
+            since_s=measured.since_s,
+            ends_s=ends_s,
+            stretch=Stretch(now_s, measured.locks, lag_s=self._lag_s),
+        )
+
+    def see(self, case: Case, sighting: Sighting, applied: Plan | None, hindrance: str) -> str:
+        """Adds this pass to the open window, and closes or drops it where it has ended.
+
+        Answers why it was dropped.
+        """
+        held, measured, now_s = self._open, sighting.measured, case.view.now_s
+        if held is None:
+            return ""
+        other = held.arm == "plan" and (
+            applied is None or applied.generation != held.plan.generation
+        )
+        reasons = (
+            (held.shape != sighting.shape, "shape"),
+            (bool(hindrance), "stopped"),
+            (measured.since_s != held.since_s, "clocks"),
+            (other, "plan"),
+        )
+        why = next((reason for found, reason in reasons if found), "")
+        if why:
+            self._drop(why)
+            return hindrance or REASONS[why]
+        held.stretch.take(measured.ended)
+        held.stretch.see(case.view.gpus, now_s)
+        if now_s < held.ends_s:
+            return ""
+        figures = held.stretch.figures()
+        wanted_s = held.ends_s - held.stretch.opened_s
+        if isinstance(figures, Figures):
+            covered_s = figures.ended_s - figures.begun_s
+            if covered_s >= COVERED_RATIO_MIN * wanted_s or held.stretch.full:
+                return self._keep(held, figures, case)
+            figures = "short"
+        self._drop(figures)
+        return REASONS[figures]
+
+    def _keep(self, held: _Open, figures: Figures, case: Case) -> str:
+        """Writes a window down; answers why it could not be."""
+        forecast = held.plan.forecast
+        later_s = self._unix_s() - case.view.now_s
+        default = held.arm == "default"
+        window = MeasuredWindow(
+            job=self._job,
+            shape=held.shape,
+            arm=held.arm,
+            generation=0 if default else held.plan.generation,
+            begun_unix_s=figures.begun_s + later_s,
+            ended_unix_s=figures.ended_s + later_s,
+            gpus=sum(map(len, case.job.stages)),
+            iterations=figures.iterations,
+            time_mean_s=figures.time_mean_s,
+            time_sd_s=figures.time_sd_s,
+            energy_j=figures.energy_j,
+            left_out=figures.left_out,
+            temperature_celsius=figures.temperature_celsius,
+        )
+        if forecast is not None:
+            window = replace(
+                window,
+                predicted_time_s=forecast.baseline_time_s if default else forecast.iteration_time_s,
+                predicted_energy_j=forecast.baseline_energy_j if default else forecast.energy_j,
+            )
+        try:
+            self._store.keep_record(Record(window.ended_unix_s, TOPIC, self._job, to_json(window)))
+        except (JoulecutError, ValueError):
+            self._drop("store")
+            return REASONS["store"]
+        self._open = None
+        self._outcomes[held.arm, "kept"] += 1
+        out = f", {window.left_out} left out" if window.left_out else ""
+        self._said = (
+            f"{window.time_mean_s:.4g} s and {window.energy_j:.4g} J an iteration at default "
+            f"clocks ({window.iterations} iterations{out})"
+        )
+        self._stale = True
+        return ""
+
+    def _drop(self, reason: str) -> None:
+        assert self._open is not None
+        self._outcomes[self._open.arm, reason] += 1
+        self._open = None
+
+    def reckon(self) -> None:
+        """The saving anew, of the windows of the last week; of a store that cannot tell, as was."""
+        since_unix_s = self._unix_s() - SAVING_S
+        self._stale = False
+        try:
+            records = self._store.records(
+                TOPIC, job=self._job, since_unix_s=since_unix_s, limit=SAVING_WINDOWS_MAX
+            )
+        except JoulecutError:
+            return
+        windows = []
+        for record in records:
+            try:
+                windows.append(from_json(record.content))
+            except ValueError:
+                continue  # a damaged record is no measurement
+        try:
+            self._saving = saving(windows)
+        except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control
+            self._saving = None

@@ -1,0 +1,145 @@
+"""One hold-out against the plan at its own time: what drifts slowly is in both, and cancels.
+
+A job's energy per iteration drifts (rooms warm up, sequences grow, somebody else loads the
+switch), so the mean of all windows at default clocks says little about the mean of all under
+a plan. The contrast is the logarithm of a ratio, the plan's level being drawn as a straight
+line through its windows before and after: a linear drift cancels exactly. A step inside the
+neighbourhood moves one contrast by up to half its height, either way, and widens the interval.
+"""
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from joulecut_controller.verify.window import MeasuredWindow
+
+NEIGHBOURS = 2  # on each side: more would lower the variance by a tenth, and reach further
+REACH_S = 3600.0  # what ran earlier or later says nothing about a hold-out of minutes;
+REACH_SPANS = 4.0  # a longer one has its neighbours as many of its lengths away at most
+WINDOW_S_MAX = 86_400.0  # longer, and a wall clock was set in the middle of it
+NUMBER_MAX = 1e15  # joules or seconds of an iteration: more is damage, and breaks sums
+OVERLAP_S = 1.0  # of neighbouring windows, by rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One hold-out against the plan at its time, as logarithms of plan over default.
+
+    `level_*` are the hold-out's own logarithms; `span_s` is how long it was.
+    """
+
+    at_unix_s: float
+    span_s: float
+    energy_log: float
+    time_log: float
+    level_energy_log: float
+    level_time_log: float
+    cooler_celsius: float | None
+    neighbours_unix_s: tuple[float, float]  # the middle of the first, and of the last
+
+
+def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, ...]:
+    """Those that hold a measurement, each once, by time."""
+    unique = {
+        (window.job, window.shape, window.arm, window.begun_unix_s, window.ended_unix_s): window
+        for window in windows
+        if 0.0 < window.energy_j < NUMBER_MAX
+        and 0.0 < window.time_mean_s < NUMBER_MAX
+        and window.iterations > 0
+        and 0.0 < window.ended_unix_s - window.begun_unix_s <= WINDOW_S_MAX
+    }
+    return tuple(sorted(unique.values(), key=_mid_s))
+
+
+def contrasts(windows: Sequence[MeasuredWindow]) -> tuple[Contrast, ...]:
+    """Every hold-out of one shape that has windows of a plan on both sides, by time.
+
+    `windows` as `usable_windows` gives them.
+    """
+    plan = [window for window in windows if window.arm == "plan"]
+    mids_s = [_mid_s(window) for window in plan]
+    found = []
+    for held in _holdouts(windows):
+        begun_s, ended_s = held[0].begun_unix_s, max(window.ended_unix_s for window in held)
+        middle_s = statistics.fmean([_mid_s(window) for window in held])
+        place = bisect_left(mids_s, middle_s)
+        reach_s = max(REACH_S, REACH_SPANS * (ended_s - begun_s))
+        before = [
+            window
+            for window in reversed(plan[max(0, place - 2 * NEIGHBOURS) : place])
+            if begun_s - reach_s <= _mid_s(window) and window.ended_unix_s <= begun_s + OVERLAP_S
+        ][:NEIGHBOURS]
+        after = [
+            window
+            for window in plan[place : place + 2 * NEIGHBOURS]
+            if _mid_s(window) <= ended_s + reach_s and window.begun_unix_s >= ended_s - OVERLAP_S
+        ][:NEIGHBOURS]
+        if before and after:
+            found.append(_contrast(held, before, after, middle_s))
+    return tuple(found)
+
+
+def _contrast(
+    held: Sequence[MeasuredWindow],
+    before: Sequence[MeasuredWindow],
+    after: Sequence[MeasuredWindow],
+    middle_s: float,
+) -> Contrast:
+    earlier_s = statistics.fmean([_mid_s(window) for window in before])
+    later_s = statistics.fmean([_mid_s(window) for window in after])
+    share = (middle_s - earlier_s) / (later_s - earlier_s)
+
+    def at_holdout(first: Sequence[float], second: Sequence[float]) -> float:
+        return (1.0 - share) * statistics.fmean(first) + share * statistics.fmean(second)
+
+    level_energy = statistics.fmean([math.log(window.energy_j) for window in held])
+    level_time = statistics.fmean([math.log(window.time_mean_s) for window in held])
+    warmth = [
+        [w.temperature_celsius for w in side if w.temperature_celsius is not None]
+        for side in (before, after, held)
+    ]
+    return Contrast(
+        at_unix_s=middle_s,
+        neighbours_unix_s=(_mid_s(before[-1]), _mid_s(after[-1])),
+        span_s=sum(window.ended_unix_s - window.begun_unix_s for window in held),
+        energy_log=at_holdout(
+            [math.log(window.energy_j) for window in before],
+            [math.log(window.energy_j) for window in after],
+        )
+        - level_energy,
+        time_log=at_holdout(
+            [math.log(window.time_mean_s) for window in before],
+            [math.log(window.time_mean_s) for window in after],
+        )
+        - level_time,
+        level_energy_log=level_energy,
+        level_time_log=level_time,
+        cooler_celsius=(
+            statistics.fmean(warmth[2]) - at_holdout(warmth[0], warmth[1]) if all(warmth) else None
+        ),
+    )
+
+
+def _holdouts(windows: Sequence[MeasuredWindow]) -> list[list[MeasuredWindow]]:
+    """Windows at default clocks, those that follow each other in one piece together."""
+    pieces: list[list[MeasuredWindow]] = []
+    before: MeasuredWindow | None = None
+    for window in windows:
+        if window.arm == "default":
+            joined = (
+                before is not None
+                and before.arm == "default"
+                and window.begun_unix_s - before.ended_unix_s <= REACH_S
+            )
+            if joined:
+                pieces[-1].append(window)
+            else:
+                pieces.append([window])
+        before = window
+    return pieces
+
+
+def _mid_s(window: MeasuredWindow) -> float:
+    return (window.begun_unix_s + window.ended_unix_s) / 2.0

@@ -1,0 +1,91 @@
+"""A store of an older version is brought forward with all it holds; of a newer one, left alone."""
+
+import json
+
+import pytest
+from databases import Database, event_of, plan_of
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from joulecut_controller.plan.record import plan_json
+from joulecut_controller.ports import Record
+from joulecut_controller.store.schema import MIGRATIONS, migrate
+from joulecut_controller.view import Window
+
+
+def _widen(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE baseline ADD COLUMN note TEXT")
+
+
+def _break(connection: Connection) -> None:
+    _widen(connection)
+    connection.exec_driver_sql("ALTER TABLE nothing ADD COLUMN note TEXT")
+
+
+def test_an_older_database_is_brought_forward_with_its_rows(database: Database) -> None:
+    database.open().next_generation()
+    database.close()
+    engine = database.engine()
+    with engine.begin() as connection:
+        assert migrate(connection, (*MIGRATIONS, _widen)) == len(MIGRATIONS) + 2
+    engine.dispose()
+    assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 2]]
+    assert database.run("select value from counter") == [[1]]
+    assert database.run("select note from baseline") == []
+
+
+# What each version added to the one before, as tables.
+ADDED = {2: "notebook", 3: "learnt", 4: "record"}
+
+
+def test_every_version_there_ever_was_is_known_to_these_tests() -> None:
+    assert set(ADDED) == set(range(2, len(MIGRATIONS) + 2))
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 2))
+def test_every_released_version_is_brought_forward(database: Database, version: int) -> None:
+    store = database.open()
+    store.next_epoch(6)
+    store.record(event_of(3))
+    store.keep_plan(plan_of(generation=2))
+    store.keep_baseline("job", "shape", Window(40, 1.5, 0.25, None, 2.0))
+    if version >= 2:
+        store.keep_notebook("a", "first")
+    if version >= 3:
+        store.keep_learnt("predictors", "kept")
+    database.close()
+    gone = [table for added, table in ADDED.items() if added > version]
+    database.run(
+        *(f"drop table {table}" for table in gone),
+        f"update joulecut_schema set version = {version}",
+    )
+    store = database.open()
+    assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 1]]
+    assert store.next_epoch(0) == 8
+    assert store.events() == (event_of(3),)
+    assert json.loads(store.last_plan_json("job")) == plan_json(plan_of(generation=2))
+    assert store.baseline("job", "shape") == Window(40, 1.5, 0.25, None, 2.0)
+    assert store.notebook("a") == ("first" if version >= 2 else "")
+    assert store.learnt("predictors") == ("kept" if version >= 3 else "")
+    assert store.records("window") == ()
+    store.keep_notebook("a", "second")
+    store.keep_notebook("b", "other")
+    store.keep_learnt("predictors", "second")
+    store.keep_record(Record(1.0, "window", "a", "{}"))
+    store = database.open()
+    assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
+    assert store.learnt("predictors") == "second"
+    assert store.learnt("others") == ""
+    assert store.records("window") == (Record(1.0, "window", "a", "{}"),)
+
+
+def test_a_migration_that_fails_leaves_the_old_version(database: Database) -> None:
+    database.open()
+    database.close()
+    engine = database.engine()
+    with pytest.raises(SQLAlchemyError), engine.begin() as connection:
+        migrate(connection, (*MIGRATIONS, _break))
+    engine.dispose()
+    assert database.open().next_generation() == 1
+    with pytest.raises(SQLAlchemyError):
+        database.run("select note from baseline")

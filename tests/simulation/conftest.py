@@ -1,0 +1,21 @@
+"""A world with one job, and a store on disk, for whoever runs a controller on both."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from worlds import World
+
+from joulecut_controller.store.database import DatabaseStore, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()

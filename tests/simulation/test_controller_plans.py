@@ -1,0 +1,206 @@
+"""What the solver offers to a running job: margins, waiting, a power budget, other schedules."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from enforced import PASSES_TO_PLAN, enforcing
+from worlds import Controller, World
+
+from joulecut_controller.graph.shape import chunks_of, part_of
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.solve.margin import Statistic
+from joulecut_controller.solve.problem import Problem, Solution
+from joulecut_controller.solve.solver import frontier, prepared
+from joulecut_controller.solve.straggler import Kept
+from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.workload import Granularity, Kind, Pipeline, Profile, Schedule
+from joulecut_sim.plant import Noise
+
+STUDY_S = 120.0  # real seconds; a frontier of 12 points takes one or two on an idle core
+
+
+def test_a_straggler_is_waited_for_and_its_recovery_is_not(
+    world: World, store: DatabaseStore
+) -> None:
+    controller = enforcing(world, store)
+    before = world.clocks_mhz()
+    alone_s = world.recent_s()
+    world.peer_s = alone_s * 1.15
+    took = controller.run(6, until=lambda: world.clocks_mhz() != before)
+    assert took <= 3
+    during = world.clocks_mhz()
+    assert all(during[uuid] <= before[uuid] for uuid in before)
+    assert sum(during.values()) < sum(before.values())
+    controller.run(20)
+    assert world.recent_s() <= world.peer_s * 1.005
+    applied = controller.job.applied
+    assert applied is not None
+    assert "is waited for" in applied.reason
+    world.peer_s = 0.0
+    took = controller.run(6, until=lambda: world.clocks_mhz() == before)
+    assert took <= 3
+    controller.run(15)
+    assert world.recent_s() <= alone_s * 1.005
+
+
+def test_layerwise_synchronisation_gets_no_credit_for_waiting(
+    world: World, store: DatabaseStore
+) -> None:
+    controller = enforcing(world, store, pipeline=replace(world.pipeline, sync="layer"))
+    plans = controller.plans()
+    world.peer_s = world.recent_s() * 1.15
+    controller.run(15)
+    assert controller.plans() == plans
+
+
+def test_the_first_plan_of_a_jittering_job_is_not_late(store: DatabaseStore) -> None:
+    world = World(noise=Noise(operation=0.03, gpu_time=0.0), seed=3)
+    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=0.03)))
+    controller.run(60, until=lambda: not world.at_default())
+    baseline = controller.job.view.baseline
+    assert baseline is not None
+    assert baseline.operation_sd_ratio == pytest.approx(0.03, rel=0.25)
+    begun = len(world.history)
+    controller.run(80)
+    assert len(controller.plans()) == 1, "no backing off"
+    times_s = [duration_s for _, duration_s, _ in world.history[begun + 2 :]]
+    assert sum(times_s) / len(times_s) <= baseline.time_mean_s * 1.0315
+
+
+def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> None:
+    planned = []
+    statistics: tuple[Statistic, ...] = ("mean", "p95")
+    for statistic in statistics:
+        world = World(noise=Noise(operation=0.03, gpu_time=0.0), seed=3)
+        still = Controller(world, store, world.policy("recommend"))
+        still.run(PASSES_TO_PLAN)
+        baseline = still.job.view.baseline
+        assert baseline is not None
+        slo = Slo(
+            max_iteration_time_s=1.03 * baseline.time_mean_s,
+            given_as="max_iteration_time",
+            statistic=statistic,
+        )
+        still.source.put(world.policy("recommend", slo=slo, digest=statistic))
+        still.run(3)
+        plan = still.job.decision
+        assert plan is not None
+        assert plan.forecast is not None
+        planned.append(plan.forecast)
+    mean, p95 = planned
+    assert p95.iteration_time_s < mean.iteration_time_s
+    assert p95.saved_ratio < mean.saved_ratio
+
+
+def _few_points(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
+    return frontier(problem, min(points, 8), granularity, effort="quick")
+
+
+def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: DatabaseStore) -> None:
+    world = World(stages=2, microbatches=8)
+    policy = world.policy(slo=Slo(max_slowdown=0.0))
+    controller = Controller(world, store, policy, frontier=_few_points)
+    controller.run(200, until=lambda: bool(controller.job.frontier))
+    drawn_w = controller.job.frontier[0].energy_j / controller.job.frontier[0].iteration_time_s
+    tight = replace(policy, power_budget_w=0.93 * drawn_w, digest="tight")
+    controller.source.put(tight)
+    controller.run(60, until=lambda: controller.job.applied is not None)
+    plan, budget = controller.job.applied, controller.boards[-1].budget
+    assert plan is not None, controller.job.sentence
+    assert budget is not None
+    assert plan.forecast is not None
+    assert "power budget" in plan.reason
+    assert plan.forecast.slowdown_ratio > 0.005
+    assert plan.forecast.energy_j / plan.forecast.iteration_time_s <= tight.power_budget_w * 1.005
+    controller.run(40)
+    current = controller.job.view.current
+    assert current is not None
+    assert current.power_w is not None
+    assert current.power_w <= tight.power_budget_w * 1.03
+    controller.source.put(replace(policy, digest="free"))
+    controller.run(60, until=world.at_default)
+    assert world.at_default()
+    assert controller.boards[-1].budget is None
+
+
+def test_a_power_budget_only_advises_where_nothing_is_enforced(store: DatabaseStore) -> None:
+    world = World(stages=2, microbatches=8)
+    policy = replace(world.policy("recommend", slo=Slo(max_slowdown=0.0)), power_budget_w=1.0)
+    controller = Controller(world, store, policy, frontier=_few_points)
+    controller.run(200, until=lambda: bool(controller.job.frontier))
+    controller.run(5)
+    assert world.calls == []
+    assert any("cannot be kept" in text for text in controller.events("plan"))
+    assert sum("cannot be kept" in text for text in controller.events("plan")) == 1
+    budget = controller.boards[-1].budget
+    assert budget is not None
+    assert budget.complaint
+
+
+def test_a_straggler_is_answered_from_the_kept_frontier(store: DatabaseStore) -> None:
+    world = World(stages=2, microbatches=8)
+    built: list[Kept] = []
+
+    def keep(problem: Problem, granularity: Granularity) -> Kept:
+        built.append(Kept(prepared(problem, granularity), points=12))
+        return built[-1]
+
+    controller = Controller(world, store, world.policy(), keep=keep)
+    controller.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
+    world.peer_s = 1.15 * world.recent_s()
+    reconciler = controller.reconciler
+    gives_up_s = time.monotonic() + STUDY_S
+
+    def at_hand() -> bool:
+        costs = reconciler._stewards[world.job].standing.costs
+        kept = reconciler._stragglers.of(costs, "gpu") if costs is not None else None
+        if kept is not None and kept is built[-1]:
+            return True
+        time.sleep(0.005)  # virtual time flies while a thread builds the frontier
+        return time.monotonic() > gives_up_s
+
+    # In one go: the end of a run withdraws what has been asked of the thread.
+    controller.run(100_000, until=at_hand)
+    assert time.monotonic() <= gives_up_s
+
+    def answered() -> bool:
+        plan = controller.job.applied
+        return plan is not None and "waited for" in plan.reason
+
+    world.peer_s *= 1.1
+    controller.run(60)
+    controller.run(200, until=answered)
+    assert answered()
+    assert world.recent_s(5) <= world.peer_s * 1.01
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved-1f1b", "dualpipe-v"])
+def test_other_schedules_are_planned_from_a_profile_of_their_kinds(
+    store: DatabaseStore, schedule: Schedule
+) -> None:
+    world = World(stages=2, microbatches=8)
+    pipeline = Pipeline(schedule, 2, 8, chunks=chunks_of(schedule, None))
+    chunks = pipeline.chunks
+    parts: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
+    for (stage, kind), menu in world.profile().options.items():
+        split: tuple[tuple[Kind, float], ...] = ((kind, 1.0),)
+        if kind == "backward":
+            split += (("input", 0.5), ("weight", 0.5))
+        for chunk in range(chunks):
+            for part, share in split:
+                ratio = share / chunks
+                parts[part_of(pipeline, stage, chunk), part] = tuple(
+                    ClockOption(o.clock_mhz, o.time_s * ratio, o.energy_j * ratio) for o in menu
+                )
+    profile = Profile({key: parts[key] for key in sorted(parts)}, "made")
+    # What the job measures is another schedule's time; an absolute target far off fits any.
+    policy = world.policy("recommend", pipeline=pipeline, profile=profile)
+    controller = Controller(world, store, policy)
+    controller.run(PASSES_TO_PLAN)
+    sentence = controller.job.sentence
+    assert "graph predicts" in sentence or controller.job.decision is not None, sentence
+    costs = controller.reconciler._stewards[world.job].standing.costs
+    assert costs is not None
+    assert len(costs.problem.graph.operations) >= 2 * 8 * chunks * 2

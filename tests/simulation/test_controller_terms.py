@@ -1,0 +1,97 @@
+"""Controllers that end, come again or meet another: old leases run out, nobody fights over one."""
+
+import asyncio
+
+from enforced import enforcing
+from worlds import Controller, World
+
+from joulecut_controller.store.database import DatabaseStore
+
+
+def test_a_restart_uses_the_stored_baseline_and_newer_numbers(
+    world: World, store: DatabaseStore
+) -> None:
+    first = enforcing(world, store)
+    generation, epoch = first.plans()[-1], first.reconciler.epoch
+    second = Controller(world, store, world.policy())  # the first was killed: nothing was cleared
+    took = second.run(10, until=lambda: second.job.applied is not None)
+    assert took < 8, "a new baseline was measured"
+    assert second.reconciler.epoch == epoch + 1
+    assert second.plans()[-1] > generation
+    cleared = [call for call in world.sent("clear") if call.epoch == epoch + 1]
+    assert cleared, "leases of the earlier term are not adopted"
+
+
+def test_a_recommending_successor_leaves_old_leases_to_run_out(
+    world: World, store: DatabaseStore
+) -> None:
+    enforcing(world, store)
+    sent = len(world.calls)
+    successor = Controller(world, store, world.policy("recommend"))
+    successor.run(10)
+    assert world.at_default()
+    assert len(world.calls) == sent
+
+
+def test_two_controllers_do_not_duel(world: World, store: DatabaseStore) -> None:
+    old = enforcing(world, store)
+    new = Controller(world, store, world.policy())
+    new.run(8, until=lambda: new.job.applied is not None)
+    sent = [call for call in world.calls if call.epoch == old.reconciler.epoch]
+    for _ in range(5):
+        old.run(1)
+        new.run(1)
+    assert not old.reconciler.leads
+    assert "another controller leads" in old.boards[-1].sentence
+    assert len(old.events("lead")) == 1
+    later = [call for call in world.calls if call.epoch == old.reconciler.epoch]
+    assert len(later) - len(sent) <= 2, "a heartbeat was under way, nothing more"
+    old.stop()
+    new.run(1)
+    held = [lease for agent in world.agents.values() for lease, _ in agent.leases.values()]
+    assert {lease.epoch for lease in held} == {new.reconciler.epoch}
+
+
+def test_a_dead_controller_costs_one_lease(world: World, store: DatabaseStore) -> None:
+    controller = enforcing(world, store)
+    ttl_s = controller.reconciler.ttl_s()
+    assert ttl_s == 3.0 * controller.interval_s
+    world.advance(ttl_s + 0.01)
+    assert world.at_default()
+
+
+def test_a_heartbeat_without_passes_stops(world: World, store: DatabaseStore) -> None:
+    """The passes hang, the heartbeat task lives: GPUs must not stay capped for that."""
+    controller = enforcing(world, store)
+
+    async def beats_only(seconds: int) -> None:
+        for _ in range(seconds):
+            world.advance(1.0)
+            await controller.reconciler.beat()
+
+    asyncio.run(beats_only(4))
+    assert not world.at_default()
+    asyncio.run(beats_only(6))
+    assert world.at_default()
+
+
+def test_stopping_gives_everything_back(world: World, store: DatabaseStore) -> None:
+    controller = enforcing(world, store)
+    controller.stop()
+    assert world.at_default()
+    assert any("the controller stops" in text for text in controller.events("clear"))
+
+
+def test_a_term_that_no_controller_can_have_reached_says_what_to_do(
+    world: World, store: DatabaseStore
+) -> None:
+    controller = enforcing(world, store)
+    world.agents["n2:1"].epoch_seen = 2**64 - 1
+    controller.run(2)
+    sentence = controller.boards[-1].sentence
+    assert "agent n2:1 has seen term 18446744073709551615" in sentence
+    assert "delete the keeper's journal" in sentence
+    assert "\n" not in sentence
+    sent = len(world.calls)
+    controller.run(5)
+    assert len(world.calls) == sent

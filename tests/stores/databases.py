@@ -1,0 +1,92 @@
+"""Databases to hold a store, the ways to look behind its back, and what is written into them."""
+
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.plan.plan import Action, Forecast, Plan
+from joulecut_controller.ports import Event
+from joulecut_controller.solve.problem import Solution
+from joulecut_controller.store import postgres, sqlite
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.place import place_of
+from joulecut_controller.store.retention import Kept
+
+# A controller that writes as fast as it can, and says what was written.
+WRITER = """
+import sys
+from pathlib import Path
+from joulecut_controller.ports import Event
+from joulecut_controller.store.database import open_store
+store = open_store(sys.argv[1], password_file=Path(sys.argv[2]) if sys.argv[2:] else None)
+while True:
+    epoch, generation = store.next_epoch(0), store.next_generation()
+    store.record(Event(0.0, "apply", "job", generation, "written"))
+    print(epoch, generation, flush=True)
+"""
+
+
+class Database:
+    """One empty database, and ways to look behind the store's back."""
+
+    def __init__(self, url: str, password_file: Path | None = None) -> None:
+        self.url, self.password_file = url, password_file
+        self._opened: list[DatabaseStore] = []
+
+    def open(self, kept: Kept | None = None) -> DatabaseStore:
+        """Opens it again, as a restarted controller would: the one before is closed."""
+        self.close()
+        self._opened.append(open_store(self.url, kept, password_file=self.password_file))
+        return self._opened[-1]
+
+    def beside(self) -> DatabaseStore:
+        """Opens it once more, as a second controller would."""
+        self._opened.append(open_store(self.url, password_file=self.password_file))
+        return self._opened[-1]
+
+    def engine(self) -> Engine:
+        if self.password_file is None:
+            return sqlite.engine(sqlite.file_of(self.url))
+        return postgres.engine(place_of(self.url, password_file=self.password_file))
+
+    def run(self, *statements: str) -> list[list[object]]:
+        """What the last of these statements answers."""
+        engine = self.engine()
+        rows: list[list[object]] = []
+        try:
+            with engine.begin() as connection:
+                for statement in statements:
+                    answer = connection.exec_driver_sql(statement)
+                    rows = [list(row) for row in answer] if answer.returns_rows else []
+        finally:
+            engine.dispose()
+        return rows
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+        self._opened.clear()
+
+
+def plan_of(job: str = "job", generation: int = 1, reason: str = "because") -> Plan:
+    option = ClockOption(1200, 0.05, 14.0)
+    return Plan(
+        job=job,
+        generation=generation,
+        parent=generation - 1,
+        mode="recommend",
+        granularity="gpu",
+        actions=(Action("GPU-a", 0, "lower", 1200, "slack"),),
+        reason=reason,
+        made_at_unix_s=1.5e9,
+        deadline_s=6.25,
+        forecast=Forecast(6.2, 900.0, 6.0, 1000.0, 890.0, 0.01, (("gpu", 0.1),)),
+        solution=Solution(
+            "gpu", (option, option), (0.0, 0.05), 6.2, 900.0, 890.0, "computation", 0.3
+        ),
+    )
+
+
+def event_of(number: int, job: str = "job") -> Event:
+    return Event(float(number), "apply", job, number, f"event {number}", '{"n": 1}')

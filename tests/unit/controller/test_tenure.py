@@ -1,0 +1,146 @@
+"""What a job holds: taken, credited, given back, and told apart from what others left."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from worlds import World
+
+from joulecut_controller.observe.observer import Observer, Sighting
+from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.desk import Desk
+from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.tenure import LEASE_SHOWN_S, Tenure
+from joulecut_controller.solve.opinion import check
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.view import View
+from joulecut_wire.errors import Unavailable
+
+TTL_S = 30.0
+CLOCK_MHZ = 1200
+
+
+@dataclass
+class Office:
+    """A tenure of the one job of a world, and what it works with."""
+
+    world: World
+    store: DatabaseStore
+    desk: Desk
+    tenure: Tenure
+
+    def look(self) -> tuple[View, Sighting]:
+        view, sightings = self.desk.observer.look(
+            self.world.policy(),
+            self.world.observe(self.world.now_s),
+            self.world.take_reports(),
+            self.world.now_s,
+            self.store.baseline,
+        )
+        return view, sightings[self.world.job]
+
+    def plan(self, generation: int = 1) -> Plan:
+        actions = tuple(
+            Action(uuid, stage, "lower", CLOCK_MHZ, "slack")
+            for stage, uuid in enumerate(self.world.uuids)
+        )
+        return Plan(self.world.job, generation, 0, "enforce", "gpu", actions, "slack", 1.8e9)
+
+    def take(self, generation: int = 1) -> str:
+        view, _ = self.look()
+        return asyncio.run(self.tenure.take(self.plan(generation), view, TTL_S))[1]
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    world = World()
+    store = open_store(f"sqlite:///{tmp_path}/controller.db")
+    epoch = store.next_epoch(0)
+    store.hold_to(epoch)
+    desk = Desk(
+        store=store,
+        audit=Audit(store, lambda: 1.8e9),
+        leases=Leases(world, epoch),
+        observer=Observer(lag_s=1.0, stale_s=5.0),
+        check=check,
+        epoch=epoch,
+        interval_s=1.0,
+        stale_s=5.0,
+        now_s=lambda: world.now_s,
+        unix_s=lambda: 1.8e9,
+    )
+    yield Office(world, store, desk, Tenure(desk, world.job))
+    store.close()
+
+
+def test_what_was_taken_is_held_until_it_is_given_back(office: Office) -> None:
+    assert (office.tenure.applied, office.tenure.generation) == (None, 0)
+    assert office.take(3) == "4 lowered (GPUs)"
+    assert office.tenure.generation == office.tenure.generation_last == 3
+    assert set(office.world.clocks_mhz().values()) == {CLOCK_MHZ}
+    _, done = asyncio.run(office.tenure.give_back("enough"))
+    assert done == "4 GPUs back to default clocks: enough"
+    assert office.world.at_default()
+    assert (office.tenure.applied, office.tenure.generation_last) == (None, 3)
+    assert asyncio.run(office.tenure.give_back("again"))[1] == ""
+    assert [event.kind for event in office.store.events()] == ["clear", "apply"]
+
+
+def test_a_refused_plan_is_not_held(office: Office) -> None:
+    office.world.agents["n2:1"].refuse = "writes per minute"
+    assert "writes per minute" in office.take()
+    assert office.tenure.applied is None
+    assert office.tenure.holding is None
+    assert office.world.at_default()
+    assert office.store.events()[0].text.startswith("put back, because refused: n2:1")
+
+
+def test_what_cannot_be_written_down_is_held_all_the_same(office: Office) -> None:
+    """The store fails when the agents have obeyed: what stands is what they were told."""
+    office.store.next_epoch(10)  # another controller's term: this one writes no more
+    with pytest.raises(Unavailable):
+        office.take(7)
+    assert set(office.world.clocks_mhz().values()) == {CLOCK_MHZ}
+    assert office.tenure.applied == office.plan(7)
+    assert office.tenure.held_s() == 0.0
+    view, sighting = office.look()
+    assert office.tenure.strays(sighting, view) == {}
+    with pytest.raises(Unavailable):
+        asyncio.run(office.tenure.give_back("the store is full"))
+    assert office.tenure.applied is None
+    assert office.world.at_default()
+
+
+def test_leases_of_another_attempt_are_strays_and_ours_are_not(office: Office) -> None:
+    office.take(1)
+    office.world.advance(LEASE_SHOWN_S + 0.1)
+    view, sighting = office.look()
+    assert office.tenure.strays(sighting, view) == {}
+    office.desk.leases.forget_all()  # as in a process that was killed and came back
+    strays = Tenure(office.desk, office.world.job).strays(sighting, view)
+    assert {place.uuid for place in strays[office.world.job]} == set(office.world.uuids)
+    asyncio.run(office.tenure.clear(strays))
+    assert office.world.at_default()
+
+
+def test_an_old_picture_is_no_evidence_of_strays(office: Office) -> None:
+    """A pass may take seconds for the jobs before: ages count from when it looked."""
+    office.take(1)
+    office.desk.leases.forget_all()
+    view, sighting = office.look()
+    office.world.advance(3 * LEASE_SHOWN_S)  # the look grows old, the leases in it do not
+    assert office.tenure.strays(sighting, view) == {}
+    view, sighting = office.look()
+    assert office.tenure.strays(sighting, view)
+
+
+def test_a_completed_plan_replaces_its_own_generation_only(office: Office) -> None:
+    office.take(5)
+    office.tenure.complete(office.plan(4))
+    assert office.tenure.generation == 5
+    office.tenure.forget()
+    office.tenure.complete(office.plan(5))
+    assert office.tenure.applied is None
