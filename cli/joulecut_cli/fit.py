@@ -36,6 +36,7 @@ BUDGETS = (0.02, 0.05, 0.10)  # what the table shows
 NO_CARD = "none"
 UNUSED = "1"  # stands for every time and energy that is not probed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
+POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 PROBES_MAX = 1000  # clock tables have some hundred entries
 TIME_NUMBERS = 2  # of a time curve; a third, the cap, where one was looked for
 # What leftovers of a sweep are like before any was seen: two of a clean one (0.1 %).
@@ -292,6 +293,7 @@ def as_text(fitted: Result, name: str) -> list[str]:
         others = f", {fitted.others} other sweeps"
     return [
         f"{name}: predicted from {measured}{others}; {card}",
+        *_strange_powers(fitted),
         "",
         *figures.table(head, rows, frozenset(head) - {"instruction"}),
         "",
@@ -299,6 +301,16 @@ def as_text(fitted: Result, name: str) -> list[str]:
         "within: clock of least predicted energy at that slowdown, and what it saves;",
         "none below the lowest probed clock. Every clock: --json",
     ]
+
+
+def _strange_powers(fitted: Result) -> list[str]:
+    """A line where an operation draws what no GPU does: milliseconds or kilojoules, most likely."""
+    for key in fitted.clocks:
+        power_w = float(fitted.predicted(key).power_w[-1])
+        if not POWER_MIN_W <= power_w <= POWER_MAX_W:
+            said = f"{figures.watts(power_w)} at stage {key[0]} {key[1]} is no GPU's power"
+            return [f"{said}: is time in seconds, and energy in joules?"]
+    return []
 
 
 def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
