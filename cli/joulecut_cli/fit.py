@@ -23,7 +23,9 @@ from joulecut_controller.predict.card import CARDS, Card, likely, recognised
 from joulecut_controller.predict.choice import choose
 from joulecut_controller.predict.estimator import Prediction
 from joulecut_controller.predict.evidence import Evidence, Work, of_profile, sweep_of
-from joulecut_controller.predict.forest import ForestCurve, fit_work
+from joulecut_controller.predict.forest import Fitted, ForestCurve, fit_work
+from joulecut_controller.predict.physics import POINTS_FOR_CAP
+from joulecut_controller.predict.smooth import DENSE_MIN
 from joulecut_controller.sources import profile as profiles
 from joulecut_controller.workload import Kind, Profile
 from joulecut_wire.command import FINE, Parser
@@ -34,12 +36,14 @@ BUDGETS = (0.02, 0.05, 0.10)  # what the table shows
 NO_CARD = "none"
 UNUSED = "1"  # stands for every time and energy that is not probed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
+POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 PROBES_MAX = 1000  # clock tables have some hundred entries
-TIME_NUMBERS = 2  # of a time curve, and the cap where it has one
+TIME_NUMBERS = 2  # of a time curve; a third, the cap, where one was looked for
 # What leftovers of a sweep are like before any was seen: two of a clean one (0.1 %).
 NOISE_PRIOR, NOISE_PRIOR_COUNT = 0.001, 2
 NOISE_MAX = 0.03  # of a sweep's times; what is beyond is no noise
 UPPER = 0.95  # a band of nine in ten has one in twenty above it
+NORMAL_UPPER = 1.645  # where a normal distribution has it, in standard deviations
 
 
 def run(argv: list[str]) -> int:
@@ -203,7 +207,22 @@ def _fit(
         card = next(one for one in CARDS if one.name == named)
     fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *taught])
     curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
-    return Result(clocks, probes, curves, card, len(others), _scatter(probed, curves))
+    scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
+    return Result(clocks, probes, curves, card, len(others), scatter)
+
+
+def _scatter_of_others(fitted: Fitted) -> float:
+    """The same by what neighbouring clocks of dense other sweeps differ by: who measured those
+    with so much noise probed with it too, and two or three probes cannot tell. 0 without any.
+    """
+    noises = [
+        curve.time_left.noise
+        for work, curve in fitted.curves.items()
+        if work.workload != OWN and curve.clocks_mhz.size >= DENSE_MIN
+    ]
+    return (
+        NORMAL_UPPER * min(NOISE_MAX, float(np.median(noises))) * math.sqrt(2.0) if noises else 0.0
+    )
 
 
 def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) -> float:
@@ -217,7 +236,8 @@ def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) ->
     squares, spare = NOISE_PRIOR_COUNT * NOISE_PRIOR**2, NOISE_PRIOR_COUNT
     for options, key in {options: key for key, options in probed.options.items()}.items():
         physics, sweep = curves[key].physics, sweep_of(options)
-        numbers = TIME_NUMBERS + math.isfinite(physics.clock_cap_mhz)
+        sought = sweep.clocks_mhz.size >= POINTS_FOR_CAP or math.isfinite(physics.clock_cap_mhz)
+        numbers = TIME_NUMBERS + sought
         if sweep.clocks_mhz.size <= numbers:
             continue
         left = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))
@@ -273,6 +293,7 @@ def as_text(fitted: Result, name: str) -> list[str]:
         others = f", {fitted.others} other sweeps"
     return [
         f"{name}: predicted from {measured}{others}; {card}",
+        *_strange_powers(fitted),
         "",
         *figures.table(head, rows, frozenset(head) - {"instruction"}),
         "",
@@ -280,6 +301,16 @@ def as_text(fitted: Result, name: str) -> list[str]:
         "within: clock of least predicted energy at that slowdown, and what it saves;",
         "none below the lowest probed clock. Every clock: --json",
     ]
+
+
+def _strange_powers(fitted: Result) -> list[str]:
+    """A line where an operation draws what no GPU does: milliseconds or kilojoules, most likely."""
+    for key in fitted.clocks:
+        power_w = float(fitted.predicted(key).power_w[-1])
+        if not POWER_MIN_W <= power_w <= POWER_MAX_W:
+            said = f"{figures.watts(power_w)} at stage {key[0]} {key[1]} is no GPU's power"
+            return [f"{said}: is time in seconds, and energy in joules?"]
+    return []
 
 
 def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:

@@ -15,7 +15,9 @@ from joulecut_cli.chart import ticks
 WIDTH, HEIGHT = 430, 300
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 40
 ROOM = 0.05  # of the span, left free around what is drawn
+HEADROOM = 0.04  # of the span, above stacked areas
 DOTS_MAX = 1500  # of a scatter: more only make the page heavy
+POINTS_MAX = 64  # of a curve whose points are shown: more run together
 
 Point = tuple[float, float]
 
@@ -42,7 +44,10 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart. `log` draws both axes in logarithms; `zero` keeps 0 on the vertical one."""
+    """One chart. `log` draws both axes in logarithms; `zero` keeps 0 on the vertical one.
+
+    `x_ticks`, where given, are the only values named on the horizontal axis.
+    """
 
     title: str
     x_label: str
@@ -51,6 +56,7 @@ class Panel:
     areas: tuple[Area, ...] = ()
     log: bool = False
     zero: bool = False
+    x_ticks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ def _axis(values: Sequence[float], start: float, end: float, *, log: bool, room:
     pad = span * (room or 0.0)
     if high == low:
         pad = span * 0.5
-    return _Axis(low - pad, high + pad + (0.02 * span if not room else 0.0), start, end, log)
+    return _Axis(low - pad, high + pad + (HEADROOM * span if not room else 0.0), start, end, log)
 
 
 def _frame(panel: Panel, x: _Axis, y: _Axis) -> list[str]:
@@ -136,11 +142,12 @@ def _frame(panel: Panel, x: _Axis, y: _Axis) -> list[str]:
     parts = []
     for value, text in y.marks(5):
         at = y(value)
+        kind = "axis" if float(value) == 0.0 else "grid"
         parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
             f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{text}</text>'
         )
-    for value, text in x.marks(6):
+    for value, text in [(float(v), str(v)) for v in panel.x_ticks] or x.marks(6):
         at = x(value)
         parts.append(
             f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
@@ -167,8 +174,15 @@ def _legend(panel: Panel) -> str:
 
 
 def _curve(line: Line, x: _Axis, y: _Axis) -> str:
-    path = "M" + "L".join(f"{x(px):.1f} {y(py):.1f}" for px, py in line.points)
-    return f'<path class="line c{line.colour}" d="{path}"><title>{escape(line.name)}</title></path>'
+    """The line, and a point for everything it was drawn through."""
+    places = [(x(px), y(py)) for px, py in line.points]
+    path = "M" + "L".join(f"{px:.1f} {py:.1f}" for px, py in places)
+    named = f"<title>{escape(line.name)}</title>"
+    points = places if len(places) <= POINTS_MAX else []
+    return f'<path class="line c{line.colour}" d="{path}">{named}</path>' + "".join(
+        f'<circle class="point c{line.colour}" cx="{px:.1f}" cy="{py:.1f}" r="1.9"/>'
+        for px, py in points
+    )
 
 
 def _dots(line: Line, x: _Axis, y: _Axis) -> list[str]:

@@ -36,7 +36,7 @@ svg{display:block;width:100%;height:auto}text{font-family:inherit}
 .tick,.label{fill:var(--muted);font-size:11px}.grid{stroke:var(--line)}
 .axis{stroke:var(--muted);opacity:.55}.line{fill:none;stroke:var(--c);stroke-width:2}
 .area{fill:var(--c);opacity:.72}.dot{fill:var(--c);opacity:.45}
-.mark{fill:var(--c);stroke:var(--card);stroke-width:1.4}.ring{fill:none;stroke:var(--c);
+.point{fill:var(--c)}.mark{fill:var(--c);stroke:var(--card);stroke-width:1.4}.ring{fill:none;stroke:var(--c);
 stroke-width:2.2}.legend{font-size:12px}.legend span{margin-right:12px;white-space:nowrap}
 .legend span::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;
 background:var(--c);margin-right:5px}
@@ -125,7 +125,8 @@ def _group(rows: Sequence[Row]) -> list[str]:
         _charts("Where the joules go", source, split),
         _charts(
             "Size and sequence",
-            "At each layer's own clock of least energy; fronts at its longest sequence.",
+            "At each layer's own clock of least energy; fronts at its longest sequence. A ring "
+            "marks an end of the sweep: the best clock may lie beyond.",
             [*views.per_operation(stable), *views.best_clocks(stable), *views.fronts(stable)],
         ),
     ]

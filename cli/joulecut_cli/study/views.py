@@ -14,6 +14,7 @@ from joulecut_cli.study.row import Row
 
 PARTS = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
 PARTS_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
+SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
 RESIDUAL_MAX = 1.0  # a prediction more than twice off is drawn at the edge
 
 
@@ -134,20 +135,33 @@ def per_operation(rows: Sequence[Row]) -> list[Panel]:
 
 
 def best_clocks(rows: Sequence[Row]) -> list[Panel]:
-    """How the clock of least energy moves with the sequence length."""
+    """How the clock of least energy moves with the sequence length.
+
+    One at an end of the sweep is marked: the best may lie beyond.
+    """
     dtype = usual_dtype(rows)
     lines = []
     order = list(dict.fromkeys(row.model for row in rows))
     for model in order:
-        points = sorted(
-            (float(setting[2]), clock_mhz(saving(curve).frugal))
+        found = [
+            (float(setting[2]), clock_mhz(saving(curve).frugal), curve)
             for setting, curve in curves(rows).items()
             if setting[1] == model and setting[4] == dtype and len(curve) > 1
+        ]
+        points = tuple(sorted((sequence, best) for sequence, best, _ in found))
+        marks = tuple(
+            ((sequence, best), "ring", f"{model}: {best:.0f} MHz is an end of the sweep")
+            for sequence, best, curve in found
+            if best in {clock_mhz(curve[0]), clock_mhz(curve[-1])}
         )
         if len(points) > 1:
-            lines.append(Line(model, order.index(model), tuple(points)))
+            lines.append(Line(model, order.index(model), points, marks=marks))  # type: ignore[arg-type]
     title = f"Clock of least energy over sequence length, {dtype}"
-    return [Panel(title, "sequence, tokens", "clock, MHz", tuple(lines))] if lines else []
+    ticks = tuple(sorted({int(x) for line in lines for x, _ in line.points}))
+    if not lines:
+        return []
+    named = ticks if len(ticks) <= SEQUENCES_NAMED_MAX else ()
+    return [Panel(title, "sequence, tokens", "clock, MHz", tuple(lines), x_ticks=named)]
 
 
 def fronts(rows: Sequence[Row]) -> list[Panel]:

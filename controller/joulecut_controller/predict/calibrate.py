@@ -20,8 +20,11 @@ SCALES_MIN = 10  # scores from which their own quantile counts
 CLOCKS_MIN = 4  # fewer leave nothing to judge by
 # Half widths where the clocks are too few to judge themselves: what 90 % of the public
 # stages stayed within (docs/predictors.md), alone and with other work of the card at hand.
-FLOORS_ALONE = {1: 0.2, 2: 0.07, 3: 0.04}
-FLOORS_TAUGHT = {1: 0.12, 2: 0.065, 3: 0.03}  # two: of 21 applications, each left out in turn
+FLOORS_ALONE = {1: 0.2, 2: 0.08, 3: 0.05}
+FLOORS_TAUGHT = {1: 0.12, 2: 0.075, 3: 0.04}  # two: of 21 applications, each left out in turn
+# And between two of those clocks no less than this share of what the time changes from one
+# to the other (a logarithm): who probes a card's whole range knows less of its middle.
+BETWEEN_SHARE = 0.15
 # The form took three numbers of a time curve (t_fmax, k, f_cap) from the same clocks.
 FREE_NUMBERS = 3
 FLOOR = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
@@ -40,6 +43,22 @@ def few_clocks(count: int, *, taught: bool) -> float:
     """The narrowest half width (a logarithm) that so many clocks can have."""
     floors = FLOORS_TAUGHT if taught else FLOORS_ALONE
     return floors.get(count, FLOOR_FEW if count < CLOCKS_FEW else FLOOR)
+
+
+def between(clocks_mhz: Floats, time_s: Floats, at_mhz: Floats) -> Floats:
+    """Half widths (logarithms) at each asked clock that lies between two of too few clocks.
+
+    `time_s` are those of `clocks_mhz`, ascending. Zeros where the clocks judge themselves, at a
+    measured clock, and beyond them.
+    """
+    half = np.zeros_like(at_mhz)
+    if not 1 < clocks_mhz.size < CLOCKS_MIN:
+        return half
+    apart = BETWEEN_SHARE * np.abs(np.diff(np.log(time_s)))
+    above = np.searchsorted(clocks_mhz, at_mhz)
+    inside = (above > 0) & (above < clocks_mhz.size) & ~np.isin(at_mhz, clocks_mhz)
+    half[inside] = apart[above[inside] - 1]
+    return half
 
 
 def time_scales(workloads: Sequence[str], left: Sequence[Smooth]) -> list[float]:

@@ -20,7 +20,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from joulecut_controller.predict.calibrate import FLOOR_CAPPED, few_clocks, time_scales
+from joulecut_controller.predict.calibrate import (
+    FLOOR_CAPPED,
+    between,
+    few_clocks,
+    time_scales,
+)
 from joulecut_controller.predict.evidence import Evidence, Work
 from joulecut_controller.predict.grid import Floats
 from joulecut_controller.predict.physics import Physics
@@ -84,6 +89,7 @@ class ForestCurve:
         edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
         capped = clocks_mhz > self.physics.clock_cap_mhz
         floor = np.where(capped, max(self.floor, FLOOR_CAPPED), self.floor)
+        floor = np.maximum(floor, self._between(clocks_mhz))
         return Grid(
             time_s=self.time_s(clocks_mhz),
             power_w=self.power_w(clocks_mhz),
@@ -91,6 +97,9 @@ class ForestCurve:
             edge_s=self.time_s(edges),
             stretch=edges / clocks_mhz,
         )
+
+    def _between(self, at_mhz: Floats) -> Floats:
+        return between(self.clocks_mhz, self.time_s(self.clocks_mhz), at_mhz)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ TEACHER_CLOCKS_MIN = 4  # fewer do not tell a knee from a cap
 TEACHERS_MAX = 16  # more change nothing but the time it takes
 TOGETHER_MAX = 16  # curves fitted together
 # How far a pupil may stand from its teachers, as far as forward and backward of one card
-# stand from each other on the public sweeps.
-KNEE_SD_MHZ, SLOPE_SD = 20.0, 0.05
+# stand from each other on the public sweeps. The knee is a row of the card's voltage table:
+# within a step of its clocks (15 MHz).
+KNEE_SD_MHZ, SLOPE_SD = 10.0, 0.05
 STATIC_SD = 0.07  # relative
 CAP_SD = 0.02
-CAP_SD_MHZ = 50.0
+CAP_SD_MHZ = 30.0  # two steps of the clock table
 CLOCKED_SD = 0.15
 CLOCKED_SD_OTHER_CARD = 0.3  # the same work follows the clock less on the A40 (0.3-0.6, 0.9)
 

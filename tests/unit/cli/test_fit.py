@@ -269,6 +269,17 @@ def test_any_sweep_gives_sensible_numbers(
     assert _said(capsys, path, "--probes", ",".join(map(str, probes)))[0] == 0
 
 
+@pytest.mark.parametrize(("scale", "said"), [(1.0, False), (1e-3, True), (1e3, True)])
+def test_units_that_make_no_gpu_are_asked_about(
+    scale: float, said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kilojoules, or milliseconds; and millijoules."""
+    rows = [(*row[:4], scale * row[4]) for row in _rows()]
+    status, out, _ = _said(capsys, _write(tmp_path / "a.csv", rows), "--probes", PROBES)
+    assert status == 0
+    assert ("is no GPU's power: is time in seconds, and energy in joules?" in out) is said
+
+
 def test_no_clock_below_the_lowest_probe_is_proposed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
