@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from joulecut_agent.keeper import LEAVE_WAIT_S, Settings
@@ -23,6 +24,8 @@ from joulecut_agent.log import say
 BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
 STOP_TRIES = 2  # a second keeper that cannot restore either needs a person
 LIVED_S = 10.0  # a keeper that lived this long begins the row above anew
+STOPPED_S = 20.0  # one that somebody stopped lets no lease run out; nobody looks closely so long
+SILENT_S = 120.0  # 16 GPUs that hang, each with a driver to be opened anew, take half of it
 
 
 class KeeperProcess:
@@ -38,6 +41,7 @@ class KeeperProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._started_s = 0.0
+        self._heard_s = 0.0
         self._deaths = 0
         self.due_s = 0.0
 
@@ -63,8 +67,24 @@ class KeeperProcess:
                 stdout=subprocess.DEVNULL,
             )
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._started_s = time.monotonic()
+        self._started_s = self._heard_s = time.monotonic()
         self._client.attach(ours)
+
+    def heard(self) -> None:
+        """It answers."""
+        self._heard_s = time.monotonic()
+
+    def silent(self) -> None:
+        """Kills a child that does not answer any more: its leases do not run out either, and the
+        next one gives back what it held.
+        """
+        if self._process is None:
+            return
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > (STOPPED_S if _is_stopped(self._process.pid) else SILENT_S):
+            say("agent", f"keeper {self._process.pid} is silent for {silent_s:.0f} s, and is killed")
+            self._process.kill()
+            self._heard_s = time.monotonic()
 
     def died(self) -> None:
         """Buries the child and says when the next one is due."""
@@ -119,6 +139,13 @@ class KeeperProcess:
         self._client.detach()
         self._process = None
         return status
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped it (proc(5), stat)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+    return False
 
 
 def wait_until_ready(client: KeeperClient, wait_s: float) -> bool:

@@ -350,7 +350,11 @@ class Agent:
             if not self._lost:
                 say("agent", f"{error}; measuring goes on without control")
             self._lost = True
+            if self._child:
+                self._child.silent()
             return
+        if self._child:
+            self._child.heard()
         if self._lost:
             say("agent", "the keeper answers")
         self._lost = False

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 from running_agent import PATIENCE_S, RunningAgent, alive, eventually
 
+from joulecut_agent.keeper_process import STOPPED_S
+
 LOWER = {0: 1005, 1: 1200, 2: 810, 3: 1005}
 
 
@@ -420,7 +422,22 @@ def test_a_keeper_that_hangs_costs_control_only(node: RunningAgent) -> None:
     assert "joulecut_collect_success 1.0" in node.metrics()
     assert len(node.watch().gpus) == 4
     assert not any(result.accepted for result in node.apply(LOWER))
-    os.kill(node.keeper_pid, signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError):  # on a busy machine it was replaced by now
+        os.kill(node.keeper_pid, signal.SIGCONT)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _accepted(node.apply(LOWER, generation=2))
+
+
+def test_a_keeper_that_stays_stopped_is_replaced_and_the_next_one_restores(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER, ttl_s=3.0))
+    stopped = node.keeper_pid
+    os.kill(stopped, signal.SIGSTOP)
+    eventually("given back", lambda: not node.locked(), STOPPED_S + 2 * PATIENCE_S)
+    assert not alive(stopped)
+    assert f"keeper {stopped} is silent for " in node.log
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert _accepted(node.apply(LOWER, generation=2))
 
