@@ -252,9 +252,12 @@ class Oversight:
                 gpu.uuid: (lease.clock_min_mhz, lease.clock_max_mhz) if clocks else NO_MHZ
             }
             power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
+            known = self._gpus[gpu.uuid]
             beneath = cause == drift.EXTERNAL and drift.beneath(gpu, order)
-            self._gpus[gpu.uuid].left_mhz = order.clock_max_mhz if beneath else 0
-            self._gpus[gpu.uuid].yielded = True
+            # A driver that said "done" and never showed it may still do it.
+            late = cause == drift.RESET and not known.memory.reached and _tells_apart(known)
+            known.left_mhz = order.clock_max_mhz if beneath or late else 0
+            known.yielded = True
             command = Command(
                 leases.YIELD, lease.epoch, lease.job, lease.generation,
                 clocks_mhz=clocks_mhz, power_mw=power_mw,
