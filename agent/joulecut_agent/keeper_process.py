@@ -53,20 +53,30 @@ class KeeperProcess:
         return self._pidfd
 
     def start(self) -> None:
-        """Starts a keeper and speaks to it from now on; it answers once it has restored."""
+        """Starts a keeper and speaks to it from now on; it answers once it has restored.
+
+        Raises OSError where the machine has no process or descriptor left; `due_s` says when to
+        try again.
+        """
+        self.due_s = time.monotonic() + BACK_OFF_S[-1]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
         argv = [sys.executable, "-P", "-m", "joulecut_agent.main", "keeper"]
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
             # A session of its own: Ctrl-C at a terminal reaches it through the agent alone.
-            self._process = subprocess.Popen(  # noqa: S603 -- our own module
+            process = subprocess.Popen(  # noqa: S603 -- our own module
                 [*argv, "--agent-fd", str(fd), "--settings", self._words],
                 pass_fds=[fd],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-        self._pidfd = os.pidfd_open(self._process.pid)
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+            self._pidfd = os.pidfd_open(process.pid)
+            undo.pop_all()
+        self._process = process
         self._started_s = self._heard_s = time.monotonic()
         self._client.attach(ours)
 
@@ -82,7 +92,9 @@ class KeeperProcess:
             return
         silent_s = time.monotonic() - self._heard_s
         if silent_s > (STOPPED_S if _is_stopped(self._process.pid) else SILENT_S):
-            say("agent", f"keeper {self._process.pid} is silent for {silent_s:.0f} s, and is killed")
+            say(
+                "agent", f"keeper {self._process.pid} is silent for {silent_s:.0f} s, and is killed"
+            )
             self._process.kill()
             self._heard_s = time.monotonic()
 
@@ -110,9 +122,10 @@ class KeeperProcess:
         """
         status = -1
         for _ in range(STOP_TRIES):
-            if self._process is None:
-                self.start()
-            status = self._leave()
+            with contextlib.suppress(OSError):  # then what is left is the next one's
+                if self._process is None:
+                    self.start()
+                status = self._leave()
             if status >= 0:
                 break
         return status == 0

@@ -365,7 +365,11 @@ class Agent:
 
     def _raise_keeper(self) -> None:
         assert self._child is not None
-        self._child.start()
+        try:
+            self._child.start()
+        except OSError as error:  # no process or descriptor is left; `_poll` tries again
+            say("agent", f"no keeper can be started: {error.strerror}")
+            return
         self._selector.register(self._child, selectors.EVENT_READ)
 
     def _bury(self) -> None:

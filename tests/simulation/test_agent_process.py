@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -440,6 +441,26 @@ def test_a_keeper_that_stays_stopped_is_replaced_and_the_next_one_restores(
     assert f"keeper {stopped} is silent for " in node.log
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert _accepted(node.apply(LOWER, generation=2))
+
+
+def test_where_no_keeper_can_be_started_the_agent_goes_on_and_tries_again(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER))
+    assert node.process is not None
+    pid = node.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # no descriptor is left
+    node.kill_keeper()
+    eventually("said", lambda: "no keeper can be started: Too many open files" in node.log)
+    assert node.process.poll() is None
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    eventually("given back", lambda: not node.locked())
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _accepted(node.apply(LOWER, generation=2))
+    assert "joulecut_collect_success 1.0" in node.metrics()
+    assert "Traceback" not in node.log
 
 
 def test_strangers_at_the_keepers_socket_change_nothing(node: RunningAgent) -> None:

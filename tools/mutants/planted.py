@@ -330,7 +330,10 @@ LIMITS = [
 ]
 
 HAND = [
-    ("self._line.settimeout(wait_s)", "self._line.settimeout(None if call == 'x' else 20.0)"),
+    ("line.settimeout(wait_s)", "line.settimeout(20.0)"),
+    ("undo.pop_all()", "undo.close()"),
+    ("undo.enter_context(ours)", "pass"),
+    ("except (OSError, ValueError) as error:", "except ValueError as error:"),
     ("if at in self._stuck.values() or time", "if time"),
     ("time.monotonic() < self._hung.get(at, (0, 0.0))[1]:", "False:"),
     ("            self._give_up(call, uuid)\n", "            pass\n"),
@@ -349,7 +352,7 @@ HAND = [
         '            raise Transient("writer_died"',
     ),
     ("            return str(error)", '            return ""'),
-    ("            return ()", "            raise"),
+    ("with contextlib.suppress(DeviceError):", "if True:"),
     ("len(self._stuck) >= STUCK_MAX", "len(self._stuck) >= 10 * STUCK_MAX"),
     ("BACK_OFF_S * 2.0 ** min(times, 16), BACK_OFF_S_MAX)", "BACK_OFF_S * 0.0, BACK_OFF_S_MAX)"),
     ("os.closerange(3, line.fileno())", "pass"),
