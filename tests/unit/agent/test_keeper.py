@@ -206,6 +206,28 @@ def test_a_driver_that_does_what_it_denies_leaves_no_lock(tmp_path: Path) -> Non
     assert keeper.state.due_s() == float("inf")
 
 
+def test_a_driver_that_sets_a_limit_and_denies_it_is_left_as_it_was(tmp_path: Path) -> None:
+    board = Board()
+    before = board.limits_mw["GPU-a"]
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        if call == "limit" and board.limits_mw[uuid] == before:
+            board.limits_mw[uuid] = 250_000
+            return NotPermitted("no_permission", "no right")
+        board.limits_mw[uuid] = before
+        return None
+
+    board.fail = fail
+    keeper = _keeper(tmp_path, board)
+    alone = Command(
+        leases.APPLY, 1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 250_000}
+    )
+    assert _verdicts(keeper.handle(1, alone)) == {False}
+    assert board.limits_mw["GPU-a"] == before
+    assert not _on_disk(tmp_path)
+    assert keeper.state.due_s() == float("inf")
+
+
 def test_a_lock_that_was_denied_and_cannot_be_taken_back_is_owed(tmp_path: Path) -> None:
     tries = []
 
