@@ -46,6 +46,7 @@ class _Reading:
     def __init__(self, doc: Document, folder: Path) -> None:
         self._doc = doc
         self._folder = folder
+        self._ignored = 0
 
     def settings(self, node: str | None) -> Settings:
         doc = self._doc
@@ -92,6 +93,7 @@ class _Reading:
             audit=protection.audit(doc),
             web_config=protection.web_config(doc, self._folder),
             attribution=attribution.read(self),
+            keys_ignored=self._ignored,  # last, when every section was read
         )
 
     def _node(self, given: str | None) -> str:
@@ -248,6 +250,7 @@ class _Reading:
                     self._doc.where((*path, key)), "unknown key is ignored", ", ".join(words)
                 )
                 say("agent", f"warning: {error}")
+                self._ignored += 1
 
 
 def _is_word(value: Any) -> bool:

@@ -105,6 +105,7 @@ class Collector(Registered):
         for metric in (
             names.ACCESS_DENIED,
             names.AUDIT_LOST,
+            names.CONFIG_KEYS_IGNORED,
             names.CONTROL_COMMANDS,
             names.CONTROL_DRIFT,
             names.CONTROL_STEPS,

@@ -7,6 +7,7 @@ growing while, and for as long as the old process has not died, because what it 
 write may still happen.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -46,10 +47,9 @@ class Hand:
         return str(self._ask("permission"))
 
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
-        try:
+        with contextlib.suppress(DeviceError):
             return tuple(self._ask("clocks_mhz", uuid))
-        except DeviceError:
-            return ()
+        return ()
 
     def uncontrollable(self, uuid: str) -> str:
         reason, until_s = self._judged.get(uuid, ("", 0.0))
@@ -97,21 +97,20 @@ class Hand:
             if at in self._stuck.values() or time.monotonic() < self._hung.get(at, (0, 0.0))[1]:
                 raise Transient("driver_unresponsive", f"{at or 'driver'}: no answer to a call")
         if self._line is None:
-            self._start()
             self._exchange("permission", DRIVER, (), OPEN_WAIT_S)
         return self._exchange(call, uuid, (uuid, *rest) if uuid else (), CALL_WAIT_S)
 
     def _exchange(self, call: str, uuid: str, arguments: tuple[Any, ...], wait_s: float) -> Any:
-        assert self._line is not None
-        self._line.settimeout(wait_s)
         try:
-            self._line.send(json.dumps([call, arguments]).encode())
-            kind, code, value = json.loads(self._line.recv(_BYTES_MAX))
+            line = self._line or self._start()
+            line.settimeout(wait_s)
+            line.send(json.dumps([call, arguments]).encode())
+            kind, code, value = json.loads(line.recv(_BYTES_MAX))
         except TimeoutError:
             self._give_up(call, uuid)
             what = f"{uuid or 'driver'}: {call} does not answer"
             raise Transient("driver_unresponsive", what) from None
-        except (OSError, ValueError) as error:  # it died: of a signal, or of memory
+        except (OSError, ValueError) as error:  # it died, or no process could be made
             self.close()
             raise Transient("writer_died", f"{uuid or 'driver'}: {call}: {error}") from None
         self._hung.pop(uuid, None)
@@ -134,16 +133,20 @@ class Hand:
         if not _reaped(self._pid):
             self._stuck[self._pid] = uuid
 
-    def _start(self) -> None:
+    def _start(self) -> socket.socket:
+        """Raises Transient, and OSError where the machine has no process or descriptor left."""
         if len(self._stuck) >= STUCK_MAX:
             raise Transient("driver_unresponsive", f"{STUCK_MAX} calls to the driver hang")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()  # the keeper has one thread, and has never opened the driver itself
-        if pid == 0:
-            _serve(theirs, self._open_writer)
-        theirs.close()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
+            pid = os.fork()  # the keeper has one thread, and has never opened the driver itself
+            if pid == 0:
+                _serve(theirs, self._open_writer)
+            undo.pop_all()
         self._pid, self._line = pid, ours
         self._judged = {}
+        return ours
 
 
 def _reaped(pid: int) -> bool:

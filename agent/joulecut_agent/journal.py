@@ -38,7 +38,10 @@ class Journal:
         for one in filter(None, (epochs, path)):
             with contextlib.suppress(FileNotFoundError):
                 for line in one.read_bytes().splitlines():
-                    self._replay(line)
+                    try:
+                        self._replay(line)
+                    except (ValueError, IndexError):  # whole, and not in our words
+                        self.remarks.add("a line of a newer version was skipped")
 
     def intend(
         self, epoch: int, leases: Mapping[str, Lease], limits_mw: Mapping[str, int] | None = None
@@ -74,9 +77,7 @@ class Journal:
         for u, g in last.items():
             numbers = (*g.clocks_mhz, g.epoch, g.generation, g.power_mw)
             rows = [("program", g.program)] * bool(g.program) + [("set", numbers)]
-            lines += [
-                f"{kind} {self._boot_id} {u} " + " ".join(map(str, row)) for kind, row in rows
-            ]
+            lines += [f"{kind} {self._boot_id} {u} {' '.join(map(str, row))}" for kind, row in rows]
         return lines
 
     def _limits(self, limits_mw: Mapping[str, int]) -> list[str]:
@@ -103,12 +104,11 @@ class Journal:
             rest = (sum(power), self._programs.pop(values[0], ()))
             self.last[values[0]] = Lease("", epoch, generation, (low, high), 0.0, *rest)
             if boot_id == self._boot_id:
-                before = self.held.get(values[0], NONE)
-                self.held[values[0]] = _with(self.last[values[0]].knobs, before)
+                self.held[values[0]] = _with((low, high, rest[0]), self.held.get(values[0], NONE))
             else:
                 self.remarks.add("what another boot had locked is gone by itself: nothing to write")
         else:
-            self.remarks.add("a line of a newer version was skipped")
+            raise ValueError(kind)
 
     def _whole(self) -> list[str]:
         lines = [f"epoch {self._boot_id} {self.epoch_seen}", *self._limits(self.limits_mw)]
@@ -159,8 +159,7 @@ def _with(knobs: Knobs, held: Knobs) -> Knobs:
 
 
 def _write(fd: int, lines: list[str]) -> None:
-    bodies = [line.encode() for line in lines]
-    raw = b"".join(b"%08x %s\n" % (zlib.crc32(body), body) for body in bodies)
+    raw = b"".join(b"%08x %s\n" % (zlib.crc32(body), body) for body in map(str.encode, lines))
     if os.write(fd, raw) < len(raw):
         raise OSError(28, "No space left on device")
     os.fsync(fd)

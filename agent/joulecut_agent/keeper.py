@@ -192,8 +192,12 @@ class Keeper:
         safe, recorded_mw = self._settings.power_safe, self._journal.limits_mw.get(uuid, 0)
         back = not power_mw and (cause == "cleared" or safe == "recorded")
         power_mw = power_mw or (recorded_mw if back else 0 if isinstance(safe, str) else safe)
-        if power_mw:
-            self._writer.limit_power(uuid, power_mw)
+        try:
+            if power_mw:
+                self._writer.limit_power(uuid, power_mw)
+        except NotPermitted:
+            self._writer.limit_power(uuid, recorded_mw or power_mw)  # as with clocks
+            raise
         return back
 
     def _order(self, command: Command) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from joulecut_agent.keeper import LEAVE_WAIT_S, Settings
@@ -23,6 +24,8 @@ from joulecut_agent.log import say
 BACK_OFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
 STOP_TRIES = 2  # a second keeper that cannot restore either needs a person
 LIVED_S = 10.0  # a keeper that lived this long begins the row above anew
+STOPPED_S = 20.0  # one that somebody stopped lets no lease run out; nobody looks closely so long
+SILENT_S = 120.0  # 16 GPUs that hang, each with a driver to be opened anew, take half of it
 
 
 class KeeperProcess:
@@ -38,6 +41,7 @@ class KeeperProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._started_s = 0.0
+        self._heard_s = 0.0
         self._deaths = 0
         self.due_s = 0.0
 
@@ -49,22 +53,50 @@ class KeeperProcess:
         return self._pidfd
 
     def start(self) -> None:
-        """Starts a keeper and speaks to it from now on; it answers once it has restored."""
+        """Starts a keeper and speaks to it from now on; it answers once it has restored.
+
+        Raises OSError where the machine has no process or descriptor left; `due_s` says when to
+        try again.
+        """
+        self.due_s = time.monotonic() + BACK_OFF_S[-1]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
         argv = [sys.executable, "-P", "-m", "joulecut_agent.main", "keeper"]
-        with theirs:
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
             # A session of its own: Ctrl-C at a terminal reaches it through the agent alone.
-            self._process = subprocess.Popen(  # noqa: S603 -- our own module
+            process = subprocess.Popen(  # noqa: S603 -- our own module
                 [*argv, "--agent-fd", str(fd), "--settings", self._words],
                 pass_fds=[fd],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-        self._pidfd = os.pidfd_open(self._process.pid)
-        self._started_s = time.monotonic()
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+            self._pidfd = os.pidfd_open(process.pid)
+            undo.pop_all()
+        self._process = process
+        self._started_s = self._heard_s = time.monotonic()
         self._client.attach(ours)
+
+    def heard(self) -> None:
+        """It answers."""
+        self._heard_s = time.monotonic()
+
+    def silent(self) -> None:
+        """Kills a child that does not answer any more: its leases do not run out either, and the
+        next one gives back what it held.
+        """
+        if self._process is None:
+            return
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > (STOPPED_S if _is_stopped(self._process.pid) else SILENT_S):
+            say(
+                "agent", f"keeper {self._process.pid} is silent for {silent_s:.0f} s, and is killed"
+            )
+            self._process.kill()
+            self._heard_s = time.monotonic()
 
     def died(self) -> None:
         """Buries the child and says when the next one is due."""
@@ -90,9 +122,10 @@ class KeeperProcess:
         """
         status = -1
         for _ in range(STOP_TRIES):
-            if self._process is None:
-                self.start()
-            status = self._leave()
+            with contextlib.suppress(OSError):  # then what is left is the next one's
+                if self._process is None:
+                    self.start()
+                status = self._leave()
             if status >= 0:
                 break
         return status == 0
@@ -119,6 +152,13 @@ class KeeperProcess:
         self._client.detach()
         self._process = None
         return status
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped it (proc(5), stat)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+    return False
 
 
 def wait_until_ready(client: KeeperClient, wait_s: float) -> bool:

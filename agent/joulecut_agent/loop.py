@@ -50,6 +50,7 @@ from joulecut_wire.messages import GpuSnapshot
 from joulecut_wire.metrics import (
     ACCESS_DENIED,
     AUDIT_LOST,
+    CONFIG_KEYS_IGNORED,
     CONTROL_COMMANDS,
     CONTROL_STEPS,
     REPORTS,
@@ -169,7 +170,7 @@ class Agent:
 
     def _build(self, eye: Eye, undo: contextlib.ExitStack) -> None:
         settings = self._settings
-        self._tally = _zeroed()
+        self._tally = _zeroed(settings.keys_ignored)
         feed = Feed()
         samples = self._measure(eye, self._boot_id, feed, undo)
         wanted = settings.keeper_mode != "none"
@@ -350,7 +351,11 @@ class Agent:
             if not self._lost:
                 say("agent", f"{error}; measuring goes on without control")
             self._lost = True
+            if self._child:
+                self._child.silent()
             return
+        if self._child:
+            self._child.heard()
         if self._lost:
             say("agent", "the keeper answers")
         self._lost = False
@@ -361,7 +366,11 @@ class Agent:
 
     def _raise_keeper(self) -> None:
         assert self._child is not None
-        self._child.start()
+        try:
+            self._child.start()
+        except OSError as error:  # no process or descriptor is left; `_poll` tries again
+            say("agent", f"no keeper can be started: {error.strerror}")
+            return
         self._selector.register(self._child, selectors.EVENT_READ)
 
     def _bury(self) -> None:
@@ -456,13 +465,14 @@ def _bell() -> Iterator[socket.socket]:
         ringer.close()
 
 
-def _zeroed() -> Tally:
+def _zeroed(keys_ignored: int) -> Tally:
     """Counters that exist from the start, so that a first event is seen as an increase."""
     tally = Tally()
     for op in COMMANDS:
         for result in ("accepted", "refused"):
             tally.count(CONTROL_COMMANDS.name, op, result, by=0)
     tally.count(AUDIT_LOST.name, by=0)
+    tally.count(CONFIG_KEYS_IGNORED.name, by=keys_ignored)
     for role in ROLES:
         tally.count(ACCESS_DENIED.name, role, by=0)
     for result in ("accepted", "refused", "dropped"):

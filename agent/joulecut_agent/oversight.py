@@ -5,6 +5,7 @@ how long no order is passed on, and tells watchers, scrapes and health checks ab
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -68,6 +69,7 @@ class Oversight:
         self._tally = tally
         # Job, generation and why of the newest orders, newest first.
         self._reasons: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        self._ordered_s: dict[str, float] = {}  # when it was answered; infinite until then
         self.barred: Callable[[str], str] = lambda _: ""  # why a GPU is nobody's to control
         self._lock = threading.Lock()
         self._sequence = 0
@@ -81,16 +83,28 @@ class Oversight:
         if any(gpu.uuid not in self._gpus for gpu in snapshot.gpus):
             self._meet()
         for gpu in snapshot.gpus:
-            # What was read before the newest order was noticed tells nothing of it.
-            if (known := self._gpus.get(gpu.uuid)) and snapshot.taken_at_s >= known.since_s:
+            known, ordered_s = self._gpus.get(gpu.uuid), self._ordered_s.get(gpu.uuid, 0.0)
+            # What was read before the newest order was written and noticed tells nothing of it.
+            if known and snapshot.taken_at_s >= max(known.since_s, ordered_s):
+                known.since_s = max(known.since_s, ordered_s)
                 self._judge(gpu, status, snapshot.taken_at_s)
 
     def ordered(self, command: Command, reason: str) -> None:
-        """Remembers why a job's GPUs will be slow, for who asks; before the order is sent."""
+        """Remembers why a job's GPUs will be slow, for who asks; before the order is sent.
+
+        Nothing is judged until `answered`: an order with the knobs of the one before it shows in
+        nothing else.
+        """
         why = (command.job, command.generation, reason)
         with self._lock:
             for uuid in command.clocks_mhz:
                 self._reasons[uuid] = (why, *self._reasons.get(uuid, ()))[:REASONS_MAX]
+                self._ordered_s[uuid] = math.inf
+
+    def answered(self, command: Command) -> None:
+        """What is read from now on shows the order, whatever became of it."""
+        with self._lock:
+            self._ordered_s.update(dict.fromkeys(command.clocks_mhz, time.monotonic()))
 
     def withdrawn(self, command: Command, reason: str) -> None:
         """The order was refused: what it said counts for nothing."""
@@ -252,9 +266,12 @@ class Oversight:
                 gpu.uuid: (lease.clock_min_mhz, lease.clock_max_mhz) if clocks else NO_MHZ
             }
             power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
+            known = self._gpus[gpu.uuid]
             beneath = cause == drift.EXTERNAL and drift.beneath(gpu, order)
-            self._gpus[gpu.uuid].left_mhz = order.clock_max_mhz if beneath else 0
-            self._gpus[gpu.uuid].yielded = True
+            # A driver that said "done" and is late may still do it.
+            late = cause == drift.RESET and _tells_apart(known)
+            known.left_mhz = order.clock_max_mhz if beneath or late else 0
+            known.yielded = True
             command = Command(
                 leases.YIELD, lease.epoch, lease.job, lease.generation,
                 clocks_mhz=clocks_mhz, power_mw=power_mw,

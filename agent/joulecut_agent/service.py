@@ -142,7 +142,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         command = _order(context, wanted)
         ordered_s = time.monotonic()
         self._oversight.ordered(command, wanted.reason)
-        results_pb = self._pass_on("apply", command, uuids, wanted.reason)
+        try:
+            results_pb = self._pass_on("apply", command, uuids, wanted.reason)
+        finally:
+            self._oversight.answered(command)
         if not all(result.accepted for result in results_pb):
             self._oversight.withdrawn(command, wanted.reason)
         else:

@@ -13,7 +13,9 @@ from joulecut_wire.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`keeper_mode` is child, none, or the path of a keeper's socket; addresses are host, port."""
+    """`keeper_mode` is child, none, or the path of a keeper's socket; addresses are host, port.
+    `keys_ignored` is how many keys of the file mean nothing to this version.
+    """
 
     device: str
     options: dict[str, Any]
@@ -30,3 +32,4 @@ class Settings:
     audit: Limits = field(default_factory=Limits)
     web_config: Path | None = None
     attribution: AttributionSettings = field(default_factory=AttributionSettings)
+    keys_ignored: int = 0

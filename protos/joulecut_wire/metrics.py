@@ -54,6 +54,7 @@ JOB_ENERGY = _counter("job_energy_joules_total", ("job",), "Energy of a job's GP
 JOB_ENERGY_ESTIMATED = _counter("job_energy_estimated_joules_total", ("job",), "Energy of GPUs while several jobs held them: equal shares of what the counter showed, an estimate.")
 GPU_IDLE_ENERGY = _counter("gpu_idle_energy_joules_total", ("uuid",), "Board energy while no job was known to hold the GPU; with both job energies it adds up to the boards.")
 DRIVER_UNRESPONSIVE = _gauge("driver_unresponsive", ("uuid",), "1 while calls about a GPU do not return and it is left alone; uuid is empty for the whole driver.")
+CONFIG_KEYS_IGNORED = _counter("config_keys_ignored_total", (), "Keys of the configuration that mean nothing to this version; the log names them.")
 CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU settings by operation (apply, renew, clear) and result.")
 CONTROL_LEASE_EXPIRES = _gauge("control_lease_expires_timestamp_seconds", ("uuid",), "Unix time at which a GPU's lease ends; absent without a lease.")
 CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show what was asked, by cause.")
@@ -115,7 +116,7 @@ AGENT: tuple[Metric, ...] = (
     GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
     GPU_POWER_PROFILE, GPU_STUCK, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
     JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, DRIVER_UNRESPONSIVE,
-    ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
+    ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONFIG_KEYS_IGNORED, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
     AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY,
     NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
 )  # fmt: skip

@@ -52,6 +52,22 @@ def test_our_clock_that_shows_after_its_lease_is_taken_back_once(
     assert _resets(driver) == resets + 1
 
 
+def test_a_lock_that_never_showed_and_comes_after_its_lease_is_taken_back(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    """A driver that says "done" and is late: the lease is given up before anything shows."""
+    setting = pb.Setting(uuid=driver.uuids[0], clock_max_mhz=1005)
+    request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=60.0, settings=[setting])
+    assert node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+    driver.foreign_reset(0)  # before it could show
+    eventually("given up", lambda: "cause=reset" in node.log)
+    eventually("and is seen to", lambda: node.watch().gpus[0].lease is None)
+    resets = _resets(driver)
+    driver.foreign_lock(0, 210, 1005)  # what was asked takes effect now
+    eventually("taken back", lambda: driver.locks()[0] is None)
+    assert _resets(driver) == resets + 1
+
+
 def test_another_clock_after_a_lease_is_somebody_elses(
     driver: FakeNvml, node: RunningAgent
 ) -> None:

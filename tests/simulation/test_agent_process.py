@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 from running_agent import PATIENCE_S, RunningAgent, alive, eventually
+
+from joulecut_agent.keeper_process import STOPPED_S
 
 LOWER = {0: 1005, 1: 1200, 2: 810, 3: 1005}
 
@@ -420,9 +423,44 @@ def test_a_keeper_that_hangs_costs_control_only(node: RunningAgent) -> None:
     assert "joulecut_collect_success 1.0" in node.metrics()
     assert len(node.watch().gpus) == 4
     assert not any(result.accepted for result in node.apply(LOWER))
-    os.kill(node.keeper_pid, signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError):  # on a busy machine it was replaced by now
+        os.kill(node.keeper_pid, signal.SIGCONT)
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert _accepted(node.apply(LOWER, generation=2))
+
+
+def test_a_keeper_that_stays_stopped_is_replaced_and_the_next_one_restores(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER, ttl_s=3.0))
+    stopped = node.keeper_pid
+    os.kill(stopped, signal.SIGSTOP)
+    eventually("given back", lambda: not node.locked(), STOPPED_S + 2 * PATIENCE_S)
+    assert not alive(stopped)
+    assert f"keeper {stopped} is silent for " in node.log
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _accepted(node.apply(LOWER, generation=2))
+
+
+def test_where_no_keeper_can_be_started_the_agent_goes_on_and_tries_again(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    assert _accepted(node.apply(LOWER))
+    assert node.process is not None
+    pid = node.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # no descriptor is left
+    node.kill_keeper()
+    eventually("said", lambda: "no keeper can be started: Too many open files" in node.log)
+    assert node.process.poll() is None
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    eventually("given back", lambda: not node.locked())
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert _accepted(node.apply(LOWER, generation=2))
+    assert "joulecut_collect_success 1.0" in node.metrics()
+    assert "Traceback" not in node.log
 
 
 def test_strangers_at_the_keepers_socket_change_nothing(node: RunningAgent) -> None:

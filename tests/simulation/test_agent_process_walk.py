@@ -75,8 +75,8 @@ class Walk:
         acts: dict[Callable[[], None], int] = {
             self.good_apply: 30, self.bad_apply: 12, self.renew: 16, self.clear: 6,
             self.older: 8, self.term: 4, self.kill_keeper: 5, self.kill_agent: 2,
-            self.kill_both: 2, self.freeze_agent: 2, self.lose_gpu: 4, self.restore: 2,
-            self.wait: 8,
+            self.kill_both: 2, self.freeze_agent: 2, self.freeze_keeper: 2, self.lose_gpu: 4,
+            self.restore: 2, self.wait: 8,
         }  # fmt: skip
         (act,) = self._random.choices(list(acts), list(acts.values()))
         with contextlib.suppress(grpc.RpcError, ProcessLookupError):
@@ -140,6 +140,14 @@ class Walk:
         self._node.process.send_signal(signal.SIGSTOP)
         time.sleep(self._random.uniform(0.0, 1.5))
         self._node.process.send_signal(signal.SIGCONT)
+
+    def freeze_keeper(self) -> None:
+        """For longer than a lease: what ran out meanwhile goes back as soon as it goes on."""
+        if keeper := self._keeper():
+            os.kill(keeper, signal.SIGSTOP)
+            time.sleep(self._random.uniform(0.0, 2.0 * TTL_S_MAX))
+            os.kill(keeper, signal.SIGCONT)
+            self._watch.excuse()
 
     def lose_gpu(self) -> None:
         index = self._random.randrange(self._node.gpus.cards)

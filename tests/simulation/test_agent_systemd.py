@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from running_agent import RunningAgent, eventually
 
+UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "joulecut-agent.service"
+
 
 @pytest.fixture
 def manager() -> Iterator[socket.socket]:
@@ -64,3 +66,23 @@ def test_a_manager_that_went_away_stops_nothing() -> None:
         node.start()
         assert node.watch().gpus
         assert node.kill(signal.SIGTERM) == 0
+
+
+def test_under_the_units_umask_everybody_reads_what_is_for_everybody() -> None:
+    (line,) = [line for line in UNIT.read_text().splitlines() if line.startswith("UMask=")]
+    before = os.umask(int(line.partition("=")[2], 8))
+    try:
+        with RunningAgent(cards=1) as node:
+            node.start()
+            assert node.apply({0: 1005})[0].accepted
+            shown = {"intent.json": 0o444, "owners": 0o444}
+            eventually("both", lambda: all((node.state_dir / name).exists() for name in shown))
+            for name, wanted in shown.items():
+                assert (node.state_dir / name).stat().st_mode & 0o777 & wanted == wanted, name
+            assert (node.home / "jobs.sock").stat().st_mode & 0o222 == 0o222
+            kept = (node.state_dir / "journal", node.state_dir / "audit.jsonl")
+            assert not any(path.stat().st_mode & 0o007 for path in kept)
+            assert node.kill(signal.SIGTERM) == 0
+            assert not node.locked()
+    finally:
+        os.umask(before)

@@ -135,6 +135,7 @@ STATE = [
 ]
 
 KEEPER = [
+    ("self._writer.limit_power(uuid, recorded_mw or power_mw)", "pass"),
     ("if self._held() and self.stopped():", "if False:"),
     ("if self._held() else math.inf)", "if False else math.inf)"),
     ("if gpu.lease or gpu.owed], cause)", "if gpu.lease], cause)"),
@@ -245,10 +246,9 @@ JOURNAL = [
     ),
     ("if boot_id == self._boot_id and int(values[1]):", "if int(values[1]):"),
     ("            if boot_id == self._boot_id:\n", "            if True:\n"),
-    (
-        "self.held[values[0]] = _with(self.last[values[0]].knobs, before)",
-        "self.held[values[0]] = self.last[values[0]].knobs",
-    ),
+    ("_with((low, high, rest[0]), self.held.get(values[0], NONE))", "(low, high, rest[0])"),
+    ("except (ValueError, IndexError):  # whole", "except IndexError:  # whole"),
+    ("except (ValueError, IndexError):  # whole", "except ValueError:  # whole"),
     ("or not f.st_nlink:", ":"),
     (").st_size > BYTES_MAX or", ").st_size < 0 or"),
     ("self.close()  # what is on disk now may be torn", "pass  # what is on disk may be torn"),
@@ -330,7 +330,10 @@ LIMITS = [
 ]
 
 HAND = [
-    ("self._line.settimeout(wait_s)", "self._line.settimeout(None if call == 'x' else 20.0)"),
+    ("line.settimeout(wait_s)", "line.settimeout(20.0)"),
+    ("undo.pop_all()", "undo.close()"),
+    ("undo.enter_context(ours)", "pass"),
+    ("except (OSError, ValueError) as error:", "except ValueError as error:"),
     ("if at in self._stuck.values() or time", "if time"),
     ("time.monotonic() < self._hung.get(at, (0, 0.0))[1]:", "False:"),
     ("            self._give_up(call, uuid)\n", "            pass\n"),
@@ -349,7 +352,7 @@ HAND = [
         '            raise Transient("writer_died"',
     ),
     ("            return str(error)", '            return ""'),
-    ("            return ()", "            raise"),
+    ("with contextlib.suppress(DeviceError):", "if True:"),
     ("len(self._stuck) >= STUCK_MAX", "len(self._stuck) >= 10 * STUCK_MAX"),
     ("BACK_OFF_S * 2.0 ** min(times, 16), BACK_OFF_S_MAX)", "BACK_OFF_S * 0.0, BACK_OFF_S_MAX)"),
     ("os.closerange(3, line.fileno())", "pass"),

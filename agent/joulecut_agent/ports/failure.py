@@ -19,16 +19,16 @@ class DeviceError(JoulecutError):
 
 
 class Transient(DeviceError):
-    pass
+    """A busy driver, a call that hung: try again later."""
 
 
 class Unsupported(DeviceError):
-    pass
+    """This device cannot do that, now or ever."""
 
 
 class NotPermitted(DeviceError):
-    pass
+    """No right to do it; reading may still work."""
 
 
 class Gone(DeviceError):
-    pass
+    """The GPU fell off the bus, or the driver was unloaded."""

@@ -145,6 +145,7 @@ def test_an_unknown_key_warns_and_stops_nothing(
     assert "agent.yaml:3: laese: unknown key is ignored; allowed: device, " in lines[0]
     assert "agent.yaml:2: listen.metric: unknown key is ignored" in lines[1]
     assert "agent.yaml:4: bounds.ttl: unknown key is ignored" in lines[2]
+    assert settings.keys_ignored == 3
 
 
 def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:

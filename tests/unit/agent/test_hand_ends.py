@@ -1,5 +1,6 @@
 """The keeper's hand at its edges: deadlines, what a child inherits, how much may hang at once."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -158,6 +159,30 @@ def test_so_many_may_hang_and_no_more(
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     assert _until(lambda: hand.reset("c"))
+
+
+@pytest.mark.parametrize("what", ["descriptors", "processes"])
+def test_where_the_machine_has_no_process_left_it_says_so_and_tries_again(
+    hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    hand.lock("a", 0, 210)
+    os.kill(_pids(tmp_path)[0], signal.SIGKILL)
+    with pytest.raises(Transient, match="a: lock"):
+        hand.lock("a", 0, 210)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as machine:
+        machine.setattr(
+            *((module.socket, "socketpair") if what == "descriptors" else (os, "fork")), refuse
+        )
+        for _ in range(3):
+            with pytest.raises(Transient, match="temporarily unavailable"):
+                hand.lock("a", 0, 210)
+        assert hand.clocks_mhz("a") == ()
+    hand.lock("a", 0, 210)
+    assert len(_pids(tmp_path)) == 2
 
 
 def test_a_child_holds_nothing_of_its_keeper(hand: Hand, tmp_path: Path) -> None:

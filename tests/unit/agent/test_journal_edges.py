@@ -1,7 +1,15 @@
 """The journal where what it says already meets what is new."""
 
+import os
+import tempfile
+import zlib
 from pathlib import Path
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_agent import journal as module
 from joulecut_agent.journal import Journal
 from joulecut_agent.state import Lease
 
@@ -38,3 +46,83 @@ def test_what_stands_there_is_not_written_twice(tmp_path: Path) -> None:
     size = (tmp_path / "journal").stat().st_size
     journal.intend(3, {GPU: LEASE})
     assert (tmp_path / "journal").stat().st_size == size
+
+
+def test_a_small_journal_goes_on_in_its_file_and_a_long_one_in_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    files = set()
+    for turn in range(60):
+        journal.intend(3, {GPU: Lease("blue", 3, turn, (0, 900 + turn), 9.0)})
+        files.add(path.stat().st_ino)
+    assert len(files) == 1, "a new file for each order would cost three times the syncs"
+    with path.open("ab") as file:
+        file.write(b"x" * module.BYTES_MAX)
+    journal.restored([GPU])
+    assert path.stat().st_size < module.BYTES_MAX
+    assert Journal(path, BOOT).held == {}
+
+
+def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    journal.intend(3, {GPU: LEASE})
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(20):
+        path.unlink()  # each begins a new file
+        journal.intend(3, {GPU: Lease("blue", 3, 2 + turn, (0, 900 + turn), 9.0)})
+    path.unlink()
+    (tmp_path / "journal.new").mkdir()
+    for turn in range(20):  # and each of these fails
+        with pytest.raises(IsADirectoryError):
+            journal.intend(4 + turn, {GPU: Lease("blue", 4 + turn, 1, (0, 900), 9.0)})
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def _line(body: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+WORDS = st.one_of(
+    st.sampled_from(["epoch", "set", "restored", "limit", "program", BOOT, GPU, "", "-1", "1e9"]),
+    st.integers(-(2**40), 2**40).map(str),
+    st.text(st.characters(exclude_characters="\r\n"), max_size=8),
+)
+BODIES = st.one_of(
+    st.lists(WORDS, max_size=8).map(lambda words: " ".join(words).encode()),
+    st.binary(max_size=60).filter(lambda raw: raw.splitlines() in ([], [raw])),
+)
+
+
+@given(st.lists(BODIES, max_size=6), st.binary(max_size=40))
+def test_whole_lines_that_make_no_sense_cost_themselves_alone(
+    bodies: list[bytes], rest: bytes
+) -> None:
+    """As a later version writes them, or a person with an editor: a keeper starts all the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        strange = [_line(body) for body in bodies if b"restored" not in body]
+        path.write_bytes(b"".join([_line(b"set b001-0 GPU-x 0 900 3 1 0"), *strange]) + rest)
+        journal = Journal(path, BOOT)
+        assert "GPU-x" in journal.held
+        journal.intend(journal.epoch_seen, {"GPU-new": LEASE})
+        assert {"GPU-x", "GPU-new"} <= set(Journal(path, BOOT).held)
+        journal._file.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"set b001-0 GPU-a",
+        b"set b001-0 GPU-a 0 x 3 1",
+        b"epoch b001-0",
+        b"set",
+        b"limit b001-0 GPU-a",
+        b"\xff\xfe",
+    ],
+)
+def test_a_line_that_lacks_its_values_is_told(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "journal").write_bytes(_line(body))
+    journal = Journal(tmp_path / "journal", BOOT)
+    assert "a line of a newer version was skipped" in journal.remarks
+    assert journal.held == {}

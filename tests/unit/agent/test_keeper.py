@@ -36,6 +36,7 @@ class Board:
     mig: frozenset[str] = frozenset()
     before_write: Callable[[str], None] = lambda uuid: None
     before_read: Callable[[str], None] = lambda uuid: None
+    before_limits: Callable[[str], None] = lambda uuid: None
     limits_mw: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UUIDS, 400_000))
     closed: int = 0
 
@@ -63,6 +64,7 @@ class Board:
         self.locked.pop(uuid, None)
 
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        self.before_limits(uuid)
         return 100_000, 400_000, self.limits_mw[uuid]
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
@@ -202,6 +204,28 @@ def test_a_driver_that_does_what_it_denies_leaves_no_lock(tmp_path: Path) -> Non
     keeper = _keeper(tmp_path, board)
     assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
     assert not board.locked
+    assert not _on_disk(tmp_path)
+    assert keeper.state.due_s() == float("inf")
+
+
+def test_a_driver_that_sets_a_limit_and_denies_it_is_left_as_it_was(tmp_path: Path) -> None:
+    board = Board()
+    before = board.limits_mw["GPU-a"]
+
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        if call == "limit" and board.limits_mw[uuid] == before:
+            board.limits_mw[uuid] = 250_000
+            return NotPermitted("no_permission", "no right")
+        board.limits_mw[uuid] = before
+        return None
+
+    board.fail = fail
+    keeper = _keeper(tmp_path, board)
+    alone = Command(
+        leases.APPLY, 1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 250_000}
+    )
+    assert _verdicts(keeper.handle(1, alone)) == {False}
+    assert board.limits_mw["GPU-a"] == before
     assert not _on_disk(tmp_path)
     assert keeper.state.due_s() == float("inf")
 
@@ -630,6 +654,9 @@ def test_nothing_asks_the_driver_in_a_release_window(tmp_path: Path) -> None:
     assert keeper.handle(1, Command(leases.RELEASE, ttl_s=60.0)).slots[0].accepted
     asked: list[str] = []
     board.before_read = asked.append
+    board.before_limits = asked.append
     assert _verdicts(_apply(keeper, {"GPU-a": (0, 900)})) == {False}
-    keeper.handle(2, Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+    limited = Command(leases.APPLY, 1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
+    assert _verdicts(keeper.handle(2, limited)) == {False}
+    keeper.handle(3, Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
     assert not asked, "a call would open the driver again"

@@ -121,3 +121,25 @@ def test_each_restore_is_told_once_when_it_fails_and_once_when_it_is_done(
     said = _said(capfd, "cause=shutdown: done")
     assert said.count(f"restore {GPU} cause=cleared: {GPU} fell off the bus; trying again") == 1
     assert said.count(f"restore {GPU} cause=shutdown: done") == 1
+
+
+def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> None:
+    """A site's GPU never runs above its lock: to ask for that clock slows nobody."""
+    bounds = Bounds(min_dwell_s=60.0)
+    keeper = Keeper(Settings(str(tmp_path), bounds, site_default=(0, 900)), Board())
+    for generation in (1, 2):
+        order = Command(leases.APPLY, 1, "blue", generation, 30.0, {GPU: (0, 900)})
+        assert _ask(keeper, order).accepted
+        assert _ask(keeper, Command(leases.CLEAR, 1, clocks_mhz={GPU: (0, 0)})).accepted
+    lower = Command(leases.APPLY, 1, "blue", 3, 30.0, {GPU: (0, 600)})
+    assert "dwell" in _ask(keeper, lower).reason
+
+
+def test_a_restore_that_is_only_spread_out_is_not_stuck(tmp_path: Path) -> None:
+    settings = Settings(str(tmp_path), Bounds(min_dwell_s=0.0), restore_spread_s=3600.0)
+    keeper = Keeper(settings, Board())
+    assert _ask(keeper, Command(leases.APPLY, 1, "blue", 1, 0.05, {GPU: (0, 900)})).accepted
+    time.sleep(0.1)
+    slot = _ask(keeper, Command(leases.STATUS, clocks_mhz={GPU: (0, 0)}))
+    assert keeper.state.gpu(GPU).owed
+    assert (slot.accepted, slot.reason, slot.lease) == (True, "", None)

@@ -1,7 +1,7 @@
 """The lease machine where two things meet: a debt and a second end, two jobs, two terms."""
 
 from joulecut_agent import state as leases
-from joulecut_agent.state import Command, State, end, restored, step
+from joulecut_agent.state import Command, Gpu, State, end, restored, step
 
 GPU = "GPU-a"
 
@@ -83,3 +83,29 @@ def test_what_was_seen_under_another_order_ends_no_lease() -> None:
         done = step(_held(epoch=5, generation=1), event, 1.0, {})
         assert (done.state.gpu(GPU).lease is None) == ends
         assert done.reasons == {GPU: "" if ends else "no lease to yield"}
+
+
+OTHER = "GPU-b"
+
+
+def test_a_gpu_that_was_free_comes_down_after_others_have_gone_up() -> None:
+    """It is at its own default, above whatever is asked of it."""
+    order = Command(leases.APPLY, 5, "blue", 2, 60.0, {OTHER: (0, 600), GPU: (0, 1200)})
+    done = step(_held(), order, 1.0, {})
+    assert [lock.uuid for lock in done.locks] == [GPU, OTHER]
+
+
+def test_a_clear_of_everything_names_what_is_held_or_owed_and_nothing_else() -> None:
+    state = restored(end(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
+    state = state.having({OTHER: Gpu(), "GPU-c": Gpu()})
+    done = step(state, Command(leases.CLEAR), 1.1, {})
+    assert done.reasons == {GPU: ""}, "nobody holds it, and it was never given back"
+    assert done.restores == ((GPU, "cleared"),), "a person does not wait for the next try"
+    assert step(state, Command(leases.CLEAR, 5, "blue"), 1.1, {}).reasons == {}
+
+
+def test_a_gpu_that_is_owed_and_named_is_tried_again_at_once() -> None:
+    state = restored(end(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
+    done = step(state, Command(leases.CLEAR, 5, "blue", clocks_mhz={GPU: (0, 0)}), 1.1, {})
+    assert done.restores == ((GPU, "cleared"),)
+    assert step(state, None, 1.1, {}).restores == (), "time alone would have waited"

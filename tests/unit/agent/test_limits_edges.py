@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecut_agent.limits import Asked, Bounds, judge
+from joulecut_agent.limits import Asked, Bounds, Writes, judge, record
 
 CLOCKS_MHZ = tuple(range(210, 1411, 15))
 
@@ -34,3 +34,34 @@ def test_steps_inside_of_it_are_fine() -> None:
 def test_a_power_limit_alone_lowers_no_clock(power_mw: int, lowers: bool) -> None:
     asked = Asked((0, 0, power_mw), (0, 1410, 250_000), CLOCKS_MHZ, (100_000, 400_000))
     assert asked.lowers == lowers
+
+
+def test_a_sites_power_range_is_no_word_on_orders_of_clocks_alone() -> None:
+    bounds = Bounds(power_min_w=150.0, power_max_w=300.0)
+    asked = Asked((0, 900, 0), (0, 1410, 0), (600, 900, 1410), (100_000, 400_000))
+    assert judge(bounds, {"GPU-a": asked}, {}, 1, 1000.0) == {"GPU-a": ""}
+
+
+def test_a_lowest_clock_without_a_highest_is_no_order_whatever_comes_with_it() -> None:
+    asked = Asked((600, 0, 250_000), (0, 1410, 400_000), (600, 1410), (100_000, 400_000))
+    (reason,) = judge(Bounds(), {"GPU-a": asked}, {}, 1, 1000.0).values()
+    assert reason == "neither clocks nor a power limit are asked"
+
+
+def test_the_dwell_tells_how_long_ago_that_was() -> None:
+    asked = Asked((0, 900, 0), (0, 1410, 0), (900, 1410))
+    past = {"GPU-a": Writes(changed_s=999.75)}
+    (reason,) = judge(Bounds(min_dwell_s=1.0), {"GPU-a": asked}, past, 1, 1000.0).values()
+    assert reason == "changed 0.25 s ago; dwell: 1 s"
+
+
+def test_the_share_counts_those_that_were_lowered_within_the_minute() -> None:
+    bounds = Bounds(min_dwell_s=0.0, changed_share_per_minute=0.5)
+    asked = Asked((0, 900, 0), (0, 1410, 0), (900, 1410))
+    past = {u: record(Writes(), lowers=True, now_s=1000.0) for u in ("GPU-a", "GPU-b")}
+
+    def reason(now_s: float) -> str:
+        return judge(bounds, {"GPU-c": asked}, past, 4, now_s)["GPU-c"]
+
+    assert reason(1059.9) == "3 of 4 GPUs lowered within a minute; allowed share: 0.5"
+    assert reason(1060.0) == ""

@@ -208,6 +208,7 @@ def test_the_keeper_steps_only_within_the_program_of_a_live_lease(node: Node) ->
 def test_steps_down_have_a_pace_and_steps_up_never_wait(node: Node) -> None:
     assert node.order(_setting()) == [""]
     assert node.step(A, 900) == ""
+    assert node.step(A, 900) == "", "where it is already is no step down"
     assert node.step(A, REST) == ""
     assert node.step(A, 900) == f"two steps down within {STEP_S:g} s"
     assert node.mhz() == REST

@@ -1,0 +1,132 @@
+"""What is judged of a GPU: nothing that was read before the newest order counts against it."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from joulecut_agent import drift
+from joulecut_agent import keeper_protocol as wire
+from joulecut_agent import state as leases
+from joulecut_agent.keeper_client import KeeperClient
+from joulecut_agent.limits import Bounds
+from joulecut_agent.oversight import Oversight
+from joulecut_agent.state import Command, Lease
+from joulecut_agent.tally import Tally
+from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
+
+UUID, FREE_MHZ, OURS_MHZ = "GPU-a", 1980, 1005
+TURNS = 2 * drift.TICKS
+GPU = GpuDescription(UUID, 0, "H", (345, OURS_MHZ, FREE_MHZ))
+
+
+class Yes(threading.Thread):
+    """The other end of a keeper's line: it agrees to everything, and remembers what it was."""
+
+    def __init__(self, line: socket.socket) -> None:
+        super().__init__(name="yes", daemon=True)
+        self._line = line
+        self.commands: list[Command] = []
+        self.lease: Lease | None = None
+
+    def run(self) -> None:
+        while raw := self._line.recv(wire.REQUEST_BYTES + 1):
+            serial, command = wire.decode_request(raw)
+            if command.op != leases.STATUS:
+                self.commands.append(command)
+                self.lease = None
+            slots = (wire.Slot(UUID, True, "", self.lease),)
+            self._line.send(wire.encode_reply(wire.Reply(serial, 1, Bounds(), slots)))
+
+
+class Watched:
+    """One GPU, its keeper's answers, and readings at times of the test's own."""
+
+    def __init__(self, keeper: Yes, client: KeeperClient) -> None:
+        self.keeper, self._client = keeper, client
+        self.tally = Tally()
+        self.oversight = Oversight(lambda: (GPU,), client, self.tally, None)
+        self._sequence = 0
+        self.now_s = time.monotonic()
+
+    def hold(self, generation: int) -> Command:
+        """An order that the keeper accepts, up to where its answer is there."""
+        command = Command(leases.APPLY, 1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
+        self.oversight.ordered(command, "slack")
+        self.keeper.lease = Lease("demo", 1, generation, (0, OURS_MHZ), 60.0)
+        self._client.refresh()
+        return command
+
+    def end(self) -> None:
+        self.keeper.lease = None
+
+    def see(self, clock_mhz: int, turns: int = TURNS, each_s: float = 0.5) -> None:
+        for _ in range(turns):
+            self._sequence += 1
+            self.now_s += each_s
+            gpu = GpuSnapshot(UUID, clock_sm_mhz=clock_mhz, utilization_gpu_ratio=1.0)
+            self.oversight.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
+
+    def asked(self) -> list[int]:
+        return [command.op for command in self.keeper.commands]
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with closing(theirs):
+        keeper, client = Yes(theirs), KeeperClient("")
+        keeper.start()
+        client.look_after([UUID])
+        client.attach(ours)
+        yield Watched(keeper, client)
+        client.detach()
+        keeper.join()
+
+
+def test_a_clock_that_runs_free_ends_the_lease(watched: Watched) -> None:
+    watched.oversight.answered(watched.hold(1))
+    watched.see(OURS_MHZ)
+    assert watched.asked() == []
+    watched.see(FREE_MHZ)
+    assert watched.asked() == [leases.YIELD]
+
+
+def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_clock(
+    watched: Watched,
+) -> None:
+    """The first ran out, its GPU was given back, and nobody looked at it without a lease."""
+    watched.oversight.answered(watched.hold(1))
+    watched.see(OURS_MHZ)
+    watched.see(FREE_MHZ, turns=drift.TICKS - 1)  # it has just been given back
+    watched.end()
+    second = watched.hold(2)
+    watched.see(FREE_MHZ)  # read while the second is being written
+    assert watched.asked() == []
+    watched.now_s = time.monotonic() - 10.0
+    watched.oversight.answered(second)
+    watched.see(FREE_MHZ)  # read before that, and looked at after it
+    assert watched.asked() == []
+    watched.now_s = time.monotonic()
+    watched.see(FREE_MHZ, turns=drift.TICKS - 1, each_s=drift.SETTLE_S / drift.TICKS)
+    assert watched.asked() == [], "it has not settled"
+    watched.see(OURS_MHZ)
+    assert watched.asked() == []
+    watched.see(FREE_MHZ)
+    assert watched.asked() == [leases.YIELD], "what comes after it counts as ever"
+
+
+def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_taken_back(
+    watched: Watched,
+) -> None:
+    watched.oversight.answered(watched.hold(1))
+    watched.see(OURS_MHZ)
+    watched.see(FREE_MHZ)
+    watched.now_s += 60.0
+    watched.see(OURS_MHZ)
+    assert watched.asked() == [leases.YIELD, leases.CLEAR]
+    watched.see(OURS_MHZ)
+    assert watched.asked() == [leases.YIELD, leases.CLEAR], "once"
