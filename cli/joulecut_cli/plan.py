@@ -29,6 +29,7 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut plan"
+DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that the search has not seen; any other seed
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 
@@ -132,6 +133,7 @@ def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> 
         Trials(problem, job.jitter.noise),
         statistic=job.jitter.hold,
         target_s=None if options.deadline is None else goal.deadline_s,
+        judge=Trials(problem, job.jitter.noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED),
     )
     if options.deadline is not None and not found.met:
         raise lateness.too_late(found)
