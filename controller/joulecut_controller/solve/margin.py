@@ -105,13 +105,14 @@ def assured(
 
     search = _Search(problem, solver, goal, trials, statistic)
     limit_s, target = limit_of(trials), limit_of(judge)
-    plan = search.improved(limit_s)
-    for aim in range(AIMS):
-        missed = of(judge.spread(plan.clocks), statistic) / target
+    plans: list[Solution] = []
+    for _ in range(AIMS):
+        plans.append(search.improved(limit_s))
+        missed = of(judge.spread(plans[-1].clocks), statistic) / target
         if judge is trials or missed <= 1.0:
             break
         limit_s *= (1 - MISS) / missed
-        plan = search.improved(limit_s) if aim + 1 < AIMS else search.judged(plan, judge, target)
+    plan = plans[0] if judge is trials else search.judged(plans, judge, target)
     found = judge.spread(plan.clocks)
     return Assured(
         plan=plan,
@@ -161,10 +162,14 @@ class _Search:
             ),
         )
 
-    def judged(self, plan: Solution, judge: Trials, limit_s: float) -> Solution:
-        """As much of a plan's slowing as another's luck allows."""
+    def judged(self, plans: Sequence[Solution], judge: Trials, limit_s: float) -> Solution:
+        """The cheapest of what another's luck leaves of the slowing of these plans."""
         self._trials, self._limit_s = judge, limit_s
-        return self._unslowed(plan)
+        left = [plan if self._keeps(plan) else self._unslowed(plan) for plan in plans]
+        return min(
+            [plan for plan in left if self._keeps(plan)] or [self._anchor],
+            key=lambda plan: plan.energy_j,
+        )
 
     def _best(self) -> Solution:
         if self._keeps(self.full):
