@@ -213,7 +213,7 @@ class _Search:
 
     def _unslowed(self, plan: Solution) -> Solution:
         """As much of a plan's slowing as the target allows."""
-        share = _largest(lambda x: self._keeps(self._mixed(plan, x)))
+        share = largest(lambda x: self._keeps(self._mixed(plan, x)))
         return self._mixed(plan, share)
 
     def _mixed(self, plan: Solution, share: float) -> Solution:
@@ -274,7 +274,7 @@ def _mixed_by_clock(
     return min(between, key=lambda o: (o.clock_mhz, o.time_s), default=fast)
 
 
-def _largest(keeps: Callable[[float], bool]) -> float:
+def largest(keeps: Callable[[float], bool]) -> float:
     """The largest share from 0 to 1 found to keep the target; 0 where none does."""
     low, high = 0.0, 1.0
     for _ in range(STEPS):

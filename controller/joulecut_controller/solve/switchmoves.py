@@ -42,20 +42,28 @@ def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
     possible. Returns its seconds, sum of effective cost in joules (changes included) and number
     of changes; infinite seconds where a limit is broken, an operation runs at a clock that it
     was not measured at, or a change has not come by the end of the iteration."""
+    seconds, cost, changes, fair = through(track, limits, asked, run)
+    return seconds if fair else np.inf, cost, changes
+
+
+@exact
+def through(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float, float, int, bool]:
+    """As `realise`, and whether the limits are kept; seconds are told also where they are not."""
     desk = _opened(track, asked)
     end_all, cost, fair = 0.0, 0.0, True
     for i in range(len(track.stage)):
         start = 0.0
         for e in range(track.enters[i], track.enters[i + 1]):
-            start = max(start, run.start[track.tails[e]] + run.duration[track.tails[e]])
+            before = track.tails[e]
+            start = max(start, run.start[before] + run.duration[before] + run.delay[e])
         run.asks[i] = -1.0
         run.start[i], run.column[i] = start, 0
-        run.duration[i], run.energy[i] = track.time[i, 0], track.energy[i, 0]
+        run.duration[i], run.energy[i] = track.time[i, 0] * run.factor[i], track.energy[i, 0]
         if track.clocked[i]:
             fair = _ask(track, limits, asked, run, desk, i) and fair
             _work(track, limits, run, desk, i)
         if not run.duration[i] < np.inf:
-            return np.inf, np.inf, 0
+            return np.inf, np.inf, 0, False
         end_all = max(end_all, run.start[i] + run.duration[i])
         cost += run.energy[i] - track.power[track.stage[i]] * run.duration[i]
     changes = 0
@@ -66,7 +74,7 @@ def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
             dwell = desk.first[s] + end_all - desk.latest[s]
             fair = fair and desk.asks[s] <= limits.most and dwell >= limits.dwell * (1.0 - CLOSE)
         changes += desk.asks[s]
-    return end_all if fair else np.inf, cost + limits.joules * changes, changes
+    return end_all, cost + limits.joules * changes, changes, fair
 
 
 @exact
@@ -119,7 +127,7 @@ def _work(track: Track, limits: Limits, run: Run, desk: _Desk, i: int) -> None:
     seconds, joules, done, at = 0.0, 0.0, 0.0, run.start[i]
     while limits.within and desk.head[s] < desk.tail[s] and track.time[i, desk.now[s]] < np.inf:
         lands = run.lands[desk.head[s]]
-        share = (lands - at) / track.time[i, desk.now[s]]
+        share = (lands - at) / (track.time[i, desk.now[s]] * run.factor[i])
         if done + share >= 1.0:
             break
         seconds += lands - at
@@ -128,7 +136,7 @@ def _work(track: Track, limits: Limits, run: Run, desk: _Desk, i: int) -> None:
         desk.now[s] = run.to[desk.head[s]]
         desk.head[s] += 1
     run.column[i] = desk.now[s]
-    run.duration[i] = seconds + (1.0 - done) * track.time[i, desk.now[s]]
+    run.duration[i] = seconds + (1.0 - done) * track.time[i, desk.now[s]] * run.factor[i]
     run.energy[i] = joules + (1.0 - done) * track.energy[i, desk.now[s]]
 
 
