@@ -401,7 +401,7 @@ def _bars(outcome: Outcome) -> plot.Bars | None:
             entry.name,
             entry.style,
             tuple(
-                outcome.saving(joules, base_j)
+                round(outcome.saving(joules, base_j), 6) + 0.0  # no minus before a zero
                 for joules, base_j in zip(entry.cluster_j, against_j, strict=True)
             ),
             tuple(late > LATE for late in entry.late),

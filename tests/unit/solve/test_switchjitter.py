@@ -84,7 +84,7 @@ def test_a_plan_with_margin_keeps_deadline_and_limits(
     statistic: Statistic, granularity: Granularity, slowdown: float
 ) -> None:
     problem = job()
-    switching = replace(LATE, latency_s=0.005, max_per_iteration=4)
+    switching = replace(LATE, latency_s=0.005, max_per_iteration=2)
     noise = Noise(operation=0.03, siblings=4)
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     trials, judge = Trials(problem, noise, draws=60), Trials(problem, noise, draws=100, seed=5)
@@ -100,14 +100,14 @@ def test_a_plan_with_margin_keeps_deadline_and_limits(
     assert found.given_up_j >= 0.0
     if granularity == "computation":
         assert of(found.unassured_spread, statistic) > found.target_s, "no margin was needed"
-        assert found.plan.energy_j < 0.98 * baseline(problem).energy_j
+        assert found.plan.energy_j < 0.99 * baseline(problem).energy_j
 
 
 def test_what_cannot_be_met_gets_the_fastest_plan_and_says_so() -> None:
     problem = job(4)
     start_s = baseline(problem).iteration_time_s
     trials = Trials(problem, Noise(operation=0.1, siblings=8), draws=30)
-    search = SwitchSearch(problem, replace(LATE, latency_s=0.005))
+    search = SwitchSearch(problem, replace(LATE, max_per_iteration=0))
     told = switchmargin.assured(search, Goal(start_s), trials, trials, target_s=start_s)
     assert not told.assured.met
     assert told.assured.plan.iteration_time_s == pytest.approx(start_s, rel=1e-9)
