@@ -23,6 +23,8 @@ from joulecut_controller.workload import Granularity, Kind, Operation
 EXACT = 1e-7  # relative: what two ways of adding up may differ by, and HiGHS' tolerances
 WORSE = 1e-3  # of the optimum: what a plan may cost more, its bound aside
 
+Tie = tuple[int, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -77,19 +79,8 @@ def truth(problem: Problem, goal: Goal, granularity: Granularity) -> Truth | Non
     operations, edges = problem.graph.operations, problem.graph.edges
     count, power_w = len(operations), problem.blocking_power_w[0]
     first = np.cumsum([0, *map(len, menus)])
-    ties: list[tuple[int, tuple[int, ...]]] = []  # a column of its own and what must equal it
-    columns = int(first[-1])
-    if granularity == "gpu":
-        for line in problem.graph.order:
-            for mhz in sorted({o.clock_mhz for i in line for o in menus[i]}):
-                same = [
-                    int(first[i]) + k
-                    for i in line
-                    for k, o in enumerate(menus[i])
-                    if o.clock_mhz == mhz
-                ]
-                ties.append((columns, tuple(same)))
-                columns += 1
+    ties = _ties(problem, first) if granularity == "gpu" else []
+    columns = int(first[-1]) + len(ties)
     start, end = columns, columns + count
     cost = np.zeros(end + 1)
     rows: list[tuple[dict[int, float], float, float]] = []
@@ -123,6 +114,21 @@ def truth(problem: Problem, goal: Goal, granularity: Granularity) -> Truth | Non
         return None
     waited_j = price_w * goal.deadline_s if goal.waits else 0.0
     return Truth(float(found.fun) + waited_j, float(found.mip_dual_bound) + waited_j)
+
+
+def _ties(problem: Problem, first: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Tie]:
+    """For one clock per GPU: a column for each of its clocks, and what must equal it."""
+    ties: list[Tie] = []
+    for line in problem.graph.order:
+        for mhz in sorted({o.clock_mhz for i in line for o in problem.measured[i]}):
+            same = [
+                int(first[i]) + k
+                for i in line
+                for k, o in enumerate(problem.measured[i])
+                if o.clock_mhz == mhz
+            ]
+            ties.append((int(first[-1]) + len(ties), tuple(same)))
+    return ties
 
 
 @pytest.mark.parametrize("granularity", ["computation", "gpu"])
