@@ -53,12 +53,10 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
         events.append(_named("thread_name", stage, f"stage {stage}"))
         events.append(_sorted(stage, 2 * stage))
     lanes = _lanes(problem, plan)
-    threads: dict[tuple[int, int], int] = {}
-    for stage, lane in sorted(set(lanes.values())):
-        thread = threads[stage, lane] = stages + len(threads)
+    threads = {one: stages + k for k, one in enumerate(sorted(set(lanes.values())))}
+    for (stage, lane), thread in threads.items():
         name = f"stage {stage} sends" + (f", {lane + 1}" if lane else "")
-        events.append(_named("thread_name", thread, name))
-        events.append(_sorted(thread, 2 * stage + 1))
+        events += [_named("thread_name", thread, name), _sorted(thread, 2 * stage + 1)]
     for i, (operation, option, start_s) in enumerate(
         zip(problem.graph.operations, plan.clocks, plan.start_s, strict=True)
     ):

@@ -44,8 +44,8 @@ from joulecut_controller.solve.switchwalk import Walker
 from joulecut_controller.solve.waves import Ints
 from joulecut_controller.workload import Granularity
 
-COMBINATIONS_ALL = 2_000  # up to here every plan is run: 20 ms
-# Operations that trials run in all: 40 ns each. And tries to raise the bound.
+COMBINATIONS_ALL = 2_000  # up to here every plan is run: 10 ms
+# Operations that trials run in all: 12 ns each. And tries to raise the bound.
 WORK: dict[Effort, float] = {"quick": 4e5, "usual": 4e6, "thorough": 6e7}
 RAISES: dict[Effort, int] = {"quick": 10, "usual": 60, "thorough": 300}
 RUNGS = (2, 4, 8, 16, 64)  # limits of changes solved on the way to a higher one

@@ -76,7 +76,7 @@ def _iterations(
     """Raises `times` to the end of the slowest of these siblings, by draw."""
     for sibling in range(factor.shape[0]):
         for draw in range(factor.shape[1]):
-            for i in range(len(row)):
+            for i in range(len(row)):  # by operation
                 run.factor[i] = factor[sibling, draw, row[i]]
             if delay.shape[2] > 0:
                 for e in range(len(edge)):
