@@ -61,6 +61,11 @@ class Outcome:
     def slowdown(self, priced: Priced) -> float:
         return priced.time_s / self.fastest.time_s - 1
 
+    def late(self, priced: Priced) -> float:
+        """By what fraction of the deadline; 0 for one that keeps it."""
+        over = priced.time_s / self.setting.deadline_s - 1
+        return over if over > LATE else 0.0
+
 
 def run(argv: list[str]) -> int:
     """Prints one comparison. Raises BadInput, Unavailable."""
@@ -185,6 +190,7 @@ def _rule(outcome: Outcome, entry: Entry, against_j: tuple[float, ...]) -> dict[
         shown |= _priced(entry.plan) | {
             "saving_ratio": outcome.saving(entry.plan.energy_j),
             "slowdown_ratio": outcome.slowdown(entry.plan),
+            "late_ratio": outcome.late(entry.plan),
             "lower_bound_j": entry.lower_bound_j,
             "gap": entry.gap,
         }
@@ -247,6 +253,7 @@ def as_text(outcome: Outcome) -> list[str]:
         ),
         "",
         *figures.table(head, rows, frozenset(head[1:])),
+        *_late(outcome),
     ]
     if setting.stragglers:
         lines += ["", *_straggler_table(outcome)]
@@ -261,7 +268,7 @@ def _line(outcome: Outcome, entry: Entry) -> list[str]:
     return [
         entry.name,
         figures.seconds(entry.plan.time_s),
-        f"{outcome.slowdown(entry.plan) * 100 + 0.0:+.2f} %",
+        f"{outcome.slowdown(entry.plan) * 100 + 0.0:+.2f} %" + "*" * (outcome.late(entry.plan) > 0),
         figures.joules(entry.plan.energy_j),
         figures.percent(outcome.saving(entry.plan.energy_j)),
         "-" if entry.gap is None else f"{entry.gap * 100:.2f} %",
@@ -285,10 +292,17 @@ def _straggler_table(outcome: Outcome) -> list[str]:
             claims = _claimed_stragglers(outcome, entry)
             rows.append([f"  {entry.name}, its claim", *map(figures.percent, claims)])
     title = f"saving of {outcome.setting.pipelines} pipelines while one of them is a straggler"
-    return [title, *figures.table(head, rows, frozenset(head[1:])), *_late(outcome)]
+    return [title, *figures.table(head, rows, frozenset(head[1:])), *_late_there(outcome)]
 
 
 def _late(outcome: Outcome) -> list[str]:
+    """The footnote of starred times: a rule that cannot be on time is shown as it is."""
+    if any(entry.plan and outcome.late(entry.plan) for entry in outcome.entries):
+        return ["* later than the deadline"]
+    return []
+
+
+def _late_there(outcome: Outcome) -> list[str]:
     """The footnote of starred savings: they were bought with everybody's time."""
     latest = max((late for entry in outcome.entries for late in entry.late), default=0.0)
     return [f"* later than the straggler, by up to {latest * 100:.2f} %"] if latest > LATE else []
@@ -354,7 +368,12 @@ def _draw(path: Path, outcome: Outcome) -> None:
     head = ("", "iteration", "slower", "energy", "saving", "gap")
     about = "One iteration, one GPU per stage; predicted from the profile, not measured."
     plot.write(
-        path, chart, head, rows, [about, *_late(outcome), *_notes(outcome)], bars=_bars(outcome)
+        path,
+        chart,
+        head,
+        rows,
+        [about, *_late(outcome), *_late_there(outcome), *_notes(outcome)],
+        bars=_bars(outcome),
     )
 
 
@@ -382,7 +401,7 @@ def _bars(outcome: Outcome) -> plot.Bars | None:
             entry.name,
             entry.style,
             tuple(
-                outcome.saving(joules, base_j)
+                round(outcome.saving(joules, base_j), 6) + 0.0  # no minus before a zero
                 for joules, base_j in zip(entry.cluster_j, against_j, strict=True)
             ),
             tuple(late > LATE for late in entry.late),

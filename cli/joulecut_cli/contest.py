@@ -4,6 +4,7 @@ What a rule claims does not count: its clocks are laid out in exact longest path
 with the measured options, ours like the others'.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from joulecut_controller.solve import baselines
 from joulecut_controller.solve.baselines import Clocks
 from joulecut_controller.solve.frontier import Frontier
 from joulecut_controller.solve.perseus import UNIT_S, Claim, Perseus
-from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem
+from joulecut_controller.solve.problem import Goal, NoCommonClock, Problem
 from joulecut_controller.solve.schedule import baseline, energy, makespan
 from joulecut_controller.solve.solver import Solver
 from joulecut_controller.solve.straggler import Sync, time_s
@@ -46,7 +47,8 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a rule came to; None where it has no plan that keeps what was asked.
+    """What a rule came to; None where it has no plan at all. One that cannot keep the deadline
+    shows its fastest plan, late as it is.
 
     `claimed` is the rule's own reckoning where that differs (`claimed_fastest_s` is what it
     takes for the time of full speed). `cluster_j` are the joules of all pipelines for each
@@ -76,16 +78,16 @@ class Entry:
 
 
 class Rule(Protocol):
-    """How somebody picks clocks; every answer None where the rule has none."""
+    """How somebody picks clocks."""
 
-    def plan(self) -> Clocks | None:
-        """Within the deadline."""
+    def plan(self) -> Clocks:
+        """Within the deadline, or as fast as it can."""
 
-    def waiting(self, until_s: float) -> Clocks | None:
+    def waiting(self, until_s: float) -> Clocks:
         """While a sibling takes until then."""
 
     def limited(self, power_w: float) -> Clocks | None:
-        """The fastest within a mean power."""
+        """The fastest within a mean power; None where that is out of reach."""
 
 
 class Chosen:
@@ -95,11 +97,14 @@ class Chosen:
         self._setting = setting
         self._plans = plans(setting.problem)
 
-    def plan(self) -> Clocks | None:
+    def plan(self) -> Clocks:
         setting = self._setting
-        return baselines.cheapest_within(setting.problem, self._plans, setting.deadline_s)
+        within = baselines.cheapest_within(setting.problem, self._plans, setting.deadline_s)
+        found = within or baselines.quickest_under(setting.problem, self._plans, math.inf)
+        assert found is not None, "every rule has plans"
+        return found
 
-    def waiting(self, until_s: float) -> Clocks | None:  # noqa: ARG002 -- it never hears of it
+    def waiting(self, until_s: float) -> Clocks:  # noqa: ARG002 -- it never hears of it
         return self.plan()
 
     def limited(self, power_w: float) -> Clocks | None:
@@ -115,14 +120,14 @@ class Published:
         self._best = self.solver.cheapest()
         self._slowdown = setting.deadline_s / baseline(setting.problem).iteration_time_s
 
-    def plan(self) -> Clocks | None:
+    def plan(self) -> Clocks:
         return self.own().clocks
 
     def own(self) -> Claim:
         """What it runs while nobody is late."""
         return self.reacting(0.0)
 
-    def waiting(self, until_s: float) -> Clocks | None:
+    def waiting(self, until_s: float) -> Clocks:
         return self.reacting(until_s).clocks
 
     def reacting(self, until_s: float) -> Claim:
@@ -152,23 +157,18 @@ class Ours:
         self.granularity = granularity
         self.lower_bound_j = 0.0
 
-    def plan(self) -> Clocks | None:
-        try:
-            found = self._solver.solve(Goal(self._setting.deadline_s))
-        except Infeasible:
-            return None
+    def plan(self) -> Clocks:
+        found = self._solver.solve(Goal(max(self._setting.deadline_s, self._solver.fastest_s)))
         self.lower_bound_j = found.lower_bound_j
         return found.clocks
 
-    def waiting(self, until_s: float) -> Clocks | None:
+    def waiting(self, until_s: float) -> Clocks:
         setting, frontier = self._setting, self._frontier
         if setting.sync == "layer":
             return self.plan()
         cheapest_s = frontier.least().iteration_time_s
         target_s = time_s(setting.deadline_s, cheapest_s, until_s, setting.sync)
-        if target_s < frontier.fastest_s:
-            return None
-        if target_s > until_s:  # it will not be waiting
+        if target_s > until_s or target_s < frontier.fastest_s:  # it will not be waiting
             return self.plan()
         return frontier.at(Goal(target_s, waits=True)).clocks
 
@@ -240,8 +240,6 @@ class Judge:
         seconds = time.perf_counter() - began_s
         limited = None if setting.power_w is None else rule.limited(setting.power_w)
         under = None if limited is None else self._priced(limited)
-        if clocks is None:
-            return Entry(name, style, None, None, seconds, limited=under, remark="misses it")
         plan = self._priced(clocks)
         cluster_j, late = self._cluster(rule, plan)
         claim = rule.own() if isinstance(rule, Published) else None
@@ -280,7 +278,6 @@ class Judge:
         for factor in setting.stragglers:
             until_s = factor * self._fastest.iteration_time_s
             clocks = rule.waiting(until_s)
-            assert clocks is not None, "a rule with a plan has one while it waits"
             time_s, _ = makespan(self._problem, clocks)
             waiting_j = energy(self._problem, clocks, max(until_s, time_s))
             joules.append((setting.pipelines - 1) * waiting_j + factor * plan.energy_j)

@@ -115,7 +115,7 @@ def read(path: Path) -> JobFile:
         except Circular as error:
             place = ("communication", "synchronous")
             raise document.bad(place, deadlock(error), "synchronous: false") from None
-    jitter, switching = read_jitter(document, data), _switching(document, data)
+    jitter, switching = read_jitter(document, data), read_switching(document, data)
     return JobFile(path, pipeline, profile, power_w, jitter=jitter, switching=switching)
 
 
@@ -137,17 +137,8 @@ def _explicit(document: Document, path: Path) -> JobFile:
     pipeline = Pipeline(
         "explicit", len(graph.graph.order), 1 + max(o.microbatch for o in operations)
     )
-    jitter, switching = read_jitter(document, data), _switching(document, data)
+    jitter, switching = read_jitter(document, data), read_switching(document, data)
     return JobFile(path, pipeline, profile, power_w, graph, jitter, switching)
-
-
-def _switching(document: Document, data: dict[str, object]) -> Switching | None:
-    """Margins against jitter and limits of switching are two searches, not yet one."""
-    switching = read_switching(document, data)
-    if switching is not None and "jitter" in data:
-        what = "switching together with jitter is not available yet"
-        raise document.bad(("switching",), what, "one of the two")
-    return switching
 
 
 def _power_w(document: Document, data: dict[str, object]) -> float:

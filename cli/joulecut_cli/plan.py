@@ -13,10 +13,12 @@ from typing import Any
 
 from joulecut_cli import figures, lateness, plot, switchshown, timeline
 from joulecut_cli.granularity import SHOWN, read_granularity
+from joulecut_cli.jitterkeys import Jitter
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
+from joulecut_controller.solve import switchmargin
 from joulecut_controller.solve.jitter import Trials
 from joulecut_controller.solve.margin import Assured, assured
 from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
@@ -29,6 +31,7 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut plan"
+DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that the search has not seen; any other seed
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 
@@ -48,11 +51,11 @@ def run(argv: list[str]) -> int:
     switched: Switched | None = None
     try:
         with Progress(solving(f"planning {options.job.name}")):
-            if job.jitter is not None:
-                kept = _assured(options, job, problem, goal)
-            elif job.switching is not None:
+            if job.switching is not None:
                 search = SwitchSearch(problem, job.switching, granularity)
-                switched = search.solve(goal, effort="thorough")
+                kept, switched = _switched(options, job, search, goal)
+            elif job.jitter is not None:
+                kept = _assured(options, job, problem, goal)
             found = kept.plan if kept else switched.plan if switched else None
             found = found or solve(problem, goal, granularity, effort="thorough")
     except Infeasible as none:
@@ -90,7 +93,7 @@ class _Writer:
         more = {} if self.kept is None else lateness.as_json(self.kept)
         if self.switched is not None and self.job.switching is not None:
             free = self._free(self.switched)
-            more = switchshown.as_json(self.job.switching, self.switched, free)
+            more |= switchshown.as_json(self.job.switching, self.switched, free)
             for operation, mhz in zip(shown["operations"], self.switched.asked_mhz, strict=True):
                 operation["asked_mhz"] = mhz or None
         return json.dumps({**more, **shown}, allow_nan=False, indent=1)
@@ -99,7 +102,7 @@ class _Writer:
         lines = [] if self.kept is None else ["", *lateness.as_text(self.kept, self.fastest)]
         if self.switched is not None:
             free = self._free(self.switched)
-            lines = ["", *switchshown.as_text(self.switched, self.fastest, free)]
+            lines += ["", *switchshown.as_text(self.switched, self.fastest, free)]
         return "\n".join([*as_text(self.job, self.problem, self.fastest, plan), *lines])
 
     def _free(self, switched: Switched) -> Solution:
@@ -122,6 +125,29 @@ def _too_fast_switching(options: Namespace, none: Infeasible) -> BadInput:
     return BadInput(flag, what, f"at least {at_least}")
 
 
+def _switched(
+    options: Namespace, job: JobFile, search: SwitchSearch, goal: Goal
+) -> tuple[Assured | None, Switched]:
+    """The plan under the job's switching, with margin where times jitter. Raises BadInput."""
+    if job.jitter is None:
+        return None, search.solve(goal, effort="thorough")
+    found = switchmargin.assured(
+        search,
+        goal,
+        Trials(search.problem, job.jitter.noise),
+        _judge(search.problem, job.jitter),
+        statistic=job.jitter.hold,
+        target_s=None if options.deadline is None else goal.deadline_s,
+    )
+    if options.deadline is not None and not found.assured.met:
+        raise lateness.too_late(found.assured)
+    return found.assured, found.found
+
+
+def _judge(problem: Problem, jitter: Jitter) -> Trials:
+    return Trials(problem, jitter.noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
+
+
 def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> Assured:
     """The plan that keeps its deadline although times vary. Raises BadInput, Infeasible."""
     assert job.jitter is not None
@@ -132,6 +158,7 @@ def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> 
         Trials(problem, job.jitter.noise),
         statistic=job.jitter.hold,
         target_s=None if options.deadline is None else goal.deadline_s,
+        judge=_judge(problem, job.jitter),
     )
     if options.deadline is not None and not found.met:
         raise lateness.too_late(found)

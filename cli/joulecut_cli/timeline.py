@@ -41,7 +41,8 @@ def write(path: Path, problem: Problem, plan: Solution, title: str) -> None:
 
 def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
     """The trace object: one process (the iteration), one thread per stage, and one
-    more for what it sends meanwhile.
+    more for what it sends meanwhile; as many as go on at once, since slices of a track may
+    only lie within each other.
 
     Each operation's args carry microbatch, clock_mhz, power_w and energy_j; a counter track
     per stage shows the clock, so that changes are seen at a glance.
@@ -51,11 +52,13 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
     for stage in range(stages):
         events.append(_named("thread_name", stage, f"stage {stage}"))
         events.append(_sorted(stage, 2 * stage))
-    for stage in sorted({o.stage for o in problem.graph.operations if o.kind in SENDS}):
-        events.append(_named("thread_name", stages + stage, f"stage {stage} sends"))
-        events.append(_sorted(stages + stage, 2 * stage + 1))
-    for operation, option, start_s in zip(
-        problem.graph.operations, plan.clocks, plan.start_s, strict=True
+    lanes = _lanes(problem, plan)
+    threads = {one: stages + k for k, one in enumerate(sorted(set(lanes.values())))}
+    for (stage, lane), thread in threads.items():
+        name = f"stage {stage} sends" + (f", {lane + 1}" if lane else "")
+        events += [_named("thread_name", thread, name), _sorted(thread, 2 * stage + 1)]
+    for i, (operation, option, start_s) in enumerate(
+        zip(problem.graph.operations, plan.clocks, plan.start_s, strict=True)
     ):
         events.append(
             {
@@ -63,7 +66,7 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
                 "cat": operation.kind,
                 "ph": "X",
                 "pid": 0,
-                "tid": operation.stage + (stages if operation.kind in SENDS else 0),
+                "tid": threads[lanes[i]] if i in lanes else operation.stage,
                 "ts": start_s * MICRO,
                 "dur": option.time_s * MICRO,
                 "args": {
@@ -96,6 +99,21 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
             "basis": "predicted from the profile",
         },
     }
+
+
+def _lanes(problem: Problem, plan: Solution) -> dict[int, tuple[int, int]]:
+    """By index of a send: its stage, and the first of that stage's lanes that is free then."""
+    ends_s: dict[int, list[float]] = {}
+    found: dict[int, tuple[int, int]] = {}
+    operations = problem.graph.operations
+    sends = [i for i, operation in enumerate(operations) if operation.kind in SENDS]
+    for i in sorted(sends, key=lambda i: plan.start_s[i]):
+        busy_s = ends_s.setdefault(operations[i].stage, [])
+        start_s, end_s = plan.start_s[i], plan.start_s[i] + plan.clocks[i].time_s
+        lane = next((k for k, until_s in enumerate(busy_s) if until_s <= start_s), len(busy_s))
+        busy_s[lane : lane + 1] = [end_s]
+        found[i] = operations[i].stage, lane
+    return found
 
 
 def _named(what: str, thread: int, name: str) -> dict[str, Any]:

@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
+from joulecut_controller.solve.waves import Floats, Ints
+
 FITS = 1e-12  # of the limit: sums of powers in another order must not refuse a plan
+# Allocations of the first jobs that are followed further; 100 jobs with 64 plans each keep a few
+# hundred. Where there are more, the most promising stay and the bound is that of the slopes.
+STATES_MAX = 20_000
+# Among more jobs than few, what is short by less is below any measurement.
+FEW, SHORT = 16, 1e-4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,8 +83,8 @@ def allocate(bidders: Sequence[Bidder], limit_w: float) -> Allocation:
 
     Steps along the upper hulls are taken by falling slope until one does not fit: where that
     spends all power, nothing is better. What is left after that goes to the single changes
-    that bring most. With frontiers of some dozen points the rest is below any measurement;
-    `value_bound` says how much it can be.
+    that bring most, and then all allocations that the slopes do not rule out are compared, job
+    after job (`_compared`): nothing is better then, unless there are more than `STATES_MAX`.
     """
     hulls = [_hull(bidder) for bidder in bidders]
     least_w = math.fsum(hull[0].power_w for hull in hulls)
@@ -102,8 +111,65 @@ def allocate(bidders: Sequence[Bidder], limit_w: float) -> Allocation:
     bound = _value(bidders, chosen) + extra
     _spend(bidders, chosen, room_w)
     value = _value(bidders, chosen)
+    if value < bound * (1 - (FITS if len(bidders) <= FEW else SHORT)):
+        other, whole = _compared(bidders, hulls, limit_w * (1 + FITS), value)
+        chosen = other or chosen
+        value = _value(bidders, chosen)
+        bound = value if whole else bound
     power_w = math.fsum(offer.power_w for offer in chosen)
     return Allocation(tuple(chosen), power_w, value, max(bound, value), price)
+
+
+def _compared(
+    bidders: Sequence[Bidder], hulls: Sequence[list[Offer]], limit_w: float, least: float
+) -> tuple[list[Offer] | None, bool]:
+    """The allocation of most value, where that is above `least`; and whether all were compared.
+
+    Job after job; of allocations to the jobs so far one stays in the race while no other gives
+    more for no more power, and while the slopes of the jobs to come could still lift it.
+    """
+    power_w, value = np.zeros(1), np.zeros(1)
+    steps: list[tuple[Ints, Ints, list[Offer]]] = []
+    whole = True
+    for number, bidder in enumerate(bidders):
+        offers = list(bidder.offers)
+        wants_w = np.array([offer.power_w for offer in offers])
+        brings = np.array([bidder.value(offer) for offer in offers])
+        power_w = (power_w[:, None] + wants_w).ravel()
+        value = (value[:, None] + brings).ravel()
+        most = value + _still(bidders[number + 1 :], hulls[number + 1 :], limit_w - power_w)
+        order = np.lexsort((-value, power_w))
+        order = order[most[order] > least * (1 + FITS)]
+        above = np.maximum.accumulate(value[order])
+        order = order[np.r_[True, value[order][1:] > above[:-1]]] if len(order) else order
+        if len(order) > STATES_MAX:
+            order = order[np.argsort(-most[order], kind="stable")[:STATES_MAX]]
+            whole = False
+        steps.append((order // len(offers), order % len(offers), offers))
+        power_w, value = power_w[order], value[order]
+    if not len(value):
+        return None, whole
+    at, chosen = int(value.argmax()), []
+    for parent, taken, offers in reversed(steps):
+        chosen.append(offers[taken[at]])
+        at = int(parent[at])
+    return chosen[::-1], whole
+
+
+def _still(bidders: Sequence[Bidder], hulls: Sequence[list[Offer]], room_w: Floats) -> Floats:
+    """The most that jobs could add within each of these powers; minus infinity below the least
+    that they need."""
+    least_w = math.fsum(hull[0].power_w for hull in hulls)
+    pairs = [
+        (_slope(bidder, a, b), b.power_w - a.power_w)
+        for bidder, hull in zip(bidders, hulls, strict=True)
+        for a, b in pairwise(hull)
+    ]
+    pairs.sort(reverse=True)
+    base = math.fsum(b.value(hull[0]) for b, hull in zip(bidders, hulls, strict=True))
+    watts = np.cumsum([least_w, *(needs_w for _, needs_w in pairs)])
+    worth = np.cumsum([base, *(slope * needs_w for slope, needs_w in pairs)])
+    return np.where(room_w < least_w * (1 - FITS), -np.inf, np.interp(room_w, watts, worth))
 
 
 def _value(bidders: Sequence[Bidder], chosen: Sequence[Offer]) -> float:

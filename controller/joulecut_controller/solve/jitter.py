@@ -7,7 +7,7 @@ times, with the measured variances; same seed, same answer.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,22 @@ class Trials:
         """Iteration time of each draw, in seconds: the slowest sibling's."""
         mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
         times_s = np.zeros(self._draws)
+        for luck in self.luck():
+            self._paths.run(mean_s, *luck, times_s)
+        return times_s
+
+    @property
+    def draws(self) -> int:
+        return self._draws
+
+    @property
+    def row(self) -> Ints:
+        """By operation, its row in `luck`."""
+        return np.argsort(self._waves.operation)
+
+    def luck(self) -> Iterator[tuple[Floats, Floats]]:
+        """Some siblings at a time: factors (siblings, draws, rows) and delays in seconds
+        (siblings, draws, edges of the graph), without edges where nothing is delayed."""
         each = self._draws * (self._waves.size + self._links)
         together = max(1, ENTRIES // each)
         for first in range(0, self.noise.siblings, together):
@@ -98,8 +114,7 @@ class Trials:
                 luck = self._luck(range(first, last))
                 if last * each <= ENTRIES_KEPT:
                     self._kept[first] = luck
-            self._paths.run(mean_s, *luck, times_s)
-        return times_s
+            yield luck
 
     def criticality(self, clocks: Sequence[ClockOption], seed: int, draws: int) -> Floats:
         """By operation, how much longer the mean iteration takes per second that it does.

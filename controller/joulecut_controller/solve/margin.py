@@ -34,6 +34,9 @@ MISS = 2e-4
 STEPS = 7  # halvings: the margin is then known to a hundredth of itself
 ROUNDING = 1e-10  # of the deadline: sums in another order
 SHARES = (0.33, 0.67)  # of the earlier deadline, mixed with slowing taken back
+# A search that sees the same draws again and again ends with a plan that suits them: at P95, the
+# mean of ten, by 0.1-0.2 % of the time. Other luck tells; then the search aims so much lower.
+AIMS = 3
 
 
 class Solves(Protocol):
@@ -47,7 +50,7 @@ class Solves(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assured:
-    """A plan with margin beside the one without; spreads are of the same luck.
+    """A plan with margin beside the one without; spreads are of the same luck, the judge's.
 
     `target_s` is what the statistic of the iteration time must not exceed. `met` is false
     where even the fastest plan exceeds it: then `plan` is that one.
@@ -82,48 +85,44 @@ def assured(
     statistic: Statistic = "p95",
     target_s: float | None = None,
     tolerance: float = TOLERANCE,
+    judge: Trials | None = None,
 ) -> Assured:
     """The least energy found whose iteration time meets the target under jitter.
 
     Without `target_s` the deadline's slowdown is granted to the jittering baseline: target =
     statistic of the baseline x (deadline / iteration time of the baseline + tolerance). The
-    mean-time deadline of `goal` is kept in any case. Raises Infeasible.
+    mean-time deadline of `goal` is kept in any case. With a `judge` (trials of other luck) it
+    is the judge's figures that meet the target and are told. Raises Infeasible.
     """
     fastest = baseline(problem)
-    base = trials.spread(fastest.clocks)
-    if target_s is None:
-        target_s = of(base, statistic) * (goal.deadline_s / fastest.iteration_time_s + tolerance)
-    limit_s = target_s
+    granted = goal.deadline_s / fastest.iteration_time_s + tolerance
+    judge = judge or trials
 
-    latest_s = goal.deadline_s * (1 + ROUNDING)
+    def limit_of(one: Trials) -> float:
+        if target_s is not None:
+            return target_s
+        return of(one.spread(fastest.clocks), statistic) * granted
 
-    def measured_s(plan: Solution) -> float:
-        return of(trials.spread(plan.clocks), statistic)
-
-    def keeps(plan: Solution) -> bool:
-        return measured_s(plan) <= limit_s
-
-    search = _Search(problem, solver, goal, measured_s, limit_s)
-    plan = search.best()
-    if plan is not search.full and keeps(plan):
-        plan = Exchange(problem, plan.granularity).improved(
-            plan,
-            priced=search.priced,
-            keeps=lambda one: one.iteration_time_s <= latest_s and keeps(one),
-            critical=lambda one, number, draws: trials.criticality(
-                one.clocks, SEED_CRITICAL + number, draws
-            ),
-        )
-    found = trials.spread(plan.clocks)
+    search = _Search(problem, solver, goal, trials, statistic)
+    limit_s, target = limit_of(trials), limit_of(judge)
+    plans: list[Solution] = []
+    for _ in range(AIMS):
+        plans.append(search.improved(limit_s))
+        missed = of(judge.spread(plans[-1].clocks), statistic) / target
+        if judge is trials or missed <= 1.0:
+            break
+        limit_s *= (1 - MISS) / missed
+    plan = plans[0] if judge is trials else search.judged(plans, judge, target)
+    found = judge.spread(plan.clocks)
     return Assured(
         plan=plan,
         spread=found,
         unassured=search.full,
-        unassured_spread=trials.spread(search.full.clocks),
-        baseline_spread=base,
+        unassured_spread=judge.spread(search.full.clocks),
+        baseline_spread=judge.spread(fastest.clocks),
         statistic=statistic,
-        target_s=target_s,
-        met=of(found, statistic) <= target_s,
+        target_s=target,
+        met=of(found, statistic) <= target,
     )
 
 
@@ -133,19 +132,46 @@ class _Search:
         problem: Problem,
         solver: Solves,
         goal: Goal,
-        measured_s: Callable[[Solution], float],
-        limit_s: float,
+        trials: Trials,
+        statistic: Statistic,
     ) -> None:
         self._problem, self._goal = problem, goal
         self._solver: Solves = solver
-        self._measured_s, self._limit_s = measured_s, limit_s
+        self._trials, self._statistic = trials, statistic
+        self._limit_s = 0.0
         self.full = solver.solve(goal)
         if self.full.granularity != "computation":  # the bound, which takes longest, is known
             self._solver = Solver(problem, self.full.granularity, "quick")
         self._menus = _menus(problem, self.full.granularity)
         self._anchor = self._fastest()
 
-    def best(self) -> Solution:
+    def improved(self, limit_s: float) -> Solution:
+        """The plan of least energy found whose statistic is at most that; the fastest where
+        none is."""
+        self._limit_s = limit_s
+        plan = self._best()
+        if plan is self.full or not self._keeps(plan):
+            return plan
+        latest_s = self._goal.deadline_s * (1 + ROUNDING)
+        return Exchange(self._problem, plan.granularity).improved(
+            plan,
+            priced=self._priced,
+            keeps=lambda one: one.iteration_time_s <= latest_s and self._keeps(one),
+            critical=lambda one, number, draws: self._trials.criticality(
+                one.clocks, SEED_CRITICAL + number, draws
+            ),
+        )
+
+    def judged(self, plans: Sequence[Solution], judge: Trials, limit_s: float) -> Solution:
+        """The cheapest of what another's luck leaves of the slowing of these plans."""
+        self._trials, self._limit_s = judge, limit_s
+        left = [plan if self._keeps(plan) else self._unslowed(plan) for plan in plans]
+        return min(
+            [plan for plan in left if self._keeps(plan)] or [self._anchor],
+            key=lambda plan: plan.energy_j,
+        )
+
+    def _best(self) -> Solution:
         if self._keeps(self.full):
             return self.full
         candidates = [self._unslowed(self.full)]
@@ -162,6 +188,9 @@ class _Search:
 
     def _keeps(self, plan: Solution) -> bool:
         return self._measured_s(plan) <= self._limit_s
+
+    def _measured_s(self, plan: Solution) -> float:
+        return of(self._trials.spread(plan.clocks), self._statistic)
 
     def _early_enough(self, late_s: float) -> tuple[float, Solution]:
         """A deadline so much earlier that its plan keeps the target, and not much more."""
@@ -180,11 +209,11 @@ class _Search:
     def _earlier(self, deadline_s: float) -> Solution:
         """Planned for an earlier deadline, priced and bounded for the real one."""
         goal = replace(self._goal, deadline_s=max(deadline_s, self._solver.fastest_s))
-        return self.priced(self._solver.solve(goal, (self.full,)).clocks)
+        return self._priced(self._solver.solve(goal, (self.full,)).clocks)
 
     def _unslowed(self, plan: Solution) -> Solution:
         """As much of a plan's slowing as the target allows."""
-        share = _largest(lambda x: self._keeps(self._mixed(plan, x)))
+        share = largest(lambda x: self._keeps(self._mixed(plan, x)))
         return self._mixed(plan, share)
 
     def _mixed(self, plan: Solution, share: float) -> Solution:
@@ -194,17 +223,17 @@ class _Search:
             one(menu, fast, slow, share)
             for menu, fast, slow in zip(self._menus, self._anchor.clocks, plan.clocks, strict=True)
         )
-        return self.priced(clocks)
+        return self._priced(clocks)
 
-    def priced(self, clocks: tuple[ClockOption, ...]) -> Solution:
+    def _priced(self, clocks: tuple[ClockOption, ...]) -> Solution:
         full = self.full
         priced = solution(self._problem, self._goal, full.granularity, clocks, full.lower_bound_j)
         return replace(priced, bound_granularity=full.bound_granularity)
 
     def _fastest(self) -> Solution:
         if self.full.granularity == "computation":
-            return self.priced(baseline(self._problem).clocks)
-        return self.priced(self._solver.solve(Goal(self._solver.fastest_s)).clocks)
+            return self._priced(baseline(self._problem).clocks)
+        return self._priced(self._solver.solve(Goal(self._solver.fastest_s)).clocks)
 
 
 def _menus(problem: Problem, granularity: Granularity) -> tuple[tuple[ClockOption, ...], ...]:
@@ -245,7 +274,7 @@ def _mixed_by_clock(
     return min(between, key=lambda o: (o.clock_mhz, o.time_s), default=fast)
 
 
-def _largest(keeps: Callable[[float], bool]) -> float:
+def largest(keeps: Callable[[float], bool]) -> float:
     """The largest share from 0 to 1 found to keep the target; 0 where none does."""
     low, high = 0.0, 1.0
     for _ in range(STEPS):

@@ -44,8 +44,8 @@ from joulecut_controller.solve.switchwalk import Walker
 from joulecut_controller.solve.waves import Ints
 from joulecut_controller.workload import Granularity
 
-COMBINATIONS_ALL = 2_000  # up to here every plan is run: 20 ms
-# Operations that trials run in all: 40 ns each. And tries to raise the bound.
+COMBINATIONS_ALL = 2_000  # up to here every plan is run: 10 ms
+# Operations that trials run in all: 12 ns each. And tries to raise the bound.
 WORK: dict[Effort, float] = {"quick": 4e5, "usual": 4e6, "thorough": 6e7}
 RAISES: dict[Effort, int] = {"quick": 10, "usual": 60, "thorough": 300}
 RUNGS = (2, 4, 8, 16, 64)  # limits of changes solved on the way to a higher one
@@ -97,12 +97,12 @@ class SwitchSearch:
         waited_j = self.problem.time_price_w * goal.deadline_s if goal.waits else 0.0
         ours = rivals[0]
         if ours.iteration_time_s <= goal.deadline_s * (1 + ON_TIME) and self._unharmed(ours):
-            return self._written(self._columns(ours), goal, ours)
+            return self.written(self._columns(ours), goal, ours)
         trial = Trial(self._track, self._limits, self._group, goal.deadline_s, price_w)
         if trial.combinations() <= self._combinations_all:
             best = trial.all()
             own_j = trial.value_j(best) + waited_j
-            return self._written(best, goal, own_j - SMALL * abs(own_j))
+            return self.written(best, goal, own_j - SMALL * abs(own_j))
         if self._fewer is not None:
             with contextlib.suppress(Infeasible):  # with more changes there may be a plan
                 hints = [*hints, self._fewer._solved(goal, hints, effort, rivals)]
@@ -121,7 +121,7 @@ class SwitchSearch:
         own_j = charges[-1].value_j
         best = trial.best(starts, charges[-1].price_w, own_j, STARTS[effort], WORK[effort])
         bound_j = max(self._computation.bound_j(reachable, relaxed), own_j + waited_j)
-        return self._written(best, goal, bound_j)
+        return self.written(best, goal, bound_j)
 
     def points(
         self, count: int, until_s: float, progress: Callable[[int, int], None] | None = None
@@ -170,6 +170,17 @@ class SwitchSearch:
             self._finders[key] = Solver(self.problem, granularity, effort)
         return self._finders[key]
 
+    def asked(self, found: Switched) -> Ints:
+        """What a plan of this search asks for, as columns by operation."""
+        asked = columns_of(self._track, found.asked_mhz)
+        assert asked is not None  # its clocks are the problem's
+        return asked
+
+    def keeps(self, asked: Ints, deadline_s: float) -> bool:
+        """Whether the timeline of what is asked keeps the limits and the deadline."""
+        seconds, _, _ = realise(self._track, self._limits, asked, self._run)
+        return seconds <= deadline_s * (1 + ON_TIME)
+
     def _columns(self, plan: Solution) -> Ints:
         asked = columns_of(self._track, [option.clock_mhz for option in plan.clocks])
         assert asked is not None  # its options are the problem's
@@ -185,7 +196,7 @@ class SwitchSearch:
             and changes * self.switching.cost_j == 0.0
         )
 
-    def _written(self, asked: Ints, goal: Goal, bound: float | Solution) -> Switched:
+    def written(self, asked: Ints, goal: Goal, bound: float | Solution) -> Switched:
         """What is asked, as a plan: the timeline that it leads to. The bound may be that of
         the same plan where switching is free."""
         track, run = self._track, self._run

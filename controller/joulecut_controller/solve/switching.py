@@ -109,7 +109,8 @@ class Limits(NamedTuple):
 
 class Run(NamedTuple):
     """What a timeline is written to, by operation: `column` is the clock at its end, `asks`
-    the mark where a change is asked before it, or -1."""
+    the mark where a change is asked before it, or -1. And the luck it is run with: `factor`
+    times the profile's seconds, by operation, and `delay`, seconds by link; 1 and 0 for none."""
 
     start: Floats
     duration: Floats
@@ -118,6 +119,8 @@ class Run(NamedTuple):
     asks: Floats
     lands: Floats  # queues of changes under way, by place in `line`
     to: Ints
+    factor: Floats
+    delay: Floats
 
 
 def limits_of(switching: Switching) -> Limits:
@@ -203,6 +206,8 @@ def run_of(track: Track) -> Run:
         np.full(count, -1.0),
         np.zeros(places),
         np.zeros(places, dtype=np.int64),
+        np.ones(count),
+        np.zeros(len(track.tails)),
     )
 
 

@@ -42,31 +42,79 @@ def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
     possible. Returns its seconds, sum of effective cost in joules (changes included) and number
     of changes; infinite seconds where a limit is broken, an operation runs at a clock that it
     was not measured at, or a change has not come by the end of the iteration."""
+    seconds, cost, changes, fair = through(track, limits, asked, run)
+    return seconds if fair else np.inf, cost, changes
+
+
+@exact
+def through(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float, float, int, bool]:
+    """As `realise`, and whether the limits are kept; seconds are told also where they are not."""
+    # Arrays by name, not in tuples: handing those on costs ten times as much as the work itself.
     desk = _opened(track, asked)
+    now, wanted, head, tail, asks, first, latest = desk
+    stage, clocked, before = track.stage, track.clocked, track.before
+    tails, enters, time, energy = track.tails, track.enters, track.time, track.energy
+    starts, durations, energies, column = run.start, run.duration, run.energy, run.column
+    marks, lands, to, factor, delay = run.asks, run.lands, run.to, run.factor, run.delay
     end_all, cost, fair = 0.0, 0.0, True
-    for i in range(len(track.stage)):
-        start = 0.0
-        for e in range(track.enters[i], track.enters[i + 1]):
-            start = max(start, run.start[track.tails[e]] + run.duration[track.tails[e]])
-        run.asks[i] = -1.0
-        run.start[i], run.column[i] = start, 0
-        run.duration[i], run.energy[i] = track.time[i, 0], track.energy[i, 0]
-        if track.clocked[i]:
-            fair = _ask(track, limits, asked, run, desk, i) and fair
-            _work(track, limits, run, desk, i)
-        if not run.duration[i] < np.inf:
-            return np.inf, np.inf, 0
-        end_all = max(end_all, run.start[i] + run.duration[i])
-        cost += run.energy[i] - track.power[track.stage[i]] * run.duration[i]
-    changes = 0
-    for s in range(len(track.power)):
-        if desk.head[s] < desk.tail[s] and run.lands[desk.tail[s] - 1] > end_all:
+    for i in range(len(stage)):
+        start, s = 0.0, stage[i]
+        for e in range(enters[i], enters[i + 1]):
+            start = max(start, starts[tails[e]] + durations[tails[e]] + delay[e])
+        marks[i] = -1.0
+        if clocked[i] and asked[i] != wanted[s]:
+            mark = starts[before[i]] + durations[before[i]] if before[i] >= 0 else 0.0
+            start = max(start, mark + limits.stop)
+            wanted[s], marks[i] = asked[i], mark
+            lands[tail[s]], to[tail[s]] = mark + limits.latency, asked[i]
+            tail[s] += 1
+            if asks[s] == 0:
+                first[s] = mark
+            elif mark - latest[s] < limits.dwell * (1.0 - CLOSE):
+                fair = False
+            latest[s] = mark
+            asks[s] += 1
+        c = 0
+        if clocked[i]:
+            while head[s] < tail[s] and lands[head[s]] <= start:
+                now[s] = to[head[s]]
+                head[s] += 1
+            c = now[s]
+        seconds, joules, done, at = 0.0, 0.0, 0.0, start
+        while limits.within and clocked[i] and head[s] < tail[s] and time[i, c] < np.inf:
+            share = (lands[head[s]] - at) / (time[i, c] * factor[i])
+            if done + share >= 1.0:
+                break
+            seconds += lands[head[s]] - at
+            joules += share * energy[i, c]
+            done, at = done + share, lands[head[s]]
+            now[s] = to[head[s]]
+            c = now[s]
+            head[s] += 1
+        starts[i], column[i] = start, c
+        durations[i] = seconds + (1.0 - done) * time[i, c] * factor[i]
+        energies[i] = joules + (1.0 - done) * energy[i, c]
+        if not durations[i] < np.inf:
+            return np.inf, np.inf, 0, False
+        end_all = max(end_all, start + durations[i])
+        cost += energies[i] - track.power[s] * durations[i]
+    fair = fair and _in_order(limits, desk, lands, end_all)
+    changes = asks.sum()
+    return end_all, cost + limits.joules * changes, changes, fair
+
+
+@exact
+def _in_order(limits: Limits, desk: _Desk, lands: Floats, end_all: float) -> bool:
+    """Whether all changes have come by the end, are no more than allowed, and the first of the
+    next iteration is long enough after the last."""
+    fair = True
+    for s in range(len(desk.asks)):
+        if desk.head[s] < desk.tail[s] and lands[desk.tail[s] - 1] > end_all:
             fair = False
         if desk.asks[s] > 0:
             dwell = desk.first[s] + end_all - desk.latest[s]
             fair = fair and desk.asks[s] <= limits.most and dwell >= limits.dwell * (1.0 - CLOSE)
-        changes += desk.asks[s]
-    return end_all if fair else np.inf, cost + limits.joules * changes, changes
+    return fair
 
 
 @exact
@@ -85,51 +133,6 @@ def _opened(track: Track, asked: Ints) -> _Desk:
         np.zeros(stages),
         np.zeros(stages),
     )
-
-
-@exact
-def _ask(track: Track, limits: Limits, asked: Ints, run: Run, desk: _Desk, i: int) -> bool:
-    """Asks for a change before operation i where it wants one, and takes what has come by its
-    start. Whether the change before that was long enough ago."""
-    s, mark, fair = track.stage[i], 0.0, True
-    if asked[i] != desk.wanted[s]:
-        if track.before[i] >= 0:
-            mark = run.start[track.before[i]] + run.duration[track.before[i]]
-        desk.wanted[s] = asked[i]
-        run.asks[i] = mark
-        run.start[i] = max(run.start[i], mark + limits.stop)
-        run.lands[desk.tail[s]], run.to[desk.tail[s]] = mark + limits.latency, asked[i]
-        desk.tail[s] += 1
-        if desk.asks[s] == 0:
-            desk.first[s] = mark
-        else:
-            fair = mark - desk.latest[s] >= limits.dwell * (1.0 - CLOSE)
-        desk.latest[s] = mark
-        desk.asks[s] += 1
-    while desk.head[s] < desk.tail[s] and run.lands[desk.head[s]] <= run.start[i]:
-        desk.now[s] = run.to[desk.head[s]]
-        desk.head[s] += 1
-    return fair
-
-
-@exact
-def _work(track: Track, limits: Limits, run: Run, desk: _Desk, i: int) -> None:
-    """How long operation i takes, where changes may come while it runs."""
-    s = track.stage[i]
-    seconds, joules, done, at = 0.0, 0.0, 0.0, run.start[i]
-    while limits.within and desk.head[s] < desk.tail[s] and track.time[i, desk.now[s]] < np.inf:
-        lands = run.lands[desk.head[s]]
-        share = (lands - at) / track.time[i, desk.now[s]]
-        if done + share >= 1.0:
-            break
-        seconds += lands - at
-        joules += share * track.energy[i, desk.now[s]]
-        done, at = done + share, lands
-        desk.now[s] = run.to[desk.head[s]]
-        desk.head[s] += 1
-    run.column[i] = desk.now[s]
-    run.duration[i] = seconds + (1.0 - done) * track.time[i, desk.now[s]]
-    run.energy[i] = joules + (1.0 - done) * track.energy[i, desk.now[s]]
 
 
 @exact

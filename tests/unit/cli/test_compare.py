@@ -38,6 +38,34 @@ def test_ours_is_on_time_and_nobody_on_time_uses_less(
                 assert rule["energy_j"] >= ours["energy_j"] * (1 - 1e-9)
 
 
+def test_a_rule_that_cannot_be_on_time_is_shown_late(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured sweeps are rough: the highest clock is not always the fastest."""
+    job, profile = write_job(tmp_path), tmp_path / "profile.csv"
+    rough = [
+        line.replace("1410", "1425").replace("1305", "1410").replace("1425", "1305")
+        for line in profile.read_text().splitlines()
+        if ",forward," in line
+    ]
+    whole = [line for line in profile.read_text().splitlines() if ",forward," not in line]
+    profile.write_text("\n".join([*whole, *rough]) + "\n")
+    assert dispatch(["compare", job, "--straggler", "1.2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rules = {rule["name"]: rule for rule in found["rules"]}
+    for name in ("highest clock", "Joulecut gpu"):
+        assert rules[name]["iteration_time_s"] > found["deadline_s"]
+        late = rules[name]["iteration_time_s"] / found["deadline_s"] - 1
+        assert rules[name]["late_ratio"] == pytest.approx(late)
+        assert rules[name]["gap"] >= 0.0
+        assert len(rules[name]["stragglers"]) == 1
+    assert rules["Joulecut computation"]["late_ratio"] == 0.0
+    assert dispatch(["compare", job]) == 0
+    text = capsys.readouterr().out
+    assert "%*" in text
+    assert "* later than the deadline" in text
+
+
 def test_stragglers_raise_what_those_save_who_react(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         (["switching: {max_per_iteration: -2}"], "switching.max_per_iteration"),
         (["switching: {late: never}"], "switching.late"),
         (["switching: 4"], "not a mapping"),
-        (["switching: {}", "jitter: {operation: 1%}"], "together with jitter"),
     ],
 )
 def test_bad_keys_are_named(tmp_path: Path, lines: list[str], said: str) -> None:
@@ -85,6 +84,25 @@ def test_a_plan_tells_what_is_asked_and_what_is_run(
     waiting_j = 50 * (2 * plan["iteration_time_s"] - busy_s)
     assert plan["energy_j"] == pytest.approx(work_j + waiting_j + sum(counts), rel=1e-12)
     assert all(operation["asked_mhz"] in (900, 1200, 1400) for operation in plan["operations"])
+
+
+def test_with_jitter_both_times_and_all_changes_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = "switching: {max_per_iteration: 2, latency_s: 0.05}", "jitter: {operation: 3%}"
+    path = job(tmp_path, *lines)
+    status, out, err = said(capsys, "plan", str(path), "--max-slowdown", "10", "--json")
+    assert (status, err) == (0, "")
+    plan = json.loads(out)
+    assert plan["jitter"]["met"]
+    assert plan["p95_iteration_time_s"] <= plan["jitter"]["target_s"]
+    assert plan["jitter"]["given_up_j"] >= 0.0
+    assert plan["energy_j"] <= plan["baseline"]["energy_j"]
+    assert plan["switching"]["switches"] == sum(len(s["switches"]) for s in plan["stages"])
+    status, _, err = said(capsys, "plan", str(path), "--deadline", "6.6")
+    assert status == 2
+    assert "--deadline" in err
+    assert err.count("\n") == 1
 
 
 def test_a_plan_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Power among jobs: never over the limit, close to the best there is, at equal slopes."""
+"""Power among jobs: never over the limit, the best there is, at equal slopes."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ def brute_force(bidders: list[Bidder], limit_w: float) -> float | None:
 
 
 @given(BIDDERS, st.integers(1, 120))
-def test_within_the_limit_and_between_the_best_and_the_bound(
+def test_within_the_limit_and_no_other_allocation_is_better(
     bidders: list[Bidder], limit_w: int
 ) -> None:
     best = brute_force(bidders, limit_w)
@@ -43,10 +43,8 @@ def test_within_the_limit_and_between_the_best_and_the_bound(
     assert found.power_w == pytest.approx(sum(o.power_w for o in found.offers))
     assert found.power_w <= limit_w * (1 + 1e-9)
     assert all(o in b.offers for o, b in zip(found.offers, bidders, strict=True))
-    assert found.value <= best + 1e-9
-    assert best <= found.value_bound + 1e-9
-    # What a greedy can lose is less than the step that did not fit.
-    assert best - found.value <= max(b.weight for b in bidders) + 1e-9
+    assert found.value == pytest.approx(best, rel=1e-9)
+    assert found.value_bound == pytest.approx(best, rel=1e-9)
 
 
 @given(BIDDERS)
@@ -106,3 +104,22 @@ def test_weights_are_above_zero(weight: float) -> None:
         Bidder("job", ())
     with pytest.raises(ValueError, match="powers"):
         Bidder("job", (Offer(0.0, 1.0),))
+
+
+def test_many_jobs_are_within_a_ten_thousandth_of_what_is_possible() -> None:
+    """Forty jobs whose frontiers bend differently; an eighth less power."""
+    bidders = [
+        Bidder(
+            f"job {k}",
+            tuple(
+                Offer((1 + k % 7) * (1000 - (9 + k % 3) * step), 1 / (1 + (step / (60 + k)) ** 2))
+                for step in range(40)
+            ),
+            weight=1 + k % 5,
+        )
+        for k in range(40)
+    ]
+    full_w = sum(max(o.power_w for o in b.offers) for b in bidders)
+    found = allocate(bidders, 0.88 * full_w)
+    assert found.power_w <= 0.88 * full_w * (1 + 1e-9)
+    assert found.value >= found.value_bound * (1 - 1e-4)
