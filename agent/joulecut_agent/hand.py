@@ -7,7 +7,7 @@ growing while, and for as long as the old process has not died, because what it 
 write may still happen.
 """
 
-import json
+import marshal
 import os
 import signal
 import socket
@@ -105,13 +105,13 @@ class Hand:
         assert self._line is not None
         self._line.settimeout(wait_s)
         try:
-            self._line.send(json.dumps([call, arguments]).encode())
-            kind, code, value = json.loads(self._line.recv(_BYTES_MAX))
+            self._line.send(marshal.dumps((call, arguments)))  # the least there is to run cold
+            kind, code, value = marshal.loads(self._line.recv(_BYTES_MAX))  # noqa: S302 -- our child
         except TimeoutError:
             self._give_up(call, uuid)
             what = f"{uuid or 'driver'}: {call} does not answer"
             raise Transient("driver_unresponsive", what) from None
-        except (OSError, ValueError) as error:  # it died: of a signal, or of memory
+        except (OSError, ValueError, EOFError, TypeError) as error:  # it died: a signal, or memory
             self.close()
             raise Transient("writer_died", f"{uuid or 'driver'}: {call}: {error}") from None
         self._hung.pop(uuid, None)
@@ -165,12 +165,12 @@ def _serve(line: socket.socket, open_writer: Callable[[], DeviceWriter]) -> None
         os.closerange(line.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         writer: DeviceWriter | None = None
         while raw := line.recv(_BYTES_MAX):
-            call, arguments = json.loads(raw)
+            call, arguments = marshal.loads(raw)  # noqa: S302 -- of the keeper that made us
             try:
                 writer = writer or open_writer()
-                answer = ["", "", getattr(writer, call)(*arguments)]
+                answer = ("", "", getattr(writer, call)(*arguments))
             except DeviceError as error:
-                answer = [type(error).__name__, error.code, str(error)]
-            line.send(json.dumps(answer).encode())
+                answer = (type(error).__name__, error.code, str(error))
+            line.send(marshal.dumps(answer))
     finally:
         os._exit(0)

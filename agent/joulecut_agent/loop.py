@@ -59,7 +59,7 @@ from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
 READY_WAIT_S = 10.0  # for a keeper that waits for its predecessor and restores 16 GPUs
-SWITCH_S = 0.0005  # Python's own 5 ms is twice what an order may take; a scrape can wait
+SWITCH_S = 0.0001  # Python's own 5 ms is five times what a mark may take; a scrape can wait
 POLL_IDLE_S = 0.5  # where nothing is held there is nothing to lose; a site's lock may wait
 POLL_HELD_S = drift.SUSPECT_S  # no single reading is believed sooner, and each of them is seen
 ALONE_WAIT_S, ALONE_TRY_S = 10.0, 0.1  # for an agent that is just restoring and leaving
@@ -263,7 +263,6 @@ class Agent:
         with _bell() as bell:
             self._start()
             self._selector.register(bell, selectors.EVENT_READ)
-            self._selector.register(self._jobs, selectors.EVENT_READ)
             due_s = ask_s = time.monotonic()
             while True:
                 now_s = time.monotonic()
@@ -278,10 +277,7 @@ class Agent:
                 for source in [key.fileobj for key, _ in self._selector.select(wait_s)]:
                     if source is bell:
                         return self._stop()
-                    if source is self._jobs:
-                        self._jobs.turn()
-                    else:
-                        self._bury()
+                    self._bury()
 
     def _poll_s(self) -> float:
         at_least_s = POLL_HELD_S if self._holds else POLL_IDLE_S
@@ -301,6 +297,7 @@ class Agent:
             if self._lost:
                 say("agent", "the keeper does not answer: measuring goes on without control")
         self._say_uncontrollable()
+        self._jobs.start()
         self._server.start()
         self._exporter.start()
         memory.give_back()

@@ -98,7 +98,7 @@ def _keeper(settings: "Settings") -> int:
 
 
 def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
-    from joulecut_agent import devices, keeper, memory  # noqa: PLC0415
+    from joulecut_agent import devices, keeper, memory, promptness  # noqa: PLC0415
     from joulecut_agent.hand import Hand  # noqa: PLC0415
 
     backend = devices.load(device)
@@ -108,6 +108,7 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
         memory.give_back()
         return writer
 
+    promptness.be_prompt()
     gc.freeze()  # what is loaded now is never worth a look again, least of all during an order
     return keeper.run(settings, Hand(open_writer), agent_fd)
 
