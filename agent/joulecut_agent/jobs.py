@@ -67,15 +67,16 @@ class Jobs:
     """
 
     def __init__(
-        self, path: Path, uuids: Collection[str], feed: Feed, tally: Tally,
+        self, path: Path, uuids: Callable[[], Collection[str]], feed: Feed, tally: Tally,
         ended: Callable[[str, str], None], *, binding: Binding | None = None,
         marked: Callable[[Mark], str] = lambda _: "marks of single operations are not used here",
     ) -> None:  # fmt: skip
-        """Without a binding anybody may speak for any GPU. `marked` takes a mark, or says why
-        not. Raises OSError where the socket cannot be made.
+        """`uuids` tells the GPUs of this node; one may be found late. Without a binding anybody
+        may speak for any of them. `marked` takes a mark, or says why not. Raises OSError where
+        the socket cannot be made.
         """
         self._path = path
-        self._uuids = frozenset(uuids)
+        self._uuids = uuids
         self._feed = feed
         self._tally = tally
         self._ended = ended
@@ -165,7 +166,7 @@ class Jobs:
         except BadInput as error:
             self._turn_down("dropped", sender.pid, str(error))
             return True
-        if report.uuid not in self._uuids:
+        if report.uuid not in self._uuids():
             self._refuse(sender, Refusal(UNKNOWN_GPU, f"no GPU {report.uuid} on this node"))
         else:
             self._judge(report, sender)

@@ -136,15 +136,14 @@ class Agent:
     def _measure(self, eye: Eye, boot_id: str, feed: Feed, undo: contextlib.ExitStack) -> Samples:
         """Makes what reads the device, and what knows for whom it works."""
         settings = self._settings
-        uuids = [gpu.uuid for gpu in eye.gpus]
-        self._client.look_after(uuids)
+        self._client.look_after(self._uuids)
         self._programs = Programs(self._client, self._tally)
         self._registry = self._attribute()
         undo.callback(self._registry.stop)
         try:
             self._jobs = Jobs(
                 Path(settings.socket),
-                uuids,
+                self._uuids,
                 feed,
                 self._tally,
                 self._job_ended,
@@ -166,6 +165,9 @@ class Agent:
             Eye(devices.address(settings.device), settings.options, settings.keeper.state_dir)
         )
         return samples
+
+    def _uuids(self) -> tuple[str, ...]:
+        return tuple([gpu.uuid for gpu in self._sampler.gpus])
 
     def _build(self, eye: Eye, undo: contextlib.ExitStack) -> None:
         settings = self._settings
@@ -226,7 +228,7 @@ class Agent:
         web = WebConfig(path, lambda line: say("agent", line)) if path else None
         self._heartbeat = beat = Heartbeat(self._sampler, self._window, settings.sample_interval_s)
         probes = {"/healthz": beat.live, "/readyz": beat.ready}
-        self._exporter = Exporter(collector, *settings.metrics, web, probes)
+        self._exporter = Exporter(collector.text, *settings.metrics, web, probes)
 
     def _attribute(self) -> Registry:
         """Whose the GPUs are; it asks the parts that are made after it, once it is started."""

@@ -59,7 +59,10 @@ class Window:
         if not 0.0 < duration_s <= RELEASE_S_MAX:  # NaN is refused too
             return f"duration {duration_s:g} s; allowed: above 0 and up to {RELEASE_S_MAX:g} s"
         with self._lock:
+            # First: a keeper that starts anew just then is to know.
+            left_s, self._kept = self.left_s, self._file.keep(duration_s, self._sampler.gpus)
             if reason := self._tell(Command(leases.RELEASE, ttl_s=duration_s)):
+                self._file.put_back(left_s, self._sampler.gpus)
                 return reason
             self._begin(duration_s)
             if self._sampler.pause():

@@ -48,7 +48,11 @@ class Desk:
         feed = Feed()
         self.watcher: Subscription = feed.subscribe()
         self.jobs = Jobs(
-            path, ["GPU-a", "GPU-b"], feed, self.tally, lambda j, u: self.ended.append((j, u))
+            path,
+            lambda: ["GPU-a", "GPU-b"],
+            feed,
+            self.tally,
+            lambda j, u: self.ended.append((j, u)),
         )
 
     def counts(self) -> dict[str, int]:
