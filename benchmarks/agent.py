@@ -1,7 +1,7 @@
 """What the agent's processes cost a node of 8 GPUs, and how fast they are; medians and tails.
 
     python benchmarks/agent.py [--samples 1000000] [--seconds 20] [--device nvml|simulated]
-                               [--alone]
+                               [--alone] [--memory]
 
 `nvml` is the unmodified nvidia-ml-py over tests/fake_nvml (gcc builds it); the fake's own
 physics is inside the figures. The million samples are taken as fast as the agent can, one
@@ -273,6 +273,28 @@ def memory_after(node: RunningAgent, samples: int) -> None:
     bar("growth from 2 % of them on", written[1.0] - written[0.02], GROWTH_MIB, "MiB", detail)
 
 
+def all_speeds(make: Callable[..., RunningAgent], fake: FakeNvml | None, seconds: float) -> None:
+    start_times(make, 5)
+    with make(sample_interval_s=0.1) as node:
+        cost_at_10_hz(node, seconds)
+        scrapes(node, 500)
+        if fake is not None:
+            disk(node.state_dir, 200)
+            orders(node, fake, 500)
+            marks(node, fake, 1000)
+    if fake is None or not MEMORY.is_dir():
+        return
+    print("  the same with the journal in memory, as shipped")
+    with (
+        tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir,
+        make(sample_interval_s=0.1, journal_dir=journal_dir) as node,
+    ):
+        node.start()
+        disk(Path(journal_dir), 200)
+        orders(node, fake, 500)
+        marks(node, fake, 1000)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -284,6 +306,9 @@ def main() -> int:
         "--alone",
         action="store_true",
         help="everything at real-time priority (needs root): what other load costs is left out",
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="the samples alone, which need no calm machine"
     )
     args = parser.parse_args()
     if args.alone:
@@ -309,24 +334,8 @@ def main() -> int:
             options = {"permission": "driver"}
             return RunningAgent(env=fake.environment(), device="nvml", nvml=options, **config)
 
-        start_times(make, 5)
-        with make(sample_interval_s=0.1) as node:
-            cost_at_10_hz(node, args.seconds)
-            scrapes(node, 500)
-            if fake is not None:
-                disk(node.state_dir, 200)
-                orders(node, fake, 500)
-                marks(node, fake, 1000)
-        if fake is not None and MEMORY.is_dir():
-            print("  the same with the journal in memory, as shipped")
-            with (
-                tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir,
-                make(sample_interval_s=0.1, journal_dir=journal_dir) as node,
-            ):
-                node.start()
-                disk(Path(journal_dir), 200)
-                orders(node, fake, 500)
-                marks(node, fake, 1000)
+        if not args.memory:
+            all_speeds(make, fake, args.seconds)
         if args.samples:
             with make() as node:
                 memory_after(node, args.samples)
