@@ -256,21 +256,23 @@ def memory_after(node: RunningAgent, samples: int) -> None:
         for _ in range(WARM_SCRAPES):  # what answering costs once is no growth
             node.metrics()
             node.describe()
-        sizes, written, first = {}, {}, node.watch().sequence
+        sizes, written, first = {}, dict[float, dict[str, float]](), node.watch().sequence
         for share in (0.02, 1.0):
             wanted = first + int(share * samples) // GPUS
             while node.watch().sequence < wanted:
                 time.sleep(1.0)
             pids = family(node.process.pid)
             sizes[share] = {name: pss_mib(pid) for name, pid in pids.items()}
-            written[share] = sum(pss_mib(pid, "Pss_Anon") for pid in pids.values())
+            written[share] = {name: pss_mib(pid, "Pss_Anon") for name, pid in pids.items()}
             node.metrics()
     taken = (node.watch().sequence - first) * GPUS
     each = ", ".join(f"{name} {size:.1f}" for name, size in sizes[1.0].items())
     print(f"  {each} MiB")
     bar(f"memory after {taken} samples", sum(sizes[1.0].values()), 80.0, "MiB")
-    detail = f"private pages, {written[0.02]:.1f} to {written[1.0]:.1f} MiB"
-    bar("growth from 2 % of them on", written[1.0] - written[0.02], GROWTH_MIB, "MiB", detail)
+    begun, ended = (sum(written[share].values()) for share in (0.02, 1.0))
+    grown = ", ".join(f"{n} {written[1.0][n] - one:+.2f}" for n, one in written[0.02].items())
+    detail = f"private pages, {begun:.1f} to {ended:.1f} MiB: {grown}"
+    bar("growth from 2 % of them on", ended - begun, GROWTH_MIB, "MiB", detail)
 
 
 def all_speeds(make: Callable[..., RunningAgent], fake: FakeNvml | None, seconds: float) -> None:
