@@ -1,7 +1,7 @@
 """What the agent's processes cost a node of 8 GPUs, and how fast they are; medians and tails.
 
     python benchmarks/agent.py [--samples 1000000] [--seconds 20] [--device nvml|simulated]
-                               [--alone]
+                               [--alone] [--memory]
 
 `nvml` is the unmodified nvidia-ml-py over tests/fake_nvml (gcc builds it); the fake's own
 physics is inside the figures. The million samples are taken as fast as the agent can, one
@@ -256,21 +256,45 @@ def memory_after(node: RunningAgent, samples: int) -> None:
         for _ in range(WARM_SCRAPES):  # what answering costs once is no growth
             node.metrics()
             node.describe()
-        sizes, written, first = {}, {}, node.watch().sequence
+        sizes, written, first = {}, dict[float, dict[str, float]](), node.watch().sequence
         for share in (0.02, 1.0):
             wanted = first + int(share * samples) // GPUS
             while node.watch().sequence < wanted:
                 time.sleep(1.0)
             pids = family(node.process.pid)
             sizes[share] = {name: pss_mib(pid) for name, pid in pids.items()}
-            written[share] = sum(pss_mib(pid, "Pss_Anon") for pid in pids.values())
+            written[share] = {name: pss_mib(pid, "Pss_Anon") for name, pid in pids.items()}
             node.metrics()
     taken = (node.watch().sequence - first) * GPUS
     each = ", ".join(f"{name} {size:.1f}" for name, size in sizes[1.0].items())
     print(f"  {each} MiB")
     bar(f"memory after {taken} samples", sum(sizes[1.0].values()), 80.0, "MiB")
-    detail = f"private pages, {written[0.02]:.1f} to {written[1.0]:.1f} MiB"
-    bar("growth from 2 % of them on", written[1.0] - written[0.02], GROWTH_MIB, "MiB", detail)
+    begun, ended = (sum(written[share].values()) for share in (0.02, 1.0))
+    grown = ", ".join(f"{n} {written[1.0][n] - one:+.2f}" for n, one in written[0.02].items())
+    detail = f"private pages, {begun:.1f} to {ended:.1f} MiB: {grown}"
+    bar("growth from 2 % of them on", ended - begun, GROWTH_MIB, "MiB", detail)
+
+
+def all_speeds(make: Callable[..., RunningAgent], fake: FakeNvml | None, seconds: float) -> None:
+    start_times(make, 5)
+    with make(sample_interval_s=0.1) as node:
+        cost_at_10_hz(node, seconds)
+        scrapes(node, 500)
+        if fake is not None:
+            disk(node.state_dir, 200)
+            orders(node, fake, 500)
+            marks(node, fake, 1000)
+    if fake is None or not MEMORY.is_dir():
+        return
+    print("  the same with the journal in memory, as shipped")
+    with (
+        tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir,
+        make(sample_interval_s=0.1, journal_dir=journal_dir) as node,
+    ):
+        node.start()
+        disk(Path(journal_dir), 200)
+        orders(node, fake, 500)
+        marks(node, fake, 1000)
 
 
 def main() -> int:
@@ -284,6 +308,9 @@ def main() -> int:
         "--alone",
         action="store_true",
         help="everything at real-time priority (needs root): what other load costs is left out",
+    )
+    parser.add_argument(
+        "--memory", action="store_true", help="the samples alone, which need no calm machine"
     )
     args = parser.parse_args()
     if args.alone:
@@ -309,24 +336,8 @@ def main() -> int:
             options = {"permission": "driver"}
             return RunningAgent(env=fake.environment(), device="nvml", nvml=options, **config)
 
-        start_times(make, 5)
-        with make(sample_interval_s=0.1) as node:
-            cost_at_10_hz(node, args.seconds)
-            scrapes(node, 500)
-            if fake is not None:
-                disk(node.state_dir, 200)
-                orders(node, fake, 500)
-                marks(node, fake, 1000)
-        if fake is not None and MEMORY.is_dir():
-            print("  the same with the journal in memory, as shipped")
-            with (
-                tempfile.TemporaryDirectory(prefix="jc", dir=MEMORY) as journal_dir,
-                make(sample_interval_s=0.1, journal_dir=journal_dir) as node,
-            ):
-                node.start()
-                disk(Path(journal_dir), 200)
-                orders(node, fake, 500)
-                marks(node, fake, 1000)
+        if not args.memory:
+            all_speeds(make, fake, args.seconds)
         if args.samples:
             with make() as node:
                 memory_after(node, args.samples)

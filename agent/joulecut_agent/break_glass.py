@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from joulecut_agent import state as leases
+from joulecut_agent.keeper import RELEASE_S_MAX
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
 from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.state import Command
@@ -18,9 +19,20 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FOLLOWS_S = 1.5  # an agent asks its keeper once a second
 
 
-def release(sockets: list[Path], duration_s: float) -> int:
+def window(state_dir: str) -> ReleaseFile:
+    return ReleaseFile(state_dir, BOOT_ID.read_text().strip())
+
+
+def release(sockets: list[Path], file: ReleaseFile, duration_s: float) -> int:
     """Raises Unavailable where no keeper answers, or it could not give everything back."""
-    _tell(sockets, Command(leases.RELEASE, ttl_s=duration_s))
+    left_s, gpus = file.left_s(), file.gpus()
+    if 0.0 < duration_s <= RELEASE_S_MAX:
+        file.keep(duration_s, gpus)  # first: a keeper that starts anew just then is to know
+    try:
+        _tell(sockets, Command(leases.RELEASE, ttl_s=duration_s))
+    except Unavailable:
+        file.put_back(left_s, gpus)
+        raise
     time.sleep(FOLLOWS_S)  # so that what is started next finds no handle
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + duration_s - FOLLOWS_S))
     sys.stdout.write(f"released until {until}: no device is read or set, no handle is open\n")

@@ -4,20 +4,11 @@ What could not be read is absent. A stale number would be believed; a missing on
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
-
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.registry import Collector as Registered
+from collections.abc import Callable, Mapping
 
 from joulecut_agent import __version__
 from joulecut_agent.attribution.owner import OWNERS_LABEL
+from joulecut_agent.exposition import Heads, Table
 from joulecut_agent.intent import until_label
 from joulecut_agent.job_energy import Books
 from joulecut_agent.keeper_client import KeeperClient, Status
@@ -25,47 +16,15 @@ from joulecut_agent.latency import SetLatency
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.sampler import Picture, Sampler
 from joulecut_agent.state import CAUSES, STUCK
-from joulecut_agent.tally import BUCKETS_S, Tally
+from joulecut_agent.tally import Tally
 from joulecut_agent.window import Window
 from joulecut_wire import metrics as names
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
-from joulecut_wire.metrics import PREFIX, Metric
 
 HZ_PER_MHZ = 1e6
 
 
-class Table:
-    """Families by name, so that series of one GPU can be told together and come out apart."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, tuple[Metric, list[tuple[tuple[str, ...], float]]]] = {}
-
-    def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """One series; nothing where the device had nothing to say."""
-        if value is not None:
-            self._rows.setdefault(metric.name, (metric, []))[1].append((labels, value))
-
-    def families(self) -> Iterator[Family]:
-        for metric, rows in self._rows.values():
-            family = _family(metric)
-            for labels, value in rows:
-                if isinstance(family, InfoMetricFamily):
-                    family.add_metric([], dict(zip(metric.labels, labels, strict=True)))
-                else:
-                    family.add_metric(labels, value)
-            yield family
-
-
-def _family(metric: Metric) -> Any:
-    name, labels = PREFIX + metric.name, metric.labels
-    if metric.kind == "info":
-        return InfoMetricFamily(name.removesuffix("_info"), metric.help)
-    if metric.kind == "counter":
-        return CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=labels)
-    return GaugeMetricFamily(name, metric.help, labels=labels)
-
-
-class Collector(Registered):
+class Collector:
     """Tells everything this agent knows; each scrape is a pure reading of memory."""
 
     def __init__(
@@ -81,9 +40,11 @@ class Collector(Registered):
         self._oversight = oversight
         self._window = window
         self._latency = latency
+        self._heads: Heads = {}
 
-    def collect(self) -> Iterable[Family]:
-        table = Table()
+    def text(self, *, openmetrics: bool) -> bytes:
+        """Everything, in OpenMetrics or in the older text format."""
+        table = Table(self._heads)
         picture = self._sampler.latest()
         status = self._keeper.status
         table.add(names.BUILD_INFO, 1, "agent", __version__)
@@ -116,8 +77,8 @@ class Collector(Registered):
         ):
             for labels, count in self._tally.counts(metric.name):
                 table.add(metric, count, *labels)
-        yield from table.families()
-        yield self._durations()
+        table.add_durations(names.NVML_CALL_DURATION, self._tally.durations())
+        return table.text(openmetrics=openmetrics)
 
     def _tell_gpus(self, table: Table, picture: Picture) -> None:
         described = self._oversight.described(self._sampler.gpus)
@@ -136,17 +97,6 @@ class Collector(Registered):
             ratio = "" if one.max_slowdown_ratio is None else f"{one.max_slowdown_ratio:g}"
             until = until_label(one.until_unix_s)
             table.add(names.GPU_INTENT_INFO, 1, uuid, one.job, one.reason, until, ratio)
-
-    def _durations(self) -> HistogramMetricFamily:
-        metric = names.NVML_CALL_DURATION
-        family = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
-        for call, counts, total_s in self._tally.durations():
-            running, buckets = 0, []
-            for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
-                running += count
-                buckets.append((bound, float(running)))
-            family.add_metric([call], buckets=buckets, sum_value=total_s)
-        return family
 
 
 def _tell_allocation(table: Table, one: Allocation) -> None:

@@ -3,35 +3,30 @@
 A thread that hangs in a driver cannot be ended. Here a call that does not return costs its
 own GPU: that one is left out for a growing while, and a fresh process reads the others. The
 same cure serves a driver that was reloaded or replaced, which an open process cannot follow.
-
-Always a fresh program, never a fork: by the time one is needed the agent has gRPC's threads.
 """
 
-import contextlib
 import json
-import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from joulecut_agent import eye_protocol as words
-from joulecut_agent.eye_protocol import DRIVER, IDLE, MARK_BYTES, PACKET_BYTES_MAX, Mark
+from joulecut_agent.eye_protocol import DRIVER, IDLE, PACKET_BYTES_MAX
+from joulecut_agent.eye_trouble import BACK_OFF_S, BACK_OFF_S_MAX, Troubles
+from joulecut_agent.eye_worker import CLOSE_TRY_S, Worker, ended, started
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
-from joulecut_agent.ports.glance import snapshots
 from joulecut_agent.ports.reader import Burst, Reading
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.messages import GpuDescription
 
 READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
 LOOK_S = 0.1  # how often its progress is looked at where there is no answer
 OPEN_WAIT_S = 10.0  # loading the driver takes a second or two where nothing keeps it loaded
-CLOSE_WAIT_S, CLOSE_TRY_S = 1.0, 0.01
-BACK_OFF_S, BACK_OFF_S_MAX = 2.0, 60.0  # doubling: a hung GPU must not stop the others often
+CLOSE_WAIT_S = 1.0
 ABSENT_S_MAX = 10.0  # asking a driver that is not loaded costs nothing, and it may come back
 DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
 RENEW_S = 60.0  # a lost GPU that was reset is seen by a process that opens the driver anew
@@ -48,55 +43,15 @@ class _Hung(Exception):
         self.index = index
 
 
-@dataclass(frozen=True, slots=True)
-class _Trouble:
-    times: int
-    until_s: float
-    hung: bool
-
-
-@dataclass(slots=True)
-class _Worker:
-    process: subprocess.Popen[bytes]
-    line: socket.socket
-    mark: Mark
-    open: bool = False
-    each_s: float = 0.0  # how often it reads by itself; 0: never
-    left_out: tuple[int, ...] = ()
-    heard_s: float = 0.0
-    sound: bool = True  # nothing was wrong with what it read by itself
-    number: int = 0  # of its last whole reading that was seen
-    whole: tuple[GpuSnapshot, ...] = ()
-
-    def know(self, number: int, readings: tuple[Reading, ...]) -> None:
-        """Remembers a whole reading, for the glances that follow it."""
-        shown = (reading.snapshot for reading in readings)
-        self.number, self.whole = number, tuple(gpu for gpu in shown if gpu is not None)
-
-    def seen(self, at_s: float, number: int, rows: Any) -> tuple[Reading, ...] | None:
-        """What it has read by itself, None where that is to be asked for."""
-        if isinstance(rows, bytes) and number == self.number:
-            with contextlib.suppress(ValueError):
-                gpus = snapshots(self.whole, rows)
-                return tuple([Reading(gpu.uuid, gpu, None, (), at_s) for gpu in gpus])
-        elif isinstance(rows, list):
-            readings = words.decode_readings(rows)
-            self.sound = self.sound and not any(reading.error for reading in readings)
-            self.know(number, readings)
-            return readings
-        self.sound = False
-        return None
-
-
 class Eye:
     """For one thread, but for `cut`, `unresponsive` and `gpus`."""
 
     def __init__(self, address: str, options: dict[str, Any], state_dir: str) -> None:
         """`address` is the back end's `module:name`; nothing is opened yet."""
         self._given = json.dumps([address, options, state_dir])
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         self._stuck: list[tuple[subprocess.Popen[bytes], int]] = []  # killed, and what they were at
-        self._trouble: dict[int, _Trouble] = {}
+        self._trouble = Troubles()
         self._describe_s = 0.0
         self._unseen: frozenset[int] = frozenset()  # not even looked up by this process
         self._renew_s = 0.0
@@ -133,7 +88,7 @@ class Eye:
                 number, rows = self._ask("read", list(left_out), each_s)
                 readings = words.decode_readings(rows)
                 self._goes_on(each_s, left_out, number, readings)
-                self._well(left_out)
+                self._trouble.well(left_out)
                 return self._judged(readings, left_out)
             except _Hung as hung:
                 self._give_up(hung.index)
@@ -189,8 +144,7 @@ class Eye:
     @property
     def unresponsive(self) -> frozenset[int]:
         """Indices of the GPUs whose calls did not return, and DRIVER where none does."""
-        trouble = dict(self._trouble)
-        return frozenset(index for index, one in trouble.items() if one.hung)
+        return self._trouble.hung
 
     def cut(self) -> None:
         """From any thread: whoever waits for the driver waits no longer."""
@@ -203,7 +157,7 @@ class Eye:
         if worker is None:
             return
         worker.line.close()
-        if not _ended(worker.process, CLOSE_WAIT_S):
+        if not ended(worker.process, CLOSE_WAIT_S):
             self._kill(worker.process, DRIVER)
         worker.mark.close()
 
@@ -213,8 +167,7 @@ class Eye:
         """A process that has the driver open, and has told its GPUs not long ago."""
         self._stuck = [(process, at) for process, at in self._stuck if process.poll() is None]
         now_s = time.monotonic()
-        driver = self._trouble.get(DRIVER)
-        if driver and now_s < driver.until_s:
+        if driver := self._trouble.resting().get(DRIVER):
             raise _unresponsive("the driver") if driver.hung else Gone("driver", "no driver")
         if self._worker is None:
             self._spawn()
@@ -227,16 +180,16 @@ class Eye:
             self.gpus = _merged(self.gpus, told, left_out)
             self._describe_s, self._unseen = now_s + DESCRIBE_S, frozenset(left_out)
 
-    def _open(self, worker: _Worker) -> None:
+    def _open(self, worker: Worker) -> None:
         try:
             self._ask("open", wait_s=OPEN_WAIT_S)
         except DeviceError as error:
             self.close()
-            times = self._note(DRIVER, ABSENT_S_MAX, hung=False)
+            times = self._trouble.note(DRIVER, ABSENT_S_MAX, hung=False)
             if times == 1 and self.gpus:  # at the start whoever started it says so
                 say("agent", f"{error}; nothing is measured until it is back")
             raise
-        if self._trouble.pop(DRIVER, None):
+        if self._trouble.over(DRIVER):
             say("agent", "the driver answers")
         worker.open = True
         self._describe_s = 0.0
@@ -260,7 +213,7 @@ class Eye:
         ):  # it died: of a signal, of memory, or it was cut
             at = max(worker.mark.seen()[1], DRIVER) if worker.open else DRIVER
             self.close()
-            if self._note(at, BACK_OFF_S_MAX, hung=False) == 2:  # once may be chance
+            if self._trouble.note(at, BACK_OFF_S_MAX, hung=False) == 2:  # once may be chance
                 whom = "opening the driver" if at == DRIVER else f"reading GPU {at}"
                 say("agent", f"the reading process dies {whom}, which is left alone")
             raise Transient("reader_died", f"{call}: the reading process died") from None
@@ -268,7 +221,7 @@ class Eye:
             raise words.decode_error(error)
         return answer
 
-    def _wait(self, worker: _Worker, wait_s: float) -> None:
+    def _wait(self, worker: Worker, wait_s: float) -> None:
         """Until there is an answer; each step gives the next GPU its own time."""
         poll = select.poll()
         poll.register(worker.line, select.POLLIN)
@@ -285,8 +238,7 @@ class Eye:
     # -- what went wrong -----------------------------------------------------------------
 
     def _left_out(self) -> tuple[int, ...]:
-        now_s = time.monotonic()
-        resting = {index for index, one in self._trouble.items() if now_s < one.until_s}
+        resting = self._trouble.resting().keys()
         return tuple(sorted((resting | {at for _, at in self._stuck}) - {DRIVER}))
 
     def _give_up(self, index: int) -> None:
@@ -296,17 +248,9 @@ class Eye:
         worker.line.close()
         self._kill(worker.process, index)
         worker.mark.close()
-        if self._note(index, BACK_OFF_S_MAX, hung=True) == 1:
+        if self._trouble.note(index, BACK_OFF_S_MAX, hung=True) == 1:
             whom = "the driver" if index == DRIVER else f"GPU {index}"
             say("agent", f"driver_unresponsive: {whom} does not answer, and is left alone")
-
-    def _note(self, index: int, wait_s_max: float, *, hung: bool) -> int:
-        """How often in a row it went wrong."""
-        times = self._trouble[index].times + 1 if index in self._trouble else 1
-        wait_s = min(BACK_OFF_S * 2.0 ** min(times - 1, 16), wait_s_max)
-        wait_s = wait_s if hung or times > 1 else 0.0  # what has just died may start at once
-        self._trouble[index] = _Trouble(times, time.monotonic() + wait_s, hung)
-        return times
 
     def _open_anew(self, error: DeviceError) -> None:
         """Where the whole driver was lost in any call, or the process fails for no reason told."""
@@ -314,12 +258,6 @@ class Eye:
         if error.code in VOID or (error.code == "reader_failed" and now_s >= self._renew_s):
             self._renew_s = now_s + RENEW_S
             self.close()
-
-    def _well(self, left_out: Iterable[int]) -> None:
-        """Those that were asked have answered."""
-        for index in [index for index in self._trouble if index not in left_out]:
-            if self._trouble.pop(index).hung:
-                say("agent", f"GPU {index} answers")
 
     def _judged(
         self, readings: tuple[Reading, ...], left_out: tuple[int, ...]
@@ -369,41 +307,15 @@ class Eye:
         if len(self._stuck) >= STUCK_MAX:
             raise _unresponsive("the driver")
         try:
-            self._worker = _started(self._given)
+            self._worker = started(self._given)
         except OSError as error:  # of memory or descriptors; the device has nothing to do with it
             what = f"the reading process cannot be started: {error.strerror or error}"
             raise Transient("no_process", what) from None
 
     def _kill(self, process: subprocess.Popen[bytes], at: int) -> None:
         process.kill()
-        if not _ended(process, CLOSE_TRY_S):
+        if not ended(process, CLOSE_TRY_S):
             self._stuck.append((process, at))
-
-
-def _started(given: str) -> _Worker:
-    """Raises OSError."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    memory = -1
-    try:
-        memory = os.memfd_create("joulecut-eye")
-        os.ftruncate(memory, MARK_BYTES)
-        fds = (theirs.fileno(), memory)
-        argv = [sys.executable, "-P", "-m", "joulecut_agent.eye_process", *map(str, fds), given]
-        process = subprocess.Popen(  # noqa: S603 -- our own module
-            argv,
-            pass_fds=fds,
-            start_new_session=True,  # Ctrl-C at a terminal ends it through the agent alone
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        return _Worker(process, ours, Mark(memory))
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-        if memory >= 0:
-            os.close(memory)
 
 
 def wait_for_driver(eye: Eye) -> None:
@@ -424,15 +336,6 @@ def wait_for_driver(eye: Eye) -> None:
             eye.close()
             raise
         time.sleep(BACK_OFF_S)
-
-
-def _ended(process: subprocess.Popen[bytes], wait_s: float) -> bool:
-    until_s = time.monotonic() + wait_s
-    while process.poll() is None:
-        if time.monotonic() >= until_s:
-            return False
-        time.sleep(CLOSE_TRY_S)
-    return True
 
 
 def _merged(

@@ -11,6 +11,7 @@ import select
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from joulecut_agent.attribution.owner import Owners
 from joulecut_agent.attribution.processes import Belonging
 from joulecut_agent.feed import Feed
 from joulecut_agent.log import say
+from joulecut_agent.promptness import be_prompt
 from joulecut_agent.tally import Tally
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
@@ -33,7 +35,9 @@ PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
 HOLDERS_MAX = 64  # live jobs of one GPU; who names himself anew each time is none of them
 TURN_MAX = 64  # datagrams in one turn, so that a flood leaves time for everything else
 TRUST_S = 0.5  # of who was judged: a turn of the registry, whose word is no newer than that
+FAILED_WAIT_S = 1.0  # before what failed for no reason we know of is tried again
 LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
+LEAVE_WAIT_S = 2.0  # for a word under way to a keeper that does not answer
 SILENCE_S = 60.0  # after which a job whose process we cannot see is taken to be gone
 UNKNOWN_GPU, MARK, CROWDED = "unknown_gpu", "mark", "crowded"
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
@@ -56,18 +60,23 @@ class _Work:
 
 
 class Jobs:
-    """One datagram socket. `ended(job, uuid)` is called when a job's last process has gone."""
+    """One datagram socket. `ended(job, uuid)` is called when a job's last process has gone.
+
+    `start` listens in a thread of its own, so that a mark waits for nothing else that the agent
+    does; where nobody called it, `turn` takes what has come.
+    """
 
     def __init__(
-        self, path: Path, uuids: Collection[str], feed: Feed, tally: Tally,
+        self, path: Path, uuids: Callable[[], Collection[str]], feed: Feed, tally: Tally,
         ended: Callable[[str, str], None], *, binding: Binding | None = None,
         marked: Callable[[Mark], str] = lambda _: "marks of single operations are not used here",
     ) -> None:  # fmt: skip
-        """Without a binding anybody may speak for any GPU. `marked` takes a mark, or says why
-        not. Raises OSError where the socket cannot be made.
+        """`uuids` tells the GPUs of this node; one may be found late. Without a binding anybody
+        may speak for any of them. `marked` takes a mark, or says why not. Raises OSError where
+        the socket cannot be made.
         """
         self._path = path
-        self._uuids = frozenset(uuids)
+        self._uuids = uuids
         self._feed = feed
         self._tally = tally
         self._ended = ended
@@ -90,19 +99,22 @@ class Jobs:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._selector = selectors.EpollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
+        self._leaving = threading.Event()
+        self._bell = os.eventfd(0)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._listen, name="jobs", daemon=True)
 
-    def fileno(self) -> int:
-        """Readable when `turn` has something to do."""
-        return self._selector.fileno()
+    def start(self) -> None:
+        self._thread.start()
 
-    def turn(self) -> None:
-        """Takes what has come in; never blocks."""
-        for key, _ in self._selector.select(0):
+    def turn(self, wait_s: float | None = 0.0) -> None:
+        """Takes what has come in, or comes within `wait_s`; None waits until something does."""
+        for key, _ in self._selector.select(wait_s):
             if key.fileobj is self._socket:
                 for _ in range(TURN_MAX):
                     if not self._receive():
                         break
-            else:
+            elif key.data is not None:
                 self._exited(key.data)
 
     def working(self) -> dict[str, str]:
@@ -116,11 +128,28 @@ class Jobs:
         return {u: tuple(w.job for w in works if now_s < w.until_s) for u, works in held.items()}
 
     def close(self) -> None:
+        self._leaving.set()
+        os.eventfd_write(self._bell, 1)
+        if self._thread.is_alive():
+            self._thread.join(timeout=LEAVE_WAIT_S)
+        if self._thread.is_alive():
+            self._path.unlink(missing_ok=True)
+            return  # it waits for a keeper; the rest ends with the process
         self._selector.close()
+        os.close(self._bell)
         self._socket.close()
         for reporter in self._reporters.values():
             os.close(reporter.pidfd)
         self._path.unlink(missing_ok=True)
+
+    def _listen(self) -> None:
+        be_prompt()
+        while not self._leaving.is_set():
+            try:
+                self.turn(None)
+            except Exception as error:  # who is deaf to jobs is of use all the same
+                say("agent", f"listening to jobs failed: {type(error).__name__}: {error}")
+                self._leaving.wait(FAILED_WAIT_S)
 
     def _receive(self) -> bool:
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
@@ -137,7 +166,7 @@ class Jobs:
         except BadInput as error:
             self._turn_down("dropped", sender.pid, str(error))
             return True
-        if report.uuid not in self._uuids:
+        if report.uuid not in self._uuids():
             self._refuse(sender, Refusal(UNKNOWN_GPU, f"no GPU {report.uuid} on this node"))
         else:
             self._judge(report, sender)

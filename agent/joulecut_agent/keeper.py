@@ -102,7 +102,8 @@ class Keeper:
 
     def handle(self, serial: int, command: Command) -> wire.Reply:
         """Answers one message; every refusal is a value in it."""
-        self.tick()
+        if command.op != leases.STEP:  # which cannot wait, and asks of time what it needs itself
+            self.tick()
         reasons: Mapping[str, str] = {}
         if command.op in {leases.APPLY, leases.RENEW, leases.STEP}:
             reasons = self._order(command)
@@ -210,8 +211,7 @@ class Keeper:
         ttl = limits.refuse_ttl(bounds, command.ttl_s)
         refused = {"": ttl} | {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
         after, reasons, _, locks = leases.step(self.state, command, now_s, refused)
-        taken = (uuid for uuid, reason in reasons.items() if not reason)
-        held = {uuid: lease for uuid in taken if (lease := after.gpus[uuid].lease)}
+        held = {u: g.lease for u, g in after.gpus.items() if g.lease and reasons.get(u) == ""}
         if not held:
             return reasons
         before_mw = {uuid: one.before[2] for uuid, one in asked.items() if one.wanted[2]}

@@ -8,9 +8,10 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -71,7 +72,7 @@ class KeeperClient:
 
     def __init__(self, absent: str) -> None:
         """`absent` is why nothing can be controlled while no keeper answers."""
-        self._uuids: tuple[str, ...] = ()
+        self._uuids: Callable[[], Iterable[str]] = tuple
         self._absent = absent
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -81,9 +82,11 @@ class KeeperClient:
         self.lines = 0  # connections so far: a new one may be to another keeper
         self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
 
-    def look_after(self, uuids: Iterable[str]) -> None:
-        """Names the GPUs that `refresh` asks for, as far as one message holds them."""
-        self._uuids = tuple(uuids)[: leases.GPUS_MAX]
+    def look_after(self, uuids: Callable[[], Iterable[str]]) -> None:
+        """Names the GPUs that `refresh` asks for, as far as one message holds them; one may be
+        found late.
+        """
+        self._uuids = uuids
 
     def attach(self, line: socket.socket) -> None:
         """Speaks over `line` from now on."""
@@ -144,7 +147,8 @@ class KeeperClient:
 
     def refresh(self) -> Status:
         """Asks for the state of every GPU. Raises KeeperGone."""
-        question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(self._uuids, (0, 0)))
+        uuids = islice(self._uuids(), leases.GPUS_MAX)
+        question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(uuids, (0, 0)))
         with self._lock:
             reply = self._ask(question)
             self._asked = reply.serial

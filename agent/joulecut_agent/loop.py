@@ -60,7 +60,7 @@ from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
 READY_WAIT_S = 10.0  # for a keeper that waits for its predecessor and restores 16 GPUs
-SWITCH_S = 0.0005  # Python's own 5 ms is twice what an order may take; a scrape can wait
+SWITCH_S = 0.0001  # Python's own 5 ms is five times what a mark may take; a scrape can wait
 POLL_IDLE_S = 0.5  # where nothing is held there is nothing to lose; a site's lock may wait
 POLL_HELD_S = drift.SUSPECT_S  # no single reading is believed sooner, and each of them is seen
 ALONE_WAIT_S, ALONE_TRY_S = 10.0, 0.1  # for an agent that is just restoring and leaving
@@ -137,15 +137,14 @@ class Agent:
     def _measure(self, eye: Eye, boot_id: str, feed: Feed, undo: contextlib.ExitStack) -> Samples:
         """Makes what reads the device, and what knows for whom it works."""
         settings = self._settings
-        uuids = [gpu.uuid for gpu in eye.gpus]
-        self._client.look_after(uuids)
+        self._client.look_after(self._uuids)
         self._programs = Programs(self._client, self._tally)
         self._registry = self._attribute()
         undo.callback(self._registry.stop)
         try:
             self._jobs = Jobs(
                 Path(settings.socket),
-                uuids,
+                self._uuids,
                 feed,
                 self._tally,
                 self._job_ended,
@@ -167,6 +166,9 @@ class Agent:
             Eye(devices.address(settings.device), settings.options, settings.keeper.state_dir)
         )
         return samples
+
+    def _uuids(self) -> tuple[str, ...]:
+        return tuple([gpu.uuid for gpu in self._sampler.gpus])
 
     def _build(self, eye: Eye, undo: contextlib.ExitStack) -> None:
         settings = self._settings
@@ -227,7 +229,7 @@ class Agent:
         web = WebConfig(path, lambda line: say("agent", line)) if path else None
         self._heartbeat = beat = Heartbeat(self._sampler, self._window, settings.sample_interval_s)
         probes = {"/healthz": beat.live, "/readyz": beat.ready}
-        self._exporter = Exporter(collector, *settings.metrics, web, probes)
+        self._exporter = Exporter(collector.text, *settings.metrics, web, probes)
 
     def _attribute(self) -> Registry:
         """Whose the GPUs are; it asks the parts that are made after it, once it is started."""
@@ -264,7 +266,6 @@ class Agent:
         with _bell() as bell:
             self._start()
             self._selector.register(bell, selectors.EVENT_READ)
-            self._selector.register(self._jobs, selectors.EVENT_READ)
             due_s = ask_s = time.monotonic()
             while True:
                 now_s = time.monotonic()
@@ -279,10 +280,7 @@ class Agent:
                 for source in [key.fileobj for key, _ in self._selector.select(wait_s)]:
                     if source is bell:
                         return self._stop()
-                    if source is self._jobs:
-                        self._jobs.turn()
-                    else:
-                        self._bury()
+                    self._bury()
 
     def _poll_s(self) -> float:
         at_least_s = POLL_HELD_S if self._holds else POLL_IDLE_S
@@ -302,6 +300,7 @@ class Agent:
             if self._lost:
                 say("agent", "the keeper does not answer: measuring goes on without control")
         self._say_uncontrollable()
+        self._jobs.start()
         self._server.start()
         self._exporter.start()
         memory.give_back()

@@ -94,11 +94,22 @@ def _run(settings: "Settings") -> int:
 
 
 def _keeper(settings: "Settings") -> int:
+    """A keeper of its own. One that starts inside a release window opens nothing until it is over;
+    but where a lock is left, which no window begins with, that comes first.
+    """
+    from joulecut_agent import break_glass, keeper  # noqa: PLC0415
+    from joulecut_agent.log import say  # noqa: PLC0415
+
+    window = break_glass.window(settings.keeper.state_dir)
+    if window.left_s() and not keeper.journal(settings.keeper).held:
+        say("keeper", "started inside a release window: nothing is opened until it is over")
+        if not window.wait():
+            return 0
     return _keep(settings.keeper, settings.device, settings.options, -1)
 
 
 def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
-    from joulecut_agent import devices, keeper, memory  # noqa: PLC0415
+    from joulecut_agent import devices, keeper, memory, promptness  # noqa: PLC0415
     from joulecut_agent.hand import Hand  # noqa: PLC0415
 
     backend = devices.load(device)
@@ -108,6 +119,7 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
         memory.give_back()
         return writer
 
+    promptness.be_prompt()
     gc.freeze()  # what is loaded now is never worth a look again, least of all during an order
     return keeper.run(settings, Hand(open_writer), agent_fd)
 
@@ -146,21 +158,19 @@ def _restore(settings: "Settings") -> int:
 def _release(settings: "Settings", duration_s: float) -> int:
     from joulecut_agent import break_glass  # noqa: PLC0415
 
-    sockets = _sockets(settings)
+    sockets, file = _sockets(settings), break_glass.window(settings.keeper.state_dir)
     return _noted(
         settings,
         "release",
-        lambda: break_glass.release(sockets, duration_s),
+        lambda: break_glass.release(sockets, file, duration_s),
         duration_s=duration_s,
     )
 
 
 def _resume(settings: "Settings") -> int:
     from joulecut_agent import break_glass  # noqa: PLC0415
-    from joulecut_agent.release_file import ReleaseFile  # noqa: PLC0415
 
-    boot_id = break_glass.BOOT_ID.read_text().strip()
-    file = ReleaseFile(settings.keeper.state_dir, boot_id)
+    file = break_glass.window(settings.keeper.state_dir)
     return _noted(settings, "resume", lambda: break_glass.resume(_sockets(settings), file))
 
 

@@ -71,12 +71,13 @@ class _Program:
 
 
 class Programs:
-    """`marked` and `look` are for one thread; `ordered` for any."""
+    """Safe to use from every thread."""
 
     def __init__(self, keeper: KeeperClient, tally: Tally) -> None:
         self._keeper = keeper
         self._tally = tally
         self._lock = threading.Lock()
+        self._stepping = threading.Lock()  # a mark and a look at the same GPU, one after the other
         self._gpus: Mapping[str, _Program] = {}
 
     def ordered(self, job: str, generation: int, settings: tuple[Setting, ...]) -> None:
@@ -96,20 +97,27 @@ class Programs:
         program = self._gpus.get(mark.uuid)
         if program is None or program.job != mark.job:
             return f"no clock program of job {mark.job} on GPU {mark.uuid}"
-        now_s = time.monotonic()
+        with self._stepping:
+            self._hear(program, mark, time.monotonic())
+        return ""
+
+    def _hear(self, program: _Program, mark: Mark, now_s: float) -> None:
         program.hear(mark.iteration, now_s)
         at_end = mark.mark == "end"
         due_mhz = program.clocks_mhz.get((mark.kind, mark.microbatch, at_end))
         if due_mhz is None:
             due_mhz = program.clocks_mhz.get((mark.kind, None, at_end))
         if due_mhz is None or due_mhz == program.at_mhz:
-            return ""
+            return
         if due_mhz > program.at_mhz or now_s >= program.wait_s:
             self._step(mark.uuid, program, due_mhz, ACCEPTED)
-        return ""
 
     def look(self) -> None:
         """Lets rest what hears no marks any more, and forgets what has no lease."""
+        with self._stepping:
+            self._look()
+
+    def _look(self) -> None:
         status, now_s = self._keeper.status, time.monotonic()
         if status is None:
             return

@@ -1,4 +1,4 @@
-"""A release window on disk, so that an agent which starts inside of one opens no device.
+"""A release window on disk, so that who starts inside of one, agent or keeper, opens no device.
 
 Somebody replaces the driver just then: a handle that is opened for a moment is one too many.
 With the window stand the GPUs as they were last described, because nobody can be asked.
@@ -6,6 +6,7 @@ With the window stand the GPUs as they were last described, because nobody can b
 
 import contextlib
 import json
+import signal
 import time
 import zlib
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from joulecut_wire.messages import GpuDescription
 
 NAME = "release.json"
 VERSION = 1
+LOOK_S = 0.2  # how soon a keeper that waits sees the end of the window
 BYTES_MAX = 1_000_000  # 16 GPUs with 300 clocks each take 30,000
 
 
@@ -52,12 +54,36 @@ class ReleaseFile:
             return False
         return True
 
+    def put_back(self, left_s: float, gpus: Iterable[GpuDescription]) -> None:
+        """What was there before a window that did not come about; 0 where none was."""
+        if left_s:
+            self.keep(left_s, gpus)
+        else:
+            self.forget()
+
     def forget(self) -> bool:
         """Whether there was a window to forget. Never raises."""
         there = self.left_s() > 0.0
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
         return there
+
+    def wait(self) -> bool:
+        """Returns when no window is left; False where a signal asked to leave before.
+
+        For a process of one thread, before it has handlers of its own.
+        """
+        if not self.left_s():
+            return True
+        leave = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, leave)
+        try:
+            while self.left_s():
+                if signal.sigtimedwait(leave, LOOK_S):
+                    return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return True
 
     def _read(self) -> tuple[float, tuple[GpuDescription, ...]]:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):

@@ -13,9 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from joulecut_agent import __version__
 from joulecut_wire.errors import Unavailable
@@ -25,7 +23,9 @@ SCRAPES_MAX = 8  # at once; one Prometheus and a few people
 REQUEST_WAIT_S = 5.0  # who is slower than this holds a place for nothing
 SEAT_S = 10.0  # and who takes this long in all gives it up where another one wants it
 EVICT_WAIT_S = 0.5  # its thread ends within a moment
+ANSWER_BYTES = 65_536  # head and body leave in one piece, and wake their reader once
 TEXT = "text/plain; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text"
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="joulecut"'}
 
 
@@ -39,22 +39,26 @@ class Probe(Protocol):
     def text(self) -> str: ...
 
 
+class Teller(Protocol):
+    """What `/metrics` says, in one of two formats."""
+
+    def __call__(self, *, openmetrics: bool) -> bytes: ...
+
+
 class Exporter:
     """A small HTTP server: `/metrics`, and what `probes` answer by path."""
 
     def __init__(
         self,
-        collector: Collector,
+        tell: Teller,
         host: str,
         port: int,
         web: WebConfig | None = None,
         probes: Mapping[str, Callable[[], Probe]] = MappingProxyType({}),
     ) -> None:
         """Binds. Raises Unavailable where the address is taken."""
-        registry = CollectorRegistry()
-        registry.register(collector)
         try:
-            self._http = _server(host)((host, port), _handler(registry, web, probes))
+            self._http = _server(host)((host, port), _handler(tell, web, probes))
         except OSError as error:
             raise Unavailable(f"metrics cannot listen on {host}:{port}: {error.strerror}") from None
         self._http.web = web
@@ -130,10 +134,11 @@ def _server(host: str) -> type[_Http]:
 
 
 def _handler(
-    registry: CollectorRegistry, web: WebConfig | None, probes: Mapping[str, Callable[[], Probe]]
+    tell: Teller, web: WebConfig | None, probes: Mapping[str, Callable[[], Probe]]
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_WAIT_S
+        wbufsize = ANSWER_BYTES
         server_version = f"joulecut-agent/{__version__}"
         sys_version = ""
 
@@ -145,8 +150,8 @@ def _handler(
             elif web and not web.admits(self.headers.get("Authorization")):
                 self._send(401, TEXT, b"user and password, please\n", CHALLENGE)
             elif path == "/metrics":
-                encode, kind = choose_encoder(self.headers.get("Accept") or "")
-                self._send(200, kind, encode(registry))
+                _, kind = choose_encoder(self.headers.get("Accept") or "")
+                self._send(200, kind, tell(openmetrics=kind.startswith(OPENMETRICS)))
             else:
                 self._send(404, TEXT, b"see /metrics, /healthz and /readyz\n")
 

@@ -8,7 +8,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -73,7 +73,6 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._programs = programs
         self._allocations = allocations
         self._sample_seats = threading.BoundedSemaphore(SAMPLERS_MAX)
-        self._uuids = frozenset(gpu.uuid for gpu in sampler.gpus)
         self._seats = threading.BoundedSemaphore(WATCHERS_MAX)
         self._leaving = threading.Event()
 
@@ -124,7 +123,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             _bad(context, f"{len(uuids)} settings; allowed: 1 to {GPUS_MAX}")
         if len(set(uuids)) < len(uuids):
             _bad(context, "a GPU is named twice in one command")
-        if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
+        if unknown := self._unknown(uuids):
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
         if self._window.left_s:  # the keeper would open the device to judge it
@@ -167,7 +166,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         uuids = list(dict.fromkeys(request.uuids))
         if request.job:
             _check_job(context, request.job)
-        if unknown := [uuid for uuid in uuids if uuid not in self._uuids]:
+        if unknown := self._unknown(uuids):
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ClearResponse(results=self._refuse("clear", uuids[:GPUS_MAX], reason))
         if request.epoch == 0 < self._keeper.epoch_seen:
@@ -199,7 +198,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         """Times are Unix times of this node; `since_s` is one of them, 0 for all there is."""
         if not (math.isfinite(request.since_s) and request.since_s >= 0.0):
             _bad(context, f"since_s is {request.since_s}; allowed: 0 or more")
-        if unknown := [uuid for uuid in request.uuids if uuid not in self._uuids]:
+        if unknown := self._unknown(request.uuids):
             _bad(context, f"no GPU {unknown[0]!r} on this node")
         if not self._sample_seats.acquire(blocking=False):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{SAMPLERS_MAX} readers already")
@@ -213,6 +212,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         finally:
             self._samples.unsubscribe(stream)
             self._sample_seats.release()
+
+    def _unknown(self, uuids: Iterable[str]) -> list[str]:
+        known = self._uuids
+        return [uuid for uuid in uuids if uuid not in known]
+
+    @property
+    def _uuids(self) -> frozenset[str]:
+        """The GPUs of this node; one may be found late."""
+        return frozenset([gpu.uuid for gpu in self._sampler.gpus])
 
     def leave(self) -> None:
         """Ends every watch."""

@@ -59,7 +59,10 @@ class Window:
         if not 0.0 < duration_s <= RELEASE_S_MAX:  # NaN is refused too
             return f"duration {duration_s:g} s; allowed: above 0 and up to {RELEASE_S_MAX:g} s"
         with self._lock:
+            # First: a keeper that starts anew just then is to know.
+            left_s, self._kept = self.left_s, self._file.keep(duration_s, self._sampler.gpus)
             if reason := self._tell(Command(leases.RELEASE, ttl_s=duration_s)):
+                self._file.put_back(left_s, self._sampler.gpus)
                 return reason
             self._begin(duration_s)
             if self._sampler.pause():
@@ -85,6 +88,8 @@ class Window:
             told_s = max(0.0, status.taken_at_s + status.released_s - now_s) if status else 0.0
             if status is not None and not status.released_s:
                 told_s = 0.0
+            if status is None and self._keeper_wanted and self._until_s == -math.inf:
+                told_s = self._file.left_s()  # of a keeper that ended before it could tell
             if told_s > 0.0:
                 if now_s >= self._until_s:
                     self._begin(told_s)
@@ -93,7 +98,7 @@ class Window:
                     self._kept = self._file.keep(told_s, self._sampler.gpus)
                 self._until_s, self._line = now_s + told_s, self._keeper.lines
             elif status is not None and now_s < self._until_s and self._keeper_wanted:
-                if self._keeper.lines == self._line:
+                if self._keeper.lines == self._line or self._resumed():
                     self._end()  # somebody resumed
                 else:  # another keeper, which does not know
                     self._tell(Command(leases.RELEASE, ttl_s=self._until_s - now_s))

@@ -41,7 +41,7 @@ class Desk:
             self._doubt,
         )
         self.jobs = Jobs(
-            home / "jobs.sock", ["GPU-a", "GPU-b"], Feed(), self.tally, lambda *_: None,
+            home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], Feed(), self.tally, lambda *_: None,
             binding=self.binding,
         )  # fmt: skip
 

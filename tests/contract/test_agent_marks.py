@@ -38,7 +38,8 @@ class Desk:
         self.tally = Tally()
         binding = Binding(Processes(self.proc), lambda _: (self.owner,), lambda _: (), lambda: None)
         self.jobs = Jobs(
-            self.path, ["GPU-a"], Feed(), self.tally, lambda j, u: self.ended.append((j, u)),
+            self.path, lambda: ["GPU-a"], Feed(), self.tally,
+            lambda j, u: self.ended.append((j, u)),
             binding=binding, marked=self._marked,
         )  # fmt: skip
         self.place(OWN_UID)

@@ -4,6 +4,7 @@ import math
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from running_agent import eventually
 
 from joulecut import Reporter
 from joulecut_agent.feed import Feed, Subscription
@@ -18,7 +20,7 @@ from joulecut_agent.jobs import HOLDERS_MAX, Jobs
 from joulecut_agent.tally import Tally
 from joulecut_wire.messages import IterationReport, OperationReport
 from joulecut_wire.metrics import REPORTS
-from joulecut_wire.reports import DATAGRAM_BYTES_MAX, decode
+from joulecut_wire.reports import DATAGRAM_BYTES_MAX, Mark, decode
 
 names = st.text(min_size=1, max_size=40)
 seconds = st.floats(1e-6, 80_000.0)
@@ -48,7 +50,11 @@ class Desk:
         feed = Feed()
         self.watcher: Subscription = feed.subscribe()
         self.jobs = Jobs(
-            path, ["GPU-a", "GPU-b"], feed, self.tally, lambda j, u: self.ended.append((j, u))
+            path,
+            lambda: ["GPU-a", "GPU-b"],
+            feed,
+            self.tally,
+            lambda j, u: self.ended.append((j, u)),
         )
 
     def counts(self) -> dict[str, int]:
@@ -60,6 +66,29 @@ def desk(folder: Path) -> Iterator[Desk]:
     desk = Desk(folder / "jobs.sock")
     yield desk
     desk.jobs.close()
+
+
+def test_it_listens_by_itself_whatever_fails(folder: Path) -> None:
+    """A word that nobody can make use of costs itself, and not those after it."""
+    path, heard, tally = folder / "jobs.sock", list[str](), Tally()
+
+    def marked(mark: Mark) -> str:
+        heard.append(mark.kind)
+        if len(heard) == 1:
+            raise RuntimeError(mark.kind)
+        return ""
+
+    jobs = Jobs(path, lambda: ["GPU-a"], Feed(), tally, lambda *_: None, marked=marked)
+    jobs.start()
+    reporter = Reporter("demo", "GPU-a", 0, str(path))
+    for kind in ("first", "second"):
+        assert reporter.mark("begin", kind, 0, 1)
+    eventually("both", lambda: heard == ["first", "second"])
+    eventually("counted", lambda: tally.counts(REPORTS.name) == [(("accepted",), 1)])
+    reporter.close()
+    jobs.close()
+    assert not path.exists()
+    assert "jobs" not in {thread.name for thread in threading.enumerate()}
 
 
 @given(

@@ -273,3 +273,90 @@ def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> N
     ):
         done = _ask(node, *words)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+
+
+def _with_its_own_keeper(node: RunningAgent) -> subprocess.Popen[str]:
+    node.config["keeper"] = "state/keeper.sock"
+    keeper = node.start_keeper()
+    node.start()
+    eventually("control", lambda: all(gpu.controllable for gpu in node.describe().gpus))
+    return keeper
+
+
+def _again(node: RunningAgent, keeper: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """The next keeper, as a supervisor starts it after a kill; it has looked for a window."""
+    keeper.kill()
+    keeper.wait(timeout=PATIENCE_S)
+    before = node.log.count("started inside a release window: nothing is opened")
+    following = node._spawn("keeper")
+    node.keepers.append(following)
+    said = "started inside a release window: nothing is opened"
+    eventually("the next one waits", lambda: node.log.count(said) == before + 1)
+    return following
+
+
+def test_a_keeper_of_its_own_that_starts_inside_a_window_opens_no_device(
+    driver: FakeNvml,
+) -> None:
+    with agent_on(driver) as node:
+        keeper = _with_its_own_keeper(node)
+        assert _lock(driver, node, 1)
+        node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+        calls = driver.calls_total()
+        keeper = _again(node, keeper)
+        driver.unload_driver()
+        time.sleep(1.5)  # more than a turn of either: it must stay so
+        assert (driver.clients(), driver.calls_total()) == ((), calls)
+        assert keeper.poll() is None
+        assert not _lock(driver, node, 2)
+        node.stub.Release(pb.ReleaseRequest(duration_s=900.0), timeout=PATIENCE_S)
+        driver.load_driver()
+        assert driver.clients() == (), "a longer one needs no keeper either"
+        node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S)
+        eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+        assert _lock(driver, node, 3)
+
+
+def test_its_window_ends_by_itself_and_by_hand(driver: FakeNvml) -> None:
+    with agent_on(driver) as node:
+        keeper = _with_its_own_keeper(node)
+        config = str(node.home / "agent.yaml")
+        began_s = time.monotonic()
+        assert _ask(node, COMMAND, "release", "--config", config, "--for", "8s").returncode == 0
+        keeper = _again(node, keeper)
+        eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+        assert time.monotonic() - began_s >= 8.0, "not before"
+        assert _lock(driver, node, 1)
+        assert _ask(node, COMMAND, "release", "--config", config, "--for", "9m").returncode == 0
+        _again(node, keeper)
+        done = _ask(node, COMMAND, "resume", "--config", config)
+        assert (done.returncode, done.stdout) == (0, "resumed\n")
+        eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+        assert _lock(driver, node, 2)
+
+
+def test_a_keeper_that_waits_for_the_end_of_a_window_can_be_asked_to_go(driver: FakeNvml) -> None:
+    with agent_on(driver) as node:
+        keeper = _with_its_own_keeper(node)
+        node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+        keeper = _again(node, keeper)
+        keeper.terminate()
+        assert keeper.wait(timeout=PATIENCE_S) == 0
+        assert driver.clients() == ()
+
+
+def test_a_lock_that_a_killed_keeper_left_comes_before_a_window(driver: FakeNvml) -> None:
+    with agent_on(driver) as node:
+        keeper = _with_its_own_keeper(node)
+        node.stub.Release(pb.ReleaseRequest(duration_s=600.0), timeout=PATIENCE_S)
+        kept = (node.state_dir / "release.json").read_bytes()
+        node.stub.Resume(pb.ResumeRequest(), timeout=PATIENCE_S)
+        eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+        assert _lock(driver, node, 1)
+        node.kill()
+        keeper.kill()
+        keeper.wait(timeout=PATIENCE_S)
+        assert driver.locks() != (None, None)
+        (node.state_dir / "release.json").write_bytes(kept)
+        node.keepers.append(node._spawn("keeper"))
+        eventually("given back", lambda: driver.locks() == (None, None))

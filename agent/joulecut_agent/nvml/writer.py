@@ -20,6 +20,7 @@ class NvmlWriter:
 
     def __init__(self, needs_capability: bool) -> None:
         self._needs_capability = needs_capability
+        self._clocks_mhz: dict[str, tuple[int, ...]] = {}  # none changes while a driver is loaded
         driver.open_driver()
         self._open = True
 
@@ -30,19 +31,20 @@ class NvmlWriter:
 
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         try:
-            return tuple(_ask("clocks", driver.supported_clocks_mhz, uuid))
+            return tuple(self._ask("clocks", driver.supported_clocks_mhz, uuid))
         except DeviceError:
             return ()
 
     def uncontrollable(self, uuid: str) -> str:
         try:
-            return str(_ask("modes", driver.uncontrollable, uuid))
+            return str(self._ask("modes", driver.uncontrollable, uuid))
         except DeviceError as error:
             return str(error)
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
         def write(handle: Any) -> None:
-            clocks_mhz = driver.supported_clocks_mhz(handle)
+            known = self._clocks_mhz
+            known[uuid] = clocks_mhz = known.get(uuid) or driver.supported_clocks_mhz(handle)
             # By now; who asked before knew it then.
             if reason := driver.uncontrollable(handle, clocks_mhz):
                 raise Unsupported("not_supported", f"{uuid}: {reason}")
@@ -52,10 +54,10 @@ class NvmlWriter:
                 raise Unsupported("invalid_argument", f"{uuid}: {asked}: no supported clocks")
             pynvml.nvmlDeviceSetGpuLockedClocks(handle, low_mhz, clock_max_mhz)
 
-        _ask("lock", write, uuid)
+        self._ask("lock", write, uuid)
 
     def reset(self, uuid: str) -> None:
-        _ask("reset", pynvml.nvmlDeviceResetGpuLockedClocks, uuid)
+        self._ask("reset", pynvml.nvmlDeviceResetGpuLockedClocks, uuid)
 
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
         def read(handle: Any) -> tuple[int, int, int]:
@@ -65,35 +67,32 @@ class NvmlWriter:
             now = driver.optional(pynvml.nvmlDeviceGetPowerManagementLimit, handle, 0)
             return (low, high, now) if now else (0, 0, 0)
 
-        low, high, now = _ask("power_limits", read, uuid)
+        low, high, now = self._ask("power_limits", read, uuid)
         return low, high, now
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         # The first form: of the second the binding does not check the return code.
         set_limit = pynvml.nvmlDeviceSetPowerManagementLimit
-        _ask("limit_power", lambda handle: set_limit(handle, limit_mw), uuid)
+        self._ask("limit_power", lambda handle: set_limit(handle, limit_mw), uuid)
 
     def close(self) -> None:
         if self._open:
             self._open = False
             driver.close_driver()
 
-
-def _ask(call: str, what: Any, uuid: str) -> Any:
-    """Calls `what` with a fresh handle: after a driver reload an old one is void."""
-    try:
-        return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError as error:
-        failed = driver.failure(error.value, call, uuid)
-    if failed.code != "uninitialized":
-        raise failed
-    # The driver was reloaded under us: this process has to open it anew, once.
-    driver.close_driver()
-    driver.open_driver()
-    try:
-        return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError as error:
-        raise driver.failure(error.value, call, uuid) from None
+    def _ask(self, call: str, what: Any, uuid: str, *, again: bool = True) -> Any:
+        """Calls `what` with a fresh handle: after a driver reload an old one is void."""
+        try:
+            return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        except pynvml.NVMLError as error:
+            failed = driver.failure(error.value, call, uuid)
+        if failed.code != "uninitialized" or not again:
+            raise failed
+        # The driver was reloaded under us: this process has to open it anew, once.
+        self._clocks_mhz.clear()
+        driver.close_driver()
+        driver.open_driver()
+        return self._ask(call, what, uuid, again=False)
 
 
 def _capabilities() -> int:

@@ -19,6 +19,7 @@ from running_agent import eventually
 from joulecut_agent import eye as eyes
 from joulecut_agent.eye import Eye
 from joulecut_agent.eye_protocol import DRIVER
+from joulecut_agent.eye_trouble import BACK_OFF_S
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 from joulecut_agent.ports.reader import Burst, Reading
 from joulecut_wire.errors import BadInput
@@ -82,7 +83,7 @@ def test_it_is_left_alone_for_longer_each_time(rig: Rig) -> None:
     for count in (2, 3, 4):
         eventually("another process", lambda count=count: rig.shown() and len(rig.pids()) == count)
     waited_s = time.monotonic() - began_s
-    assert waited_s > eyes.BACK_OFF_S + 2 * eyes.BACK_OFF_S, "two rests in between"
+    assert waited_s > BACK_OFF_S + 2 * BACK_OFF_S, "two rests in between"
 
 
 def test_all_hang_one_after_the_other(rig: Rig) -> None:

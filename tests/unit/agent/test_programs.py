@@ -97,7 +97,7 @@ class Node:
         self.now_s, self.folder, self.cards, self.tally = 1000.0, folder, Cards(), Tally()
         self.generation = 0
         self.client = KeeperClient("")
-        self.client.look_after((A, B))
+        self.client.look_after(lambda: (A, B))
         self.programs = Programs(self.client, self.tally)
         self.begin()
 

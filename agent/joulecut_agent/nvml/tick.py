@@ -1,0 +1,267 @@
+"""What one tick asks of one GPU through NVML, and what that cost.
+
+A field that a device cannot give is absent, never zero. Which number means what differs by
+architecture, and is settled here.
+"""
+
+import contextlib
+import ctypes
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from joulecut_agent.nvml import driver
+from joulecut_agent.nvml.glances import EVENT_CALLS, POWER_FIELDS, SCOPE_GPU
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
+from joulecut_agent.ports.glance import event_words
+from joulecut_wire.messages import GpuSnapshot
+
+# nvml.h, nvmlPowerProfileType_t: workload power profiles by number, as this binding knows them.
+PROFILES = {
+    number: name.removeprefix("NVML_POWER_PROFILE_").lower()
+    for name, number in vars(pynvml).items()
+    if name.startswith("NVML_POWER_PROFILE_") and not name.endswith("_PROFILE_MAX")
+    if "_OPERATION_" not in name
+}
+MASK_BITS = 32  # of each word of a mask
+
+RATES_S = 0.15  # nvml.h: the driver renews utilisation each sixth of a second at the soonest
+SLOW_S = 0.5  # half of what drift waits before it believes a limit; each call costs every tick
+USES_S = 0.9  # listing processes is the dearest reading; and who reads each second gets all anew
+PROCESSES_MAX = 64  # told of one GPU
+AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
+# Names that are no text, lengths that no memory holds: on these the binding fails in its own ways.
+NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+# A driver that is older than the binding lacks the newest form of a call; no NVMLError tells that.
+MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+_CALLS: dict[str, Any] = vars(pynvml)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU that was looked up, with what never changes of it."""
+
+    index: int
+    uuid: str
+    handle: Any
+    usage_is_instant: bool  # what nvmlDeviceGetPowerUsage shows on this architecture
+    has_profiles: bool  # workload power profiles: Blackwell and later
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What changes seldom, and is asked for no more often than is of use."""
+
+    due_s: float
+    power_limit_enforced_w: float | None
+    uses: "_Uses"
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What nobody needs more often than each second."""
+
+    due_s: float
+    clock_memory_mhz: int | None
+    temperature_celsius: float | None
+    memory_used_bytes: int | None
+    persistence: bool | None
+    process_ids: tuple[int, ...]
+    mig_uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Shares of time in which parts of a GPU were busy; None where it does not tell."""
+
+    due_s: float
+    gpu_ratio: float | None
+    memory_ratio: float | None
+
+
+class Tick:
+    """The calls about one GPU at one tick: how long each took, and which failed.
+
+    Where ticks are quick not each of them is timed: the distribution is the same, and taking
+    the time of a call costs a quarter of it.
+    """
+
+    def __init__(self, device: Device, *, timed: bool) -> None:
+        self.device = device
+        self._timed = timed
+        self.seconds: list[tuple[str, float]] = []
+        self.error: DeviceError | None = None
+
+    def ask(self, call: str, *arguments: Any, **options: Any) -> Any:
+        """The answer, or None where there is none. Raises Gone."""
+        function = _CALLS.get(call)
+        if function is None:  # the binding is older than the call
+            return None
+        began_s = time.perf_counter() if self._timed else 0.0
+        try:
+            return function(self.device.handle, *arguments, **options)
+        except pynvml.NVMLError as error:
+            self.absent(error.value, call)
+            return None
+        except MISMATCH:
+            return None
+        except NONSENSE as error:
+            self.error = self.error or nonsense(call, error)
+            return None
+        finally:
+            if self._timed:
+                self.seconds.append((call, time.perf_counter() - began_s))
+
+    def absent(self, code: int, call: str) -> None:
+        """Notes why an answer is missing; what a device cannot do is no failure of the tick."""
+        device = self.device
+        failed = driver.failure(code, call, f"GPU {device.index} ({device.uuid})")
+        if isinstance(failed, Gone):
+            raise failed from None
+        if not isinstance(failed, Unsupported | NotPermitted):
+            self.error = self.error or failed
+
+
+def nonsense(call: str, error: Exception) -> DeviceError:
+    """An answer on which the binding itself fails."""
+    return Transient("bad_answer", f"{call}: an answer that makes no sense: {error}")
+
+
+def rates_of(tick: Tick, now_s: float) -> Rates:
+    """Raises Gone."""
+    rates = tick.ask("nvmlDeviceGetUtilizationRates")
+    if rates is None:
+        return Rates(now_s + RATES_S, None, None)
+    return Rates(now_s + RATES_S, rates.gpu / 100, rates.memory / 100)
+
+
+def snapshot_of(tick: Tick, device: Device, slow: Slow, rates: Rates) -> GpuSnapshot:
+    """All that is told of a GPU at one tick. Raises Gone."""
+    average_w, instant_w = _power_w(tick, device)
+    energy_mj = tick.ask("nvmlDeviceGetTotalEnergyConsumption")
+    return GpuSnapshot(
+        uuid=device.uuid,
+        power_average_w=average_w,
+        power_instant_w=instant_w,
+        energy_j=None if energy_mj is None else energy_mj / 1000,
+        clock_sm_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+        clock_memory_mhz=slow.uses.clock_memory_mhz,
+        temperature_celsius=slow.uses.temperature_celsius,
+        utilization_gpu_ratio=rates.gpu_ratio,
+        utilization_memory_ratio=rates.memory_ratio,
+        memory_used_bytes=slow.uses.memory_used_bytes,
+        power_limit_enforced_w=slow.power_limit_enforced_w,
+        event_reasons=_event_reasons(tick),
+        persistence=slow.uses.persistence,
+        process_ids=slow.uses.process_ids,
+        mig_uuids=slow.uses.mig_uuids,
+        power_profiles=_power_profiles(tick) if device.has_profiles else (),
+    )
+
+
+def slow_of(tick: Tick, before: Slow | None) -> Slow:
+    """What is asked more seldom; what is not due yet is as `before`. Raises Gone."""
+    now_s = time.monotonic()
+    known = before.uses if before is not None else None
+    uses = known if known is not None and now_s < known.due_s else _uses(tick, now_s)
+    limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
+    return Slow(now_s + SLOW_S, None if limit_mw is None else limit_mw / 1000, uses)
+
+
+def _uses(tick: Tick, now_s: float) -> _Uses:
+    # The second form leaves out what the driver keeps for itself; older drivers have one form.
+    memory = tick.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
+    memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
+    persistence = tick.ask("nvmlDeviceGetPersistenceMode")
+    return _Uses(
+        now_s + USES_S,
+        clock_memory_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+        temperature_celsius=_temperature_celsius(tick),
+        memory_used_bytes=None if memory is None else memory.used,
+        persistence=None if persistence is None else bool(persistence),
+        process_ids=_process_ids(tick),
+        mig_uuids=_mig_uuids(tick),
+    )
+
+
+def _process_ids(tick: Tick) -> tuple[int, ...]:
+    listed = tick.ask("nvmlDeviceGetComputeRunningProcesses")
+    if listed is None:  # drivers before 510 have an older form, which has to be named
+        listed = tick.ask("nvmlDeviceGetComputeRunningProcesses_v2") or ()
+    return tuple(sorted({int(one.pid) for one in listed}))[:PROCESSES_MAX]
+
+
+def _mig_uuids(tick: Tick) -> tuple[str, ...]:
+    """Of each instance of this board; an index without one is skipped."""
+    mode = tick.ask("nvmlDeviceGetMigMode")
+    if not mode or not mode[0]:  # or each second seven places would be found empty
+        return ()
+    found = []
+    for place in range(tick.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        with contextlib.suppress(pynvml.NVMLError):
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(tick.device.handle, place)
+            found.append(pynvml.nvmlDeviceGetUUID(instance))
+    return tuple(found)
+
+
+def _power_w(tick: Tick, device: Device) -> tuple[float | None, float | None]:
+    """(1 s average, instantaneous) power: by name where the driver has both names."""
+    call = "nvmlDeviceGetFieldValues"
+    wanted = [(field, SCOPE_GPU) for field in POWER_FIELDS]
+    powers_w: list[float | None] = [None, None]
+    for place, value in enumerate(tick.ask(call, wanted) or ()):
+        if value.nvmlReturn == pynvml.NVML_SUCCESS:
+            powers_w[place] = value.value.uiVal / 1000
+        elif value.nvmlReturn != pynvml.NVML_ERROR_NOT_SUPPORTED:  # which many say each time
+            tick.absent(value.nvmlReturn, f"{call}({value.fieldId})")
+    shown = 1 if device.usage_is_instant else 0
+    if powers_w[shown] is None:
+        usage_mw = tick.ask("nvmlDeviceGetPowerUsage")
+        powers_w[shown] = None if usage_mw is None else usage_mw / 1000
+    return powers_w[0], powers_w[1]
+
+
+def _temperature_celsius(tick: Tick) -> float | None:
+    celsius = tick.ask("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU)
+    if celsius is None:
+        celsius = tick.ask("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)
+    return None if celsius is None else float(celsius)
+
+
+def _event_reasons(tick: Tick) -> tuple[str, ...]:
+    bits = tick.ask(EVENT_CALLS[0])
+    if bits is None:
+        bits = tick.ask(EVENT_CALLS[1])
+    return event_words(bits or 0)
+
+
+def profiles_of(handle: Any) -> Any:
+    """The workload power profiles of a GPU, None where it has none."""
+    try:
+        told = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        # By reference: the binding hands its argument on as it is.
+        pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, ctypes.byref(told))
+    except (AttributeError, pynvml.NVMLError):  # the binding, or the card, is older
+        return None
+    return told
+
+
+def _power_profiles(tick: Tick) -> tuple[str, ...]:
+    """What is enforced, and not what was asked for: that may be overruled."""
+    told = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    call = "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"
+    if tick.ask(call, ctypes.byref(told)) is None:
+        return ()
+    words = enumerate(told.enforcedProfilesMask.mask)
+    numbers = [
+        MASK_BITS * n + bit for n, word in words for bit in range(MASK_BITS) if word >> bit & 1
+    ]
+    return tuple(PROFILES.get(number, f"profile_{number}") for number in numbers)
+
+
+def usage_is_instant(handle: Any) -> bool:
+    """nvml.h: PowerUsage is a 1 s average on Ampere and newer, except on GA100."""
+    capability = driver.optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    return capability is not None and capability <= AMPERE

@@ -1,0 +1,38 @@
+"""Shorter slices change nothing else of how the kernel runs us."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+from joulecut_agent.promptness import be_prompt
+
+READ = """
+import ctypes, os, struct
+from joulecut_agent.promptness import be_prompt
+{before}
+print(be_prompt(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+def _tells(before: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", READ.format(before=before)],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+def test_policy_and_nice_stay() -> None:
+    _, policy, nice = _tells("os.nice(7)")
+    assert (int(policy), int(nice)) == (os.SCHED_OTHER, 7)
+
+
+def test_a_policy_that_somebody_chose_stands() -> None:
+    chosen = "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"
+    assert _tells(chosen) == ["False", str(int(os.SCHED_BATCH)), "0"]
+
+
+def test_it_never_raises_and_may_be_asked_twice() -> None:
+    ask: Callable[[], bool] = be_prompt
+    assert ask() == ask()
