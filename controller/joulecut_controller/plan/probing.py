@@ -92,10 +92,12 @@ class _Step:
         """The probe, where what is known to save has to wait for it: a stage below its evidence,
         and no room for that once the rest is settled. To make room again costs a window each way.
         """
-        if probe is None or probe.clocks_mhz[probe.stage] >= self._known.lowest[probe.stage]:
+        if probe is None or self._known.known(probe.clocks_mhz):
             return None
-        at, mhz = probe.stage, probe.clocks_mhz[probe.stage]
-        later = np.array([(*safe[:at], mhz, *safe[at + 1 :])], dtype=np.float64)
+        clocks = [
+            probe.clocks_mhz[s] if s in probe.stages else mhz for s, mhz in enumerate(safe)
+        ]
+        later = np.array([clocks], dtype=np.float64)
         return None if self._known.bearable(later)[0] else probe
 
     def _safe(self) -> tuple[int, ...]:
@@ -124,7 +126,7 @@ class _Step:
         return best[1]
 
     def _try(self, probe: Probe) -> Advice:
-        stage, mhz = probe.stage, probe.clocks_mhz[probe.stage]
+        stage, mhz = probe.stages[0], probe.clocks_mhz[probe.stages[0]]
         low_mhz = self._known.lowest[stage]
         reason = f"stage {stage} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
         if mhz >= low_mhz:

@@ -9,12 +9,13 @@ prediction has a standard deviation, and decisions stand on that, not on the mea
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from joulecut_controller.predict.rate_fit import Block, Fitted, Floats, Prior, fit, slopes_of
 from joulecut_controller.predict.rate_paths import Ints, Paths
+from joulecut_controller.predict.rate_slack import expected
 from joulecut_controller.workload import KINDS, Pipeline
 
 # Prior mean and standard deviation of what differs between jobs and cards.
@@ -121,6 +122,35 @@ class RateModel:
         other._times = fit(model, Prior(mean, sd), self._time_blocks(), start)
         denied = other._times.misfit > self._times.misfit + DENIED
         return None if denied else other
+
+    def expected(self) -> "RateModel | None":
+        """The same job, each stage with the work to be expected of it rather than the likeliest;
+        None where it was told.
+
+        How long a stage waits shows in no reading, so all of it is as likely as it was before,
+        and the likeliest is the one end of that where nothing waits.
+        """
+        if self.detailed:
+            return None
+        at = 2 * len(self._kinds)
+
+        def left(guesses: Floats) -> Floats:
+            predicted = self._log_times(guesses, self._clocks)
+            return np.asarray(blocks[0].measured[:, None] - predicted)
+
+        blocks, white = self._time_blocks(), self._times.whiteners[0]
+
+        def log_odds(guesses: Floats) -> Floats:
+            off = (guesses - self._prior.mean[:, None]) / self._prior.sd[:, None]
+            return np.asarray(-0.5 * (((white @ left(guesses)) ** 2).sum(axis=0) + (off**2).sum(0)))
+
+        numbers = expected(self._times.numbers, range(at, at + self._stages), log_odds)
+        other = copy(self)
+        other._times = replace(
+            self._times, numbers=numbers, leftovers=(left(numbers[:, None])[:, 0],)
+        )
+        other._energies = other._fit_energies()
+        return other
 
     # -- answers -----------------------------------------------------------------------------
 
