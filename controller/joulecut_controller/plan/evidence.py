@@ -96,7 +96,7 @@ class Evidence:
     def judge(self, clocks: Floats) -> tuple[Floats, Floats]:
         time_s = self.model.time_s(clocks)
         host_w = self.facts.host_power_w * self.facts.ground.pipeline.stages
-        return time_s, self.model.energy_j(clocks).sum(axis=1) + host_w * time_s
+        return time_s, self.model.energy_j(clocks, time_s).sum(axis=1) + host_w * time_s
 
     def judge_one(self, clocks_mhz: tuple[int, ...]) -> tuple[float, float]:
         time_s, cost_j = self.judge(np.array([clocks_mhz], dtype=np.float64))

@@ -1,6 +1,5 @@
 """One probe, and what it is worth: what all ways of finding one have in common. Pure."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,30 +16,22 @@ LATER_MIN = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Stages below their evidence. `gain_ratio` is of the present energy, of this step or, of a
-    supposed one, of what it leads to."""
+    """Stages to be lowered below their evidence, or whose slack is to be seen. `gain_ratio` is of
+    the present energy, of this step or, of a supposed one, of what it leads to."""
 
     gain_ratio: float
     stages: tuple[int, ...]
     clocks_mhz: Clocks
 
 
-Order = tuple[float, tuple[int, ...], Clocks]
-
-
-def progress(judge: Judge, lowest_mhz: Clocks, now_j: float) -> Callable[[Probe], Order]:
-    """What lowering these stages saves, less what making room for it costs, for the time it
-    takes: as long as the job is hardly slower, the worst case has room for whole steps, so
-    stages that wait come before those waited for.
+def progress(judge: Judge, lowest_mhz: Clocks, now_j: float, rows: Floats) -> Floats:
+    """What it saves to lower stages as in each row of clocks (m, stages), less what making room
+    for it costs, for the time it takes, shape (m,): as long as the job is hardly slower, the
+    worst case has room for whole steps, so stages that wait come before those waited for.
     """
-
-    def of(probe: Probe) -> Order:
-        base = tuple(map(max, zip(probe.clocks_mhz, lowest_mhz, strict=True)))
-        rows: Floats = np.array([base, probe.clocks_mhz], dtype=np.float64)
-        (base_s, later_s), (base_j, later_j) = judge(rows)
-        room = max(0.0, base_j / now_j - 1.0) / PAYBACK_WINDOWS
-        worth = (base_j - later_j) / now_j - room
-        later = LATER_MIN + max(0.0, later_s / base_s - 1.0)
-        return float(worth / later if worth > 0.0 else worth), probe.stages, probe.clocks_mhz
-
-    return of
+    times_s, costs_j = judge(rows)
+    before_s, before_j = judge(np.maximum(rows, np.array(lowest_mhz, dtype=np.float64)))
+    room_j = np.maximum(0.0, before_j - now_j) / PAYBACK_WINDOWS
+    worth = (before_j - costs_j - room_j) / now_j
+    later = LATER_MIN + np.maximum(0.0, times_s / before_s - 1.0)
+    return np.asarray(np.where(worth > 0.0, worth / later, worth))

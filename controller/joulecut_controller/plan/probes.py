@@ -54,8 +54,10 @@ class Probes:
                 roomy = self._steps(self._roomier(raised, target), target)
                 steps += [s for s in roomy if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
             if steps:
-                by_progress = progress(known.judge, known.lowest, self._now_j)
-                return max(steps, key=_order if told else by_progress)
+                if told:
+                    return max(steps, key=_order)
+                rows = np.array([step.clocks_mhz for step in steps], dtype=np.float64)
+                return steps[int(np.argmax(progress(known.judge, known.lowest, self._now_j, rows)))]
         lowest = tuple(grid[0] for grid in known.grids)
         steps = self._steps([now], lowest)
         hopes = [(self._hope(p.stages[0]), _order(p), p) for p in steps]

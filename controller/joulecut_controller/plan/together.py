@@ -6,90 +6,126 @@ one by one they would take as many times as long as there are stages. Pure.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
-from joulecut_controller.plan.evidence import Evidence
+from joulecut_controller.plan.evidence import DOUBTS_WORST, OVER_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
-from joulecut_controller.plan.search import cheapest
-from joulecut_controller.predict.rate import RateModel
+from joulecut_controller.plan.search import Floats, cheapest
 
-# What clocks expected to be cheapest have to promise.
+# What the clocks expected to be cheapest have to promise.
 PROMISE_MIN = 0.002
-# Clocks by which stages that are waited for are raised meanwhile; the last is default.
-ROOMS = (0, 1, 2, 4, 8, 999)
+# Clocks by which the other stages are raised meanwhile; the last is default.
+ROOMS = (1, 2, 4, 8, 999)
+# A window that only makes room for the next one is worth half of what that is.
+LEADS_ON = 0.5
+BATCH = 32  # rows judged at once; most often the first of them will do
 
 
 class Together:
-    """The group of one state of the evidence, lowered towards what it is expected to come to."""
+    """Groups of stages in one state of the evidence, lowered towards what they are expected to
+    come to. `young` says that there is still time to make room for it.
+    """
 
     def __init__(self, known: Evidence, *, young: bool) -> None:
         self._known, self._young = known, young
 
     def next(self) -> Probe | None:
-        model = self._known.model.expected()
-        return None if model is None else self._next(model)
-
-    def _next(self, model: RateModel) -> Probe | None:
+        """The group that gets furthest for the time it takes, of all that may be dared."""
         known, now = self._known, self._known.facts.now_mhz
+        model = known.model.expected()
+        if model is None:
+            return None
         other = Evidence(known.facts, known.readings, model)
         wanted = cheapest(known.facts.grids, now, other.judge, known.deadline_s)
         now_j = other.judge_one(now)[1]
         if wanted is None or known.known(wanted.clocks_mhz):
             return None
         gain = 1.0 - wanted.cost / now_j
-        if gain < PROMISE_MIN:
+        tried = self._tried(wanted.clocks_mhz) if gain >= PROMISE_MIN else []
+        if not tried:
             return None
-        worth = progress(other.judge, known.lowest, now_j)
-        found = [
-            probe
-            for probe in self._steps(wanted.clocks_mhz, gain, worth)
-            if other.judge_one(probe.clocks_mhz)[1] <= now_j * (1.0 + PAYBACK_WINDOWS * gain)
-        ]
-        best = max(found, key=worth, default=None)
-        return best if best is not None and worth(best)[0] > 0.0 else None
+        rows = np.array(tried, dtype=np.float64)
+        scores = progress(other.judge, known.lowest, now_j, rows)
+        scores[other.judge(rows)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
+        at = self._first(rows, scores, 0.0)
+        best = float(scores[at]) if at is not None else 0.0
+        found = tried[at] if at is not None else None
+        if self._young:
+            before = np.maximum(rows, np.array(known.lowest, dtype=np.float64))
+            leading = np.where(self._leads_on(other, rows, before), LEADS_ON * scores, 0.0)
+            leading[other.judge(before)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
+            lead = self._first(before, leading, best)
+            if lead is not None:
+                return self._probe(gain, tried[lead], tuple(map(int, before[lead])))
+        return None if found is None else self._probe(gain, found, found)
 
-    def _steps(self, aim_mhz, gain, worth) -> list[Probe]:
-        known, now = self._known, self._known.facts.now_mhz
-        raised = tuple(map(max, zip(now, aim_mhz, strict=True)))
+    def _probe(self, gain: float, aim: Clocks, clocks: Clocks) -> Probe:
+        below = enumerate(zip(aim, self._known.lowest, strict=True))
+        return Probe(gain, tuple(s for s, (mhz, low) in below if mhz < low), clocks)
+
+    def _first(self, rows: Floats, scores: Floats, least: float) -> int | None:
+        """The row of the highest score above `least` that may be dared."""
+        order = np.argsort(-scores, kind="stable")
+        order = order[scores[order] > least]
+        for begin in range(0, len(order), BATCH):
+            some = order[begin : begin + BATCH]
+            dared = np.flatnonzero(self._known.bearable(rows[some]))
+            if len(dared):
+                return int(some[dared[0]])
+        return None
+
+    def _leads_on(self, other: Evidence, rows: Floats, before: Floats) -> NDArray[np.bool_]:
+        """Where a window before the step, should it turn out as expected, would make room for it:
+        within the evidence, and not measured yet.
+        """
+        known = self._known
+        seen = {reading.clocks_mhz for reading in known.readings}
+        new = np.array([tuple(map(int, row)) not in seen for row in before])
+        told_s = other.judge(before)[0] * (1.0 + DOUBTS_WORST * known.window_doubt)
+        next_s = told_s * (before / rows).max(axis=1)
+        return np.asarray(new & (next_s <= known.deadline_s * (1.0 + OVER_RATIO)))
+
+    def _tried(self, aim_mhz: Clocks) -> list[Clocks]:
+        """Groups below their evidence, by every depth and over every base."""
+        known = self._known
         below = {
-            stage: [m for m in reversed(known.grids[stage]) if aim_mhz[stage] <= m < low]
+            stage: [mhz for mhz in reversed(known.grids[stage]) if aim_mhz[stage] <= mhz < low]
             for stage, low in enumerate(known.lowest)
         }
-        below = {stage: clocks for stage, clocks in below.items() if clocks}
-        firsts = [
-            Probe(gain, (s,), (*raised[:s], steps[0], *raised[s + 1 :]))
-            for s, steps in below.items()
-        ]
-        order = [p.stages[0] for p in sorted(firsts, key=worth, reverse=True)]
-        groups = [tuple(sorted(order[:n])) for n in range(1, len(order) + 1)]
-        if len(known.readings) == 1:
-            groups = groups[: max(1, len(known.lowest) // 2)][-1:]
-        tried: list[tuple[tuple[int, ...], Clocks]] = []
-        for base in self._bases(raised, aim_mhz, order):
-            for group in groups:
-                for depth in range(max(len(below[s]) for s in group), 0, -1):
+        waiting = [stage for stage, clocks in below.items() if clocks]
+        furthest = sorted(waiting, key=lambda s: (aim_mhz[s] / known.lowest[s], s))
+        groups = {tuple(furthest[:n]) for n in range(1, len(waiting) + 1)} | {(s,) for s in waiting}
+        if len(known.readings) == 1:  # nothing is known: halves tell most
+            groups = {tuple(furthest[: (len(known.lowest) + 1) // 2])}
+        found: dict[Clocks, None] = {}
+        for group in sorted(groups):
+            for base in self._bases(aim_mhz, waiting, group):
+                for depth in range(max(len(below[s]) for s in group)):
                     clocks = list(base)
                     for s in group:
-                        clocks[s] = below[s][min(depth, len(below[s])) - 1]
-                    tried.append(((base, group), tuple(clocks)))
-        if not tried:
-            return []
-        kept: dict = {}
-        rows = np.array([clocks for _, clocks in tried], dtype=np.float64)
-        for i in np.flatnonzero(known.bearable(rows)):
-            kept.setdefault(tried[i][0], Probe(gain, tried[i][0][1], tried[i][1]))
-        return list(kept.values())
+                        clocks[s] = below[s][min(depth, len(below[s]) - 1)]
+                    found[tuple(clocks)] = None
+        return list(found)
 
-    def _bases(self, raised: Clocks, aim_mhz: Clocks, waiting: list[int]) -> list[Clocks]:
+    def _bases(
+        self, aim_mhz: Clocks, waiting: list[int], group: tuple[int, ...]
+    ) -> dict[Clocks, None]:
+        """What the others do meanwhile: what they do now, or higher clocks, of all of them or of
+        those only that are waited for; or what was measured before.
+        """
+        facts = self._known.facts
+        raised = tuple(map(max, zip(facts.now_mhz, aim_mhz, strict=True)))
+        found = {raised: None}
         if not self._young:
-            return [raised]
-        found: dict[Clocks, None] = {}
+            return found
         for up in ROOMS:
-            found[
-                tuple(
-                    mhz if s in waiting else min([m for m in grid if m >= mhz][: up + 1][-1:])
-                    for s, (mhz, grid) in enumerate(zip(raised, self._known.facts.grids, strict=True))
-                )
-            ] = None
+            higher = [
+                [m for m in grid if m >= mhz][: up + 1][-1]
+                for mhz, grid in zip(raised, facts.grids, strict=True)
+            ]
+            for still in (waiting, group):
+                rest = enumerate(zip(raised, higher, strict=True))
+                found[tuple(mhz if s in still else high for s, (mhz, high) in rest)] = None
         for reading in self._known.readings:
             found[tuple(map(max, zip(reading.clocks_mhz, aim_mhz, strict=True)))] = None
-        return list(found)
+        return found

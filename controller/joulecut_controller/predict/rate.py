@@ -34,6 +34,7 @@ PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
 # The slowest of several jittering stages is slower than each. Which share of what independent
 # operations would make of it is there: whole iterations may stray as well.
 SURPLUS = (1.0, 0.25)
+SURPLUSES_MAX = 100_000  # some 10 MB; one decision asks for some ten thousand
 SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
 SPREAD_MAX = 0.05  # of an operation; what strays more are whole iterations
 SPREAD_DRAWS = 64  # to find the spread of operations that explains that of iterations
@@ -88,6 +89,7 @@ class RateModel:
 
     _settled: Floats | None  # the numbers that tell what jitter adds
     _surplus_here: Floats | None  # ... at the readings
+    _surpluses: dict[bytes, float]  # ... at clocks asked for; every rival fit asks the same ones
 
     def __init__(self, ground: Ground, readings: Sequence[Reading], paths: Paths) -> None:
         self._ground, self._paths = ground, paths
@@ -186,11 +188,11 @@ class RateModel:
         longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), self._spread).mean(axis=0)
         return np.asarray(longer_s.reshape(which.shape) / own_s[which])
 
-    def energy_j(self, clocks_mhz: Floats) -> Floats:
-        """Joules per iteration of one GPU per stage: (m, stages)."""
-        logs = self._log_energies(
-            self._energies.numbers[:, None], clocks_mhz, self.time_s(clocks_mhz)
-        )[:, :, 0]
+    def energy_j(self, clocks_mhz: Floats, time_s: Floats | None = None) -> Floats:
+        """Joules per iteration of one GPU per stage: (m, stages). `time_s` (m,) where known."""
+        if time_s is None:
+            time_s = self.time_s(clocks_mhz)
+        logs = self._log_energies(self._energies.numbers[:, None], clocks_mhz, time_s)[:, :, 0]
         for stage in range(self._stages):
             near = self._near_one(clocks_mhz, stage, ENERGY_RESIDUAL, ENERGY_REACH)
             logs[stage] += self._energies.residual(stage, near)
@@ -280,14 +282,21 @@ class RateModel:
             return np.zeros(len(clocks_mhz))
         if clocks_mhz is self._clocks and self._surplus_here is not None:
             return self._surplus_here
-        rows = np.concatenate([self._clocks[:1], clocks_mhz])
-        each = self._operations_s(self._log_busy(self._settled[:, None], rows)[..., 0])
-        jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
-        added = np.log(jittered / self._paths.iteration_s(each))
-        return np.asarray(added[1:] - added[0])
+        held, keys = self._surpluses, [row.tobytes() for row in clocks_mhz]
+        new = {key: i for i, key in enumerate(keys) if key not in held}
+        if new:
+            rows = np.concatenate([self._clocks[:1], clocks_mhz[list(new.values())]])
+            each = self._operations_s(self._log_busy(self._settled[:, None], rows)[..., 0])
+            jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
+            added = np.log(jittered / self._paths.iteration_s(each))
+            if len(held) > SURPLUSES_MAX:
+                held.clear()
+                return self._surplus(clocks_mhz)
+            held.update(zip(new, (added[1:] - added[0]).tolist(), strict=True))
+        return np.array([held[key] for key in keys])
 
     def _settle_surplus(self) -> None:
-        self._settled, self._surplus_here = self._times.numbers, None
+        self._settled, self._surplus_here, self._surpluses = self._times.numbers, None, {}
         self._surplus_here = self._surplus(self._clocks)
 
     def _operation_spread(self) -> float:
@@ -327,7 +336,7 @@ class RateModel:
             ]
         )
         self._wider, self._prior = 1.0, Prior(mean, sd)
-        self._settled, self._surplus_here = None, None
+        self._settled, self._surplus_here, self._surpluses = None, None, {}
         self._spread = 0.0
 
         def model(numbers: Floats) -> Floats:
