@@ -28,10 +28,10 @@ DOUBTS_SETTLE = 1.5
 # Clocks are entered with distance to the deadline; they are left at the first window that is
 # likelier late than not.
 DOUBTS_LATE = 0.5
-DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
+DOUBTS_WORST = 1.5  # of what the worst case of a probe starts from
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
-OVER_RATIO = 0.004
+OVER_RATIO = 0.0045
 HEAVIER_RATIOS = (0.06, 0.03, 0.015)
 NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
