@@ -18,7 +18,7 @@ from joulecut_controller.plan.together import Together
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
 # Making room costs energy for a window. After so many settings a stage, what a noisy fit still
 # promises is its own noise.
-ROOM_READINGS = 10
+ROOM_READINGS, ROOM_READINGS_MAX = 10, 40
 # Less than this of the job's energy is under the noise of a window's energy counters.
 GAIN_MIN = 0.0015
 # A step that promises nothing on the mean, and this much if the guess is one standard
@@ -37,7 +37,9 @@ class Probes:
     def __init__(self, known: Evidence) -> None:
         self._known = known
         self._now_j = known.judge_one(known.facts.now_mhz)[1]
-        self._young = len(known.readings) < ROOM_READINGS * len(known.lowest)
+        self._young = len(known.readings) < min(
+            ROOM_READINGS * len(known.lowest), ROOM_READINGS_MAX
+        )
 
     def promising(self) -> Probe | None:
         """One stage lowered towards what looks cheapest; else one that might be better than it

@@ -5,12 +5,15 @@ worst case is that of one of them. So stages that wait are one group, tried and 
 one by one they would take as many times as long as there are stages. Pure.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.plan.evidence import DOUBTS_WORST, OVER_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.plan.search import Floats, cheapest
+from joulecut_controller.predict.rate import RateModel
 
 # What the clocks expected to be cheapest have to promise.
 PROMISE_MIN = 0.002
@@ -31,33 +34,69 @@ class Together:
 
     def next(self) -> Probe | None:
         """The group that gets furthest for the time it takes, of all that may be dared."""
-        known, now = self._known, self._known.facts.now_mhz
-        model = known.model.expected()
-        if model is None:
+        expected = self._known.model.expected()
+        if expected is None:
             return None
+        found = [self._towards(model) for model in (expected, self._known.model)]
+        _, probe = max(found, key=lambda pair: pair[0])
+        return probe
+
+    def _towards(self, model: RateModel) -> tuple[float, Probe | None]:
+        """The same towards what one fit takes for cheapest, and how far it gets for that time."""
+        known, now = self._known, self._known.facts.now_mhz
         other = Evidence(known.facts, known.readings, model)
         wanted = cheapest(known.facts.grids, now, other.judge, known.deadline_s)
         now_j = other.judge_one(now)[1]
         if wanted is None or known.known(wanted.clocks_mhz):
-            return None
+            return 0.0, None
         gain = 1.0 - wanted.cost / now_j
-        tried = self._tried(wanted.clocks_mhz) if gain >= PROMISE_MIN else []
-        if not tried:
-            return None
+        if gain < PROMISE_MIN:
+            return 0.0, None
+
+        def scored(rows: Floats) -> Floats:
+            scores = progress(other.judge, known.lowest, now_j, rows)
+            dear = other.judge(rows)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)
+            return np.where(dear, 0.0, scores)
+
+        tried = self._tried(wanted.clocks_mhz)
         rows = np.array(tried, dtype=np.float64)
-        scores = progress(other.judge, known.lowest, now_j, rows)
-        scores[other.judge(rows)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
+        scores = scored(rows)
         at = self._first(rows, scores, 0.0)
-        best = float(scores[at]) if at is not None else 0.0
-        found = tried[at] if at is not None else None
+        best, found = 0.0, None
+        if at is not None:
+            best, clocks = self._joined(wanted.clocks_mhz, tried[at], float(scores[at]), scored)
+            found = self._probe(gain, clocks, clocks)
         if self._young:
             before = np.maximum(rows, np.array(known.lowest, dtype=np.float64))
             leading = np.where(self._leads_on(other, rows, before), LEADS_ON * scores, 0.0)
             leading[other.judge(before)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
             lead = self._first(before, leading, best)
             if lead is not None:
-                return self._probe(gain, tried[lead], tuple(map(int, before[lead])))
-        return None if found is None else self._probe(gain, found, found)
+                clocks = tuple(map(int, before[lead]))
+                return float(leading[lead]), self._probe(gain, tried[lead], clocks)
+        return best, found
+
+    def _joined(
+        self, aim_mhz: Clocks, clocks: Clocks, score: float, scored: Callable[[Floats], Floats]
+    ) -> tuple[float, Clocks]:
+        """With more stages in the group, as long as that gets further and may be dared."""
+        known = self._known
+        while len(known.readings) > 1:
+            more = [
+                (*clocks[:s], mhz, *clocks[s + 1 :])
+                for s, low in enumerate(known.lowest)
+                for mhz in known.grids[s]
+                if clocks[s] >= low and aim_mhz[s] <= mhz < low
+            ]
+            if not more:
+                return score, clocks
+            rows = np.array(more, dtype=np.float64)
+            scores = scored(rows)
+            at = self._first(rows, scores, score)
+            if at is None:
+                return score, clocks
+            score, clocks = float(scores[at]), more[at]
+        return score, clocks
 
     def _probe(self, gain: float, aim: Clocks, clocks: Clocks) -> Probe:
         below = enumerate(zip(aim, self._known.lowest, strict=True))
