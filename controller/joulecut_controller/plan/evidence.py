@@ -160,20 +160,20 @@ class Evidence:
                 found.append(heaviest)
         return found
 
-    def affordable(self, rows: Floats) -> NDArray[np.bool_]:
+    def affordable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
         """Whether even the worst case is over the budget by no more than one window may be."""
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
-        limit_s = self.deadline_s * (1.0 + OVER_RATIO)
+        limit_s = self.deadline_s * (1.0 + over)
         return np.asarray(self.worst_s(rows, limit_s) <= limit_s)
 
-    def bearable(self, rows: Floats) -> NDArray[np.bool_]:
-        """Which rows of clocks beyond the evidence may be tried: the worst case is affordable,
-        and the upper band keeps the deadline.
+    def bearable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
+        """Which rows of clocks beyond the evidence may be tried: the worst case is over the budget
+        by no more than that ratio, and the upper band keeps the deadline.
         """
         doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
         kept = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt) <= self.deadline_s
-        kept[kept] = self.affordable(rows[kept])
+        kept[kept] = self.affordable(rows[kept], over)
         return np.asarray(kept)
 
     def likely_s(self, clocks_mhz: tuple[int, ...]) -> float:

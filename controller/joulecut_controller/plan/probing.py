@@ -126,12 +126,13 @@ class _Step:
         return best[1]
 
     def _try(self, probe: Probe) -> Advice:
-        stage, mhz = probe.stages[0], probe.clocks_mhz[probe.stages[0]]
-        low_mhz = self._known.lowest[stage]
-        reason = f"stage {stage} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
-        if mhz >= low_mhz:
-            reason = f"stage {stage} at {mhz} MHz: whether the others wait for it there"
-        return self._answer("probe", reason, probe.clocks_mhz, probe.gain_ratio, stage)
+        named = f"stage{'s' if probe.stages[1:] else ''} {', '.join(map(str, probe.stages))}"
+        mhz = _clocks(tuple(probe.clocks_mhz[s] for s in probe.stages))
+        reason = f"{named} at {mhz} MHz: whether the others wait for it there"
+        if not self._known.known(probe.clocks_mhz):
+            low_mhz = _clocks(tuple(self._known.lowest[s] for s in probe.stages))
+            reason = f"{named} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
+        return self._answer("probe", reason, probe.clocks_mhz, probe.gain_ratio, probe.stages)
 
     def _enough(self, gain: float) -> Advice:
         share, doubt = self._known.model.clock_share
@@ -150,14 +151,14 @@ class _Step:
         reason: str,
         clocks_mhz: tuple[int, ...],
         gain: float = 0.0,
-        stage: int | None = None,
+        stages: tuple[int, ...] = (),
     ) -> Advice:
         now_j = self._known.judge_one(self._known.facts.now_mhz)[1]
         return Advice(
             verdict,
             reason,
             clocks_mhz,
-            stage,
+            stages,
             gain_ratio=gain,
             gain_doubt_ratio=self._known.gain_doubt(clocks_mhz, now_j),
             time_s=self._known.judge_one(clocks_mhz)[0],

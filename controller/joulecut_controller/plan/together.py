@@ -34,10 +34,9 @@ class Together:
 
     def next(self) -> Probe | None:
         """The group that gets furthest for the time it takes, of all that may be dared."""
-        expected = self._known.model.expected()
-        if expected is None:
-            return None
-        found = [self._towards(model) for model in (expected, self._known.model)]
+        likeliest = self._known.model
+        expected = likeliest.expected()
+        found = [self._towards(model) for model in (expected, likeliest) if model is not None]
         _, probe = max(found, key=lambda pair: pair[0])
         return probe
 
@@ -66,11 +65,12 @@ class Together:
         if at is not None:
             best, clocks = self._joined(wanted.clocks_mhz, tried[at], float(scores[at]), scored)
             found = self._probe(gain, clocks, clocks)
-        if self._young:
+        if self._young and not model.detailed:
             before = np.maximum(rows, np.array(known.lowest, dtype=np.float64))
             leading = np.where(self._leads_on(other, rows, before), LEADS_ON * scores, 0.0)
             leading[other.judge(before)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
-            lead = self._first(before, leading, best)
+            # It is tried for no saving of its own, so it may not be late at all.
+            lead = self._first(before, leading, best, over=0.0)
             if lead is not None:
                 clocks = tuple(map(int, before[lead]))
                 return float(leading[lead]), self._probe(gain, tried[lead], clocks)
@@ -102,13 +102,15 @@ class Together:
         below = enumerate(zip(aim, self._known.lowest, strict=True))
         return Probe(gain, tuple(s for s, (mhz, low) in below if mhz < low), clocks)
 
-    def _first(self, rows: Floats, scores: Floats, least: float) -> int | None:
+    def _first(
+        self, rows: Floats, scores: Floats, least: float, over: float = OVER_RATIO
+    ) -> int | None:
         """The row of the highest score above `least` that may be dared."""
         order = np.argsort(-scores, kind="stable")
         order = order[scores[order] > least]
         for begin in range(0, len(order), BATCH):
             some = order[begin : begin + BATCH]
-            dared = np.flatnonzero(self._known.bearable(rows[some]))
+            dared = np.flatnonzero(self._known.bearable(rows[some], over))
             if len(dared):
                 return int(some[dared[0]])
         return None
