@@ -33,6 +33,9 @@ DOUBTS_WORST = 1.5  # of what the worst case of a probe starts from
 # than this; the mean of the guess must keep the deadline without it.
 OVER_RATIO = 0.0045
 HEAVIER_RATIOS = (0.06, 0.03, 0.015)
+# Fits that agree may all be wrong by some of the room between default and deadline, so a window
+# that only shows where there is room leaves a part of it.
+EARLY_PART = 0.15
 NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
 # and a standard deviation is taken on one side of them.
@@ -168,13 +171,24 @@ class Evidence:
         return np.asarray(self.worst_s(rows, limit_s) <= limit_s)
 
     def bearable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
-        """Which rows of clocks beyond the evidence may be tried: the worst case is over the budget
-        by no more than that ratio, and the upper band keeps the deadline.
+        """Which rows of clocks not measured yet may be tried: the worst case is over the budget by
+        no more than that ratio, and the upper band keeps the deadline; both by that much earlier
+        where it is below 0.
         """
+        if not len(rows):
+            return np.zeros(0, dtype=np.bool_)
         doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
-        kept = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt) <= self.deadline_s
+        high_s = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt)
+        kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
         kept[kept] = self.affordable(rows[kept], over)
         return np.asarray(kept)
+
+    @property
+    def early(self) -> float:
+        """How much earlier than the deadline, as a ratio of it and below 0, a window has to be that
+        is run to learn and saves nothing by itself.
+        """
+        return -EARLY_PART * (1.0 - self.base_s / self.deadline_s)
 
     def likely_s(self, clocks_mhz: tuple[int, ...]) -> float:
         """What an iteration is taken to last when it is asked whether the job is late: what was

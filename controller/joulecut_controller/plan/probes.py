@@ -166,7 +166,7 @@ class Probes:
         next_s = told_s * known.lowest[stage] / next_mhz
         lasts = next_s <= known.deadline_s * (1.0 + OVER_RATIO)
         kept = new & lasts
-        kept[kept] = known.affordable(rows[kept])
+        kept[kept] = known.bearable(rows[kept], known.early)
         return np.asarray(kept)
 
     def _hope(self, stage: int) -> float:

@@ -69,8 +69,7 @@ class Together:
             before = np.maximum(rows, np.array(known.lowest, dtype=np.float64))
             leading = np.where(self._leads_on(other, rows, before), LEADS_ON * scores, 0.0)
             leading[other.judge(before)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
-            # It is tried for no saving of its own, so it may not be late at all.
-            lead = self._first(before, leading, best, over=0.0)
+            lead = self._first(before, leading, best, over=known.early)
             if lead is not None:
                 clocks = tuple(map(int, before[lead]))
                 return float(leading[lead]), self._probe(gain, tried[lead], clocks)
