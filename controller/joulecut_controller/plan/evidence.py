@@ -28,7 +28,8 @@ DOUBTS_SETTLE = 1.5
 # Clocks are entered with distance to the deadline; they are left at the first window that is
 # likelier late than not.
 DOUBTS_LATE = 0.5
-DOUBTS_WORST = 1.5  # of what the worst case of a probe starts from
+DOUBTS_WORST = 2.0  # of a worst case that rests on fits
+DOUBTS_SURE = 1.5  # of one that rests on windows, and on a job that is the worst there can be
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
 OVER_RATIO = 0.0045
@@ -79,7 +80,7 @@ class Evidence:
         told_s = np.array([reading.time_s for reading in readings])
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
         likely_s = np.maximum(told_s, model.time_s(measured))
-        self._sure_s = likely_s * (1.0 + DOUBTS_WORST * apart)
+        self._sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
         )

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.evidence import DOUBTS_WORST, OVER_RATIO, STEP_RATIO, Evidence
+from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, STEP_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.plan.search import Floats, cheapest
 from joulecut_controller.plan.together import Together
@@ -162,7 +162,7 @@ class Probes:
             return np.zeros(len(rows), dtype=np.bool_)
         seen = {reading.clocks_mhz for reading in known.readings}
         new = np.array([tuple(map(int, row)) not in seen and known.known(row) for row in rows])
-        told_s = other.model.time_s(rows) * (1.0 + DOUBTS_WORST * known.window_doubt)
+        told_s = other.model.time_s(rows) * (1.0 + DOUBTS_SURE * known.window_doubt)
         next_s = told_s * known.lowest[stage] / next_mhz
         lasts = next_s <= known.deadline_s * (1.0 + OVER_RATIO)
         kept = new & lasts

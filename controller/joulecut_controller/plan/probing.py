@@ -12,7 +12,8 @@ import numpy as np
 
 from joulecut_controller.plan.advice import Advice, Verdict
 from joulecut_controller.plan.evidence import Evidence, Facts, lowest_of, reading_at
-from joulecut_controller.plan.probes import GAIN_MIN, Probe, Probes
+from joulecut_controller.plan.probe import Probe
+from joulecut_controller.plan.probes import GAIN_MIN, Probes
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.predict.rate import RateModel, Reading
 
@@ -94,9 +95,7 @@ class _Step:
         """
         if probe is None or self._known.known(probe.clocks_mhz):
             return None
-        clocks = [
-            probe.clocks_mhz[s] if s in probe.stages else mhz for s, mhz in enumerate(safe)
-        ]
+        clocks = [probe.clocks_mhz[s] if s in probe.stages else mhz for s, mhz in enumerate(safe)]
         later = np.array([clocks], dtype=np.float64)
         return None if self._known.bearable(later)[0] else probe
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.evidence import DOUBTS_WORST, OVER_RATIO, Evidence
+from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.plan.search import Floats, cheapest
 from joulecut_controller.predict.rate import RateModel
@@ -121,7 +121,7 @@ class Together:
         known = self._known
         seen = {reading.clocks_mhz for reading in known.readings}
         new = np.array([tuple(map(int, row)) not in seen for row in before])
-        told_s = other.judge(before)[0] * (1.0 + DOUBTS_WORST * known.window_doubt)
+        told_s = other.judge(before)[0] * (1.0 + DOUBTS_SURE * known.window_doubt)
         next_s = told_s * (before / rows).max(axis=1)
         return np.asarray(new & (next_s <= known.deadline_s * (1.0 + OVER_RATIO)))
 
