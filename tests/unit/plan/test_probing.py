@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
-from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS
+from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.plan.probes import GAIN_MIN, Probes
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.policy.policy import Slo
