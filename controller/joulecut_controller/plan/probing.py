@@ -1,8 +1,8 @@
 """Where to measure next while a job runs in production, and when there is nothing to learn.
 
 Nobody profiles this job: what its GPUs do at other clocks is learnt from the job itself, so
-each measurement is a promise kept or broken. Hence one stage at a time, one short step below
-what was measured, and only where even the upper band keeps the deadline. What is well inside
+each measurement is a promise kept or broken. Hence one group of stages at a time, one short step
+below what was measured, and only where even the upper band keeps the deadline. What is well inside
 the evidence may change at once. Pure: readings and the facts of a pass go in, advice comes out.
 """
 
