@@ -14,14 +14,15 @@ class Advice:
     """What to do next, in numbers. Ratios are of the job's present energy and of its default
     iteration time; `time_high_s` is the upper band at `clocks_mhz`.
 
-    `probe` lowers `stage` beyond what was measured; `settle` changes clocks within the
+    `probe` lowers `stages` beyond what was measured, one or several that are judged together, or
+    shows whether they are waited for; `settle` changes clocks within the
     evidence; `raise` goes back because the job is late; `measure` and `enough` change nothing.
     """
 
     verdict: Verdict
     reason: str
     clocks_mhz: tuple[int, ...]
-    stage: int | None = None
+    stages: tuple[int, ...] = ()
     gain_ratio: float = 0.0
     gain_doubt_ratio: float = 0.0
     time_s: float | None = None
@@ -32,6 +33,11 @@ class Advice:
     baseline_time_s: float | None = None
     lowest_mhz: tuple[int, ...] = ()  # measured so far, by stage
     readings: int = 0
+
+    @property
+    def stage(self) -> int | None:
+        """The first of `stages`."""
+        return self.stages[0] if self.stages else None
 
     @property
     def changes(self) -> bool:

@@ -28,11 +28,15 @@ DOUBTS_SETTLE = 1.5
 # Clocks are entered with distance to the deadline; they are left at the first window that is
 # likelier late than not.
 DOUBTS_LATE = 0.5
-DOUBTS_WORST = 2.0  # of what the worst case of a probe starts from
+DOUBTS_WORST = 2.0  # of a worst case that rests on fits
+DOUBTS_SURE = 1.5  # of one that rests on windows, and on a job that is the worst there can be
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
-OVER_RATIO = 0.004
+OVER_RATIO = 0.0045
 HEAVIER_RATIOS = (0.06, 0.03, 0.015)
+# Fits that agree may all be wrong by some of the room between default and deadline, so a window
+# that only shows where there is room leaves a part of it.
+EARLY_PART = 0.15
 NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
 # and a standard deviation is taken on one side of them.
@@ -76,7 +80,7 @@ class Evidence:
         told_s = np.array([reading.time_s for reading in readings])
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
         likely_s = np.maximum(told_s, model.time_s(measured))
-        self._sure_s = likely_s * (1.0 + DOUBTS_WORST * apart)
+        self._sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
         )
@@ -96,7 +100,7 @@ class Evidence:
     def judge(self, clocks: Floats) -> tuple[Floats, Floats]:
         time_s = self.model.time_s(clocks)
         host_w = self.facts.host_power_w * self.facts.ground.pipeline.stages
-        return time_s, self.model.energy_j(clocks).sum(axis=1) + host_w * time_s
+        return time_s, self.model.energy_j(clocks, time_s).sum(axis=1) + host_w * time_s
 
     def judge_one(self, clocks_mhz: tuple[int, ...]) -> tuple[float, float]:
         time_s, cost_j = self.judge(np.array([clocks_mhz], dtype=np.float64))
@@ -160,21 +164,32 @@ class Evidence:
                 found.append(heaviest)
         return found
 
-    def affordable(self, rows: Floats) -> NDArray[np.bool_]:
+    def affordable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
         """Whether even the worst case is over the budget by no more than one window may be."""
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
-        limit_s = self.deadline_s * (1.0 + OVER_RATIO)
+        limit_s = self.deadline_s * (1.0 + over)
         return np.asarray(self.worst_s(rows, limit_s) <= limit_s)
 
-    def bearable(self, rows: Floats) -> NDArray[np.bool_]:
-        """Which rows of clocks beyond the evidence may be tried: the worst case is affordable,
-        and the upper band keeps the deadline.
+    def bearable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
+        """Which rows of clocks not measured yet may be tried: the worst case is over the budget by
+        no more than that ratio, and the upper band keeps the deadline; both by that much earlier
+        where it is below 0.
         """
+        if not len(rows):
+            return np.zeros(0, dtype=np.bool_)
         doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
-        kept = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt) <= self.deadline_s
-        kept[kept] = self.affordable(rows[kept])
+        high_s = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt)
+        kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
+        kept[kept] = self.affordable(rows[kept], over)
         return np.asarray(kept)
+
+    @property
+    def early(self) -> float:
+        """How much earlier than the deadline, as a ratio of it and below 0, a window has to be that
+        is run to learn and saves nothing by itself.
+        """
+        return -EARLY_PART * (1.0 - self.base_s / self.deadline_s)
 
     def likely_s(self, clocks_mhz: tuple[int, ...]) -> float:
         """What an iteration is taken to last when it is asked whether the job is late: what was

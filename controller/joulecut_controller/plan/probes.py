@@ -5,25 +5,20 @@ wrong, because a stage that waits looks like one that is nearly waited for. Pure
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.evidence import DOUBTS_WORST, OVER_RATIO, STEP_RATIO, Evidence
+from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, STEP_RATIO, Evidence
+from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.plan.search import Floats, cheapest
-
-Clocks = tuple[int, ...]  # MHz by stage
+from joulecut_controller.plan.together import Together
 
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
 # Making room costs energy for a window. After so many settings a stage, what a noisy fit still
 # promises is its own noise.
-ROOM_READINGS = 10
-# What making room costs in one window has to come back in so many.
-PAYBACK_WINDOWS = 10
-# What a window cannot tell from no change of the iteration time.
-LATER_MIN = 0.002
+ROOM_READINGS, ROOM_READINGS_MAX = 10, 40
 # Less than this of the job's energy is under the noise of a window's energy counters.
 GAIN_MIN = 0.0015
 # A step that promises nothing on the mean, and this much if the guess is one standard
@@ -36,23 +31,15 @@ SUPPOSED_MIN = 0.002  # what that has to promise
 SUPPOSED_STEPS = 10  # clocks by which others are raised to try it
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One stage below its evidence. `gain_ratio` is of the present energy, of this step or, of a
-    supposed one, of what it leads to."""
-
-    gain_ratio: float
-    stage: int
-    clocks_mhz: Clocks
-
-
 class Probes:
     """Questions to one state of the evidence."""
 
     def __init__(self, known: Evidence) -> None:
         self._known = known
         self._now_j = known.judge_one(known.facts.now_mhz)[1]
-        self._young = len(known.readings) < ROOM_READINGS * len(known.lowest)
+        self._young = len(known.readings) < min(
+            ROOM_READINGS * len(known.lowest), ROOM_READINGS_MAX
+        )
 
     def promising(self) -> Probe | None:
         """One stage lowered towards what looks cheapest; else one that might be better than it
@@ -69,9 +56,13 @@ class Probes:
                 roomy = self._steps(self._roomier(raised, target), target)
                 steps += [s for s in roomy if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
             if steps:
-                return max(steps, key=_order if told else self._progress)
+                if told:
+                    return max(steps, key=_order)
+                rows = np.array([step.clocks_mhz for step in steps], dtype=np.float64)
+                return steps[int(np.argmax(progress(known.judge, known.lowest, self._now_j, rows)))]
         lowest = tuple(grid[0] for grid in known.grids)
-        hopes = [(self._hope(p.stage), _order(p), p) for p in self._steps([now], lowest)]
+        steps = self._steps([now], lowest)
+        hopes = [(self._hope(p.stages[0]), _order(p), p) for p in steps]
         if hopes and max(hopes)[0] >= HOPE_MIN:
             return max(hopes)[2]
         last = max((p for _, _, p in hopes), key=_order, default=None)
@@ -80,29 +71,19 @@ class Probes:
     def _short(self, probe: Probe) -> bool:
         """Whether it goes less than half as far as one step may."""
         step_mhz = STEP_RATIO * self._known.facts.ground.clock_max_mhz
-        return self._known.lowest[probe.stage] - probe.clocks_mhz[probe.stage] < step_mhz / 2
+        below = [self._known.lowest[s] - probe.clocks_mhz[s] for s in probe.stages]
+        return sum(below) < step_mhz / 2
 
     def next(self) -> Probe | None:
         """What is promising; where that is a short step, a longer one that is only supposed."""
+        together = Together(self._known, young=self._young).next()
+        if together is not None:
+            return together
         probe = self.promising()
         if probe is None or not self._short(probe):
             return probe
         other = self.supposed()
         return probe if other is None or self._short(other) else other
-
-    def _progress(self, probe: Probe) -> tuple[float, int, Clocks]:
-        """What lowering this stage saves, less what making room for it costs, for the time it
-        takes: as long as the job is hardly slower, the worst case has room for whole steps, so
-        stages that wait come before those waited for.
-        """
-        at = probe.stage
-        base = (*probe.clocks_mhz[:at], self._known.lowest[at], *probe.clocks_mhz[at + 1 :])
-        rows = np.array([base, probe.clocks_mhz], dtype=np.float64)
-        (base_s, later_s), (base_j, later_j) = self._known.judge(rows)
-        room = max(0.0, base_j / self._now_j - 1.0) / PAYBACK_WINDOWS
-        worth = (base_j - later_j) / self._now_j - room
-        later = LATER_MIN + max(0.0, later_s / base_s - 1.0)
-        return float(worth / later if worth > 0.0 else worth), at, probe.clocks_mhz
 
     def supposed(self) -> Probe | None:
         """A stage lowered because it may have less work than the fit takes it to have: while it
@@ -143,7 +124,7 @@ class Probes:
         if clocks is None:
             ways = [(*base[:stage], other.lowest[stage], *base[stage + 1 :]) for base in bases]
             clocks = self._best(other, stage, ways, gain, partial(self._leads_on, other, stage))
-        return None if clocks is None else Probe(gain, stage, clocks)
+        return None if clocks is None else Probe(gain, (stage,), clocks)
 
     def _best(
         self,
@@ -181,11 +162,11 @@ class Probes:
             return np.zeros(len(rows), dtype=np.bool_)
         seen = {reading.clocks_mhz for reading in known.readings}
         new = np.array([tuple(map(int, row)) not in seen and known.known(row) for row in rows])
-        told_s = other.model.time_s(rows) * (1.0 + DOUBTS_WORST * known.window_doubt)
+        told_s = other.model.time_s(rows) * (1.0 + DOUBTS_SURE * known.window_doubt)
         next_s = told_s * known.lowest[stage] / next_mhz
         lasts = next_s <= known.deadline_s * (1.0 + OVER_RATIO)
         kept = new & lasts
-        kept[kept] = known.affordable(rows[kept])
+        kept[kept] = known.bearable(rows[kept], known.early)
         return np.asarray(kept)
 
     def _hope(self, stage: int) -> float:
@@ -227,7 +208,7 @@ class Probes:
             return []
         costs_j = known.judge(rows[list(kept.values())])[1]
         return [
-            Probe(1.0 - float(cost_j) / self._now_j, tried[i][1], tried[i][2])
+            Probe(1.0 - float(cost_j) / self._now_j, (tried[i][1],), tried[i][2])
             for i, cost_j in zip(kept.values(), costs_j, strict=True)
         ]
 
@@ -250,5 +231,5 @@ class Probes:
         return list(found)
 
 
-def _order(probe: Probe) -> tuple[float, int, Clocks]:
-    return probe.gain_ratio, probe.stage, probe.clocks_mhz
+def _order(probe: Probe) -> tuple[float, tuple[int, ...], Clocks]:
+    return probe.gain_ratio, probe.stages, probe.clocks_mhz

@@ -1,8 +1,8 @@
 """Where to measure next while a job runs in production, and when there is nothing to learn.
 
 Nobody profiles this job: what its GPUs do at other clocks is learnt from the job itself, so
-each measurement is a promise kept or broken. Hence one stage at a time, one short step below
-what was measured, and only where even the upper band keeps the deadline. What is well inside
+each measurement is a promise kept or broken. Hence one group of stages at a time, one short step
+below what was measured, and only where even the upper band keeps the deadline. What is well inside
 the evidence may change at once. Pure: readings and the facts of a pass go in, advice comes out.
 """
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from joulecut_controller.plan.advice import Advice, Verdict
 from joulecut_controller.plan.evidence import Evidence, Facts, lowest_of, reading_at
-from joulecut_controller.plan.probes import GAIN_MIN, Probe, Probes
+from joulecut_controller.plan.probe import Probe
+from joulecut_controller.plan.probes import GAIN_MIN, Probes
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.predict.rate import RateModel, Reading
 
@@ -92,10 +93,10 @@ class _Step:
         """The probe, where what is known to save has to wait for it: a stage below its evidence,
         and no room for that once the rest is settled. To make room again costs a window each way.
         """
-        if probe is None or probe.clocks_mhz[probe.stage] >= self._known.lowest[probe.stage]:
+        if probe is None or self._known.known(probe.clocks_mhz):
             return None
-        at, mhz = probe.stage, probe.clocks_mhz[probe.stage]
-        later = np.array([(*safe[:at], mhz, *safe[at + 1 :])], dtype=np.float64)
+        clocks = [probe.clocks_mhz[s] if s in probe.stages else mhz for s, mhz in enumerate(safe)]
+        later = np.array([clocks], dtype=np.float64)
         return None if self._known.bearable(later)[0] else probe
 
     def _safe(self) -> tuple[int, ...]:
@@ -124,12 +125,13 @@ class _Step:
         return best[1]
 
     def _try(self, probe: Probe) -> Advice:
-        stage, mhz = probe.stage, probe.clocks_mhz[probe.stage]
-        low_mhz = self._known.lowest[stage]
-        reason = f"stage {stage} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
-        if mhz >= low_mhz:
-            reason = f"stage {stage} at {mhz} MHz: whether the others wait for it there"
-        return self._answer("probe", reason, probe.clocks_mhz, probe.gain_ratio, stage)
+        named = f"stage{'s' if probe.stages[1:] else ''} {', '.join(map(str, probe.stages))}"
+        mhz = _clocks(tuple(probe.clocks_mhz[s] for s in probe.stages))
+        reason = f"{named} at {mhz} MHz: whether the others wait for it there"
+        if not self._known.known(probe.clocks_mhz):
+            low_mhz = _clocks(tuple(self._known.lowest[s] for s in probe.stages))
+            reason = f"{named} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
+        return self._answer("probe", reason, probe.clocks_mhz, probe.gain_ratio, probe.stages)
 
     def _enough(self, gain: float) -> Advice:
         share, doubt = self._known.model.clock_share
@@ -148,14 +150,14 @@ class _Step:
         reason: str,
         clocks_mhz: tuple[int, ...],
         gain: float = 0.0,
-        stage: int | None = None,
+        stages: tuple[int, ...] = (),
     ) -> Advice:
         now_j = self._known.judge_one(self._known.facts.now_mhz)[1]
         return Advice(
             verdict,
             reason,
             clocks_mhz,
-            stage,
+            stages,
             gain_ratio=gain,
             gain_doubt_ratio=self._known.gain_doubt(clocks_mhz, now_j),
             time_s=self._known.judge_one(clocks_mhz)[0],

@@ -9,12 +9,13 @@ prediction has a standard deviation, and decisions stand on that, not on the mea
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from joulecut_controller.predict.rate_fit import Block, Fitted, Floats, Prior, fit, slopes_of
 from joulecut_controller.predict.rate_paths import Ints, Paths
+from joulecut_controller.predict.rate_slack import expected
 from joulecut_controller.workload import KINDS, Pipeline
 
 # Prior mean and standard deviation of what differs between jobs and cards.
@@ -33,6 +34,7 @@ PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
 # The slowest of several jittering stages is slower than each. Which share of what independent
 # operations would make of it is there: whole iterations may stray as well.
 SURPLUS = (1.0, 0.25)
+SURPLUSES_MAX = 100_000  # some 10 MB; one decision asks for some ten thousand
 SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
 SPREAD_MAX = 0.05  # of an operation; what strays more are whole iterations
 SPREAD_DRAWS = 64  # to find the spread of operations that explains that of iterations
@@ -87,6 +89,7 @@ class RateModel:
 
     _settled: Floats | None  # the numbers that tell what jitter adds
     _surplus_here: Floats | None  # ... at the readings
+    _surpluses: dict[bytes, float]  # ... at clocks asked for; every rival fit asks the same ones
 
     def __init__(self, ground: Ground, readings: Sequence[Reading], paths: Paths) -> None:
         self._ground, self._paths = ground, paths
@@ -122,6 +125,35 @@ class RateModel:
         denied = other._times.misfit > self._times.misfit + DENIED
         return None if denied else other
 
+    def expected(self) -> "RateModel | None":
+        """The same job, each stage with the work to be expected of it rather than the likeliest;
+        None where it was told.
+
+        How long a stage waits shows in no reading, so all of it is as likely as it was before,
+        and the likeliest is the one end of that where nothing waits.
+        """
+        if self.detailed:
+            return None
+        at = 2 * len(self._kinds)
+
+        def left(guesses: Floats) -> Floats:
+            predicted = self._log_times(guesses, self._clocks)
+            return np.asarray(blocks[0].measured[:, None] - predicted)
+
+        blocks, white = self._time_blocks(), self._times.whiteners[0]
+
+        def log_odds(guesses: Floats) -> Floats:
+            off = (guesses - self._prior.mean[:, None]) / self._prior.sd[:, None]
+            return np.asarray(-0.5 * (((white @ left(guesses)) ** 2).sum(axis=0) + (off**2).sum(0)))
+
+        numbers = expected(self._times.numbers, range(at, at + self._stages), log_odds)
+        other = copy(self)
+        other._times = replace(
+            self._times, numbers=numbers, leftovers=(left(numbers[:, None])[:, 0],)
+        )
+        other._energies = other._fit_energies()
+        return other
+
     # -- answers -----------------------------------------------------------------------------
 
     def time_s(self, clocks_mhz: Floats) -> Floats:
@@ -156,11 +188,11 @@ class RateModel:
         longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), self._spread).mean(axis=0)
         return np.asarray(longer_s.reshape(which.shape) / own_s[which])
 
-    def energy_j(self, clocks_mhz: Floats) -> Floats:
-        """Joules per iteration of one GPU per stage: (m, stages)."""
-        logs = self._log_energies(
-            self._energies.numbers[:, None], clocks_mhz, self.time_s(clocks_mhz)
-        )[:, :, 0]
+    def energy_j(self, clocks_mhz: Floats, time_s: Floats | None = None) -> Floats:
+        """Joules per iteration of one GPU per stage: (m, stages). `time_s` (m,) where known."""
+        if time_s is None:
+            time_s = self.time_s(clocks_mhz)
+        logs = self._log_energies(self._energies.numbers[:, None], clocks_mhz, time_s)[:, :, 0]
         for stage in range(self._stages):
             near = self._near_one(clocks_mhz, stage, ENERGY_RESIDUAL, ENERGY_REACH)
             logs[stage] += self._energies.residual(stage, near)
@@ -250,14 +282,21 @@ class RateModel:
             return np.zeros(len(clocks_mhz))
         if clocks_mhz is self._clocks and self._surplus_here is not None:
             return self._surplus_here
-        rows = np.concatenate([self._clocks[:1], clocks_mhz])
-        each = self._operations_s(self._log_busy(self._settled[:, None], rows)[..., 0])
-        jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
-        added = np.log(jittered / self._paths.iteration_s(each))
-        return np.asarray(added[1:] - added[0])
+        held, keys = self._surpluses, [row.tobytes() for row in clocks_mhz]
+        new = {key: i for i, key in enumerate(keys) if key not in held}
+        if new:
+            rows = np.concatenate([self._clocks[:1], clocks_mhz[list(new.values())]])
+            each = self._operations_s(self._log_busy(self._settled[:, None], rows)[..., 0])
+            jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
+            added = np.log(jittered / self._paths.iteration_s(each))
+            if len(held) > SURPLUSES_MAX:
+                held.clear()
+                return self._surplus(clocks_mhz)
+            held.update(zip(new, (added[1:] - added[0]).tolist(), strict=True))
+        return np.array([held[key] for key in keys])
 
     def _settle_surplus(self) -> None:
-        self._settled, self._surplus_here = self._times.numbers, None
+        self._settled, self._surplus_here, self._surpluses = self._times.numbers, None, {}
         self._surplus_here = self._surplus(self._clocks)
 
     def _operation_spread(self) -> float:
@@ -297,7 +336,7 @@ class RateModel:
             ]
         )
         self._wider, self._prior = 1.0, Prior(mean, sd)
-        self._settled, self._surplus_here = None, None
+        self._settled, self._surplus_here, self._surpluses = None, None, {}
         self._spread = 0.0
 
         def model(numbers: Floats) -> Floats:

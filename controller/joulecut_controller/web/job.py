@@ -91,6 +91,7 @@ def _probing_json(advice: Advice) -> Json:
         "lowest_measured_mhz": list(advice.lowest_mhz),
         "next_mhz": list(advice.clocks_mhz),
         "next_stage": advice.stage,
+        "next_stages": list(advice.stages),
         "guessed_saved_ratio": number(advice.gain_ratio),
         "guessed_saved_doubt_ratio": number(advice.gain_doubt_ratio),
         "guessed_iteration_time_s": number(advice.time_s),

@@ -1,0 +1,143 @@
+"""Stages lowered as one group: the worst case of a group, and that those that wait are it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_controller.plan.ceiling import ceiling_s
+from joulecut_controller.plan.evidence import STEP_RATIO, Evidence, Facts
+from joulecut_controller.plan.together import Together
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_slack import MOVES, expected
+from joulecut_controller.workload import Pipeline
+
+TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
+PIPELINE = Pipeline("1f1b", 4, 12)
+WORK = (0.85, 1.0, 0.88, 0.86)  # stage 1 is waited for
+
+
+def reading(clocks: tuple[int, ...], *, told: bool = False) -> Reading:
+    times = np.array(
+        [work * (0.2 + 0.8 * TOP / mhz) for work, mhz in zip(WORK, clocks, strict=True)]
+    )
+    each = np.stack([times / 3, 2 * times / 3], axis=1) * 0.01
+    time_s = float(Paths(PIPELINE).iteration_s(each[:, :, None])[0])
+    busy_s = each.sum(axis=1) * PIPELINE.microbatches
+    watts = 50.0 + 250.0 * (np.array(clocks) / TOP) ** 2.4
+    energy_j = watts * busy_s + 80.0 * (time_s - busy_s)
+    busy = tuple(tuple(map(float, row)) for row in each) if told else ()
+    return Reading(clocks, 50, time_s, 0.001 * time_s, tuple(map(float, energy_j)), busy)
+
+
+def evidence(*measured: tuple[int, ...], told: bool = False) -> Evidence:
+    default = (TOP,) * 4
+    ground = Ground(PIPELINE, default, TOP, 80.0)
+    facts = Facts(
+        ground, (CLOCKS,) * 4, measured[-1], Slo(max_slowdown=0.05), 50, alike=(0, 0, 0, 0)
+    )
+    readings = tuple(reading(clocks, told=told) for clocks in measured)
+    return Evidence(facts, readings, RateModel(ground, readings, Paths(PIPELINE)))
+
+
+SEEN = [(TOP,) * 4, (TOP, 1350, TOP, TOP), (1350, TOP, 1350, 1350)]
+
+
+@settings(max_examples=60)
+@given(
+    now=st.lists(st.sampled_from(CLOCKS), min_size=4, max_size=4),
+    ratios=st.lists(st.floats(1.0, 1.05), min_size=4, max_size=4),
+)
+def test_a_group_costs_no_more_at_worst_than_the_one_of_it_that_is_lowered_most(
+    now: list[int], ratios: list[float]
+) -> None:
+    measured = np.array([now], dtype=np.float64)
+    asked = measured / np.array(ratios)
+    alone = measured.copy()
+    alone[0, int(np.argmax(ratios))] = asked[0, int(np.argmax(ratios))]
+    together_s, alone_s = ceiling_s(np.array([2.0]), measured, np.concatenate([asked, alone]))
+    assert together_s == pytest.approx(2.0 * max(ratios))
+    assert together_s == pytest.approx(alone_s)
+
+
+def test_stages_that_wait_are_one_group_and_the_one_waited_for_is_not_of_it() -> None:
+    known = evidence(*SEEN)
+    probe = Together(known, young=True).next()
+    assert probe is not None
+    assert len(probe.stages) > 1
+    assert 1 not in probe.stages
+    lowest = known.lowest
+    below = {s for s, mhz in enumerate(probe.clocks_mhz) if mhz < lowest[s]}
+    assert below <= set(probe.stages)
+    assert all(lowest[s] - probe.clocks_mhz[s] <= STEP_RATIO * TOP for s in below)
+    row = np.array([probe.clocks_mhz], dtype=np.float64)
+    assert known.bearable(row)[0]
+    assert reading(probe.clocks_mhz).time_s <= known.deadline_s
+
+
+def test_before_anything_is_known_half_of_the_stages_are_lowered() -> None:
+    probe = Together(evidence(SEEN[0]), young=True).next()
+    assert probe is not None
+    assert len(probe.stages) == 2
+
+
+def test_when_it_is_late_for_learning_no_room_is_made() -> None:
+    known = evidence(*SEEN, (1305, 1350, 1305, 1305))
+    probe = Together(known, young=False).next()
+    if probe is not None:
+        now = known.facts.now_mhz
+        assert all(mhz <= held for mhz, held in zip(probe.clocks_mhz, now, strict=True))
+
+
+def test_a_window_run_only_to_learn_leaves_a_part_of_the_room() -> None:
+    known = evidence(*SEEN)
+    assert -0.05 < known.early < 0.0
+    fine = np.linspace(1300.0, 1410.0, 60)  # finer than any card's table
+    rows = np.repeat(fine[:, None], 4, axis=1)
+    late, early = known.bearable(rows), known.bearable(rows, known.early)
+    assert not (early & ~late).any()
+    assert late.sum() > early.sum()
+
+
+def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() -> None:
+    seen = SEEN[:2]
+    known = evidence(*seen)
+    other = known.model.expected()
+    assert other is not None
+    rows = np.array(seen, dtype=np.float64)
+    likeliest_s, expected_s = known.model.busy_s(rows), other.busy_s(rows)
+    waiting = [0, 2, 3]
+    assert (expected_s[:, waiting] < 0.99 * likeliest_s[:, waiting]).all()
+    assert expected_s[:, 1] == pytest.approx(likeliest_s[:, 1], rel=0.02)
+    told_s = np.array([reading(clocks).time_s for clocks in seen])
+    assert other.time_s(rows) == pytest.approx(told_s, rel=0.003), "readings still hold"
+
+
+def test_work_that_was_told_is_not_guessed() -> None:
+    assert evidence(*SEEN, told=True).model.expected() is None
+
+
+@given(sd=st.floats(0.03, 0.1), edge=st.floats(-0.05, 0.0))
+def test_what_is_open_on_one_side_is_expected_in_the_middle_of_it(sd: float, edge: float) -> None:
+    def log_odds(guesses: np.ndarray) -> np.ndarray:
+        return np.where(guesses[0] > edge + 1e-9, -np.inf, -0.5 * (guesses[0] / sd) ** 2)
+
+    made = float(expected(np.array([0.0]), [0], log_odds)[0])
+    inside = MOVES[edge + 1e-9 >= MOVES]
+    weights = np.exp(-0.5 * (inside / sd) ** 2)
+    assert made == pytest.approx(float(weights @ inside / weights.sum()))
+    assert made < edge
+
+
+def test_of_two_that_explain_the_same_one_stays() -> None:
+    """The longer of both was seen to be 0: not both of them are less."""
+
+    def log_odds(guesses: np.ndarray) -> np.ndarray:
+        longest = np.maximum(guesses[0], guesses[1])
+        return np.asarray(-0.5 * (longest / 0.001) ** 2 - 0.5 * ((guesses / 0.12) ** 2).sum(0))
+
+    made = expected(np.zeros(2), [0, 1], log_odds)
+    assert made.max() == pytest.approx(0.0, abs=0.005)
+    assert made.min() < -0.05
