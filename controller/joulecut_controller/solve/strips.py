@@ -46,6 +46,8 @@ WORK_LAST = 6e8  # with the best prices found
 WORK_CHOICE = 1e9  # of all parts together, to choose among them
 LAST = 2  # choices of parts that so much is spent on
 HARDER = (0.15, 0.5)  # of the mean flow, through the last stage: what else passing on is tried at
+# Of the bound: where passing on proves so much, cells never proved more, but for pressed flows.
+TOLD_MUCH = 2e-4
 PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
@@ -137,15 +139,17 @@ class Strips:
         if relaxed.link_w is None or raised.link_w is None or not self._spines:
             return raised
         told = self._told(relaxed, raised, time_price_w, enough_j)
-        if told.bound_j >= enough_j:
-            return told
         deadline_s, tried = relaxed.deadline_s, list[_Tried]()
         most_j = PRESSED * abs(relaxed.bound_j)
-        flows_w = [raised.link_w]
+        flows_w, presses = [raised.link_w], False
         for link_w in (raised.link_w, relaxed.link_w):
             pressed_w = pressed(self.network, link_w, deadline_s, most_j)
+            presses = presses or pressed_w is not link_w
             if pressed_w is not raised.link_w:
                 flows_w.append(pressed_w)
+        much = told.bound_j - raised.bound_j > TOLD_MUCH * abs(raised.bound_j)
+        if told.bound_j >= enough_j or (much and not presses):
+            return told
         # What ladders prove shows late, in cells that are dear: once without strips beside them.
         rounds = [self._alone, [*self._ladders, *self._alone], self._ladders]
         for parts in rounds if self._ladders else rounds[:1]:
