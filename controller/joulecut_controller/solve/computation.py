@@ -38,6 +38,7 @@ APART_MAX = 1e-6
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
 BITS = 40
+SIZE_AGAIN = 4096  # operations; more have too few of these moves each
 MOVES_AGAIN = 12  # times the moves of the first search: two seconds, a hundredth of a percent
 KNOWN_MAX = 128  # former answers recognised without looking their options up again
 
@@ -163,7 +164,8 @@ class Computation:
             return found
         finer = self.finer(goal, relaxed, raised, found.energy_j / (1.0 + GAP_SMALL))
         bound_j = max(found.lower_bound_j, self.bound_j(goal, finer))
-        if moves > 0 and found.energy_j > bound_j * (1.0 + GAP_SMALL):
+        again = moves > 0 and self.network.size <= SIZE_AGAIN
+        if again and found.energy_j > bound_j * (1.0 + GAP_SMALL):
             aimed = replace(raised, bound_j=max(raised.bound_j, finer.bound_j))
             found = self.solve(goal, aimed, (found,), moves=MOVES_AGAIN * moves)
         return replace(found, lower_bound_j=min(bound_j, found.energy_j))
