@@ -38,6 +38,8 @@ APART_MAX = 1e-6
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
 BITS = 40
+SIZE_AGAIN = 4096  # operations; more have too few of these moves each
+MOVES_AGAIN = 12  # times the moves of the first search: two seconds, a hundredth of a percent
 KNOWN_MAX = 128  # former answers recognised without looking their options up again
 
 
@@ -152,7 +154,7 @@ class Computation:
         self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution], rolls: int, moves: int
     ) -> Solution:
         """As `solve`; where a gap is left, the bound is raised, then the search goes on. What is
-        left then is proven in finer cells."""
+        left then is proven in finer cells, and the search goes on once more."""
         found = self.solve(goal, relaxed, hints, rolls)
         if found.gap <= GAP_SMALL:
             return found
@@ -161,8 +163,12 @@ class Computation:
         if found.gap <= GAP_SMALL:
             return found
         finer = self.finer(goal, relaxed, raised, found.energy_j / (1.0 + GAP_SMALL))
-        bound_j = min(self.bound_j(goal, finer), found.energy_j)
-        return replace(found, lower_bound_j=max(found.lower_bound_j, bound_j))
+        bound_j = max(found.lower_bound_j, self.bound_j(goal, finer))
+        again = moves > 0 and self.network.size <= SIZE_AGAIN
+        if again and found.energy_j > bound_j * (1.0 + GAP_SMALL):
+            aimed = replace(raised, bound_j=max(raised.bound_j, finer.bound_j))
+            found = self.solve(goal, aimed, (found,), moves=MOVES_AGAIN * moves)
+        return replace(found, lower_bound_j=min(bound_j, found.energy_j))
 
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:
         """As `schedule.makespan`, to the last bit: same sums in the same order."""

@@ -35,6 +35,7 @@ from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
 from joulecut_controller.solve.losses import Losses
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
+from joulecut_controller.solve.spans import Spans
 from joulecut_controller.solve.waves import Floats, Ints
 
 CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
@@ -44,6 +45,9 @@ WORK = 1e8  # cells met by cells: 0.1 s; three times as many prove a fiftieth mo
 WORK_LAST = 6e8  # with the best prices found
 WORK_CHOICE = 1e9  # of all parts together, to choose among them
 LAST = 2  # choices of parts that so much is spent on
+HARDER = (0.15, 0.5)  # of the mean flow, through the last stage: what else passing on is tried at
+# Of the bound: where passing on proves so much, cells never proved more, but for pressed flows.
+TOLD_MUCH = 2e-4
 PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
 # Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
 SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
@@ -134,20 +138,25 @@ class Strips:
         Its prices are for proofs: they may press harder than plans want to be pressed."""
         if relaxed.link_w is None or raised.link_w is None or not self._spines:
             return raised
+        told = self._told(relaxed, raised, time_price_w, enough_j)
         deadline_s, tried = relaxed.deadline_s, list[_Tried]()
         most_j = PRESSED * abs(relaxed.bound_j)
-        flows_w = [raised.link_w]
+        flows_w, presses = [raised.link_w], False
         for link_w in (raised.link_w, relaxed.link_w):
             pressed_w = pressed(self.network, link_w, deadline_s, most_j)
+            presses = presses or pressed_w is not link_w
             if pressed_w is not raised.link_w:
                 flows_w.append(pressed_w)
+        much = told.bound_j - raised.bound_j > TOLD_MUCH * abs(raised.bound_j)
+        if told.bound_j >= enough_j or (much and not presses):
+            return told
         # What ladders prove shows late, in cells that are dear: once without strips beside them.
         rounds = [self._alone, [*self._ladders, *self._alone], self._ladders]
         for parts in rounds if self._ladders else rounds[:1]:
             chosen = self._chosen(parts, flows_w[-1], self._fine(parts, flows_w[-1]))
             asked = _Asked(self, chosen, time_price_w, deadline_s)
             tried.append(asked.best(flows_w, CELLS_COARSE, WORK))
-        best_j, best_w = raised.bound_j, raised.link_w
+        best_j, best_w = told.bound_j, raised.link_w
         for one in sorted(tried, key=lambda one: -one.bound_j)[:LAST]:
             if max(best_j, one.bound_j) < enough_j:
                 last = one.asked.best([one.link_w], CELLS_COARSE, WORK_LAST)
@@ -155,7 +164,24 @@ class Strips:
                 last = one
             if last.bound_j > best_j:
                 best_j, best_w = last.bound_j, last.link_w
-        return self._proven(raised, best_j, best_w, time_price_w)
+        return self._proven(told, best_j, best_w, time_price_w)
+
+    def _told(
+        self, relaxed: Relaxation, raised: Relaxation, time_price_w: float, enough_j: float
+    ) -> Relaxation:
+        """What stages lose that pass on to each other what they cannot have."""
+        assert relaxed.link_w is not None and raised.link_w is not None  # noqa: PT018
+        lines, flows_w = [line for line in self._lines if len(line)], [raised.link_w]
+        for path in paths_of(self.network, lines, relaxed.link_w)[-1:]:
+            for share in HARDER:
+                flows_w.append(raised.link_w.copy())
+                flows_w[-1][path] += share * float(raised.link_w.mean())
+        bound_j, link_w = self._spans.proven(flows_w, time_price_w, relaxed.deadline_s, enough_j)
+        return self._proven(raised, bound_j, link_w, time_price_w)
+
+    @cached_property
+    def _spans(self) -> Spans:
+        return Spans(self.network, self._events, self._spines)
 
     def _fine(self, parts: list[_Part], link_w: Floats) -> list[float]:
         """Cells to choose parts by, fewer where operations are many."""

@@ -31,7 +31,8 @@ def warm_up() -> None:
         direct = Interior(computation.network).relax(goal.deadline_s, problem.time_price_w)
         for relaxed in (direct, computation.relax(goal)):
             computation.solve(goal, relaxed, rolls=2, moves=1)
-            computation.raised(goal, relaxed)
+            raised = computation.raised(goal, relaxed)
+            computation.finer(goal, relaxed, raised)
         clocks = computation.solve(goal, computation.relax(goal)).clocks
         Trials(problem, Noise(operation=0.01), draws=1).times_s(clocks)
         switching = Switching(max_per_iteration=2, latency_s=0.01)

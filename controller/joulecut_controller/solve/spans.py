@@ -1,0 +1,271 @@
+"""Spans: how long two stages take between the same two moments, and what that costs each.
+
+Where stages hand over to each other microbatch by microbatch, two operations of the one and two
+of the other run between the same two events. Strips and ladders (`solve.strips`) count what
+that costs where they lie, and let the next stage do as it likes; but what the last stage forbids
+the one before it, this one passes on to its own neighbour. Here every stage is a part of its
+own, and each span has a price by length: one stage pays it, the other is paid it, so together
+it is nothing and any prices prove a bound. They are found by passing on, stage after stage and
+back, half of what each stage would lose by every length of a span beyond its least (min-marginals,
+as max-sum diffusion does: Kovalevsky and Koval 1975, Werner 2007).
+
+Times are whole ticks (`solve.ticks`), so that two stages mean the same length, exactly.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.solve.ascent import dual, through
+from joulecut_controller.solve.compiled import exact
+from joulecut_controller.solve.events import Events
+from joulecut_controller.solve.network import Network
+from joulecut_controller.solve.ticks import Ticks
+from joulecut_controller.solve.waves import Floats, Ints
+
+SHARE = 0.5  # of what is passed on; 1 ends lower, 0.3 takes longer
+CAP = 0.3  # of what options cost apart, mean over rows: what loses more needs no ticks
+WALL = 1.0  # caps: what a length costs that a stage cannot have
+TICKS_ASKED = 1000.0  # per mean duration, to see how work grows
+TICKS_MAX = 8192.0  # of one row: memory
+# Ticks met by ticks in one walk over all runs (a billion takes a tenth of a second), and how
+# often to and fro: coarse ones first, to choose a flow by and because they settle as quickly.
+WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 4, 6
+WORK_LAST, SWEEPS_LAST = 2e9, 3
+WORK_SPAN = 4e6  # of one span: small problems need no finer ticks
+ROUND_OFF = 1e-9  # of what is added, and of the cap for each row
+
+
+class Spans:
+    """One network; `runs` are rows of a stage, each beginning when the one before is done."""
+
+    def __init__(self, network: Network, events: Events, runs: Sequence[Sequence[int]]) -> None:
+        self.network, self.ticks = network, Ticks(network)
+        self.rows = np.array([row for run in runs for row in run], dtype=np.int64)
+        self.first = np.cumsum([0, *map(len, runs)])
+        run_of = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
+        meets: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for i in range(len(self.rows) - 1):
+            if run_of[i] == run_of[i + 1]:
+                row, after = self.rows[i], self.rows[i + 1]
+                meets[int(events.begin[row]), int(events.done[after])].append(i)
+        pairs = [at[:2] for at in meets.values() if len(at) > 1 and run_of[at[0]] != run_of[at[1]]]
+        self.pairs = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        self.span = np.full(len(self.rows), -1)
+        self.sign = np.zeros(len(self.rows))
+        for side, sign in ((0, 1.0), (1, -1.0)):
+            self.span[self.pairs[:, side]] = np.arange(len(self.pairs))
+            self.sign[self.pairs[:, side]] = sign
+        other = np.full(len(self.rows), -1)
+        other[self.pairs[:, 0]], other[self.pairs[:, 1]] = run_of[self.pairs.T[::-1]]
+        self.down, self.up = (other >= 0) & (other < run_of), other > run_of
+        self.alone = np.setdiff1d(np.arange(network.size), self.rows)
+        curves = network.curves.distinct
+        apart_j = [float(c.cost_j[0] - c.cost_j.min()) for c in curves]
+        of_rows = np.array(apart_j)[network.curve]
+        self.cap_j = CAP * float(of_rows[of_rows > 0.0].mean()) if (of_rows > 0.0).any() else 0.0
+
+    def proven(
+        self, flows_w: Sequence[Floats], time_price_w: float, deadline_s: float, enough_j: float
+    ) -> tuple[float, Floats]:
+        """A bound as `dual` gives one, and the flow of those asked that it was found at; -inf
+        where nothing can be passed on. `enough_j` is not worth more work."""
+        best_j, best_w = -np.inf, flows_w[0]
+        if not len(self.pairs) or self.cap_j <= 0.0:
+            return best_j, best_w
+        levels = [
+            _Level(self, link_w, self._tick_s(link_w, WORK_FIRST), time_price_w, deadline_s)
+            for link_w in flows_w
+        ]
+        found_j = [level.passed(SWEEPS_ASKED, enough_j) for level in levels]
+        best = int(np.argmax(found_j))
+        best_w, coarse = flows_w[best], levels[best]
+        del levels
+        best_j = max(found_j[best], coarse.passed(SWEEPS_FIRST, enough_j))
+        if best_j < enough_j:
+            tick_s = self._tick_s(best_w, WORK_LAST)
+            fine = _Level(self, best_w, tick_s, time_price_w, deadline_s)
+            fine.told(coarse)
+            best_j = max(best_j, fine.passed(SWEEPS_LAST, enough_j))
+        return best_j, best_w
+
+    def _tick_s(self, link_w: Floats, work: float) -> float:
+        """So fine that one walk over all runs takes about so much work."""
+        network, price_w = self.network, through(self.network, link_w)
+        tick_s = float(network.fastest.mean()) / network.second / TICKS_ASKED
+        count = self.ticks.tables(self.rows, price_w, tick_s, self.cap_j).counts
+        met = float((count[:-1] * count[1:])[self.span[:-1] >= 0].sum())
+        work = min(work, WORK_SPAN * 2 * len(self.pairs))
+        finer = min((work / met) ** 0.5, TICKS_MAX / float(count.max()))
+        return self.ticks.fitting_s(price_w, tick_s / finer, self.cap_j)
+
+
+class _Level:
+    """One flow and one tick: tables, prices of spans, and what each run loses by them."""
+
+    def __init__(
+        self, spans: Spans, link_w: Floats, tick_s: float, time_price_w: float, deadline_s: float
+    ) -> None:
+        self._spans, self._tick_s = spans, tick_s
+        price_w = through(spans.network, link_w)
+        self._tables = spans.ticks.tables(spans.rows, price_w, tick_s, spans.cap_j)
+        plain_j, _ = dual(spans.network, link_w, time_price_w, deadline_s)
+        self._plain_j = plain_j + spans.ticks.given_j(spans.alone, price_w, tick_s)
+        base, count = self._tables.base, self._tables.counts
+        pairs = spans.pairs
+        self._base = (base[pairs] + base[pairs + 1]).min(axis=1)
+        self._shift = np.zeros(len(base), dtype=np.int64)
+        self._shift[pairs] = base[pairs] + base[pairs + 1] - self._base[:, None]
+        ends = self._shift[pairs] + count[pairs] + count[pairs + 1]
+        self._price = np.zeros((len(pairs), int(ends.max()) + 1))
+        self._loss_j = np.zeros(len(spans.first) - 1)
+        self._back = np.empty_like(self._tables.value)
+
+    def told(self, coarser: "_Level") -> None:
+        """Begins with another level's prices."""
+        # Lengths are sums of two that were rounded down: the second tick lies beyond the true one.
+        ratio = self._tick_s / coarser._tick_s
+        for k, price in enumerate(coarser._price):
+            length = (self._base[k] + np.arange(self._price.shape[1]) + 2) * ratio
+            at = np.clip(np.floor(length) - coarser._base[k], 0, len(price) - 1).astype(np.int64)
+            self._price[k] = price[at]
+
+    def passed(self, sweeps: int, enough_j: float = np.inf) -> float:
+        """The best bound met while passing on, up and down so many times."""
+        runs, best_j = range(len(self._loss_j)), -np.inf
+        for _ in range(sweeps):
+            for run in reversed(runs):
+                self._walk(run, self._spans.down)
+            for run in runs:
+                self._walk(run, self._spans.up)
+            best_j = max(best_j, self._bound_j())
+            if best_j >= enough_j:
+                break
+        return best_j
+
+    def _walk(self, run: int, gives: NDArray[np.bool_]) -> None:
+        spans, (_, value, count) = self._spans, self._tables
+        rows = slice(spans.first[run], spans.first[run + 1])
+        self._loss_j[run] = walked(
+            value[rows], count[rows], spans.span[rows], spans.sign[rows], self._shift[rows],
+            self._price, gives[rows], (SHARE, WALL * spans.cap_j), self._back[rows],
+        )  # fmt: skip
+
+    def _bound_j(self) -> float:
+        """Valid after runs have passed on in one direction: who has given is given nothing."""
+        added = float(self._loss_j.sum())
+        off = float(np.abs(self._loss_j).sum()) + self._spans.cap_j * len(self._spans.rows)
+        return self._plain_j + added - ROUND_OFF * off
+
+
+@exact
+def walked(
+    value: Floats,
+    count: Ints,
+    span: Ints,
+    sign: Floats,
+    shift: Ints,
+    price: Floats,
+    gives: NDArray[np.bool_],
+    share_wall: tuple[float, float],
+    back: Floats,
+) -> float:
+    """The least one run can lose, by its rows' tables and its spans' prices; and passes on, where
+    `gives`, a share of what each length of a span would lose beyond that.
+
+    Span i is rows i and i + 1 together: `sign[i] * price[span[i], shift[i] + k]` for k ticks more
+    than their fastest, the last price for all that is longer.
+    """
+    rows, width = len(count), price.shape[1]
+    own, later, least = np.empty(width), np.empty(width), np.empty(width)
+    most = value.shape[1]
+    now, then = np.empty(most), np.empty(most)
+    back[rows - 1, : count[rows - 1]] = value[rows - 1, : count[rows - 1]]
+    for i in range(rows - 2, -1, -1):
+        here, after = count[i], count[i + 1]
+        if span[i] < 0:
+            back[i, :here] = value[i, :here] + np.min(back[i + 1, :after])
+            continue
+        _priced(price[span[i]], sign[i], shift[i], own, later)
+        _joined(back[i + 1, :after], value[i, :here], own, later, back[i, :here])
+    now[: count[0]] = value[0, : count[0]]
+    for i in range(rows - 1):
+        here, after = count[i], count[i + 1]
+        if span[i] < 0:
+            then[:after] = value[i + 1, :after] + np.min(now[:here])
+        else:
+            _priced(price[span[i]], sign[i], shift[i], own, later)
+            if gives[i]:
+                _lengths(now[:here], back[i + 1, :after], own, least)
+                _passed(least, share_wall, price[span[i]], sign[i], shift[i])
+                _priced(price[span[i]], sign[i], shift[i], own, later)
+            _joined(now[:here], value[i + 1, :after], own, later, then[:after])
+        now, then = then, now
+    found: float = np.min(now[: count[rows - 1]])
+    return found
+
+
+@exact
+def _priced(price: Floats, sign: float, shift: int, own: Floats, later: Floats) -> None:
+    """What each length costs this stage, and the least of all that are no shorter."""
+    last = len(price) - 1
+    for k in range(len(price)):
+        own[k] = sign * price[min(shift + k, last)]
+    least = np.inf
+    for k in range(last, -1, -1):
+        least = min(least, own[k])
+        later[k] = least
+
+
+@exact
+def _joined(now: Floats, value: Floats, own: Floats, later: Floats, out: Floats) -> None:
+    """out[y]: value[y] and the least over x of now[x] and the span's price. The last x and the
+    last y stand for all that is longer, so does their sum."""
+    n, m = len(now) - 1, len(value) - 1
+    out[:] = np.inf
+    for x in range(n):
+        v = now[x]
+        lane = own[x : x + m]
+        for y in range(m):
+            c = v + lane[y]
+            if c < out[y]:  # noqa: PLR1730 - min() is not made lanes of
+                out[y] = c
+        out[m] = min(out[m], v + later[x + m])
+    for y in range(m + 1):
+        out[y] = min(out[y], now[n] + later[n + y]) + value[y]
+
+
+@exact
+def _lengths(now: Floats, back: Floats, own: Floats, least: Floats) -> None:
+    """least[k]: what the run loses if this span takes k ticks more than its fastest."""
+    n, m = len(now) - 1, len(back) - 1
+    least[:] = np.inf
+    for x in range(n):
+        v = now[x]
+        lane = least[x : x + m]
+        for y in range(m):
+            c = v + back[y]
+            if c < lane[y]:  # noqa: PLR1730
+                lane[y] = c
+    longer = np.inf  # some row beyond its table: any length from there on
+    for k in range(len(least)):
+        if m <= k <= m + n:
+            longer = min(longer, now[k - m] + back[m])
+        if n <= k <= n + m:
+            longer = min(longer, now[n] + back[k - n])
+        least[k] = min(least[k], longer) + own[k]
+
+
+@exact
+def _passed(
+    least: Floats, share_wall: tuple[float, float], price: Floats, sign: float, shift: int
+) -> None:
+    share, wall = share_wall
+    best = np.min(least)
+    for k in range(len(price)):
+        beyond = wall  # shorter than its fastest
+        if k >= shift:
+            beyond = min(wall, least[k - shift] - best)
+        price[k] -= sign * share * beyond
