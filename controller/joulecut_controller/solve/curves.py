@@ -43,18 +43,14 @@ class Curves:
 
 def curves_of(problem: Problem) -> Curves:
     """Work is done once per option tuple and blocking power, however many operations share it."""
-    numbers: dict[tuple[int, float], int] = {}
-    distinct: list[Curve] = []
-    curve: list[int] = []
     powers_w = problem.blocking_power_w
-    for operation, options in zip(problem.graph.operations, problem.options, strict=True):
-        power_w = powers_w[operation.stage]
-        number = numbers.get((id(options), power_w))
-        if number is None:
-            number = numbers[id(options), power_w] = len(distinct)
-            distinct.append(_curve(options, power_w))
-        curve.append(number)
-    return Curves(tuple(distinct), np.array(curve, dtype=np.int64))
+    power_w = [powers_w[operation.stage] for operation in problem.graph.operations]
+    numbers: dict[tuple[int, float], int] = {}
+    keys = list(zip(map(id, problem.options), power_w, strict=True))
+    curve = [numbers.setdefault(key, len(numbers)) for key in keys]
+    menus = {id(options): options for options in problem.options}
+    distinct = tuple(_curve(menus[key], watts) for key, watts in numbers)
+    return Curves(distinct, np.array(curve, dtype=np.int64))
 
 
 def _curve(options: tuple[ClockOption, ...], blocking_power_w: float) -> Curve:
