@@ -26,13 +26,18 @@ from joulecut_controller.solve.waves import Floats
 Marks = NDArray[np.uint64]
 
 STEP_MIN, STEP_MAX = 0.9, 0.9995  # of the way to the nearest wall
-STEPS_MAX = 80  # three times what any measured problem took
-STALLED_MAX = 6  # rounding has the last word then; the bound stays valid, only less sharp
+STEPS_MAX = 120  # twice what any measured problem took
+# Rounding has the last word then; the bound stays valid, only less sharp. At the fastest deadline
+# a dozen short steps may come before a long one.
+STALLED_MAX = 16
 # Of the tolerance, by which products may be: nearer to the walls, round-off unbalances the flow.
 TARGET_MIN = 0.01
 # Of the tolerance: what does not balance is counted as if it were wrong all the way to the end;
 # balancing it costs a thousandth of that.
 LACKING_MAX = 10.0
+# Every start is held by a few round-offs of what pulls at it: a pair bound together a billion
+# times tighter than to the rest would else go where round-off sends it.
+HELD = 1.0 + 4e-15
 LANES = 32  # operations side by side: fewer are unrolled before they are vectorised
 Mark = np.uint64
 ZERO, ONE, TWO, WIDE = Mark(0), Mark(1), Mark(2), Mark(LANES)
@@ -53,7 +58,8 @@ KNEES = np.uint64(FIELDS * LANES)
 X, DX, FLOWS, THETAS, CONSTANTS, TARGETS = _fields(6)
 SUMS = np.uint64(6 * LANES)
 # What a pass gathers, by lane.
-FALL, EBB, BY_NEAR, BY_FAR, BY_BOTH = _fields(5)
+FALL, EBB, BY_FAR, BY_BOTH = _fields(4)
+GATHERED = Mark(4 * LANES)
 
 
 class Shape(NamedTuple):
@@ -115,7 +121,7 @@ class Work(NamedTuple):
 def work_of(shape: Shape, size: int) -> Work:
     n, a = len(shape.fastest), len(shape.fastest) + len(shape.heads) + 1
     groups = (len(shape.group) - 1) * int(SUMS)
-    sizes = (groups, 5 * LANES) + (a,) * 7 + (n,) * 6 + (n + 1, n + 1, size)
+    sizes = (groups, int(GATHERED)) + (a,) * 7 + (n,) * 6 + (n + 1, n + 1, size)
     return Work(*(np.zeros(s) for s in sizes))
 
 
@@ -331,28 +337,25 @@ def _foresee(shape: Shape, point: Point, work: Work, left: float) -> float:
                 knees[k + D_FLOW + s] = d
                 lanes[FALL + s] = max(lanes[FALL + s], -d * p, d * q)
                 lanes[EBB + s] = max(lanes[EBB + s], d * p, -d * q)
-                lanes[BY_NEAR + s] += knees[k + FLOW + s] * dv + knees[k + SPARE + s] * du
                 lanes[BY_FAR + s] += d * (v - u)
                 lanes[BY_BOTH + s] += d * (dv - du)
                 groups[at + CONSTANTS + s] += theta * (short - d * (du * p + dv * q))
                 groups[at + TARGETS + s] += theta * (q - p)
-    fall, ebb = 1.0 + lanes[FALL:EBB].max(), lanes[EBB:BY_NEAR].max()
+    fall, ebb = 1.0 + lanes[FALL:EBB].max(), lanes[EBB:BY_FAR].max()
     for a in range(len(point.open_flow)):
         d_slack = work.d_span[a] + work.span[a] - point.open_slack[a]
         work.open_d_slack[a] = d_slack
         fall = max(fall, -d_slack * work.per_slack[a])
         ebb = max(ebb, 1.0 + d_slack * work.per_slack[a])
-    by_near, by_far = lanes[BY_NEAR:BY_FAR].sum(), lanes[BY_FAR:BY_BOTH].sum()
-    by_both = lanes[BY_BOTH:].sum()
+    by_far, by_both = lanes[BY_FAR:BY_BOTH].sum(), lanes[BY_BOTH:].sum()
     for a in range(len(point.open_flow)):
         d_slack, per_slack = work.open_d_slack[a], work.per_slack[a]
         d_flow = -point.open_flow[a] * (1.0 + d_slack * per_slack)
-        by_near += point.open_flow[a] * d_slack
         by_far += d_flow * point.open_slack[a]
         by_both += d_flow * d_slack
         work.open_constant[a] = -work.open_theta[a] * work.span[a] - d_flow * d_slack * per_slack
     near, far = min(1.0, 1.0 / fall), min(1.0, 1.0 / max(ebb, 1e-30))
-    ahead: float = left + near * by_near + far * by_far + near * far * by_both
+    ahead: float = left - near * (left + by_far) + far * by_far + near * far * by_both
     return max(0.0, ahead)
 
 
@@ -391,7 +394,7 @@ def _aim(shape: Shape, point: Point, work: Work, target: float) -> tuple[float, 
                 knees[k + D_OVER + s], knees[k + D_UNDER + s] = du, dv
                 lanes[FALL + s] = max(lanes[FALL + s], max(-du * v, -dv * u) / (u * v))
                 lanes[EBB + s] = max(lanes[EBB + s], d * p, -d * q)
-    fall, ebb = lanes[FALL:EBB].max(), lanes[EBB:BY_NEAR].max()
+    fall, ebb = lanes[FALL:EBB].max(), lanes[EBB:BY_FAR].max()
     for a in range(len(point.open_flow)):
         d_slack = work.d_span[a] + work.span[a] - point.open_slack[a]
         work.open_d_slack[a] = d_slack
@@ -463,7 +466,7 @@ def _entry(matrix: Floats, first: Marks, at: Marks, row: Mark, begin: Mark, j: M
 @loose
 def _pivot(matrix: Floats, row: Mark, begin: Mark, i: Mark) -> None:
     """One that vanishes (a node nothing holds, by rounding) is treated as fixed."""
-    left = matrix[row + i]
+    left = matrix[row + i] * HELD
     for k in range(begin, i):
         left -= matrix[row + k] * matrix[row + k]
     matrix[row + i] = 1.0 / np.sqrt(left) if left > 1e-30 else 1e-15

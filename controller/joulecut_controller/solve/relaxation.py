@@ -34,8 +34,9 @@ from joulecut_controller.solve.waves import Floats, Ints
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
 ROUND_OFF = 1e-12  # of the largest term: what float sums over 1e5 terms can be off by
 # At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
-# deadline so much longer; its bound is evaluated at the true one and loses nothing to speak of.
-ROOM_LEAST = 1e-6
+# deadline so much longer; its bound is evaluated at the true one and loses nothing, unless some
+# option is so near to the next that between the two deadlines another would be worth more.
+ROOM_LEAST = 1e-9
 # Where to begin, in shares of typical flows and hull widths: 15-25 steps whatever the job;
 # each may be halved or doubled for one or two steps more.
 BASE_SHARE, WIDTH_SHARE, PRODUCT_SHARE, SLACK_SHARE = 0.2, 0.3, 0.3, 0.1
@@ -98,8 +99,13 @@ class Interior:
         self._room[slot >= rows] = ROOM_FILLER
         place = np.empty(rows, dtype=np.int64)
         place[row] = np.arange(rows) // LANES * int(SUMS) + np.arange(rows) % LANES
-        real = np.flatnonzero((rank[:, None] < count[curve]) & (slot < rows))
-        self._real: Ints = real[np.argsort(self._owner.ravel()[real], kind="stable")]
+        # Where the knees of each row lie, row after row.
+        each = count[network.curve]
+        self._knees_of: Ints = np.concatenate([[0], np.cumsum(each)])
+        of_row = np.arange(self._knees_of[-1]) - np.repeat(self._knees_of[:-1], each)
+        lane_of = np.empty(rows, dtype=np.int64)
+        lane_of[row] = group[np.arange(rows) // LANES] * LANES + np.arange(rows) % LANES
+        self._real: Ints = np.repeat(lane_of, each) + of_row * LANES
         self.shape = Shape(
             heads=network.heads.astype(np.uint64),
             tails=np.maximum(network.tails, 0).astype(np.uint64),
@@ -126,9 +132,10 @@ class Interior:
         price = time_price_w * network.watt
         self.point = self._begin(deadline, price)
         scale = abs(network.cheapest_j) * network.joule + price * deadline
-        steps, apart = improve(
-            self.shape, self.point, self._work, deadline, price, TOLERANCE * scale
-        )
+        steps, apart = 0, 0.0
+        if len(self._real) > 0:
+            tolerance = TOLERANCE * scale
+            steps, apart = improve(self.shape, self.point, self._work, deadline, price, tolerance)
         return self._read(deadline_s, time_price_w, steps, apart / scale if scale > 0 else 0.0)
 
     def _begin(self, deadline: float, price: float) -> Point:
@@ -172,7 +179,7 @@ class Interior:
         fields: Floats = self._state.reshape(shape)[:, int(field) // LANES]
         return fields
 
-    def _ranges(self, room: Floats, knee: Floats, owner: Ints) -> tuple[Floats, Floats]:
+    def _ranges(self, room: Floats, knee: Floats) -> tuple[Floats, Floats]:
         """Shortest and longest durations by row: of a pair, what vanishes is the smaller."""
         flow, spare, over, under = (
             self._field(field).ravel()[self._real] for field in (FLOW, SPARE, OVER, UNDER)
@@ -180,9 +187,9 @@ class Interior:
         used, left = flow / room > under / knee, spare / room > over / knee
         rows = self.network.size
         shortest, longest = self.network.fastest.copy(), np.full(rows, np.inf)
-        if len(owner) > 0:
-            begin = np.flatnonzero(np.diff(owner, prepend=-1))
-            row = owner[begin]
+        row = np.flatnonzero(np.diff(self._knees_of))
+        if len(row) > 0:
+            begin = self._knees_of[row]
             least = np.maximum.reduceat(np.where(left, knee, 0.0), begin)
             shortest[row] = np.maximum(shortest[row], least)
             longest[row] = np.minimum.reduceat(np.where(used, knee, np.inf), begin)
@@ -208,9 +215,9 @@ class Interior:
         flow = np.clip(self._field(FLOW).ravel()[real], 0.0, room)
         base = np.maximum(point.open_flow[:rows], 0.0)
         link = np.maximum(point.open_flow[rows:-1], 0.0)
-        arrives = _settle(self.shape, np.searchsorted(owner, np.arange(rows + 1)), flow, base, link)
+        arrives = _settle(self.shape, self._knees_of, flow, base, link)
         back = max(0.0, arrives - time_price_w * network.watt)
-        early, late = ends(network, point, self._ranges(room, knee, owner))
+        early, late = ends(network, point, self._ranges(room, knee))
         # Sums and not dot products: those wake other threads for less work than waking takes.
         gained = float((flow * knee).sum() + (base * network.fastest).sum())
         charged = back * deadline_s * network.second
