@@ -25,11 +25,11 @@ from joulecut_controller.solve.waves import Floats
 
 Marks = NDArray[np.uint64]
 
-STEP_MIN, STEP_MAX = 0.9, 0.9995  # of the way to the nearest wall
+STEP_MIN, STEP_MAX = 0.95, 0.9995  # of the way to the nearest wall
 STEPS_MAX = 120  # twice what any measured problem took
 # Rounding has the last word then; the bound stays valid, only less sharp. At the fastest deadline
-# a dozen short steps may come before a long one.
-STALLED_MAX = 16
+# twenty short steps may come before a long one.
+STALLED_MAX = 24
 # Of the tolerance, by which products may be: nearer to the walls, round-off unbalances the flow.
 TARGET_MIN = 0.01
 # Of the tolerance: what does not balance is counted as if it were wrong all the way to the end;
@@ -259,29 +259,31 @@ def _answer(shape: Shape, point: Point, work: Work) -> None:
 
 @loose
 def _factor(shape: Shape, work: Work) -> None:
-    """The system in start times, ends eliminated, and its factors."""
+    """The system in start times, ends eliminated, and its factors. An end ties its start and
+    its successors to each other in pairs: sums of these alone, so nothing cancels."""
     n, m = np.uint64(len(shape.fastest)), np.uint64(len(shape.heads))
     matrix, at, theta = work.matrix, shape.at, work.open_theta
     matrix[:] = 0.0
     for i in range(n):
-        out = 0.0
+        total = work.own[i]
         for link in range(shape.leaves[i], shape.leaves[i + ONE]):
-            out += theta[n + link]
-        total = work.own[i] + out
+            total += theta[n + link]
         work.inverse[i] = 1.0 / total
-        matrix[at[i] + i] += work.own[i] * out * work.inverse[i]
+        ties = 0.0
         for link in range(shape.leaves[i], shape.leaves[i + ONE]):
             j = shape.heads[link]
             share = theta[n + link] * work.inverse[i]
-            rest = work.own[i]  # total - theta[n + link], without what that would cancel
+            tie = share * work.own[i]
+            matrix[at[j] + i] -= tie
+            ties += tie
             for other in range(shape.leaves[i], link):
-                o = shape.heads[other]
-                matrix[at[max(o, j)] + min(o, j)] -= share * theta[n + other]
-                rest += theta[n + other]
-            for other in range(link + ONE, shape.leaves[i + ONE]):
-                rest += theta[n + other]
-            matrix[at[j] + j] += share * rest
-            matrix[at[j] + i] -= share * work.own[i]
+                o = shape.heads[other]  # before j: links are sorted
+                more = share * theta[n + other]
+                matrix[at[j] + o] -= more
+                matrix[at[o] + o] += more
+                tie += more
+            matrix[at[j] + j] += tie
+        matrix[at[i] + i] += ties
     for link in range(shape.leaves[n], m):
         j = shape.heads[link]
         matrix[at[j] + j] += theta[n + link]
