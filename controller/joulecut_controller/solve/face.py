@@ -6,11 +6,13 @@ earliest and the latest schedule that keep to this are corners: most operations 
 options there, where the interior point itself has nearly all of them between two.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.solve.compiled import exact
-from joulecut_controller.solve.interior import Point, Shape
+from joulecut_controller.solve.interior import Point
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.waves import Floats, Ints
 
@@ -20,91 +22,99 @@ SWEEPS_MAX = 12
 STILL = 1e-12  # of the fastest iteration time
 
 
-def ends(network: Network, shape: Shape, slot: Ints, point: Point) -> tuple[Floats, Floats]:
-    """Ends by row of the earliest and of the latest optimal schedule, in time units."""
+def ends(network: Network, point: Point, ranges: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Ends by row of the earliest and of the latest optimal schedule, in time units, where
+    durations keep to `ranges`: the shortest and the longest by row."""
     rows = network.size
-    shortest, longest = _ranges(network, shape, slot, point)
+    shortest, longest = ranges
     tight = point.open_flow[rows:-1] > point.open_slack[rows:-1]
     horizon = float(point.start[rows])
-    _, early = _least(
-        network.tails, network.heads, network.leaves, network.enters, network.entering,
-        shortest, longest, tight, horizon,
-    )  # fmt: skip
-    tails, heads, leaves, enters, entering, order = _mirrored(network)
-    mirrored, _ = _least(
-        tails, heads, leaves, enters, entering,
-        shortest[::-1].copy(), longest[::-1].copy(), tight[order], horizon,
-    )  # fmt: skip
-    return early, horizon - mirrored[::-1]
+    links = Links(network.tails, network.heads, network.leaves, network.enters, network.entering)
+    _, early = _least(links, shortest, longest, tight, horizon, True)
+    mirrored, _ = _least(links, shortest, longest, tight, horizon, False)
+    return early, horizon - mirrored
 
 
-def _ranges(network: Network, shape: Shape, slot: Ints, point: Point) -> tuple[Floats, Floats]:
-    row = shape.row[slot]
-    shortest = network.fastest.copy()
-    longest = np.full(network.size, np.inf)
-    used = point.flow / shape.room > point.under / shape.knee
-    left = point.spare / shape.room > point.over / shape.knee
-    np.maximum.at(shortest, row[left], shape.knee[left])
-    np.minimum.at(longest, row[used], shape.knee[used])
-    fast = point.open_flow[: network.size] > point.open_slack[: network.size]
-    longest[fast] = network.fastest[fast]
-    return shortest, np.maximum(longest, shortest)
+class Links(NamedTuple):
+    """As in `Network`."""
 
-
-def _mirrored(network: Network) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-    """Time runs backwards: the last row is the first."""
-    rows = network.size
-    tails = np.where(network.heads == rows, -1, rows - 1 - network.heads)
-    heads = np.where(network.tails < 0, rows, rows - 1 - network.tails)
-    key = np.where(tails < 0, rows, tails)
-    order = np.lexsort((heads, key))
-    tails, heads, key = tails[order], heads[order], key[order]
-    entering = np.argsort(heads, kind="stable")
-    return (
-        tails,
-        heads,
-        np.searchsorted(key, np.arange(rows + 1)),
-        np.searchsorted(heads[entering], np.arange(rows + 2)),
-        entering,
-        order,
-    )
+    tails: Ints
+    heads: Ints
+    leaves: Ints
+    enters: Ints
+    entering: Ints
 
 
 @exact
 def _least(
-    tails: Ints,
-    heads: Ints,
-    leaves: Ints,
-    enters: Ints,
-    entering: Ints,
+    links: Links,
     shortest: Floats,
     longest: Floats,
     tight: NDArray[np.bool_],
     horizon: float,
+    forwards: bool,
 ) -> tuple[Floats, Floats]:
-    """Least starts and ends: forward sweeps push, backward sweeps pull along tight links."""
-    rows = len(shortest)
-    start, end = np.zeros(rows), np.zeros(rows)
+    """Least starts and ends: one way sweeps push, the other way they pull along tight links.
+    Where time runs backwards, an operation starts where it really ends, counted from the end."""
+    start, end = np.zeros(len(shortest)), np.zeros(len(shortest))
     for _ in range(SWEEPS_MAX):
-        moved, last = 0.0, horizon
-        for i in range(rows):
-            begin = start[i]
-            for e in range(enters[i], enters[i + 1]):
-                before = tails[entering[e]]
-                if before >= 0:
-                    begin = max(begin, end[before])
-            until = max(end[i], begin + shortest[i])
-            moved = max(moved, begin - start[i], until - end[i])
-            start[i], end[i] = begin, until
-            last = max(last, until)
-        for i in range(rows - 1, -1, -1):
-            until = end[i]
-            for link in range(leaves[i], leaves[i + 1]):
-                if tight[link]:
-                    until = max(until, start[heads[link]] if heads[link] < rows else last)
-            begin = max(start[i], until - longest[i])
-            moved = max(moved, begin - start[i], until - end[i])
-            start[i], end[i] = begin, until
+        moved, last = _push(links, start, end, shortest, forwards)
+        moved = max(moved, _pull(links, start, end, longest, tight, max(horizon, last), forwards))
         if moved <= STILL:
             break
     return start, end
+
+
+@exact
+def _push(
+    links: Links, start: Floats, end: Floats, shortest: Floats, forwards: bool
+) -> tuple[float, float]:
+    """How far anything moved, and the last end."""
+    rows, moved, last = len(start), 0.0, 0.0
+    for k in range(rows):
+        i = k if forwards else rows - 1 - k
+        begin = start[i]
+        if forwards:
+            for e in range(links.enters[i], links.enters[i + 1]):
+                before = links.tails[links.entering[e]]
+                if before >= 0:
+                    begin = max(begin, end[before])
+        else:
+            for link in range(links.leaves[i], links.leaves[i + 1]):
+                if links.heads[link] < rows:
+                    begin = max(begin, end[links.heads[link]])
+        until = max(end[i], begin + shortest[i])
+        moved = max(moved, begin - start[i], until - end[i])
+        start[i], end[i] = begin, until
+        last = max(last, until)
+    return moved, last
+
+
+@exact
+def _pull(
+    links: Links,
+    start: Floats,
+    end: Floats,
+    longest: Floats,
+    tight: NDArray[np.bool_],
+    last: float,
+    forwards: bool,
+) -> float:
+    rows, moved = len(start), 0.0
+    for k in range(rows):
+        i = rows - 1 - k if forwards else k
+        until = end[i]
+        if forwards:
+            for link in range(links.leaves[i], links.leaves[i + 1]):
+                if tight[link]:
+                    after = links.heads[link]
+                    until = max(until, start[after] if after < rows else last)
+        else:
+            for e in range(links.enters[i], links.enters[i + 1]):
+                if tight[links.entering[e]]:
+                    after = links.tails[links.entering[e]]
+                    until = max(until, start[after] if after >= 0 else last)
+        begin = max(start[i], until - longest[i])
+        moved = max(moved, begin - start[i], until - end[i])
+        start[i], end[i] = begin, until
+    return moved

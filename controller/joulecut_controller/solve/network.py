@@ -84,18 +84,16 @@ def network_of(problem: Problem) -> Network:
     operation = np.argsort(ends_s - (fastest_s + cheapest_s) / 2, kind="stable")
     row = np.empty(count, dtype=np.int64)
     row[operation] = np.arange(count)
-    links = row[edges]
-    links = np.concatenate(
-        [
-            links,
-            [(k, count) for k in np.setdiff1d(np.arange(count), links[:, 0])],
-            [(-1, k) for k in np.setdiff1d(np.arange(count), links[:, 1])],
-        ]
-    )
-    key = np.where(links[:, 0] < 0, count, links[:, 0])
-    links = links[np.lexsort((links[:, 1], key))]
-    tails, heads = np.ascontiguousarray(links[:, 0]), np.ascontiguousarray(links[:, 1])
-    leaves = np.searchsorted(np.sort(key), np.arange(count + 1))
+    tails, heads = row[edges[:, 0]], row[edges[:, 1]]
+    lasts = np.flatnonzero(np.bincount(tails, minlength=count) == 0)
+    firsts = np.flatnonzero(np.bincount(heads, minlength=count) == 0)
+    # Links of the start sort last.
+    tails = np.concatenate([tails, lasts, np.full(len(firsts), count)])
+    heads = np.concatenate([heads, np.full(len(lasts), count), firsts])
+    order = np.argsort(tails * (count + 1) + heads)
+    tails, heads = tails[order], heads[order]
+    leaves = np.searchsorted(tails, np.arange(count + 1))
+    tails[leaves[count] :] = -1
     entering = np.argsort(heads, kind="stable")
     enters = np.searchsorted(heads[entering], np.arange(count + 2))
     curve = curves.curve[operation]

@@ -13,18 +13,35 @@ import numpy as np
 
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.face import ends
-from joulecut_controller.solve.interior import Point, Shape, improve, work_of
+from joulecut_controller.solve.interior import (
+    D_FLOW,
+    FLOW,
+    KNEE,
+    KNEES,
+    LANES,
+    OVER,
+    SPARE,
+    SUMS,
+    UNDER,
+    Point,
+    Shape,
+    improve,
+    work_of,
+)
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.waves import Floats, Ints
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
 ROUND_OFF = 1e-12  # of the largest term: what float sums over 1e5 terms can be off by
 # At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
-# deadline so much longer; its bound is evaluated at the true one and loses nothing to speak of.
-ROOM_LEAST = 1e-6
+# deadline so much longer; its bound is evaluated at the true one and loses nothing, unless some
+# option is so near to the next that between the two deadlines another would be worth more.
+ROOM_LEAST = 1e-9
 # Where to begin, in shares of typical flows and hull widths: 15-25 steps whatever the job;
 # each may be halved or doubled for one or two steps more.
 BASE_SHARE, WIDTH_SHARE, PRODUCT_SHARE, SLACK_SHARE = 0.2, 0.3, 0.3, 0.1
+# Of typical capacities, for knees that only fill up a block: their flow changes no digit.
+ROOM_FILLER = 1e-20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +76,50 @@ class Interior:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        curves = network.curves.distinct
-        count = np.array([len(c.hull_s) - 1 for c in curves])[network.curve]
-        row = np.argsort(-count, kind="stable")
-        slots = np.array([int((count > r).sum()) for r in range(int(count.max()))], dtype=np.int64)
-        knee = np.zeros((len(curves), len(slots)))
-        room = np.zeros((len(curves), len(slots)))
+        curves, rows = network.curves.distinct, network.size
+        count = np.array([len(c.hull_s) - 1 for c in curves])
+        # As many blocks per group as its first row has knees; those of the others are filled up
+        # with knees of next to no capacity.
+        row = np.argsort(-count[network.curve], kind="stable")
+        ranks = count[network.curve[row[::LANES]]]
+        group = np.concatenate([[0], np.cumsum(ranks)])
+        rank = np.arange(group[-1]) - np.repeat(group[:-1], ranks)
+        lane = np.arange(LANES)
+        slot = np.repeat(np.arange(len(ranks)), ranks)[:, None] * LANES + lane
+        self._owner = row[np.minimum(slot, rows - 1)]  # of a knee, by block and lane
+        knee = np.zeros((len(curves), int(count.max())))
+        room = np.full(knee.shape, ROOM_FILLER)
         for i, c in enumerate(curves):
-            knee[i, : len(c.hull_s) - 1] = c.hull_s[1:] * network.second
-            room[i, : len(c.hull_s) - 1] = -np.diff(np.append(c.saved_w, 0.0)) * network.watt
-        rank = np.repeat(np.arange(len(slots)), slots)
-        base = np.cumsum(slots) - slots
-        self.slot: Ints = np.arange(int(slots.sum())) - base[rank]
-        curve = network.curve[row][self.slot]
+            knee[i] = c.hull_s[-1] * network.second
+            knee[i, : count[i]] = c.hull_s[1:] * network.second
+            room[i, : count[i]] = -np.diff(np.append(c.saved_w, 0.0)) * network.watt
+        curve = network.curve[self._owner]
+        self._knee: Floats = knee[curve, rank[:, None]]
+        self._room: Floats = room[curve, rank[:, None]]
+        self._room[slot >= rows] = ROOM_FILLER
+        place = np.empty(rows, dtype=np.int64)
+        place[row] = np.arange(rows) // LANES * int(SUMS) + np.arange(rows) % LANES
+        # Where the knees of each row lie, row after row.
+        each = count[network.curve]
+        self._knees_of: Ints = np.concatenate([[0], np.cumsum(each)])
+        of_row = np.arange(self._knees_of[-1]) - np.repeat(self._knees_of[:-1], each)
+        lane_of = np.empty(rows, dtype=np.int64)
+        lane_of[row] = group[np.arange(rows) // LANES] * LANES + np.arange(rows) % LANES
+        self._real: Ints = np.repeat(lane_of, each) + of_row * LANES
         self.shape = Shape(
-            tails=network.tails,
-            heads=network.heads,
-            leaves=network.leaves,
-            row=row,
-            base=base,
-            slots=slots,
-            knee=knee[curve, rank],
-            room=room[curve, rank],
+            heads=network.heads.astype(np.uint64),
+            tails=np.maximum(network.tails, 0).astype(np.uint64),
+            leaves=network.leaves.astype(np.uint64),
+            place=place.astype(np.uint64),
+            group=group.astype(np.uint64),
             fastest=network.fastest,
-            first=network.envelope.first,
-            at=network.envelope.at,
+            first=network.envelope.first.astype(np.uint64),
+            at=network.envelope.at.astype(np.uint64),
         )
-        owner = row[self.slot]
-        self._owner = owner
-        self._knees: Ints = np.argsort(owner, kind="stable")
-        self._knees_of = np.searchsorted(owner[self._knees], np.arange(network.size + 1))
         self._work = work_of(self.shape, network.envelope.size)
+        self._top = np.bincount(self._owner.ravel(), self._room.ravel(), rows)
+        self._state: Floats = np.zeros(len(self._room) * int(KNEES))
+        self._field(KNEE)[:] = self._knee
         self.point: Point  # of the last answer
 
     def relax(self, deadline_s: float, time_price_w: float) -> Relaxation:
@@ -102,22 +132,21 @@ class Interior:
         price = time_price_w * network.watt
         self.point = self._begin(deadline, price)
         scale = abs(network.cheapest_j) * network.joule + price * deadline
-        steps, apart = improve(
-            self.shape, self.point, self._work, deadline, price, TOLERANCE * scale
-        )
+        steps, apart = 0, 0.0
+        if len(self._real) > 0:
+            tolerance = TOLERANCE * scale
+            steps, apart = improve(self.shape, self.point, self._work, deadline, price, tolerance)
         return self._read(deadline_s, time_price_w, steps, apart / scale if scale > 0 else 0.0)
 
     def _begin(self, deadline: float, price: float) -> Point:
         """A middle schedule stretched to the deadline, every flow half of what it may be. It
         need not balance, nor keep dependencies: only be far from every wall."""
-        network, shape, rows, owner = self.network, self.shape, self.network.size, self._owner
+        network, rows, top = self.network, self.network.size, self._top
         fast, slow = network.fastest, network.cheapest
         margin = 0.05 * (slow - fast)
         x = np.clip(fast * deadline, fast + margin, slow - margin)
         start = np.append(_middle(network.heads, network.leaves, x) * deadline, deadline)
         end = start[:-1] + x
-        knee_flow = shape.room / 2
-        top = np.bincount(owner, shape.room, rows)
         base = BASE_SHARE * float(top.mean()) + 1e-6
         link = self._split(top / 2 + base)
         back = max(float(link[network.heads == rows].sum()), 1.1 * price + 1e-3) - price
@@ -127,20 +156,46 @@ class Interior:
         after = np.where(network.tails >= 0, end[network.tails], 0.0)
         span = np.concatenate([x - fast, start[network.heads] - after, [width]])
         slack = np.maximum(span, PRODUCT_SHARE * product / open_flow)
-        short = shape.knee - x[owner]
-        both = (product / knee_flow) ** 2
-        root = np.sqrt(short * short + 4 * both)
-        over = np.where(short > 0, (root + short) / 2, 2 * both / (root - short))
+        flow = self._room / 2
+        short = self._knee - x[self._owner]
+        both = (product / flow) ** 2
+        larger = (np.sqrt(short * short + 4 * both) + np.abs(short)) / 2
+        smaller = both / larger
+        self._field(FLOW)[:] = self._field(SPARE)[:] = flow
+        self._field(OVER)[:] = np.where(short > 0, larger, smaller)
+        self._field(UNDER)[:] = np.where(short > 0, smaller, larger)
+        self._state.reshape(-1, int(KNEES))[:, int(D_FLOW) :] = 0.0
         return Point(
             start=start,
             end=end,
-            flow=knee_flow,
-            spare=shape.room - knee_flow,
-            over=over,
-            under=both / over,
+            knees=self._state,
             open_flow=open_flow,
             open_slack=np.maximum(slack, SLACK_SHARE * width),
         )
+
+    def _field(self, field: np.uint64) -> Floats:
+        """(blocks, LANES) of what is kept for knees."""
+        shape = (len(self._room), int(KNEES) // LANES, LANES)
+        fields: Floats = self._state.reshape(shape)[:, int(field) // LANES]
+        return fields
+
+    def _ranges(self, room: Floats, knee: Floats) -> tuple[Floats, Floats]:
+        """Shortest and longest durations by row: of a pair, what vanishes is the smaller."""
+        flow, spare, over, under = (
+            self._field(field).ravel()[self._real] for field in (FLOW, SPARE, OVER, UNDER)
+        )
+        used, left = flow / room > under / knee, spare / room > over / knee
+        rows = self.network.size
+        shortest, longest = self.network.fastest.copy(), np.full(rows, np.inf)
+        row = np.flatnonzero(np.diff(self._knees_of))
+        if len(row) > 0:
+            begin = self._knees_of[row]
+            least = np.maximum.reduceat(np.where(left, knee, 0.0), begin)
+            shortest[row] = np.maximum(shortest[row], least)
+            longest[row] = np.minimum.reduceat(np.where(used, knee, np.inf), begin)
+        fast = self.point.open_flow[:rows] > self.point.open_slack[:rows]
+        longest[fast] = self.network.fastest[fast]
+        return shortest, np.maximum(longest, shortest)
 
     def _split(self, flow: Floats) -> Floats:
         """Flow on links: between what its tail would give and what its head would get."""
@@ -154,15 +209,17 @@ class Interior:
     def _read(
         self, deadline_s: float, time_price_w: float, steps: int, apart_ratio: float
     ) -> Relaxation:
-        network, rows, point = self.network, self.network.size, self.point
-        flow = np.clip(point.flow, 0.0, self.shape.room)
+        network, rows, point, real = self.network, self.network.size, self.point, self._real
+        room, knee = self._room.ravel()[real], self._knee.ravel()[real]
+        owner = self._owner.ravel()[real]
+        flow = np.clip(self._field(FLOW).ravel()[real], 0.0, room)
         base = np.maximum(point.open_flow[:rows], 0.0)
         link = np.maximum(point.open_flow[rows:-1], 0.0)
-        arrives = _settle(self.shape, self._knees, self._knees_of, flow, base, link)
+        arrives = _settle(self.shape, self._knees_of, flow, base, link)
         back = max(0.0, arrives - time_price_w * network.watt)
-        early, late = ends(network, self.shape, self.slot, point)
+        early, late = ends(network, point, self._ranges(room, knee))
         # Sums and not dot products: those wake other threads for less work than waking takes.
-        gained = float((flow * self.shape.knee).sum() + (base * network.fastest).sum())
+        gained = float((flow * knee).sum() + (base * network.fastest).sum())
         charged = back * deadline_s * network.second
         largest_j = abs(network.cheapest_j) + (gained + charged) / network.joule
         bound_j = network.cheapest_j + (gained - charged) / network.joule
@@ -177,7 +234,7 @@ class Interior:
             bound_j=bound_j - ROUND_OFF * largest_j,
             deadline_s=deadline_s,
             deadline_price_w=deadline_price_w,
-            price_w=(base + np.bincount(self._owner, flow, rows)) / network.watt,
+            price_w=(base + np.bincount(owner, flow, rows)) / network.watt,
             limits_s=(early / network.second, late / network.second, point.end / network.second),
             iteration_s=float(point.start[rows]) / network.second,
             steps=steps,
@@ -203,23 +260,19 @@ def _middle(heads: Ints, leaves: Ints, x: Floats) -> Floats:
 
 
 @exact
-def _settle(
-    shape: Shape, knees: Ints, knees_of: Ints, flow: Floats, base: Floats, link: Floats
-) -> float:
+def _settle(shape: Shape, knees: Ints, flow: Floats, base: Floats, link: Floats) -> float:
     """Balances the flow exactly, in time order: what an operation gets too much goes through
-    its endless arc, what it gets too little is taken from its knees. Returns what arrives."""
+    its endless arc, what it gets too little is taken from its knees, which begin at
+    `knees[i]`. Returns what arrives."""
     rows = len(base)
     income = np.zeros(rows + 1)
-    for at in range(shape.leaves[rows], len(link)):
+    for at in range(shape.leaves[rows], np.uint64(len(link))):
         income[shape.heads[at]] += link[at]
     for i in range(rows):
-        through = 0.0
-        for k in range(knees_of[i], knees_of[i + 1]):
-            through += flow[knees[k]]
+        through = flow[knees[i] : knees[i + 1]].sum()
         base[i] = max(0.0, income[i] - through)
         if through > income[i]:
-            for k in range(knees_of[i], knees_of[i + 1]):
-                flow[knees[k]] *= income[i] / through
+            flow[knees[i] : knees[i + 1]] *= income[i] / through
         out = 0.0
         for at in range(shape.leaves[i], shape.leaves[i + 1]):
             out += link[at]

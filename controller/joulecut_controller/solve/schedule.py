@@ -88,10 +88,8 @@ def baseline(problem: Problem) -> Solution:
 
 def floor_j(problem: Problem, fastest_s: float) -> float:
     """A bound on any plan that needs no solver; positive, so that gaps are defined."""
-    counts = Counter(
-        (id(options), operation.stage)
-        for operation, options in zip(problem.graph.operations, problem.options, strict=True)
-    )
+    stages = [operation.stage for operation in problem.graph.operations]
+    counts = Counter(zip(map(id, problem.options), stages, strict=True))
     menus = {id(options): options for options in problem.options}
     work_j = math.fsum(n * min(o.energy_j for o in menus[key]) for (key, _), n in counts.items())
     effective_j = math.fsum(

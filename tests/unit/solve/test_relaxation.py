@@ -137,6 +137,65 @@ def test_options_far_apart_do_not_make_the_bound_loose(slowest: float, waits: bo
         assert bound(problem, goal) == pytest.approx(expected, rel=1e-6)
 
 
+def scattered(seed: int, count: int, choices: tuple[int, ...]) -> Problem:
+    """Operations that wait for some of the ten before them, each with a menu of its own: as many
+    options as one of `choices`, times over two orders of magnitude."""
+    random, stages = Random(seed), 5
+    edges = {
+        (max(0, i - random.randint(1, 10)), i)
+        for i in range(1, count)
+        for _ in range(random.choice([0, 1, 1, 2, 3]))
+    }
+    operations = [Operation(random.randrange(stages), i, "forward") for i in range(count)]
+    for stage in range(stages):
+        edges.update(pairwise(i for i, o in enumerate(operations) if o.stage == stage))
+    graph = graph_of(operations, edges, stages)
+    menus = []
+    for _ in operations:
+        base_s = 10 ** random.uniform(-3, -1)
+        span, energy_j = random.choice([1.05, 1.5, 3.0, 10.0]), base_s * random.uniform(100, 500)
+        shares = sorted(random.uniform(1, span) for _ in range(random.choice(choices) - 1))
+        falls = [random.uniform(0.3, 1.0) / share**0.5 for share in [1.0, *shares]]
+        menus.append(
+            tuple(
+                ClockOption(1400 - k, base_s * share, energy_j * fall)
+                for k, (share, fall) in enumerate(zip([1.0, *shares], falls, strict=True))
+            )
+        )
+    options = tuple(worthwhile(menu, 20.0) for menu in menus)
+    return Problem(graph, options, (20.0,) * stages)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.001, 1.1, 3.0])
+@pytest.mark.parametrize("seed", [5, 9, 11, 20])
+def test_the_interior_point_itself_arrives_where_no_two_operations_are_alike(
+    seed: int, factor: float
+) -> None:
+    """The walk would hide it if it did not. From 1 to 12 options side by side, in several groups
+    of lanes of which the last is not full. Of these jobs two want many short steps at the fastest
+    deadline; the others' energy rises so steeply there that a deadline a millionth longer would
+    bound it a thousandth lower."""
+    problem = scattered(seed, 150, (1, 2, 3, 12))
+    computation = Computation(problem)
+    goal = Goal(computation.fastest_s * factor)
+    useful_s = computation.useful_deadline_s(goal.deadline_s)
+    relaxed = Interior(computation.network).relax(useful_s, problem.time_price_w)
+    assert relaxed.apart_ratio <= APART_MAX
+    assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-7)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_where_nothing_is_to_choose_no_step_is_taken(factor: float) -> None:
+    problem = scattered(1, 150, (1,))
+    computation = Computation(problem)
+    goal = Goal(computation.fastest_s * factor)
+    relaxed = Interior(computation.network).relax(
+        computation.useful_deadline_s(goal.deadline_s), problem.time_price_w
+    )
+    assert (relaxed.steps, relaxed.apart_ratio) == (0, 0.0)
+    assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-9)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans(), st.booleans())
 def test_it_equals_the_linear_program(
