@@ -333,7 +333,7 @@ HAND = [
     ("line.settimeout(wait_s)", "line.settimeout(20.0)"),
     ("undo.pop_all()", "undo.close()"),
     ("undo.enter_context(ours)", "pass"),
-    ("except (OSError, ValueError) as error:", "except ValueError as error:"),
+    ("(OSError, ValueError, EOFError, TypeError) as", "(ValueError, EOFError, TypeError) as"),
     ("if at in self._stuck.values() or time", "if time"),
     ("time.monotonic() < self._hung.get(at, (0, 0.0))[1]:", "False:"),
     ("            self._give_up(call, uuid)\n", "            pass\n"),

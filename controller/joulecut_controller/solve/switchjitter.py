@@ -8,18 +8,14 @@ Dwell is not judged here: where jitter makes a stretch too short, a change is as
 
 import numpy as np
 
-from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.jitter import P95, Spread, Trials
 from joulecut_controller.solve.switching import (
-    Limits,
-    Run,
     Switching,
-    Track,
     limits_of,
     run_of,
     track_of,
 )
-from joulecut_controller.solve.switchmoves import through
+from joulecut_controller.solve.switchmoves import iterations
 from joulecut_controller.solve.waves import Floats, Ints
 
 
@@ -47,7 +43,7 @@ class SwitchTrials:
         operation would run at a clock that it was not measured at."""
         times_s = np.zeros(self.trials.draws)
         for factor, delay_s in self.trials.luck():
-            _iterations(
+            iterations(
                 self._track,
                 self._limits,
                 asked,
@@ -59,27 +55,3 @@ class SwitchTrials:
                 times_s,
             )
         return times_s
-
-
-@exact
-def _iterations(
-    track: Track,
-    limits: Limits,
-    asked: Ints,
-    run: Run,
-    row: Ints,
-    edge: Ints,
-    factor: Floats,
-    delay: Floats,
-    times: Floats,
-) -> None:
-    """Raises `times` to the end of the slowest of these siblings, by draw."""
-    for sibling in range(factor.shape[0]):
-        for draw in range(factor.shape[1]):
-            for i in range(len(row)):  # by operation
-                run.factor[i] = factor[sibling, draw, row[i]]
-            if delay.shape[2] > 0:
-                for e in range(len(edge)):
-                    run.delay[e] = delay[sibling, draw, edge[e]] if edge[e] >= 0 else 0.0
-            seconds, _, _, _ = through(track, limits, asked, run)
-            times[draw] = max(times[draw], seconds)

@@ -104,6 +104,31 @@ def through(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
 
 
 @exact
+def iterations(
+    track: Track,
+    limits: Limits,
+    asked: Ints,
+    run: Run,
+    row: Ints,
+    edge: Ints,
+    factor: Floats,
+    delay: Floats,
+    times: Floats,
+) -> None:
+    """Raises `times` to the end of the slowest of these siblings, by draw. `factor` is by sibling,
+    draw and row; `delay` by sibling, draw and edge."""
+    for sibling in range(factor.shape[0]):
+        for draw in range(factor.shape[1]):
+            for i in range(len(row)):  # by operation
+                run.factor[i] = factor[sibling, draw, row[i]]
+            if delay.shape[2] > 0:
+                for e in range(len(edge)):
+                    run.delay[e] = delay[sibling, draw, edge[e]] if edge[e] >= 0 else 0.0
+            seconds, _, _, _ = through(track, limits, asked, run)
+            times[draw] = max(times[draw], seconds)
+
+
+@exact
 def _in_order(limits: Limits, desk: _Desk, lands: Floats, end_all: float) -> bool:
     """Whether all changes have come by the end, are no more than allowed, and the first of the
     next iteration is long enough after the last."""

@@ -83,6 +83,11 @@ def _until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+def _over(hung_s: float) -> bool:
+    """Whether what left a GPU alone may be over by now: a busy machine is slow."""
+    return time.monotonic() - hung_s >= module.BACK_OFF_S
+
+
 def test_answers_and_failures_come_back_as_they_were(hand: Hand, tmp_path: Path) -> None:
     assert hand.permission() == ""
     assert hand.clocks_mhz("a") == CLOCKS
@@ -103,9 +108,10 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(hand: Hand, tmp_path: Path) ->
     (tmp_path / "hang-a").touch()
     with pytest.raises(Transient, match="does not answer") as hung:
         hand.lock("a", 0, 900)
+    hung_s = time.monotonic()
     assert hung.value.code == "driver_unresponsive"
-    assert hand.uncontrollable("a"), "and it says why"
-    assert hand.clocks_mhz("a") == ()
+    assert not hand.clocks_mhz("a") or _over(hung_s)
+    assert hand.uncontrollable("a") or _over(hung_s), "and it says why"
     hand.lock("b", 0, 900)
     assert (tmp_path / "locked-b").exists()
     first, second = _opened(tmp_path)
@@ -119,7 +125,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(hand: Hand, tmp_path: Path) ->
             return False
         return True
 
-    assert not locks(), "left alone for a while"
+    assert not locks() or _over(hung_s), "left alone for a while"
     assert _until(locks)
     assert _opened(tmp_path) == [first, second]
 

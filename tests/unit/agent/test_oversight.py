@@ -80,7 +80,7 @@ def watched() -> Iterator[Watched]:
     with closing(theirs):
         keeper, client = Yes(theirs), KeeperClient("")
         keeper.start()
-        client.look_after([UUID])
+        client.look_after(lambda: [UUID])
         client.attach(ours)
         yield Watched(keeper, client)
         client.detach()
