@@ -19,9 +19,6 @@ ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a pro
 # Making room costs energy for a window. After so many settings a stage, what a noisy fit still
 # promises is its own noise.
 ROOM_READINGS, ROOM_READINGS_MAX = 10, 40
-# Where busy times tell the work of each stage, its last steps are taken one by one: windows
-# that differ by one stage teach the fit more, and near the deadline its doubt is what stops.
-GROUP_GAIN_MIN = 0.03
 # Less than this of the job's energy is under the noise of a window's energy counters.
 GAIN_MIN = 0.0015
 # A step that promises nothing on the mean, and this much if the guess is one standard
@@ -79,13 +76,12 @@ class Probes:
 
     def next(self) -> Probe | None:
         """What is promising; where that is a short step, a longer one that is only supposed."""
-        together = Together(self._known, young=self._young).next()
-        last = self._known.model.detailed and together and together.gain_ratio < GROUP_GAIN_MIN
-        if together is not None and not last:
-            return together
+        # Windows that differ by one stage teach more, and with busy times there are enough of them.
+        if not self._known.model.detailed:
+            together = Together(self._known, young=self._young).next()
+            if together is not None:
+                return together
         probe = self.promising()
-        if probe is None and last:
-            return together
         if probe is None or not self._short(probe):
             return probe
         other = self.supposed()
