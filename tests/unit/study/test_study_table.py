@@ -5,40 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from study_rows import ROW
 
-from joulecut_cli.study.row import COLUMNS, Row, read, target, write
+from joulecut_cli.study.row import COLUMNS, read, target, write
 from joulecut_wire.errors import BadInput, Unavailable
 
-ROW = Row(
-    basis="measured",
-    card="NVIDIA A30",
-    driver="550.54.15",
-    uuid="GPU-1",
-    model="gpt-125m",
-    d_model=768,
-    heads=12,
-    d_ffn=3072,
-    sequence=512,
-    batch=4,
-    dtype="fp16",
-    which="training",
-    clock_asked_mhz=900,
-    clock_mhz=899.5,
-    time_s=0.0025,
-    power_w=100.0,
-    energy_j=0.25,
-    flops=1e11,
-    temperature_celsius=None,
-    capped=False,
-    stable=True,
-    windows=3,
-    time_spread=0.0,
-    power_spread=0.001,
-    switching_j=None,
-    clock_j=None,
-    leakage_j=None,
-    memory_j=None,
-)
 ROWS = [ROW, replace(ROW, clock_asked_mhz=0, capped=True, temperature_celsius=61.5, memory_j=0.1)]
 
 

@@ -5,41 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from study_rows import ROW
 
 from joulecut_cli.study.panel import POINTS_MAX, Line, Panel, panel_svg
 from joulecut_cli.study.row import Row
 from joulecut_cli.study.views import best_clocks, u_curves
 
-ROW = Row(
-    basis="measured",
-    card="NVIDIA A30",
-    driver="550.54.15",
-    uuid="GPU-1",
-    model="gpt-125m",
-    d_model=768,
-    heads=12,
-    d_ffn=3072,
-    sequence=512,
-    batch=4,
-    dtype="fp16",
-    which="training",
-    clock_asked_mhz=900,
-    clock_mhz=900.0,
-    time_s=0.0025,
-    power_w=100.0,
-    energy_j=0.25,
-    flops=1e11,
-    temperature_celsius=None,
-    capped=False,
-    stable=True,
-    windows=3,
-    time_spread=0.0,
-    power_spread=0.001,
-    switching_j=None,
-    clock_j=None,
-    leakage_j=None,
-    memory_j=None,
-)
 CLOCKS = (600, 750, 900, 1050, 1200)
 
 
