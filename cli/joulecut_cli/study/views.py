@@ -18,13 +18,6 @@ SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
 RESIDUAL_MAX = 1.0  # a prediction more than twice off is drawn at the edge
 
 
-def _by(rows: Sequence[Row], name: str) -> dict[object, list[Row]]:
-    found: dict[object, list[Row]] = {}
-    for row in rows:
-        found.setdefault(getattr(row, name), []).append(row)
-    return found
-
-
 def usual_dtype(rows: Sequence[Row]) -> str:
     """The one to look at where only one is drawn: 16 bits where swept, as training uses it."""
     swept = {row.dtype for row in rows}
