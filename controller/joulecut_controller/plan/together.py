@@ -65,7 +65,7 @@ class Together:
         if at is not None:
             best, clocks = self._joined(wanted.clocks_mhz, tried[at], float(scores[at]), scored)
             found = self._probe(gain, clocks, clocks)
-        if self._young and not model.detailed:
+        if self._young:
             before = np.maximum(rows, np.array(known.lowest, dtype=np.float64))
             leading = np.where(self._leads_on(other, rows, before), LEADS_ON * scores, 0.0)
             leading[other.judge(before)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
