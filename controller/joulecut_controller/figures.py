@@ -63,10 +63,12 @@ def _slowdown(job: JobBoard) -> Iterator[Row]:
 
 
 def _margin(job: JobBoard) -> Iterator[Row]:
-    current, baseline = job.view.current, job.view.baseline
+    """Of the statistic that the policy holds to the target, here and at default clocks alike."""
+    current, baseline, slo = job.view.current, job.view.baseline, job.view.policy.slo
     if current and baseline:
-        deadline_s = job.view.policy.slo.deadline_s(baseline.time_mean_s)
-        yield (job.view.policy.name,), 1.0 - current.time_mean_s / deadline_s
+        deadline_s = slo.deadline_s(slo.statistic_s(baseline.time_mean_s, baseline.time_sd_s))
+        now_s = slo.statistic_s(current.time_mean_s, current.time_sd_s)
+        yield (job.view.policy.name,), 1.0 - now_s / deadline_s
 
 
 def _generation(job: JobBoard) -> Iterator[Row]:

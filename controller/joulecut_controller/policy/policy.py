@@ -35,6 +35,17 @@ class Slo:
         """How far the statistic of times with this standard deviation is above their mean."""
         return P95_DEVIATIONS * deviation_s if self.statistic == "p95" else 0.0
 
+    def statistic_s(self, mean_s: float, deviation_s: float) -> float:
+        """The statistic of times with this mean and this standard deviation."""
+        return mean_s + self.beyond_mean_s(deviation_s)
+
+    def mean_deadline_s(self, mean_s: float, deviation_s: float) -> float:
+        """What the mean must not exceed, so that the statistic keeps its deadline; mean and
+        standard deviation are the baseline's, and times are taken to scatter as they did there.
+        """
+        deadline_s = self.deadline_s(self.statistic_s(mean_s, deviation_s))
+        return deadline_s - self.beyond_mean_s(deviation_s)
+
 
 @dataclass(frozen=True, slots=True)
 class ClockPolicy:

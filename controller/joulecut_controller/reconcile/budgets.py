@@ -38,8 +38,7 @@ class Party:
         baseline, slo = self.view.baseline, self.view.policy.slo
         if baseline is None:
             return None
-        beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
-        return slo.deadline_s(baseline.time_mean_s + beyond_s) - beyond_s
+        return slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
 
     def drawn_w(self, host_power_w: float) -> float:
         """Measured, hosts included; of a job of which nothing was measured, the hosts."""

@@ -65,9 +65,8 @@ def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = Non
     Under a target that default clocks miss themselves, they are the limit: what a job takes
     without us is not our doing. `allotted_s` is what a power budget asks for.
     """
-    slo, mean_s = policy.slo, baseline.time_mean_s
-    beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
-    promised_s = slo.deadline_s(mean_s + beyond_s) - beyond_s
+    mean_s = baseline.time_mean_s
+    promised_s = policy.slo.mean_deadline_s(mean_s, baseline.time_sd_s)
     return Limit(
         limit_s=max(promised_s, mean_s, allotted_s or 0.0),
         baseline_s=mean_s,

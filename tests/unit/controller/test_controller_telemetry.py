@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import boards
+import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -10,6 +11,7 @@ from joulecut_controller.board import Board
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
+from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.telemetry import BoardCollector
 from joulecut_wire import metrics
@@ -119,6 +121,29 @@ def test_figures_are_those_of_the_board() -> None:
     for action in job.decision.actions:
         hertz = shown.value("joulecut_plan_clock_hertz", job=name, uuid=action.uuid)
         assert hertz == (None if action.clock_mhz is None else action.clock_mhz * 1e6)
+
+
+def test_the_margin_is_that_of_the_statistic_held_to_the_target() -> None:
+    board = boards.board()
+    (job,) = board.jobs
+    name, policy, baseline = job.view.policy.name, job.view.policy, job.view.baseline
+    assert baseline is not None
+    steady = replace(baseline, time_mean_s=10.0, time_sd_s=0.1)
+    shaken = replace(baseline, time_mean_s=10.1, time_sd_s=0.4)
+
+    def margin(slo: Slo) -> float | None:
+        view = replace(job.view, policy=replace(policy, slo=slo), baseline=steady, current=shaken)
+        return Shown(replace(board, jobs=(replace(job, view=view),))).value(
+            "joulecut_job_slo_margin_ratio", job=name
+        )
+
+    assert margin(Slo(max_slowdown=0.02)) == pytest.approx(1 - 10.1 / 10.2)
+    late = margin(Slo(max_slowdown=0.02, statistic="p95"))
+    assert late == pytest.approx(1 - (10.1 + 1.645 * 0.4) / (1.02 * (10.0 + 1.645 * 0.1)))
+    assert late is not None
+    assert late < 0.0
+    absolute = margin(Slo(max_iteration_time_s=11.0, statistic="p95"))
+    assert absolute == pytest.approx(1 - (10.1 + 1.645 * 0.4) / 11.0)
 
 
 def test_a_job_that_left_leaves_no_series() -> None:

@@ -26,7 +26,8 @@ _NOW = Row(
         ),
         stat(
             "SLO margin",
-            "Room left before the deadline; negative when missed.",
+            "Room left before the deadline, of the mean iteration time or of its P95, whichever the"
+            " policy holds to the target; negative when missed.",
             "percentunit",
             f"joulecut_job_slo_margin_ratio{{{OF_JOB}}}",
             legend="{{job}}",
