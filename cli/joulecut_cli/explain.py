@@ -114,9 +114,12 @@ def _target(job: Json) -> str:
     slo = job["slo"]
     ratio, deadline_s = slo["max_slowdown_ratio"], slo["deadline_s"]
     wish = f"max_slowdown {ratio * 100:g} %" if ratio is not None else slo["given_as"]
+    mean = ""
+    if slo.get("statistic") == "p95":  # absent from a controller of an older version
+        wish, mean = f"{wish} of P95", " on average"
     if deadline_s is None:
         return f"{wish}; the deadline follows from the baseline"
-    return f"{wish}: at most {seconds(deadline_s)} an iteration"
+    return f"{wish}: at most {seconds(deadline_s)} an iteration{mean}"
 
 
 def _window(window: Json | None, basis: str) -> str:

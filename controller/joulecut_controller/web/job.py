@@ -121,14 +121,18 @@ def evidence(told: JobView) -> Json:
 
 
 def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
-    slo = policy.slo
-    absolute = slo.max_iteration_time_s is not None
-    known = slo.deadline_s(baseline.time_mean_s if baseline else 0.0)
+    """`deadline_s` is what the mean iteration may take, whatever statistic the target is for:
+    everything that is shown beside it is a mean.
+    """
+    slo, deadline_s = policy.slo, policy.slo.max_iteration_time_s
+    if baseline is not None:
+        deadline_s = slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
     return {
         "given_as": slo.given_as,
+        "statistic": slo.statistic,
         "max_slowdown_ratio": number(slo.max_slowdown),
         "max_iteration_time_s": number(slo.max_iteration_time_s),
-        "deadline_s": number(known) if absolute or baseline else None,
+        "deadline_s": number(deadline_s),
     }
 
 

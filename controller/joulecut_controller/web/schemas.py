@@ -68,7 +68,11 @@ _JOB = obj(
     holds=listed(ref("Hold")),
     breaker_trips=COUNT,
     slo=obj(
-        given_as=TEXT, max_slowdown_ratio=NUMBER, max_iteration_time_s=NUMBER, deadline_s=NUMBER
+        given_as=TEXT,
+        statistic=TEXT,
+        max_slowdown_ratio=NUMBER,
+        max_iteration_time_s=NUMBER,
+        deadline_s=NUMBER,
     ),
     granularity=TEXT,
     clock_min_mhz=COUNT,

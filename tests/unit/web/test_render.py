@@ -7,10 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import boards
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.board import FrontierPoint
+from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window
 from joulecut_controller.web.answer import encode, number
@@ -95,6 +97,27 @@ def test_the_deadline_follows_from_the_measured_baseline() -> None:
     job = board_json(boards.board())["jobs"][0]
     assert job["slo"]["deadline_s"] == job["baseline"]["iteration_time_s"] * 1.02
     assert board_json(boards.measuring())["jobs"][0]["slo"]["deadline_s"] is None
+
+
+def test_the_deadline_shown_is_the_means_whatever_the_target_is_for() -> None:
+    board = boards.board()
+    [job] = board.jobs
+    baseline, policy = job.view.baseline, job.view.policy
+    assert baseline is not None
+
+    def shown(slo: Slo) -> dict[str, Any]:
+        view = replace(job.view, policy=replace(policy, slo=slo))
+        told: dict[str, Any] = job_json(replace(job, view=view), board.view)["slo"]
+        return told
+
+    beyond_s = 1.645 * baseline.time_sd_s
+    told = shown(Slo(max_slowdown=0.02, statistic="p95"))
+    assert told["statistic"] == "p95"
+    wanted_s = 1.02 * (baseline.time_mean_s + beyond_s) - beyond_s
+    assert told["deadline_s"] == pytest.approx(wanted_s)
+    absolute = shown(Slo(max_iteration_time_s=9.0, given_as="max_iteration_time", statistic="p95"))
+    assert absolute["deadline_s"] == pytest.approx(9.0 - beyond_s)
+    assert shown(Slo(max_iteration_time_s=9.0))["deadline_s"] == 9.0
 
 
 def test_recommended_and_applied_stand_side_by_side() -> None:

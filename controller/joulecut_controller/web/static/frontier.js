@@ -124,9 +124,9 @@ const WITHOUT_FRONTIER = (job) =>
     : "No frontier yet: it follows the baseline.";
 
 export const sloText = (job) =>
-  known(job.slo.max_slowdown_ratio)
+  (known(job.slo.max_slowdown_ratio)
     ? `max_slowdown ${percent(job.slo.max_slowdown_ratio, { decimals: 2 }).replace(/0+(?=\u202f)/, "").replace(/\.(?=\u202f)/, "")}`
-    : job.slo.given_as;
+    : job.slo.given_as) + (job.slo.statistic === "p95" ? " of P95" : "");
 
 /** Points on the chart: baseline and now are measured, the plan is predicted. */
 function marksOf(job) {
