@@ -39,7 +39,8 @@ from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa:
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
 from joulecut_controller.predict.adaptive import AdaptiveEstimator  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
-from joulecut_controller.reconcile.reconciler import Reconciler, Solving  # noqa: E402
+from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
+from joulecut_controller.reconcile.solving import Solving  # noqa: E402
 from joulecut_controller.solve.opinion import check  # noqa: E402
 from joulecut_controller.solve.problem import Goal  # noqa: E402
 from joulecut_controller.solve.solver import Solver  # noqa: E402

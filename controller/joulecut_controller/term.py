@@ -13,7 +13,8 @@ from joulecut_controller.lead.standby import standing_by
 from joulecut_controller.office import NAME, Office, log, say
 from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
-from joulecut_controller.reconcile.reconciler import Reconciler, Solving
+from joulecut_controller.reconcile.reconciler import Reconciler
+from joulecut_controller.reconcile.solving import Solving
 from joulecut_controller.reconcile.terms import Absurd, absurd
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Problem

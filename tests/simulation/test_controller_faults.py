@@ -140,23 +140,61 @@ def test_a_heartbeat_outlives_a_store_that_cannot_note_its_refusal(
     filling.full = False
     for _ in range(3):
         asyncio.run(controller.reconciler.beat())
+    controller.run(1)
     assert len(controller.events("renew")) == 1, "said as soon as it can be, and once"
 
 
-def test_a_policy_that_comes_while_the_store_is_full_is_in_force_afterwards(
+def test_a_policy_that_ends_control_does_so_while_the_store_is_full(
     world: World, store: DatabaseStore
 ) -> None:
     filling = FillingStore(store)
     controller = enforcing(world, filling)  # type: ignore[arg-type]
     filling.full = True
     controller.source.put(world.policy("off", digest="2"))
-    controller.run(2)
-    assert "the disk is full" in controller.boards[-1].sentence
-    filling.full = False
-    controller.run(2)
-    assert controller.boards[-1].policy_digest == "2"
-    assert "in force: 2" in controller.events("policy")
+    controller.run(1)
     assert world.at_default()
+    board = controller.boards[-1]
+    assert board.policy_digest == "2"
+    assert "the trail waits for the store: store: the disk is full" in board.sentence
+    filling.full = False
+    controller.run(1)
+    assert "in force: 2" in controller.events("policy")
+    assert "back to default clocks" in controller.events("clear")[-1]
+    assert controller.boards[-1].sentence == "nothing to do"
+    assert controller.reconciler.meters.results["failed"] == 0
+
+
+def test_a_policy_that_changes_no_clock_keeps_them_while_the_store_is_full(
+    world: World, store: DatabaseStore
+) -> None:
+    """Nothing new is commanded, so nothing has to be numbered: passes and heartbeats go on."""
+    filling = FillingStore(store)
+    controller = enforcing(world, filling)  # type: ignore[arg-type]
+    held = world.clocks_mhz()
+    filling.full = True
+    controller.source.put(world.policy(digest="2"))
+    controller.run(60)
+    assert world.clocks_mhz() == held
+    assert controller.boards[-1].policy_digest == "2"
+    assert "the trail waits" in controller.boards[-1].sentence
+    assert controller.reconciler.meters.results["failed"] == 0
+
+
+def test_a_policy_that_asks_for_other_clocks_sets_none_while_the_store_is_full(
+    world: World, store: DatabaseStore
+) -> None:
+    """No clock is set before its plan stands in the trail; what was promised before has ended."""
+    filling = FillingStore(store)
+    controller = enforcing(world, filling, slo=Slo(max_slowdown=0.1))  # type: ignore[arg-type]
+    applies = len(world.sent("apply"))
+    filling.full = True
+    controller.source.put(world.policy(slo=Slo(max_slowdown=0.03), digest="2"))
+    controller.run(30)
+    assert len(world.sent("apply")) == applies
+    assert world.at_default(), "the job is not left slower than it now agrees to"
+    filling.full = False
+    controller.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
+    assert not world.at_default()
 
 
 def test_a_full_store_stops_commands_and_says_so(world: World, store: DatabaseStore) -> None:

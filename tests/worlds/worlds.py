@@ -18,7 +18,8 @@ from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
-from joulecut_controller.reconcile.reconciler import Reconciler, Solving
+from joulecut_controller.reconcile.reconciler import Reconciler
+from joulecut_controller.reconcile.solving import Solving
 from joulecut_controller.reconcile.stragglers import Keep
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.solver import Solver

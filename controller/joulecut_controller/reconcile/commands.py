@@ -37,13 +37,12 @@ class Commands:
         holds: Holds,
         audit: Audit,
         stewards: Mapping[str, Retiring],
-        lost: Callable[[], str],
         view: Callable[[], View | None],
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
-        self._stewards, self._lost, self._view = stewards, lost, view
+        self._stewards, self._view = stewards, view
         self._now_s, self._unix_s = now_s, unix_s
         self.acting = asyncio.Lock()  # held by whoever changes clocks
         self._given = asyncio.Event()
@@ -59,7 +58,7 @@ class Commands:
 
     async def obey(self, order: Order) -> Done:
         """Carries an order out and answers what became of it; never raises a JoulecutError."""
-        lost = self._lost()
+        lost = self._leases.lost
         if lost:
             return Done(f"this controller does not lead: {lost}", "standby")
         refusal = self._unknown(order)
@@ -140,8 +139,8 @@ class Commands:
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
         async with self.acting:
-            outcome, failed = await self._give_back(order, jobs)
-        count, unanswered, error = outcome.settings, outcome.refused, error or failed
+            outcome = await self._give_back(order, jobs)
+        count, unanswered = outcome.settings, outcome.refused
         if error:
             text = f"{_named(order)} held and given back, but a restart would forget it: {error}"
             return Done(text, "failed", jobs, count, unanswered)
@@ -172,39 +171,21 @@ class Commands:
     def _gpus(self) -> tuple[GpuView, ...]:
         return self._fleet.observe(self._now_s()).gpus
 
-    async def _give_back(self, order: Order, jobs: tuple[str, ...]) -> tuple[Outcome, str]:
-        """What was told to whom, and why it could not be written down.
-
-        What is held for jobs goes first; a restore then clears whatever else is on the GPUs.
-        """
+    async def _give_back(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
+        """What is held for jobs goes first; a restore then clears whatever else is on the GPUs."""
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
         uuids = set[str]().union(*(self._uuids(job) for job in jobs))
-        retired, error = await self._retire(jobs, reason)
+        retired = await asyncio.gather(*(self._stewards[job].retire(reason) for job in jobs))
         if order.op == "pause":
-            return retired, error
+            unanswered = tuple(agent for one in retired for agent in one.refused)
+            return Outcome(sum(one.settings for one in retired), unanswered)
         everything = not order.job and not order.node
         places = [
             Place(gpu.address, gpu.uuid)
             for gpu in self._gpus()
             if everything or gpu.uuid in uuids or order.node in (gpu.node, gpu.address)
         ]
-        return await self._leases.clear("", places, reason), error
-
-    async def _retire(self, jobs: tuple[str, ...], reason: str) -> tuple[Outcome, str]:
-        """Of all jobs, whatever fails for one of them."""
-        made = await asyncio.gather(
-            *(self._stewards[job].retire(reason) for job in jobs), return_exceptions=True
-        )
-        count, refused, error = 0, list[str](), ""
-        for one in made:
-            if isinstance(one, Outcome):
-                count += one.settings
-                refused += one.refused
-            elif isinstance(one, JoulecutError):
-                error = str(one)
-            else:
-                raise one
-        return Outcome(count, tuple(refused)), error
+        return await self._leases.clear("", places, reason)
 
 
 def _named(order: Order) -> str:

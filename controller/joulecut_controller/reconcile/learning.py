@@ -5,12 +5,13 @@ pass. What was learnt goes to the store now and then, so that a controller that 
 in the middle of it goes on where it was.
 """
 
+import asyncio
 import base64
 import binascii
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -84,7 +85,7 @@ class Learning:
         else:
             self._kept = kept
 
-    def step(self, now_s: float) -> None:
+    async def step(self, now_s: float) -> None:
         """Asks for a fit where one would know more, and writes down what is new."""
         due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
         if due and not self.studies.pending(KEY):
@@ -94,23 +95,40 @@ class Learning:
         every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
         if now_s - self._kept_s >= every_s:
             self._kept_s = now_s
-            self.keep()
+            await self.keep()
 
-    def keep(self) -> None:
+    async def keep(self) -> None:
         """Writes down what was learnt, where it is new. Raises Unavailable."""
         if not self.begun:
             return  # nothing is known yet of what is kept there
-        content = packed(self.learner.state())
+        try:
+            # In a thread: megabytes are packed, and then on their way to a disk or a server.
+            await asyncio.to_thread(self._write, self.learner.state())
+        except ValueError as error:
+            self._complain(f"what was learnt is not kept: {error}")
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError for what no text can hold, or no store; Unavailable."""
+        content = packed(state)
         if content == self._kept:
             return
         try:
             self.store.keep_learnt(NAME, content)
-        except ValueError as error:
-            self._complain(f"what was learnt is not kept: {error}")
+        except ValueError:
+            self._kept = content  # too long: it is not tried again until it is another
+            raise
         self._kept = content
 
-    def learnt(self, job: str) -> Learnt:
-        """What there is to show of a job with a profile."""
+    def told(self, jobs: Iterable[str]) -> dict[str, Learnt]:
+        """What there is to show of jobs with a profile; each drift goes into the trail, once."""
+        told = {job: self._learnt(job) for job in jobs}
+        now = {(job, line.split(" (")[0]): line for job, it in told.items() for line in it.drifting}
+        for key in sorted(now.keys() - self._drifting):
+            self.audit.tell("learn", key[0], now[key])
+        self._drifting = frozenset(now)
+        return told
+
+    def _learnt(self, job: str) -> Learnt:
         lesson = self.learner.lesson(job)
         return Learnt(
             text=sentence(lesson),
@@ -122,13 +140,6 @@ class Learning:
             refused=lesson.refused,
         )
 
-    def see_drift(self, jobs: Mapping[str, Learnt]) -> None:
-        """Writes each drift into the audit trail, once."""
-        now = {(job, line.split(" (")[0]): line for job, it in jobs.items() for line in it.drifting}
-        for key in sorted(now.keys() - self._drifting):
-            self.audit.note("learn", key[0], now[key])
-        self._drifting = frozenset(now)
-
     def _adopt(self, taken: Snapshot, fitted: Fitted | str) -> None:
         if isinstance(fitted, str):
             self._complain(f"what was learnt cannot be fitted, the fit before stays: {fitted}")
@@ -138,7 +149,7 @@ class Learning:
     def _complain(self, text: str) -> None:
         if text != self._trouble:
             self._trouble = text
-            self.audit.note("learn", "", text)
+            self.audit.tell("learn", "", text)
 
 
 def sentence(lesson: Lesson) -> str:

@@ -59,6 +59,12 @@ class Leases:
         self._epoch = epoch
         self._holdings: dict[str, Holding] = {}
         self._moving: set[str] = set()
+        self._lost = ""
+
+    @property
+    def lost(self) -> str:
+        """Why this term is over; empty while it is not."""
+        return self._lost
 
     def of(self, job: str) -> Holding | None:
         return self._holdings.get(job)
@@ -67,8 +73,9 @@ class Leases:
         holding = self._holdings.get(job)
         return holding is not None and holding.plan.generation == generation
 
-    def forget_all(self) -> None:
-        """Another controller leads: what we held runs out."""
+    def end(self, why: str) -> None:
+        """The term is over, another controller leads: what we held runs out."""
+        self._lost = why
         self._holdings.clear()
 
     async def bring(self, plan: Plan, gpus: Mapping[str, GpuView], ttl_s: float) -> Outcome:

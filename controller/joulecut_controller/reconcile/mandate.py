@@ -1,15 +1,16 @@
 """The policy in force, and what becomes of a newer one: taken whole, or refused with a reason.
 
-A broken file leaves the one before in force and is said once. What could not be written into
-the trail is tried again in the next pass: a change of policy must not get lost with a line.
+A broken file leaves the one before in force and is said once. A newer one is in force at once,
+whether or not the store takes the line that says so: it may be there to end something, it lies
+on the disk in any case, and no clock follows from it before the plan has a number of that store.
 """
 
-from contextlib import suppress
+import asyncio
 from typing import Protocol
 
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput
 
 
 class PolicySource(Protocol):
@@ -28,8 +29,7 @@ class Mandate:
         self._policy = policy
         self._audit = audit
         self._error = ""
-        self._noted = ""  # the error that stands in the trail
-        self._due = False
+        self._asked = False
 
     @property
     def policy(self) -> Policy:
@@ -43,32 +43,32 @@ class Mandate:
 
     def ask(self) -> None:
         """It is read again, changed or not."""
-        self._due = True
+        self._asked = True
 
-    def refresh(self) -> bool:
+    async def refresh(self) -> bool:
         """Reads the policy where that is due; whether it is in force anew.
 
-        Raises Unavailable where the trail does not take it: neither may be acted on then, since
-        a person wanted the one before to end.
+        In a thread: its profiles are megabytes, and its disk may be a network's.
         """
-        if not (self._due or self._source.changed()):
+        asked, self._asked = self._asked, False
+        found = await asyncio.to_thread(self._read, asked=asked)
+        if isinstance(found, BadInput):
+            said, self._error = self._error, str(found)
+            if self._error != said:
+                text = f"refused, the one before stays in force: {found}"
+                self._audit.tell("policy", "", text)
+        if not isinstance(found, Policy):
             return False
-        self._due = True  # until its answer stands in the trail
-        try:
-            policy = self._source.load()
-        except BadInput as error:
-            self._refuse(str(error))
-            return False
-        if policy.digest != self._policy.digest:
-            self._audit.note("policy", "", f"in force: {policy.digest}")
-        self._due, self._error, self._noted, self._policy = False, "", "", policy
+        if found.digest != self._policy.digest:
+            self._audit.tell("policy", "", f"in force: {found.digest}")
+        self._error, self._policy = "", found
         return True
 
-    def _refuse(self, error: str) -> None:
-        self._error = error
-        if error != self._noted:
-            with suppress(Unavailable):  # a broken file is no reason to stop a pass
-                text = f"refused, the one before stays in force: {error}"
-                self._audit.note("policy", "", text)
-                self._noted = error
-        self._due = error != self._noted
+    def _read(self, *, asked: bool) -> Policy | BadInput | None:
+        """None where nothing is new."""
+        if not (asked or self._source.changed()):
+            return None
+        try:
+            return self._source.load()
+        except BadInput as error:
+            return error

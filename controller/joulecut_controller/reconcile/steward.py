@@ -65,9 +65,9 @@ class Steward:
 
     # -- before planning -------------------------------------------------------------------
 
-    async def settle(self, sighting: Sighting, view: View, lost: str) -> str:
+    async def settle(self, sighting: Sighting, view: View) -> str:
         """Sees to what stands in the way of a plan; answers why there can be none now."""
-        self.did = ""
+        self.did, lost = "", self._desk.leases.lost
         self.policy = sighting.view.policy  # its mode, as far as it can be had now
         self._baseline.keep(sighting)
         if lost:
@@ -88,7 +88,7 @@ class Steward:
             if drift:
                 self._fail(drift)
                 await self._release(drift)
-                self._desk.audit.note("drift", name, drift, generation=holding.plan.generation)
+                self._desk.audit.tell("drift", name, drift, generation=holding.plan.generation)
             elif self._tenure.held_s() > FORGIVE_S:
                 self._backoff.forgive()
         if self._tenure.holding is None:  # whatever was decided: default clocks run
@@ -164,7 +164,7 @@ class Steward:
         self._sentence = decision.reason
         current = sighting.view.current
         if decision.late and not self._late and current and self.applied:
-            self._desk.audit.note(
+            self._desk.audit.tell(
                 "verify",
                 name,
                 f"late: {current.time_mean_s:.4g} s measured over {current.iterations} "
@@ -187,7 +187,7 @@ class Steward:
         elif decision.verdict == "default" or decision.topic == "nothing":
             self._decision = self._no_change(decision.reason)
         if decision.topic != self._topic and decision.verdict == "default":
-            self._desk.audit.note("plan", name, decision.reason)
+            self._desk.audit.tell("plan", name, decision.reason)
             self.did = self.did or decision.reason
 
     def complete(self, generation: int, forecast: Forecast) -> None:
@@ -288,10 +288,8 @@ class Steward:
     async def _release(self, reason: str) -> Outcome:
         if self._tenure.holding is None:
             return Outcome()
-        try:
-            outcome, self.did = await self._tenure.give_back(reason)
-        finally:  # also where it could not be written down
-            self.standing = replace(self.standing, clocks=None, goal=None)
+        outcome, self.did = await self._tenure.give_back(reason)
+        self.standing = replace(self.standing, clocks=None, goal=None)
         return outcome
 
     def _fail(self, reason: str) -> None:

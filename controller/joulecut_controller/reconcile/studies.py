@@ -5,7 +5,7 @@ rest of the machine belongs to the passes; of a question asked again only the ne
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ class Studies:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="studies")
 
-    def keep_only(self, jobs: set[str]) -> None:
+    def keep_only(self, jobs: Container[str]) -> None:
         for key in [key for key in self._pending if key[1] and key[1] not in jobs]:
             del self._pending[key]
 

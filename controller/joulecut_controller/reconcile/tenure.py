@@ -1,8 +1,8 @@
 """What one job holds of its GPUs: taken and given back, with every step in the trail.
 
 Between the steward, who decides when, and `leases`, which talks to agents. What was taken
-stands before it is written down: a store that fails then leaves a trail with a gap, never a
-controller that misjudges what it holds.
+stands before its result is written down: a store that fails then leaves a trail with a gap,
+never a controller that misjudges what it holds.
 """
 
 from collections.abc import Mapping
@@ -99,7 +99,10 @@ class Tenure:
         return outcome, done
 
     async def give_back(self, reason: str) -> tuple[Outcome, str]:
-        """Default clocks for all that is held; answers with what was done, or nothing."""
+        """Default clocks for all that is held; answers with what was done, or nothing.
+
+        Whatever the store says: what a person or the breaker ends has ended.
+        """
         holding = self.holding
         if holding is None:
             return Outcome(), ""
@@ -109,7 +112,7 @@ class Tenure:
         done = f"{outcome.settings} GPUs back to default clocks: {reason}"
         if outcome.refused:
             done += f" (not answered, their leases run out: {'; '.join(outcome.refused)})"
-        self._desk.audit.note("clear", self._job, done, generation=holding.plan.generation)
+        self._desk.audit.tell("clear", self._job, done, generation=holding.plan.generation)
         return outcome, done
 
     def strays(self, sighting: Sighting, view: View) -> dict[str, list[Place]]:
@@ -133,7 +136,7 @@ class Tenure:
         for job, places in strays.items():
             reason = f"left by job {job} of an earlier term or attempt"
             outcome = await self._desk.leases.clear(job, places, reason)
-            self._desk.audit.note(
+            self._desk.audit.tell(
                 "clear",
                 self._job,
                 f"{len(places)} GPUs: {reason}",

@@ -74,15 +74,16 @@ class PolicyFile:
 
         Costs one `stat` a file; content is compared only where that cannot tell.
         """
-        if not self._seen:
+        known = self._seen  # a thread that is given up must not write into what a load saw later
+        if not known:
             return True
-        for path, seen in self._seen.items():
+        for path, seen in tuple(known.items()):
             stamp = _stamp(path)
             if stamp is not None and stamp == seen.stamp:
                 continue
             if _digest(_read(path, seen.bytes_max)) != seen.digest:
                 return True
-            self._seen[path] = replace(seen, stamp=_trusted(stamp))
+            known[path] = replace(seen, stamp=_trusted(stamp))
         return False
 
 

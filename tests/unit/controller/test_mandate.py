@@ -1,5 +1,6 @@
 """The policy in force: taken whole or not at all, and every answer in the trail once."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -39,9 +40,17 @@ def source() -> HeldSource:
 
 
 @pytest.fixture
-def mandate(source: HeldSource, trail: Trail) -> Mandate:
-    audit = Audit(trail, lambda: 1.8e9)  # type: ignore[arg-type]
+def audit(trail: Trail) -> Audit:
+    return Audit(trail, lambda: 1.8e9)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def mandate(source: HeldSource, audit: Audit) -> Mandate:
     return Mandate(source, source.policy, audit)
+
+
+def refreshed(mandate: Mandate) -> bool:
+    return asyncio.run(mandate.refresh())
 
 
 def newer(source: HeldSource, digest: str) -> Policy:
@@ -49,10 +58,10 @@ def newer(source: HeldSource, digest: str) -> Policy:
 
 
 def test_nothing_new_is_no_news(mandate: Mandate, trail: Trail, source: HeldSource) -> None:
-    assert not mandate.refresh()
+    assert not refreshed(mandate)
     mandate.ask()
-    assert mandate.refresh(), "asked for, so read again"
-    assert not mandate.refresh(), "once"
+    assert refreshed(mandate), "asked for, so read again"
+    assert not refreshed(mandate), "once"
     assert trail.texts == []
     assert mandate.policy is source.policy
 
@@ -61,7 +70,7 @@ def test_a_newer_policy_is_in_force_and_said(
     mandate: Mandate, trail: Trail, source: HeldSource
 ) -> None:
     source.put(newer(source, "2"))
-    assert mandate.refresh()
+    assert refreshed(mandate)
     assert mandate.policy.digest == "2"
     assert trail.texts == ["in force: 2"]
 
@@ -72,41 +81,43 @@ def test_a_broken_one_is_refused_once_and_the_one_before_stays(
     before = mandate.policy
     for _ in range(2):
         source.damage("mode is 'enfroce'")
-        assert not mandate.refresh()
+        assert not refreshed(mandate)
     assert mandate.policy is before
     assert "enfroce" in mandate.error
     assert len(trail.texts) == 1
     source.broken = ""
     source.put(newer(source, "3"))
-    assert mandate.refresh()
+    assert refreshed(mandate)
     assert mandate.error == ""
 
 
-def test_a_newer_one_that_cannot_be_written_down_is_not_lost(
-    mandate: Mandate, trail: Trail, source: HeldSource
+def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
+    mandate: Mandate, audit: Audit, trail: Trail, source: HeldSource
 ) -> None:
-    before = mandate.policy
     source.put(newer(source, "2"))
     trail.full = True
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            mandate.refresh()
-        assert mandate.policy is before
+    assert refreshed(mandate)
+    assert mandate.policy.digest == "2"
+    assert not refreshed(mandate)
+    assert audit.trouble == "store: the disk is full"
+    assert audit.newest[0].text == "in force: 2", "the page need not wait for a disk"
     trail.full = False
-    assert mandate.refresh()
-    assert trail.texts == ["in force: 2"]
-    assert not mandate.refresh()
+    audit.catch_up()
+    assert (trail.texts, audit.trouble) == (["in force: 2"], "")
+    audit.catch_up()
+    assert len(trail.texts) == 1
 
 
 def test_a_broken_one_stops_nothing_and_is_written_down_later(
-    mandate: Mandate, trail: Trail, source: HeldSource
+    mandate: Mandate, audit: Audit, trail: Trail, source: HeldSource
 ) -> None:
     source.damage("mode is 'enfroce'")
     trail.full = True
     for _ in range(2):
-        assert not mandate.refresh()
+        assert not refreshed(mandate)
         assert "enfroce" in mandate.error
     trail.full = False
+    audit.catch_up()
     for _ in range(2):
-        assert not mandate.refresh()
+        assert not refreshed(mandate)
     assert len(trail.texts) == 1

@@ -108,10 +108,12 @@ def test_what_cannot_be_written_down_is_held_all_the_same(office: Office) -> Non
     assert office.tenure.held_s() == 0.0
     view, sighting = office.look()
     assert office.tenure.strays(sighting, view) == {}
-    with pytest.raises(Unavailable):
-        asyncio.run(office.tenure.give_back("the store is full"))
+    outcome, _ = asyncio.run(office.tenure.give_back("enough"))
+    assert outcome.settings == len(office.world.uuids)
     assert office.tenure.applied is None
     assert office.world.at_default()
+    assert "another controller leads" in office.desk.audit.trouble
+    assert office.desk.audit.newest[0].text == "4 GPUs back to default clocks: enough"
 
 
 def test_leases_of_another_attempt_are_strays_and_ours_are_not(office: Office) -> None:
@@ -119,7 +121,7 @@ def test_leases_of_another_attempt_are_strays_and_ours_are_not(office: Office) -
     office.world.advance(LEASE_SHOWN_S + 0.1)
     view, sighting = office.look()
     assert office.tenure.strays(sighting, view) == {}
-    office.desk.leases.forget_all()  # as in a process that was killed and came back
+    office.desk.leases.end("killed")  # as in a process that was killed and came back
     strays = Tenure(office.desk, office.world.job).strays(sighting, view)
     assert {place.uuid for place in strays[office.world.job]} == set(office.world.uuids)
     asyncio.run(office.tenure.clear(strays))
@@ -129,7 +131,7 @@ def test_leases_of_another_attempt_are_strays_and_ours_are_not(office: Office) -
 def test_an_old_picture_is_no_evidence_of_strays(office: Office) -> None:
     """A pass may take seconds for the jobs before: ages count from when it looked."""
     office.take(1)
-    office.desk.leases.forget_all()
+    office.desk.leases.end("killed")
     view, sighting = office.look()
     office.world.advance(3 * LEASE_SHOWN_S)  # the look grows old, the leases in it do not
     assert office.tenure.strays(sighting, view) == {}

@@ -53,7 +53,9 @@ def test_the_kept_document_is_the_one_served(served: Serving) -> None:
     text = json.dumps(DOCUMENT, indent=1, sort_keys=True) + "\n"
     if os.environ.get("JOULECUT_REWRITE_GOLDEN") == "1":
         KEPT.write_text(text)
-    assert KEPT.read_text() == text, "JOULECUT_REWRITE_GOLDEN=1 with this test rewrites it; read the diff"
+    assert KEPT.read_text() == text, (
+        "JOULECUT_REWRITE_GOLDEN=1 with this test rewrites it; read the diff"
+    )
     assert served.get("/api/v1/openapi.json").json == json.loads(text)
 
 
