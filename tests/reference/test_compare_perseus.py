@@ -10,8 +10,8 @@ from typing import Any
 import pipelines
 import pytest
 
-from joulecut_cli import contest
-from joulecut_cli.contest import Entry, Priced, Setting
+from joulecut_cli.compare import contest
+from joulecut_cli.compare.setting import Entry, Priced, Setting, cluster_baseline_j
 from joulecut_controller.solve.schedule import baseline
 
 # Unit times as published: 1 ms and about 0.1 ms.
@@ -41,10 +41,10 @@ def test_the_published_emulation_is_reproduced_and_ours_is_not_lower(name: str) 
     floored = Priced(perseus.claimed_fastest_s, start.energy_j - price_w * short_s)
     claimed = 1 - perseus.claimed.energy_j / floored.energy_j
     assert claimed == pytest.approx(intrinsic, abs=POINTS)
-    (floored_j,) = contest.cluster_baseline_j(setting, floored)
+    (floored_j,) = cluster_baseline_j(setting, floored)
     assert 1 - perseus.claimed_cluster_j[0] / floored_j == pytest.approx(extrinsic, abs=POINTS)
     saved = 1 - ours.plan.energy_j / start.energy_j
-    (start_j,) = contest.cluster_baseline_j(setting, start)
+    (start_j,) = cluster_baseline_j(setting, start)
     saved_late = 1 - ours.cluster_j[0] / start_j
     print(f"{name}: Perseus claims {claimed:.1%}, ours {saved:.1%} and {saved_late:.1%} with x1.2")
     assert ours.plan.time_s <= start.time_s * (1 + 1e-9)
