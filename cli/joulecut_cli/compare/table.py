@@ -99,16 +99,16 @@ def _budget_table(outcome: Outcome) -> list[str]:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    notes = []
+    """What has to be known of a rule that reckons for itself."""
+    found = []
+    unit_ms = outcome.perseus_unit_s * 1e3
     for entry in outcome.entries:
         if entry.claimed is not None:
             claim = figures.percent(outcome.claimed_saving(entry))
-            notes.append(
-                f"Perseus reckons in units of {outcome.perseus_unit_s * 1e3:g} ms with fitted costs and "
-                f"claims {claim}; shown is what its clocks really take."
-            )
-            notes.append(
-                "Its plan is computed by a linear program of the same optimum: what it took "
-                "says nothing about the published walk."
-            )
-    return notes
+            found += [
+                f"Perseus reckons in units of {unit_ms:g} ms with fitted costs and claims {claim}; "
+                "shown is what its clocks really take.",
+                "Its plan is computed by a linear program of the same optimum: what it took says "
+                "nothing about the published walk.",
+            ]
+    return found
