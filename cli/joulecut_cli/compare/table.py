@@ -105,10 +105,12 @@ def notes(outcome: Outcome) -> list[str]:
     for entry in outcome.entries:
         if entry.claimed is not None:
             claim = figures.percent(outcome.claimed_saving(entry))
-            found += [
+            found.append(
                 f"Perseus reckons in units of {unit_ms:g} ms with fitted costs and claims {claim}; "
-                "shown is what its clocks really take.",
+                "shown is what its clocks really take."
+            )
+            found.append(
                 "Its plan is computed by a linear program of the same optimum: what it took says "
-                "nothing about the published walk.",
-            ]
+                "nothing about the published walk."
+            )
     return found
