@@ -12,10 +12,12 @@ from pathlib import Path
 
 from joulecut_agent import devices, drift, keeper, memory
 from joulecut_agent.bell import signal_bell
-from joulecut_agent.eye import Eye, wait_for_driver
+from joulecut_agent.eye import Eye
+from joulecut_agent.eye_trouble import BACK_OFF_S
 from joulecut_agent.log import say
 from joulecut_agent.notify import Notifier
 from joulecut_agent.parts import Parts
+from joulecut_agent.ports.failure import DeviceError
 from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.settings import Settings
 from joulecut_agent.tether import Tether
@@ -61,12 +63,14 @@ class Agent:
         self._tether.released = lambda: self._parts.window.left_s > 0.0
 
     def _wait_for_driver(self, eye: Eye) -> None:
-        """Raises JoulecutError; then what an earlier keeper left was given back all the same.
+        """Returns when the GPUs are known. Raises JoulecutError where there is no driver; then
+        what an earlier keeper left was given back all the same.
 
         What cannot be read can be reset: the two ask the driver for different things.
         """
         try:
-            wait_for_driver(eye)
+            while not _answers(eye):
+                time.sleep(BACK_OFF_S)
         except JoulecutError:
             with contextlib.suppress(OSError):
                 if keeper.journal(self._settings.keeper).held:
@@ -165,6 +169,25 @@ class Agent:
         parts.sampler.stop()
         say("agent", "gone" if done else "gone; not every GPU could be given back (see journal)")
         return 0 if done else 1
+
+
+def _answers(eye: Eye) -> bool:
+    """Whether the driver told its GPUs. Raises JoulecutError where there is none.
+
+    One that hangs is waited for: ending would only begin the same again, and each end leaves
+    another process in the driver.
+    """
+    try:
+        eye.describe()
+    except DeviceError as error:
+        if error.code == "driver_unresponsive":
+            return False
+        eye.close()
+        raise
+    except BaseException:
+        eye.close()
+        raise
+    return True
 
 
 def _goes_on(release: ReleaseFile, settings: keeper.Settings) -> bool:

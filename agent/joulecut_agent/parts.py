@@ -106,7 +106,7 @@ class Parts:
             self._settings.attribution,
             gpus=lambda: self.sampler.gpus,
             seen=seen,
-            reports=lambda: self.jobs.holding(),  # noqa: PLW0108 -- not made yet
+            reports=lambda: self.jobs.live.holding(),  # noqa: PLW0108 -- not made yet
             held=self._custody.held,
             changed=self._custody.owner_changed,
             noted=lambda *change: self.sampler.held(*change),  # noqa: PLW0108
@@ -127,7 +127,7 @@ class Parts:
             )
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
-        jobs.held = self.registry.reported
+        jobs.live.changed = self.registry.reported
         return jobs
 
     def _measure(self, eye: Eye, boot_id: str) -> None:
