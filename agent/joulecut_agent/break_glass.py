@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 from joulecut_agent import state as leases
-from joulecut_agent.keeper import RELEASE_S_MAX
+from joulecut_agent.keeper import BOOT_ID, RELEASE_S_MAX
 from joulecut_agent.keeper_client import KeeperClient, KeeperGone
 from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.state import Command
 from joulecut_wire.errors import Unavailable
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FOLLOWS_S = 1.5  # an agent asks its keeper once a second
 
 

@@ -1,8 +1,11 @@
 """Series as Prometheus reads them, because a scrape should cost a node as little as it can.
 
 How a line begins, its name and labels, is the same scrape after scrape: it is made once and
-kept, and only numbers are written anew. The library that does this for everybody makes each
-line from nothing, which took most of a scrape's time.
+kept, and only numbers are written anew. prometheus_client makes each line from nothing: with it
+a scrape of 8 GPUs, in the OpenMetrics that Prometheus asks for, takes 5.6 to 5.9 ms (p99) of the
+5 ms it may take, and 2.4 to 2.8 ms so (benchmarks/results/2026-11-20-agent-idle.md, measured once
+more after job marks had a thread of their own). The tests hold each byte to what the library
+would have written.
 """
 
 from collections.abc import Callable, Iterable

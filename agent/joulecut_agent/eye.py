@@ -8,16 +8,14 @@ same cure serves a driver that was reloaded or replaced, which an open process c
 import json
 import select
 import socket
-import subprocess
 import time
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from joulecut_agent import eye_protocol as words
 from joulecut_agent.eye_protocol import DRIVER, IDLE, PACKET_BYTES_MAX
-from joulecut_agent.eye_trouble import BACK_OFF_S, BACK_OFF_S_MAX, Troubles
-from joulecut_agent.eye_worker import CLOSE_TRY_S, Worker, ended, started
+from joulecut_agent.eye_roster import absent, merged, unresponsive
+from joulecut_agent.eye_trouble import BACK_OFF_S_MAX, Troubles
+from joulecut_agent.eye_worker import Undead, Worker, ended, started
 from joulecut_agent.log import say
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 from joulecut_agent.ports.reader import Burst, Reading
@@ -32,7 +30,6 @@ DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
 RENEW_S = 60.0  # a lost GPU that was reset is seen by a process that opens the driver anew
 LATE_S = 0.5  # without a reading that was due: then it is asked for one
 TRIES = 2  # in one tick: the second reads what the first did not get to
-STUCK_MAX = 4  # processes that do not even die; more of them would help nobody
 VOID = frozenset(("uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"))
 
 
@@ -50,7 +47,7 @@ class Eye:
         """`address` is the back end's `module:name`; nothing is opened yet."""
         self._given = json.dumps([address, options, state_dir])
         self._worker: Worker | None = None
-        self._stuck: list[tuple[subprocess.Popen[bytes], int]] = []  # killed, and what they were at
+        self._undead = Undead()
         self._trouble = Troubles()
         self._describe_s = 0.0
         self._unseen: frozenset[int] = frozenset()  # not even looked up by this process
@@ -72,7 +69,7 @@ class Eye:
             except _Hung as hung:
                 self._give_up(hung.index)
         else:
-            raise _unresponsive("the driver")
+            raise unresponsive("the driver")
         return self.gpus
 
     def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
@@ -80,7 +77,7 @@ class Eye:
 
         From then on it reads by itself each `each_s`, see `arrived`; 0: no more.
         """
-        failed: DeviceError = _unresponsive("the driver")
+        failed: DeviceError = unresponsive("the driver")
         for _ in range(TRIES):
             try:
                 self._ready()
@@ -113,7 +110,7 @@ class Eye:
                 break
             worker.heard_s = at_s
             if (readings := worker.seen(at_s, number, rows)) is not None:
-                found.append((at_s, readings + self._absent(readings, worker.left_out)))
+                found.append((at_s, readings + absent(self.gpus, readings, worker.left_out)))
         return found
 
     def is_reading(self, each_s: float) -> bool:
@@ -130,11 +127,11 @@ class Eye:
         try:
             self._ready()
             if index in self._left_out():
-                raise _unresponsive(f"GPU {index}")
+                raise unresponsive(f"GPU {index}")
             burst = words.decode_burst(self._ask("burst", index))
         except _Hung as hung:
             self._give_up(hung.index)
-            raise _unresponsive(f"GPU {index}") from None
+            raise unresponsive(f"GPU {index}") from None
         except DeviceError as error:
             if error.code in VOID:
                 self.close()
@@ -158,17 +155,17 @@ class Eye:
             return
         worker.line.close()
         if not ended(worker.process, CLOSE_WAIT_S):
-            self._kill(worker.process, DRIVER)
+            self._undead.kill(worker.process, DRIVER)
         worker.mark.close()
 
     # -- one exchange --------------------------------------------------------------------
 
     def _ready(self) -> None:
         """A process that has the driver open, and has told its GPUs not long ago."""
-        self._stuck = [(process, at) for process, at in self._stuck if process.poll() is None]
+        self._undead.bury()
         now_s = time.monotonic()
         if driver := self._trouble.resting().get(DRIVER):
-            raise _unresponsive("the driver") if driver.hung else Gone("driver", "no driver")
+            raise unresponsive("the driver") if driver.hung else Gone("driver", "no driver")
         if self._worker is None:
             self._spawn()
         assert self._worker is not None
@@ -177,7 +174,7 @@ class Eye:
         left_out = self._left_out()
         if now_s >= self._describe_s or not self._unseen.issubset(left_out):
             told = words.decode_described(self._ask("describe", list(left_out)))
-            self.gpus = _merged(self.gpus, told, left_out)
+            self.gpus = merged(self.gpus, told, left_out)
             self._describe_s, self._unseen = now_s + DESCRIBE_S, frozenset(left_out)
 
     def _open(self, worker: Worker) -> None:
@@ -239,14 +236,14 @@ class Eye:
 
     def _left_out(self) -> tuple[int, ...]:
         resting = self._trouble.resting().keys()
-        return tuple(sorted((resting | {at for _, at in self._stuck}) - {DRIVER}))
+        return tuple(sorted((resting | self._undead.at) - {DRIVER}))
 
     def _give_up(self, index: int) -> None:
         """Leaves a call that hangs, and the process that made it."""
         worker, self._worker = self._worker, None
         assert worker is not None
         worker.line.close()
-        self._kill(worker.process, index)
+        self._undead.kill(worker.process, index)
         worker.mark.close()
         if self._trouble.note(index, BACK_OFF_S_MAX, hung=True) == 1:
             whom = "the driver" if index == DRIVER else f"GPU {index}"
@@ -265,31 +262,18 @@ class Eye:
         codes = {reading.error.code for reading in readings if reading.error}
         now_s = time.monotonic()
         told = {reading.uuid for reading in readings}
-        absent = self._absent(readings, left_out)
+        missing = absent(self.gpus, readings, left_out)
         lost = [r for r in readings if isinstance(r.error, Gone)]
         if codes & VOID:
             self.close()
-        elif not lost and len(absent) <= len(left_out):
+        elif not lost and len(missing) <= len(left_out):
             self._renew_s = now_s + RENEW_S
         elif now_s >= self._renew_s:
             self._renew_s = now_s + RENEW_S
             self.close()
         if not told <= {gpu.uuid for gpu in self.gpus}:
             self._describe_s = 0.0  # another GPU sits there now
-        return readings + absent
-
-    def _absent(
-        self, readings: tuple[Reading, ...], left_out: tuple[int, ...]
-    ) -> tuple[Reading, ...]:
-        """A reading without numbers for each GPU that was not told of."""
-        told = {reading.uuid for reading in readings}
-        return tuple(
-            Reading(gpu.uuid, None, _unresponsive(f"GPU {gpu.index}"))
-            if gpu.index in left_out
-            else Reading(gpu.uuid, None, Gone("gpu_not_found", f"GPU {gpu.index} is not there"))
-            for gpu in self.gpus
-            if gpu.uuid not in told
-        )
+        return readings + missing
 
     def _goes_on(
         self, each_s: float, left_out: tuple[int, ...], number: int, readings: tuple[Reading, ...]
@@ -304,55 +288,10 @@ class Eye:
     # -- processes -----------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        if len(self._stuck) >= STUCK_MAX:
-            raise _unresponsive("the driver")
+        if self._undead.are_many:
+            raise unresponsive("the driver")
         try:
             self._worker = started(self._given)
         except OSError as error:  # of memory or descriptors; the device has nothing to do with it
             what = f"the reading process cannot be started: {error.strerror or error}"
             raise Transient("no_process", what) from None
-
-    def _kill(self, process: subprocess.Popen[bytes], at: int) -> None:
-        process.kill()
-        if not ended(process, CLOSE_TRY_S):
-            self._stuck.append((process, at))
-
-
-def wait_for_driver(eye: Eye) -> None:
-    """Returns when the GPUs are known. Raises JoulecutError where there is no driver.
-
-    A driver that hangs is waited for: ending would only begin the same again, and each end
-    leaves another process in the driver.
-    """
-    while True:
-        try:
-            eye.describe()
-            return
-        except DeviceError as error:
-            if error.code != "driver_unresponsive":
-                eye.close()
-                raise
-        except BaseException:
-            eye.close()
-            raise
-        time.sleep(BACK_OFF_S)
-
-
-def _merged(
-    before: tuple[GpuDescription, ...], told: tuple[GpuDescription, ...], left_out: Iterable[int]
-) -> tuple[GpuDescription, ...]:
-    """Nobody who ever answered is forgotten: a GPU that is missing has to be missed."""
-    silent = set(left_out)
-    known = {gpu.uuid for gpu in told}
-    kept = (
-        gpu
-        if gpu.index in silent and not gpu.controllable
-        else replace(gpu, controllable=False, reason="it does not answer")
-        for gpu in before
-        if gpu.uuid not in known
-    )
-    return tuple(sorted((*told, *kept), key=lambda gpu: (gpu.index, gpu.uuid)))
-
-
-def _unresponsive(whom: str) -> Transient:
-    return Transient("driver_unresponsive", f"{whom}: no answer to a call")

@@ -19,6 +19,7 @@ from joulecut_agent.ports.reader import Reading
 from joulecut_wire.messages import GpuSnapshot
 
 CLOSE_TRY_S = 0.01
+UNDEAD_MAX = 4  # processes that do not even die; more of them would help nobody
 
 
 @dataclass(slots=True)
@@ -54,6 +55,31 @@ class Worker:
             return readings
         self.sound = False
         return None
+
+
+class Undead:
+    """Processes that hang in the driver too deep to be ended, by the index they were at."""
+
+    def __init__(self) -> None:
+        self._left: list[tuple[subprocess.Popen[bytes], int]] = []
+
+    def kill(self, process: subprocess.Popen[bytes], at: int) -> None:
+        process.kill()
+        if not ended(process, CLOSE_TRY_S):
+            self._left.append((process, at))
+
+    def bury(self) -> None:
+        """Forgets those that have ended since."""
+        self._left = [(process, at) for process, at in self._left if process.poll() is None]
+
+    @property
+    def at(self) -> frozenset[int]:
+        return frozenset(at for _, at in self._left)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether another one is not to be risked."""
+        return len(self._left) >= UNDEAD_MAX
 
 
 def started(given: str) -> Worker:

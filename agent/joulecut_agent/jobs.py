@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -22,6 +22,7 @@ from joulecut_agent.attribution.binding import Binding, Refusal, Sender
 from joulecut_agent.attribution.owner import Owners
 from joulecut_agent.attribution.processes import Belonging
 from joulecut_agent.feed import Feed
+from joulecut_agent.live_jobs import HOLDERS_MAX, LiveJobs
 from joulecut_agent.log import say
 from joulecut_agent.promptness import be_prompt
 from joulecut_agent.tally import Tally
@@ -32,7 +33,6 @@ from joulecut_wire.reports import DATAGRAM_BYTES_MAX, Mark, decode
 
 REPORTERS_MAX = 256  # processes watched for their end: 16 for each GPU of the largest node
 PAIRS_MAX = 64  # (job, GPU) pairs one process may speak for
-HOLDERS_MAX = 64  # live jobs of one GPU; who names himself anew each time is none of them
 TURN_MAX = 64  # datagrams in one turn, so that a flood leaves time for everything else
 TRUST_S = 0.5  # of who was judged: a turn of the registry, whose word is no newer than that
 FAILED_WAIT_S = 1.0  # before what failed for no reason we know of is tried again
@@ -51,12 +51,6 @@ class _Reporter:
     pairs: set[tuple[str, str]] = field(default_factory=set)
     # For which pairs it was judged, until when that holds, and whose the GPU was.
     trusted: dict[tuple[str, str], tuple[float, Owners]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    job: str
-    until_s: float  # infinite while we see the process that reports
 
 
 class Jobs:
@@ -83,9 +77,7 @@ class Jobs:
         self._binding = binding
         self._marked = marked
         self._reporters: dict[int, _Reporter] = {}
-        self._work: Mapping[str, _Work] = {}
-        self._held: Mapping[str, tuple[_Work, ...]] = {}  # every live job, not the newest alone
-        self.held: Callable[[str, tuple[str, ...], float], None] = lambda *_: None
+        self.live = LiveJobs()
         self._silent = 0
         self._said_s = -inf
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,16 +108,6 @@ class Jobs:
                         break
             elif key.data is not None:
                 self._exited(key.data)
-
-    def working(self) -> dict[str, str]:
-        """The live job of each GPU that has one. From any thread."""
-        now_s = time.monotonic()
-        return {uuid: work.job for uuid, work in self._work.items() if now_s < work.until_s}
-
-    def holding(self) -> dict[str, tuple[str, ...]]:
-        """Every live job of each GPU that has some. From any thread."""
-        held, now_s = self._held, time.monotonic()
-        return {u: tuple(w.job for w in works if now_s < w.until_s) for u, works in held.items()}
 
     def close(self) -> None:
         self._leaving.set()
@@ -195,7 +177,7 @@ class Jobs:
                 if refusal is not None:
                     self._refuse(sender, refusal)
                     return
-            if self._is_crowded(report):
+            if self.live.is_crowded(report.job, report.uuid):
                 what = f"GPU {report.uuid} has {HOLDERS_MAX} jobs already"
                 self._refuse(sender, Refusal(CROWDED, what))
                 return
@@ -231,13 +213,6 @@ class Jobs:
             self._tally.count(REPORTS.name, "accepted")
             self._follow(sender.pid, (mark.job, mark.uuid))
 
-    def _is_crowded(self, report: IterationReport | Mark) -> bool:
-        """Whether this would be one job too many; each new one is a series and costs a reading."""
-        now_s, works = time.monotonic(), self._held.get(report.uuid, ())
-        if len(works) < HOLDERS_MAX or any(work.job == report.job for work in works):
-            return False
-        return sum(now_s < work.until_s for work in works) >= HOLDERS_MAX
-
     def _belonging(self, sender: Sender, pidfd: int) -> Belonging | None:
         """None where the process ended meanwhile: its number may be somebody else's by now."""
         assert self._binding is not None
@@ -249,10 +224,8 @@ class Jobs:
         self._tally.count(REPORTS.name, "accepted")
         seen = self._follow(pid, (report.job, report.uuid))
         patience_s = max(SILENCE_S, 5 * report.duration_s)
-        work = _Work(report.job, inf if seen else time.monotonic() + patience_s)
-        if self._work.get(report.uuid) != work:
-            self._work = {**self._work, report.uuid: work}
-        self._hold(report.uuid, work, report.duration_s)
+        until_s = inf if seen else time.monotonic() + patience_s
+        self.live.reported(report.job, report.uuid, until_s, report.duration_s)
         self._feed.publish(report)
 
     def _follow(self, pid: int, pair: tuple[str, str]) -> bool:
@@ -271,25 +244,8 @@ class Jobs:
             os.close(reporter.pidfd)
         others = {pair for other in self._reporters.values() for pair in other.pairs}
         for job, uuid in sorted(reporter.pairs - others):
-            if uuid in self._work and self._work[uuid].job == job:
-                self._work = {u: work for u, work in self._work.items() if u != uuid}
-            self._let_go(job, uuid)
+            self.live.ended(job, uuid)
             self._ended(job, uuid)
-
-    def _hold(self, uuid: str, work: _Work, duration_s: float) -> None:
-        """Who reports an iteration has worked for as long as that took."""
-        now_s = time.monotonic()
-        others = tuple(
-            w for w in self._held.get(uuid, ()) if w.job != work.job and now_s < w.until_s
-        )
-        if (*others, work) != self._held.get(uuid):
-            self._held = {**self._held, uuid: (*others, work)}
-            self.held(uuid, tuple(w.job for w in (*others, work)), now_s - max(0.0, duration_s))
-
-    def _let_go(self, job: str, uuid: str) -> None:
-        left = tuple(w for w in self._held.get(uuid, ()) if w.job != job)
-        self._held = {**self._held, uuid: left}
-        self.held(uuid, tuple(w.job for w in left), time.monotonic())
 
     def _refuse(self, sender: Sender, refusal: Refusal) -> None:
         self._tally.count(REPORTS_REFUSED.name, refusal.code)

@@ -38,7 +38,7 @@ LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; what is left stays in t
 CLIENTS_MAX = 8  # an agent, a `restore`, and room for a few curious ones
 STOP_LOOK_S = 1.0  # how soon the stop file is seen while something is held
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,22 +309,22 @@ def journal(settings: Settings) -> Journal:
     """What an earlier keeper left. Raises OSError where it cannot be read."""
     lasting, apart = Path(settings.state_dir) / "journal", settings.journal_dir
     files = (Path(apart) / "journal", lasting) if apart else (lasting, None)
-    return Journal(files[0], _BOOT_ID.read_text().strip(), files[1])
+    return Journal(files[0], BOOT_ID.read_text().strip(), files[1])
 
 
-def hold(state_dir: str, wait_s: float = LOCK_WAIT_S) -> int:
-    """Takes the lock that makes a keeper the only one; it ends with the process.
+def hold(lock: Path, wait_s: float) -> int:
+    """Takes the lock that makes a process the only one of its kind; it ends with the process.
 
-    Raises Unavailable where another keeper holds it for longer than `wait_s`.
+    Raises OSError, and Unavailable where another one holds it for longer than `wait_s`.
     """
-    fd = os.open(Path(state_dir) / "keeper.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
+    fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
     for _ in range(round(wait_s / LOCK_TRY_S)):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd
         time.sleep(LOCK_TRY_S)
     os.close(fd)
-    raise Unavailable(f"another keeper holds {state_dir}/keeper.lock")
+    raise Unavailable(f"another {lock.stem} holds {lock}")
 
 
 def run(settings: Settings, writer: "DeviceWriter", agent_fd: int = -1) -> int:
@@ -337,9 +337,9 @@ def run(settings: Settings, writer: "DeviceWriter", agent_fd: int = -1) -> int:
     signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    hold(settings.state_dir)
-    keeper = Keeper(settings, writer)
     path = Path(settings.state_dir) / "keeper.sock"
+    hold(path.with_suffix(".lock"), LOCK_WAIT_S)
+    keeper = Keeper(settings, writer)
     path.unlink(missing_ok=True)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     os.umask(0o117)  # owner and group, as the state directory names them

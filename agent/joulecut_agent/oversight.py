@@ -5,8 +5,6 @@ how long no order is passed on, and tells watchers, scrapes and health checks ab
 """
 
 import contextlib
-import math
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -18,13 +16,13 @@ from joulecut_agent.intent import Intent, intent_of
 from joulecut_agent.keeper_client import MW_PER_W, KeeperClient, KeeperGone, Status
 from joulecut_agent.keeper_protocol import Slot
 from joulecut_agent.log import say
+from joulecut_agent.purposes import Purposes
 from joulecut_agent.state import Command
 from joulecut_agent.tally import Tally
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease, NodeSnapshot
 from joulecut_wire.metrics import CONTROL_DRIFT
 
 NO_MHZ = (0, 0)
-REASONS_MAX = 4  # of one GPU: its lease's, and of orders under way
 SHOWN_S = 60.0  # for controllers that look each few seconds, and scrapes each half minute
 UNABLE_S = 5.0  # a driver that is busy once is left alone for two
 _Knobs = tuple[int, float | None]
@@ -67,11 +65,8 @@ class Oversight:
         self._meet()
         self._keeper = keeper
         self._tally = tally
-        # Job, generation and why of the newest orders, newest first.
-        self._reasons: dict[str, tuple[tuple[str, int, str], ...]] = {}
-        self._ordered_s: dict[str, float] = {}  # when it was answered; infinite until then
+        self.purposes = Purposes()
         self.barred: Callable[[str], str] = lambda _: ""  # why a GPU is nobody's to control
-        self._lock = threading.Lock()
         self._sequence = 0
 
     def look(self, snapshot: NodeSnapshot) -> None:
@@ -83,36 +78,11 @@ class Oversight:
         if any(gpu.uuid not in self._gpus for gpu in snapshot.gpus):
             self._meet()
         for gpu in snapshot.gpus:
-            known, ordered_s = self._gpus.get(gpu.uuid), self._ordered_s.get(gpu.uuid, 0.0)
+            known, ordered_s = self._gpus.get(gpu.uuid), self.purposes.shows_s(gpu.uuid)
             # What was read before the newest order was written and noticed tells nothing of it.
             if known and snapshot.taken_at_s >= max(known.since_s, ordered_s):
                 known.since_s = max(known.since_s, ordered_s)
                 self._judge(gpu, status, snapshot.taken_at_s)
-
-    def ordered(self, command: Command, reason: str) -> None:
-        """Remembers why a job's GPUs will be slow, for who asks; before the order is sent.
-
-        Nothing is judged until `answered`: an order with the knobs of the one before it shows in
-        nothing else.
-        """
-        why = (command.job, command.generation, reason)
-        with self._lock:
-            for uuid in command.clocks_mhz:
-                self._reasons[uuid] = (why, *self._reasons.get(uuid, ()))[:REASONS_MAX]
-                self._ordered_s[uuid] = math.inf
-
-    def answered(self, command: Command) -> None:
-        """What is read from now on shows the order, whatever became of it."""
-        with self._lock:
-            self._ordered_s.update(dict.fromkeys(command.clocks_mhz, time.monotonic()))
-
-    def withdrawn(self, command: Command, reason: str) -> None:
-        """The order was refused: what it said counts for nothing."""
-        why = (command.job, command.generation, reason)
-        with self._lock:
-            for uuid in command.clocks_mhz:
-                if (known := self._reasons.get(uuid, ())) and known[0] == why:
-                    self._reasons[uuid] = known[1:]
 
     def refusal(self, uuid: str) -> str:
         """Why no order for this GPU is passed on now, or ""."""
@@ -153,9 +123,7 @@ class Oversight:
         for uuid, gpu in self._gpus.items():
             lease = status.lease(uuid, now_s) if status else None
             if lease is not None:
-                # What a keeper of its own was told by an agent before this one is not known.
-                why = {row[:2]: row[2] for row in reversed(self._reasons.get(uuid, ()))}
-                reason = why.get((lease.job, lease.generation), "")
+                reason = self.purposes.of(uuid, lease)
                 found[uuid] = intent_of(lease, reason, gpu.default_mhz, unix_s)
         return found
 

@@ -18,6 +18,7 @@ from joulecut_agent.state import Command
 from joulecut_wire.errors import Unavailable
 
 WAIT_S = 10.0  # for a keeper that is just starting or leaving
+LOCK_WAIT_S = 0.2  # of it, before the next look for a keeper that answers
 
 
 def run(
@@ -36,7 +37,7 @@ def run(
             finally:
                 client.detach()
         try:
-            keeper.hold(settings.state_dir, wait_s=0.2)
+            keeper.hold(Path(settings.state_dir) / "keeper.lock", LOCK_WAIT_S)
             return _by_hand(settings, Hand(open_writer))
         except Unavailable:
             if time.monotonic() >= until_s:

@@ -6,7 +6,6 @@ itself, and what it read is taken up together, each second or when somebody look
 process for each of them would cost several times what the reading does.
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -14,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from joulecut_agent.energy_account import EnergyAccount, driver_load
 from joulecut_agent.energy_file import EnergyFile
 from joulecut_agent.eye_protocol import DRIVER as WHOLE_DRIVER
-from joulecut_agent.job_energy import Books, JobEnergy
+from joulecut_agent.job_energy import Books
 from joulecut_agent.log import say
 from joulecut_agent.ports.reader import Reading
 from joulecut_agent.samples import Samples
@@ -30,9 +30,7 @@ TAKE_S = 1.0  # how long readings may lie where nobody looks; marks and leases d
 PAUSE_WAIT_S = 3.0  # a tick takes milliseconds; a driver that does not answer takes for ever
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
 STALE_S_MIN = 3.0  # and one GPU that hangs must not cost the data of the others
-DRIVER = "/sys/module/nvidia"  # made anew each time the driver is loaded
 RECENT_MAX = 16  # what comes within TAKE_S and a little more
-SAVE_S = 5.0  # how much of the books a kill may cost; a change of job saves them at once
 
 
 class Source(Protocol):
@@ -77,19 +75,13 @@ class Sampler:
         self._source = source
         self._interval_s = interval_s
         self._tally = tally
-        self._jobs = jobs
-        self._file = file
-        self._energy = JobEnergy()
-        self._file.load(self._energy, time.monotonic())
-        self._holding = threading.Lock()  # over the books: jobs come and go in another thread
-        self._save_s = 0.0
+        self._account = EnergyAccount(file, jobs)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
         self._asked = True  # for a reading at once
-        self._load = ""
         self._reading = threading.Lock()  # over the source and the picture
-        self._said: dict[str, str] = {}
+        self._said = ""
         self.gpus = source.gpus
         # Sees each tick, briefly; whether it needs the next one soon.
         self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
@@ -100,7 +92,6 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._picture = NOTHING
         self._recent: deque[Picture] = deque(maxlen=RECENT_MAX)
-        self._books = Books()
 
     def start(self) -> None:
         """Returns after the first tick, so that nobody sees an agent without numbers."""
@@ -116,7 +107,7 @@ class Sampler:
         if self._thread.is_alive():  # in a driver that hangs, which must not keep the agent
             self._source.cut()
             self._thread.join(timeout=1.0)
-        self._save()
+        self._account.save()
 
     def hurry(self, duration_s: float) -> None:
         """Ticks each HURRY_S for a while, so that a change of clocks is seen when it happens."""
@@ -126,10 +117,7 @@ class Sampler:
 
     def held(self, uuid: str, jobs: Iterable[str], since_s: float) -> None:
         """A GPU works for these jobs; from any thread. Counters are read at such a change."""
-        with self._holding:
-            changed = self._energy.hold(uuid, jobs, since_s)
-        if changed:
-            self._save_s = 0.0
+        if self._account.hold(uuid, jobs, since_s):
             self.hurry(0.0)
 
     def begin_paused(self) -> None:
@@ -190,7 +178,7 @@ class Sampler:
     @property
     def books(self) -> Books:
         """Whose energy it was; what is known of it does not go stale."""
-        return self._books
+        return self._account.books
 
     @property
     def unresponsive(self) -> tuple[str, ...]:
@@ -210,7 +198,7 @@ class Sampler:
                     if self._ready():
                         self._turn()
             except Exception as error:
-                self._complain("tick", f"sampling failed: {type(error).__name__}: {error}")
+                self._complain(f"sampling failed: {type(error).__name__}: {error}")
             now_s = time.monotonic()
             if now_s < self._hurry_until_s:
                 due_s = min(now_s + HURRY_TURN_S, due_s) if now_s < due_s else now_s + HURRY_TURN_S
@@ -252,9 +240,9 @@ class Sampler:
             self._tick(each_s)
 
     def _tick(self, each_s: float = 0.0) -> None:
-        load = _driver_load()
+        load = driver_load()
         readings = self._source.read(each_s)
-        self._load = load  # an open process does not follow to another one
+        self._account.load = load  # an open process does not follow to another one
         self._take_up([(time.monotonic(), readings)])
 
     def _take_up(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
@@ -273,55 +261,18 @@ class Sampler:
             self._picture = Picture(snapshot, unix_s, complete=len(gpus) == len(self.gpus))
             self._recent.append(self._picture)
             waited_for = self.watcher(snapshot)
-        self._account(read)
+        self._account.add([gpu.uuid for gpu in self.gpus], read)
         if not waited_for:
             self._hurry_until_s = 0.0
 
-    def _account(self, ticks: list[list[Reading]]) -> None:
-        now_s, jobs = time.monotonic(), self._jobs()
-        with self._holding:
-            self._energy.loaded(self._load)
-            for gpu in self.gpus:
-                self._energy.hold(gpu.uuid, jobs.get(gpu.uuid, ()), now_s)
-            for readings in ticks:
-                counters_j = {
-                    reading.uuid: (reading.taken_at_s or now_s, reading.snapshot.energy_j)
-                    for reading in readings
-                    if reading.snapshot is not None and reading.snapshot.energy_j is not None
-                }
-                self._energy.add(counters_j, now_s)
-            self._books = self._energy.books()
-        if now_s >= self._save_s:
-            self._save()
-
-    def _save(self) -> None:
-        self._save_s = time.monotonic() + SAVE_S
-        with self._holding:
-            saved = self._energy.saved()
-        try:
-            self._file.save(saved)
-        except OSError as error:
-            self._complain("save", f"job energy is not kept: {error.strerror or error}")
-        else:
-            self._said.pop("save", None)
-
-    def _complain(self, what: str, line: str) -> None:
+    def _complain(self, line: str) -> None:
         """Once, however often it happens in a row."""
-        if line != self._said.get(what):
+        if line != self._said:
             say("agent", line)
-        self._said[what] = line
+        self._said = line
 
     def _count(self, readings: tuple[Reading, ...]) -> None:
         for reading in readings:
             if reading.error is not None:
                 self._tally.count(NVML_ERRORS.name, reading.error.code)
             self._tally.time(reading.call_seconds)
-
-
-def _driver_load() -> str:
-    """What differs from one load of the driver to the next; "" where it cannot be told."""
-    try:
-        seen = os.stat(DRIVER)
-    except OSError:
-        return ""
-    return f"{seen.st_ino}.{seen.st_ctime_ns}"

@@ -14,24 +14,24 @@ from typing import Any, NoReturn
 
 import grpc
 
-from joulecut_agent import __version__
+from joulecut_agent import __version__, order
 from joulecut_agent import state as leases
 from joulecut_agent.feed import Feed
 from joulecut_agent.keeper import RELEASE_S_MAX
-from joulecut_agent.keeper_client import MW_PER_W, KeeperClient, KeeperGone
-from joulecut_agent.keeper_protocol import ProtocolError, Reply
+from joulecut_agent.keeper_client import KeeperClient, KeeperGone
+from joulecut_agent.keeper_protocol import ProtocolError
 from joulecut_agent.latency import WAIT_S_MAX, SetLatency
 from joulecut_agent.log import say
 from joulecut_agent.oversight import Oversight
 from joulecut_agent.ports.reader import Series
-from joulecut_agent.programs import STEPS_MAX, Programs, clocks_of
+from joulecut_agent.programs import STEPS_MAX, Programs
 from joulecut_agent.programs import refusal as program_refusal
 from joulecut_agent.sampler import Sampler
 from joulecut_agent.samples import Batch, Samples
-from joulecut_agent.state import GPUS_MAX, JOB_BYTES_MAX, Command
+from joulecut_agent.state import GPUS_MAX, Command
 from joulecut_agent.tally import Tally
 from joulecut_agent.window import Window
-from joulecut_wire import codec, messages
+from joulecut_wire import codec
 from joulecut_wire.messages import Allocation, NodeDescription, Result, WatchTick
 from joulecut_wire.metrics import CONTROL_COMMANDS
 from joulecut_wire.v1 import agent_pb2 as pb
@@ -118,11 +118,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802
         wanted = codec.decode_command(request)
         uuids = [setting.uuid for setting in wanted.settings]
-        _check_job(context, wanted.job)
-        if not 0 < len(uuids) <= GPUS_MAX:
-            _bad(context, f"{len(uuids)} settings; allowed: 1 to {GPUS_MAX}")
-        if len(set(uuids)) < len(uuids):
-            _bad(context, "a GPU is named twice in one command")
+        _check(context, order.misshapen(wanted))
         if unknown := self._unknown(uuids):
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
@@ -138,15 +134,16 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             say("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}")
             results = tuple(Result(u, False, why or also) for u, why in reasons.items())
             return pb.ApplyResponse(results=self._counted("apply", results))
-        command = _order(context, wanted)
+        command = order.in_keepers_words(wanted)
+        _check(context, order.powerless(command))
         ordered_s = time.monotonic()
-        self._oversight.ordered(command, wanted.reason)
+        self._oversight.purposes.ordered(command, wanted.reason)
         try:
             results_pb = self._pass_on("apply", command, uuids, wanted.reason)
         finally:
-            self._oversight.answered(command)
+            self._oversight.purposes.answered(command)
         if not all(result.accepted for result in results_pb):
-            self._oversight.withdrawn(command, wanted.reason)
+            self._oversight.purposes.withdrawn(command, wanted.reason)
         else:
             self._programs.ordered(wanted.job, wanted.generation, wanted.settings)
             # A program moves on before a clock is seen to have followed.
@@ -156,7 +153,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         return pb.ApplyResponse(results=results_pb)
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
-        _check_job(context, request.job)
+        _check(context, order.misnamed(request.job))
         command = Command(
             leases.RENEW, request.epoch, request.job, request.generation, request.ttl_s
         )
@@ -165,7 +162,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def Clear(self, request: pb.ClearRequest, context: Context) -> pb.ClearResponse:  # noqa: N802
         uuids = list(dict.fromkeys(request.uuids))
         if request.job:
-            _check_job(context, request.job)
+            _check(context, order.misnamed(request.job))
         if unknown := self._unknown(uuids):
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ClearResponse(results=self._refuse("clear", uuids[:GPUS_MAX], reason))
@@ -255,7 +252,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             self._keeper.learn(reply)
         except (KeeperGone, ProtocolError) as error:
             return self._refuse(op, uuids, str(error))
-        self._audit(op, command, reply, why)
+        if line := order.line(op, command, reply, why):
+            say("agent", line)
         results = tuple(Result(slot.uuid, slot.accepted, slot.reason) for slot in reply.slots)
         return self._counted(op, results)
 
@@ -268,41 +266,6 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             verdict = "accepted" if result.accepted else "refused"
             self._tally.count(CONTROL_COMMANDS.name, op, verdict)
         return codec.encode_results(results)
-
-    def _audit(self, op: str, command: Command, reply: Reply, why: str) -> None:
-        """One line a command; a heartbeat only where it was refused."""
-        refused = [slot for slot in reply.slots if not slot.accepted]
-        if op == "renew" and not refused:
-            return
-        clocks = _listed(command) if op == "apply" else ""
-        verdict = f"refused: {refused[0].reason}" if refused else f"accepted {len(reply.slots)}"
-        say(
-            "agent",
-            f"{op} job={command.job or '*'} epoch={command.epoch} generation={command.generation}"
-            f" {clocks} {verdict} ({why})",
-        )
-
-
-def _order(context: Context, wanted: messages.Command) -> Command:
-    limits_w = {s.uuid: s.power_limit_w for s in wanted.settings}
-    powers_mw = {u: round(w * MW_PER_W) for u, w in limits_w.items() if w is not None}
-    if zero := next((uuid for uuid, mw in powers_mw.items() if mw <= 0), ""):
-        _bad(context, f"a power limit of 0 W for {zero}; leave it out to leave the limit alone")
-    clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings}
-    numbers = (wanted.epoch, wanted.job, wanted.generation, wanted.ttl_s)
-    programs = {s.uuid: clocks_of(s) for s in wanted.settings if s.program}
-    return Command(leases.APPLY, *numbers, clocks, power_mw=powers_mw, programs=programs)
-
-
-def _listed(command: Command) -> str:
-    words = []
-    for uuid, (low, high) in command.clocks_mhz.items():
-        power_mw = command.power_mw.get(uuid, 0)
-        knobs = [f"{low}-{high}MHz"] * bool(high) + [f"{power_mw / MW_PER_W:g}W"] * bool(power_mw)
-        if steps := command.programs.get(uuid):
-            knobs.append(f"program-down-to-{min(steps)}MHz")
-        words.append(f"{uuid}={','.join(knobs)}")
-    return " ".join(words)
 
 
 def _batch(batch: Batch) -> pb.ReadSamplesResponse:
@@ -320,9 +283,10 @@ def _batch(batch: Batch) -> pb.ReadSamplesResponse:
     )
 
 
-def _check_job(context: Context, job: str) -> None:
-    if not job or not job.isprintable() or len(job.encode(errors="replace")) > JOB_BYTES_MAX:
-        _bad(context, f"job {job[:40]!r}; allowed: 1 to {JOB_BYTES_MAX} printable bytes")
+def _check(context: Context, wrong: str) -> None:
+    """Ends the call where there is something wrong with what was asked."""
+    if wrong:
+        _bad(context, wrong)
 
 
 def _bad(context: Context, sentence: str) -> NoReturn:

@@ -28,6 +28,7 @@ from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
 PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
+LOWER = {0: 1005, 1: 1200, 2: 810, 3: 1005}  # a clock for each GPU, in MHz
 COMMAND = str(Path(sys.executable).with_name("joulecut-agent"))
 T = TypeVar("T")
 
@@ -41,6 +42,12 @@ def eventually(what: str, probe: Callable[[], T], patience_s: float = PATIENCE_S
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {patience_s:g} s")
         time.sleep(0.02)
+
+
+def accepted(results: tuple[Result, ...]) -> bool:
+    """Whether a command did what it was to do; one that named no GPU did not."""
+    assert results
+    return all(result.accepted for result in results)
 
 
 def alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Every store there is, for whatever is asked of all of them."""
+"""Every store and every device there is, for whatever is asked of all of them."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -7,10 +7,12 @@ from pathlib import Path
 import postgres_server
 import pytest
 from databases import Database
+from device_rigs import rig
 from postgres_server import Postgres
 
 from joulecut_controller.ports import Store
 
+__all__ = ["rig"]  # a fixture
 NUMBERS = itertools.count(1)
 
 

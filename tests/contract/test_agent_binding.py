@@ -86,7 +86,7 @@ def test_a_pod_speaks_for_its_own_gpu_alone(desk: Desk) -> None:
     desk.place(_group())
     assert desk.speak("GPU-a") == ""
     assert desk.speak("GPU-b") == "not_owner"
-    assert desk.jobs.working() == {"GPU-a": "demo"}
+    assert desk.jobs.live.holding() == {"GPU-a": ("demo",)}
     assert desk.doubts == 1
 
 
@@ -105,7 +105,7 @@ def test_nobody_else_speaks_for_a_gpu_that_was_given_away(
     desk.owners = {"GPU-a": (owner,)}
     desk.place(group)
     assert desk.speak() == "not_owner"
-    assert not desk.jobs.working()
+    assert not any(desk.jobs.live.holding().values())
 
 
 def test_who_cannot_be_seen_is_not_believed_where_it_matters(desk: Desk) -> None:

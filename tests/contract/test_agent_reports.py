@@ -16,7 +16,8 @@ from running_agent import eventually
 
 from joulecut import Reporter
 from joulecut_agent.feed import Feed, Subscription
-from joulecut_agent.jobs import HOLDERS_MAX, Jobs
+from joulecut_agent.jobs import Jobs
+from joulecut_agent.live_jobs import HOLDERS_MAX
 from joulecut_agent.tally import Tally
 from joulecut_wire.messages import IterationReport, OperationReport
 from joulecut_wire.metrics import REPORTS
@@ -169,7 +170,7 @@ def test_the_agent_takes_reports_of_its_own_gpus(folder: Path, desk: Desk) -> No
     assert desk.watcher.drain()[0] == (
         IterationReport("demo", "GPU-a", 0, 1, 0.5, (OperationReport("forward", 4, 0.1),)),
     )
-    assert desk.jobs.working() == {"GPU-a": "demo"}
+    assert desk.jobs.live.holding() == {"GPU-a": ("demo",)}
 
 
 MARK = (
@@ -187,7 +188,7 @@ def test_broken_datagrams_are_counted_and_said_once_in_a_while(
             stranger.send(raw)
             desk.jobs.turn()
     assert desk.counts() == {"dropped": 4, "refused": 1}
-    assert not desk.jobs.working()
+    assert not any(desk.jobs.live.holding().values())
     assert len(capfd.readouterr().err.splitlines()) == 1
 
 
@@ -198,7 +199,7 @@ def test_a_process_of_many_names_is_bounded(folder: Path, desk: Desk) -> None:
         reporter.iteration(1, 0.5)
         reporter.close()
         desk.jobs.turn()
-    assert len(desk.jobs.holding()["GPU-a"]) == HOLDERS_MAX
+    assert len(desk.jobs.live.holding()["GPU-a"]) == HOLDERS_MAX
     assert desk.counts() == {"accepted": HOLDERS_MAX, "refused": 5}
 
 
@@ -237,7 +238,7 @@ def test_the_end_of_the_last_process_ends_the_job(folder: Path, desk: Desk) -> N
             desk.jobs.turn()
         desk.jobs.turn()
     assert desk.ended == [("demo", "GPU-a"), ("demo", "GPU-b")]
-    assert not desk.jobs.working()
+    assert not any(desk.jobs.live.holding().values())
 
 
 def _reporting_child(path: Path, uuid: str) -> tuple[int, int]:

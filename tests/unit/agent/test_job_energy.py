@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecut_agent.energy_account import SAVE_S
 from joulecut_agent.energy_file import EnergyFile
 from joulecut_agent.job_energy import (
     GAP_S,
@@ -19,7 +20,6 @@ from joulecut_agent.job_energy import (
     SPELLS_MAX,
     JobEnergy,
 )
-from joulecut_agent.sampler import SAVE_S
 
 BOOT = "b0"
 

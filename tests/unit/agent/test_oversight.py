@@ -55,7 +55,7 @@ class Watched:
     def hold(self, generation: int) -> Command:
         """An order that the keeper accepts, up to where its answer is there."""
         command = Command(leases.APPLY, 1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
-        self.oversight.ordered(command, "slack")
+        self.oversight.purposes.ordered(command, "slack")
         self.keeper.lease = Lease("demo", 1, generation, (0, OURS_MHZ), 60.0)
         self._client.refresh()
         return command
@@ -88,7 +88,7 @@ def watched() -> Iterator[Watched]:
 
 
 def test_a_clock_that_runs_free_ends_the_lease(watched: Watched) -> None:
-    watched.oversight.answered(watched.hold(1))
+    watched.oversight.purposes.answered(watched.hold(1))
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
@@ -99,7 +99,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     watched: Watched,
 ) -> None:
     """The first ran out, its GPU was given back, and nobody looked at it without a lease."""
-    watched.oversight.answered(watched.hold(1))
+    watched.oversight.purposes.answered(watched.hold(1))
     watched.see(OURS_MHZ)
     watched.see(FREE_MHZ, turns=drift.TICKS - 1)  # it has just been given back
     watched.end()
@@ -107,7 +107,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     watched.see(FREE_MHZ)  # read while the second is being written
     assert watched.asked() == []
     watched.now_s = time.monotonic() - 10.0
-    watched.oversight.answered(second)
+    watched.oversight.purposes.answered(second)
     watched.see(FREE_MHZ)  # read before that, and looked at after it
     assert watched.asked() == []
     watched.now_s = time.monotonic()
@@ -122,7 +122,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
 def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_taken_back(
     watched: Watched,
 ) -> None:
-    watched.oversight.answered(watched.hold(1))
+    watched.oversight.purposes.answered(watched.hold(1))
     watched.see(OURS_MHZ)
     watched.see(FREE_MHZ)
     watched.now_s += 60.0

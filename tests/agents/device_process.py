@@ -1,6 +1,6 @@
 """A process that owns a device, as agent and keeper do, and does what it is told line by line.
 
-Started by `test_device.py` as `python device_process.py NAME OPTIONS STATE_DIR`. One JSON list
+Started by `device_rigs.py` as `python device_process.py NAME OPTIONS STATE_DIR`. One JSON list
 `[port, method, *arguments]` in, one JSON object out: {"value"} or {"error": [class, code, text]}.
 """
 

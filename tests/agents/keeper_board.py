@@ -1,0 +1,103 @@
+"""A keeper over a device that fails on demand, and how one is asked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from joulecut_agent import keeper_protocol as wire
+from joulecut_agent import state as leases
+from joulecut_agent.journal import Journal
+from joulecut_agent.keeper import Keeper, Settings
+from joulecut_agent.keeper_protocol import Reply
+from joulecut_agent.limits import Bounds
+from joulecut_agent.ports.failure import DeviceError
+from joulecut_agent.state import Command, Knobs
+
+CLOCKS = (210, 600, 900, 1200, 1410)
+UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
+FREE = Bounds(min_dwell_s=0.0, writes_per_minute=600)
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass
+class Board:
+    """A `DeviceWriter` that remembers its calls, and fails where a test says so."""
+
+    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    fail: Callable[[str, str], DeviceError | None] = lambda call, uuid: None
+    denied: str = ""
+    mig: frozenset[str] = frozenset()
+    before_write: Callable[[str], None] = lambda uuid: None
+    before_read: Callable[[str], None] = lambda uuid: None
+    before_limits: Callable[[str], None] = lambda uuid: None
+    limits_mw: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UUIDS, 400_000))
+    closed: int = 0
+
+    def permission(self) -> str:
+        return self.denied
+
+    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
+        self.before_read(uuid)
+        return CLOCKS if uuid in UUIDS else ()
+
+    def uncontrollable(self, uuid: str) -> str:
+        return "MIG is on" if uuid in self.mig else "" if uuid in UUIDS else f"no GPU {uuid}"
+
+    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
+        self.before_write(uuid)
+        self.calls.append(f"lock {uuid} {clock_min_mhz}-{clock_max_mhz}")
+        if error := self.fail("lock", uuid):
+            raise error
+        self.locked[uuid] = (clock_min_mhz, clock_max_mhz)
+
+    def reset(self, uuid: str) -> None:
+        self.calls.append(f"reset {uuid}")
+        if error := self.fail("reset", uuid):
+            raise error
+        self.locked.pop(uuid, None)
+
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        self.before_limits(uuid)
+        return 100_000, 400_000, self.limits_mw[uuid]
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        self.before_write(uuid)
+        self.calls.append(f"limit {uuid} {limit_mw // 1000}")
+        if error := self.fail("limit", uuid):
+            raise error
+        self.limits_mw[uuid] = limit_mw
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def open_keeper(folder: Path, board: Board, **settings: object) -> Keeper:
+    bounds = settings.pop("bounds", FREE)
+    keeper = Keeper(Settings(str(folder), bounds, **settings), board)  # type: ignore[arg-type]
+    question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0)))
+    keeper.handle(0, question)
+    return keeper
+
+
+def apply(
+    keeper: Keeper, clocks: dict[str, tuple[int, int]], generation: int = 1, ttl_s: float = 30.0
+) -> Reply:
+    return keeper.handle(1, Command(leases.APPLY, 1, "blue", generation, ttl_s, clocks))
+
+
+def verdicts(reply: Reply) -> set[bool]:
+    return {slot.accepted for slot in reply.slots}
+
+
+def on_disk(folder: Path) -> dict[str, Knobs]:
+    return Journal(folder / "journal", BOOT.read_text().strip()).held
+
+
+def set_both(
+    keeper: Keeper, uuid: str, generation: int, mhz: tuple[int, int], power_w: int
+) -> wire.Slot:
+    command = Command(leases.APPLY, 1, "blue", generation, 30.0, {uuid: mhz})
+    return keeper.handle(1, replace(command, power_mw={uuid: power_w * 1000})).slots[0]

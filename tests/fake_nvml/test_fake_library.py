@@ -1,0 +1,196 @@
+"""How the fake library is made: its layout, its symbols, its tool, and nothing undefined in it."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import layout
+from fake_library import build, own_symbols
+from fixture import FakeNvml
+from nvml_codes import (
+    LOST,
+    NOT_SUPPORTED,
+    UNINITIALIZED,
+)
+
+HERE = Path(__file__).parent
+
+
+def test_python_and_c_agree_on_the_layout(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """Offsets, not only sizes: two swapped fields of one type would go unseen otherwise."""
+    structs = {
+        "gpu_state": layout.Gpu,
+        "motion": layout.Motion,
+        "sample": layout.Sample,
+        "gpu_process": layout.GpuProcess,
+        "foreign_writer": layout.ForeignWriter,
+        "hook": layout.Hook,
+        "write_record": layout.WriteRecord,
+        "call_record": layout.CallRecord,
+        "event": layout.Event,
+        "client": layout.Client,
+        "state": layout.State,
+    }
+    lines = [
+        f'printf("%zu\\n", offsetof(struct {struct}, {field[0]}));'
+        for struct, mirror in structs.items()
+        for field in mirror._fields_
+    ]
+    offsets = [
+        getattr(mirror, field[0]).offset for mirror in structs.values() for field in mirror._fields_
+    ]
+    source = tmp_path / "offsets.c"
+    source.write_text(
+        '#include <stddef.h>\n#include <stdio.h>\n#include "state.h"\n'
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = tmp_path / "offsets"
+    subprocess.run(["gcc", f"-I{HERE}", str(source), "-o", str(program)], check=True)
+    told = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    assert [int(line) for line in told.split()] == offsets
+    assert (tmp_path / "gpus.state").stat().st_size == offsets[-1] + ctypes.sizeof(
+        layout.CallRecord * layout.CALLS_MAX
+    )
+
+
+def test_every_symbol_of_the_binding_is_there(fake_nvml: FakeNvml) -> None:
+    """Real, or "not supported" where there is nothing to say; and the hooks reach all of them."""
+    source = Path(pynvml.__file__).read_text()
+    names = sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"', source)))
+    assert len(names) > 300
+    library = ctypes.CDLL(str(fake_nvml.library_dir / "libnvidia-ml.so.1"))
+    assert [name for name in names if not hasattr(library, name)] == []  # hasattr is dlsym
+    stubs = sorted(set(names) - own_symbols())
+    assert len(stubs) > 200
+    script = f"""
+h = n.nvmlDeviceGetHandleByIndex(1)
+answer = [sorted({{getattr(n.nvmlLib, name)(h) for name in {stubs}}})]
+answer.append(sorted({{getattr(n.nvmlLib, name)(None) for name in {stubs}}}))
+n.nvmlShutdown()
+answer.append(sorted({{getattr(n.nvmlLib, name)(h) for name in {stubs}}}))
+"""
+    assert fake_nvml.ask(script) == [[NOT_SUPPORTED], [NOT_SUPPORTED], [UNINITIALIZED]]
+    fake_nvml.lose(1)
+    fake_nvml.set_error(stubs[0], 999)
+    told = fake_nvml.ask(f"""
+h = [n.nvmlDeviceGetHandleByIndex(0)] * 2
+answer = [n.nvmlLib.{stubs[0]}(h[0]), n.nvmlLib.{stubs[1]}(h[0])]
+""")
+    assert told == [999, NOT_SUPPORTED]
+
+
+def test_the_control_tool_does_what_it_is_told(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    state = tmp_path / "by-hand"
+    created = _control(state, "create", "--gpus", "2", "--model", "a40").stdout
+    assert created == (
+        f"export LD_LIBRARY_PATH={fake_nvml.library_dir}\nexport JOULECUT_FAKE_NVML_STATE={state}\n"
+    )
+    node = FakeNvml(state, gpus=None)
+    _control(state, "load", "1", "0.5")
+    _control(state, "error", "nvmlDeviceGetName", "15", "--gpu", "0")
+    told = node.ask("""
+h = [n.nvmlDeviceGetHandleByIndex(i) for i in (0, 1)]
+n.nvmlDeviceSetGpuLockedClocks(h[1], 210, 900)
+answer = [code(n.nvmlDeviceGetName, d) for d in h] + [n.nvmlDeviceGetUtilizationRates(h[1]).gpu]
+""")
+    assert told == [LOST, 0, 50]
+    assert _control(state, "locks").stdout == "0 -\n1 210 900\n"
+    assert "gpu 1 nvmlDeviceSetGpuLockedClocks(210, 900) = 0" in _control(state, "writes").stdout
+    _control(state, "clear")
+    _control(state, "reload")
+    assert node.locks() == (None, None)
+    for bad in (("load", "7", "1"), ("create", "--gpus", "99")):
+        refused = _control(state, *bad, check=False)
+        assert refused.returncode == 1
+        assert len(refused.stderr.splitlines()) == 1
+        assert refused.stderr.startswith("control.py: ")
+
+
+def test_parallel_builders_get_one_library(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: it compiles the fake NVML library")
+    script = (
+        "import sys; from pathlib import Path; from fixture import build;"
+        f"print(build(Path({str(tmp_path)!r})))"
+    )
+    builders = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    folders = {builder.communicate()[0].strip() for builder in builders}
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert len(folders) == 1
+    (folder,) = tmp_path.iterdir()
+    assert [path.name for path in folder.iterdir()] == ["libnvidia-ml.so.1"]
+
+
+def test_no_call_does_what_c_leaves_undefined(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """A run of everything under the sanitizer: it ends the process at the first fault."""
+    folder = build(flags=("-fsanitize=undefined", "-fno-sanitize-recover=all"))
+    fake_nvml.set_load(0, 1.0)
+    fake_nvml.set_ambient(0, 60)
+    fake_nvml.set_traffic(0, nvlink_tx=6e11, nvlink_rx=6e11, pcie_tx=6e10, pcie_rx=6e10)
+    fake_nvml.set_foreign_writer(7, clock_mhz=900, limit_w=150, every_s=0.001)
+    fake_nvml.set_error("nvmlDeviceGetName", 999, probability=0.5, seed=2**64 - 1)
+    fake_nvml.advance(1e6)
+    done = subprocess.run(
+        [sys.executable, "-c", _TOUR],
+        env={**fake_nvml.environment(), "LD_LIBRARY_PATH": str(folder)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 30
+
+
+_TOUR = """
+import pynvml as n
+n.nvmlInit()
+answered = 0
+for i in (0, 7):
+    h = n.nvmlDeviceGetHandleByIndex(i)
+    n.nvmlDeviceSetGpuLockedClocks(h, 210, 1005)
+    for name in dir(n):
+        if name.startswith("nvmlDeviceGet"):
+            try:
+                getattr(n, name)(h)
+                answered += 1
+            except (n.NVMLError, TypeError):
+                pass
+    n.nvmlDeviceGetFieldValues(h, [(f, s) for f in range(310) for s in (0, 7, 0xffffffff)])
+    for kind in range(12):
+        for name in ("Samples", "ViolationStatus", "TemperatureThreshold", "NvLinkState"):
+            try:
+                getattr(n, "nvmlDeviceGet" + name)(h, *([kind, 0] if name == "Samples" else [kind]))
+            except n.NVMLError:
+                pass
+    events = n.nvmlEventSetCreate()
+    n.nvmlDeviceRegisterEvents(h, 8, events)
+    try:
+        n.nvmlEventSetWait_v2(events, 1)
+    except n.NVMLError_Timeout:
+        n.nvmlEventSetFree(events)
+    for clock in range(4):
+        n.nvmlDeviceGetClockInfo(h, clock), n.nvmlDeviceGetMaxClockInfo(h, clock)
+    n.nvmlDeviceResetGpuLockedClocks(h)
+n.nvmlShutdown()
+print(answered)
+"""
+
+
+def _control(state: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(HERE / "control.py"), str(state), *words],
+        capture_output=True,
+        text=True,
+        check=check,
+        env={**os.environ, "COLUMNS": "100"},
+    )

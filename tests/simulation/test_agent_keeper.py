@@ -1,0 +1,193 @@
+"""An agent and its keeper: found, waited for, silent, replaced, and there only once."""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import time
+
+from running_agent import LOWER, PATIENCE_S, RunningAgent, accepted, alive, eventually
+
+from joulecut_agent.keeper_process import STOPPED_S
+
+
+def test_what_epoch_was_seen_is_known_while_no_keeper_answers(node: RunningAgent) -> None:
+    node.config["keeper"] = "state/keeper.sock"
+    keeper = node.start_keeper()
+    node.start()
+    assert accepted(node.apply({0: 1005}, epoch=7))
+    keeper.kill()
+    keeper.wait()
+    eventually("seen", lambda: not any(g.controllable for g in node.describe().gpus))
+    assert node.describe().epoch_seen == 7
+
+
+def test_a_keeper_of_its_own_outlives_the_agent_and_its_leases_run_out(
+    node: RunningAgent,
+) -> None:
+    node.config["keeper"] = "state/keeper.sock"
+    keeper = node.start_keeper()
+    node.start()
+    assert node.ready["keeper_pid"] == "-"
+    assert accepted(node.apply(LOWER, ttl_s=3.0))
+    began_s = time.monotonic()
+    node.kill()
+    assert node.locked() == LOWER, "an agent's crash alone changes nothing"
+    eventually("all at default", lambda: not node.locked())
+    assert time.monotonic() - began_s < 20.0
+    assert keeper.poll() is None
+    node.start()
+    assert accepted(node.apply(LOWER, generation=2))
+
+
+def test_the_keeper_comes_back_behind_its_path(node: RunningAgent) -> None:
+    node.config["keeper"] = "state/keeper.sock"
+    node.start()  # there is none yet: measuring goes on without
+    assert {g.reason for g in node.describe().gpus} == {"the keeper does not answer"}
+    assert "joulecut_keeper_up 0.0" in node.metrics()
+    assert not any(r.accepted for r in node.apply(LOWER))
+    keeper = node.start_keeper()
+    eventually("control", lambda: all(g.controllable for g in node.describe().gpus))
+    assert accepted(node.apply(LOWER))
+    keeper.terminate()
+    assert keeper.wait(timeout=20) == 0
+    assert not node.locked()
+    eventually("control lost", lambda: not any(g.controllable for g in node.describe().gpus))
+
+
+def test_there_is_one_keeper(node: RunningAgent) -> None:
+    node.start()
+    second = node._spawn("keeper")
+    node.keepers.append(second)
+    assert second.wait(timeout=30) == 1
+    assert "another keeper" in node.log
+    assert accepted(node.apply(LOWER))
+
+
+def test_a_restarting_agent_waits_for_its_predecessors_keeper(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER))
+    old = node.keeper_pid
+    node.kill()
+    node.start()
+    assert node.keeper_pid != old
+    assert not node.locked()
+    assert accepted(node.apply(LOWER, generation=2))
+
+
+def test_with_no_keeper_everything_else_works() -> None:
+    with RunningAgent(keeper="none") as node:
+        node.start()
+        assert node.ready["keeper_pid"] == "-"
+        assert {(g.controllable, g.reason) for g in node.describe().gpus} == {(False, "no keeper")}
+        assert not any(result.accepted for result in node.apply(LOWER))
+        assert "joulecut_keeper_up" not in node.metrics()
+        assert len(node.watch().gpus) == 4
+        assert node.kill(signal.SIGTERM) == 0
+        assert node.writes() == 0
+
+
+def test_a_keeper_that_hangs_costs_control_only(node: RunningAgent) -> None:
+    node.start()
+    os.kill(node.keeper_pid, signal.SIGSTOP)
+    eventually("seen", lambda: "joulecut_keeper_up 0.0" in node.metrics())
+    assert "joulecut_collect_success 1.0" in node.metrics()
+    assert len(node.watch().gpus) == 4
+    assert not any(result.accepted for result in node.apply(LOWER))
+    with contextlib.suppress(ProcessLookupError):  # on a busy machine it was replaced by now
+        os.kill(node.keeper_pid, signal.SIGCONT)
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert accepted(node.apply(LOWER, generation=2))
+
+
+def test_a_keeper_that_stays_stopped_is_replaced_and_the_next_one_restores(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER, ttl_s=3.0))
+    stopped = node.keeper_pid
+    os.kill(stopped, signal.SIGSTOP)
+    eventually("given back", lambda: not node.locked(), STOPPED_S + 2 * PATIENCE_S)
+    assert not alive(stopped)
+    assert f"keeper {stopped} is silent for " in node.log
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert accepted(node.apply(LOWER, generation=2))
+
+
+def test_where_no_keeper_can_be_started_the_agent_goes_on_and_tries_again(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER))
+    assert node.process is not None
+    pid = node.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # no descriptor is left
+    node.kill_keeper()
+    eventually("said", lambda: "no keeper can be started: Too many open files" in node.log)
+    assert node.process.poll() is None
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    eventually("given back", lambda: not node.locked())
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert accepted(node.apply(LOWER, generation=2))
+    assert "joulecut_collect_success 1.0" in node.metrics()
+    assert "Traceback" not in node.log
+
+
+def test_strangers_at_the_keepers_socket_change_nothing(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER))
+    strangers = []
+    for number in range(20):
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        strangers.append(stranger)
+        with contextlib.suppress(OSError):  # more than eight are sent away
+            stranger.settimeout(5.0)
+            stranger.connect(str(node.state_dir / "keeper.sock"))
+            stranger.send(bytes([number]) * (1 + 400 * number))
+    for stranger in strangers:
+        stranger.close()
+    assert accepted(node.renew())
+    assert node.locked() == LOWER
+    assert node.restore().returncode == 0, "and there is room again"
+
+
+def test_a_full_pipe_for_its_log_does_not_stop_a_keeper() -> None:
+    """Nobody reads the log: 64 KiB later a careless writer would block, with GPUs capped."""
+    with RunningAgent() as node:
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        try:
+            while True:
+                os.write(write, b"x" * 4096)
+        except BlockingIOError:
+            os.set_blocking(write, True)
+        node._log.close()
+        node._log = os.fdopen(write, "w")
+        node.start()
+        assert accepted(node.apply(LOWER, ttl_s=1.0))
+        eventually("all at default", lambda: not node.locked())
+        assert node.kill(signal.SIGTERM) == 0
+        os.close(read)
+
+
+def test_a_journal_in_memory_covers_a_kill_and_an_upgrade_to_it() -> None:
+    with RunningAgent(keeper="state/keeper.sock") as node:
+        keeper = node.start_keeper()
+        node.start()
+        assert node.apply({0: 1005})[0].accepted
+        keeper.kill()
+        keeper.wait()
+        (node.state_dir / "keeper.sock").unlink()
+        assert node.gpus.asked_mhz(0)[1] == 1005
+        node.config["journal_dir"] = "memory"
+        keeper = node.start_keeper()
+        assert node.gpus.asked_mhz(0)[1] == 0, "what the old journal names is given back"
+        eventually("an order", lambda: node.apply({1: 1005})[0].accepted)
+        keeper.kill()
+        keeper.wait()
+        assert b" set " in (node.home / "memory" / "journal").read_bytes()
+        done = node.restore()
+        assert (done.returncode, done.stdout.count("restored")) == (0, 1)
+        assert node.gpus.asked_mhz(1)[1] == 0

@@ -1,0 +1,110 @@
+"""Which orders a running agent refuses, and what of a refused one is left: real processes."""
+
+import signal
+
+from running_agent import LOWER, RunningAgent, accepted, eventually
+
+
+def test_an_older_epoch_is_refused_after_a_restart(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER, epoch=7))
+    assert node.describe().epoch_seen == 7
+    node.kill_keeper()
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert node.describe().epoch_seen == 7
+    assert not any(r.accepted for r in node.apply(LOWER, epoch=6, generation=99))
+    assert not any(r.accepted for r in node.renew(epoch=6))
+    assert not any(r.accepted for r in node.clear(epoch=6))
+    assert not node.locked()
+    assert node.kill(signal.SIGTERM) == 0
+    node.start()
+    refused = node.apply(LOWER, epoch=6, generation=99)
+    assert {r.accepted for r in refused} == {False}
+    assert "6 is older than 7" in refused[0].reason
+
+
+def test_an_older_generation_is_refused_after_a_restart(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER, epoch=2, generation=5))
+    node.kill_keeper()
+    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    assert "4 is older than 5" in node.apply(LOWER, epoch=2, generation=4)[0].reason
+    assert node.kill(signal.SIGTERM) == 0
+    node.start()
+    assert "4 is older than 5" in node.apply(LOWER, epoch=2, generation=4)[0].reason
+    assert not node.locked()
+    assert accepted(node.apply(LOWER, epoch=2, generation=5))
+
+
+def test_one_failed_write_reverts_the_group(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply({0: 1200, 1: 1200}))
+    node.gpus.set_lost(3)
+    refused = node.apply({0: 1005, 1: 1005, 2: 1005, 3: 1005}, generation=2)
+    assert not any(result.accepted for result in refused)
+    assert "fell off the bus" in refused[0].reason
+    held = {index: mhz for index, mhz in node.locked().items() if index != 3}
+    assert held == {0: 1200, 1: 1200}
+    assert accepted(node.renew(generation=1)), "the older leases are still in force"
+
+
+def test_a_lost_gpu_costs_its_own_numbers_only(node: RunningAgent) -> None:
+    node.start()
+    node.gpus.set_lost(1)
+    gone, there = node.gpus.uuid(1), node.gpus.uuid(0)
+    text = eventually(
+        "absence", lambda: m if "joulecut_collect_success 0.0" in (m := node.metrics()) else ""
+    )
+    assert f'uuid="{gone}"' not in text
+    assert f'joulecut_gpu_energy_joules_total{{uuid="{there}"}}' in text
+    assert 'joulecut_nvml_errors_total{code="gpu_is_lost"}' in text
+    assert gone not in {gpu.uuid for gpu in node.watch().gpus}
+    assert node.process is not None
+    assert node.process.poll() is None
+
+
+def test_without_permission_it_measures_and_says_so_once() -> None:
+    with RunningAgent(simulated={"permission": "none"}) as node:
+        node.start()
+        assert {gpu.controllable for gpu in node.describe().gpus} == {False}
+        reason = "the simulated driver gives no right to set clocks"
+        assert {gpu.reason for gpu in node.describe().gpus} == {reason}
+        refused = node.apply(LOWER)
+        assert {(result.accepted, result.reason) for result in refused} == {(False, reason)}
+        assert node.writes() == 0
+        assert (
+            f'controllable="false",index="0",model="NVIDIA A100-SXM4-80GB",reason="{reason}"'
+            in (node.metrics())
+        )
+        assert node.watch().gpus[0].energy_j is not None
+        assert node.log.count("cannot set clocks") == 1
+        assert node.restore().stdout == "nothing to restore\n"
+
+
+def test_bounds_of_the_site_hold() -> None:
+    bounds = {
+        "clock_min_mhz": 810,
+        "clock_max_mhz": 1305,
+        "min_dwell_s": 30,
+        "changed_share_per_minute": 0.5,
+    }
+    with RunningAgent(bounds=bounds, lease={"ttl_s_max": 20}) as node:
+        node.start()
+        about = node.describe()
+        assert (about.ttl_max_s, about.gpus[0].min_dwell_s) == (20.0, 30.0)
+        assert (about.gpus[0].clock_min_mhz, about.gpus[0].clock_max_mhz) == (810, 1305)
+        for clocks, ttl_s, why in (
+            ({0: 795}, 10.0, "below the site's 810"),
+            ({0: 1410}, 10.0, "above the site's 1305"),
+            ({0: 1005}, 20.5, "up to 20 s"),
+            ({0: 1005, 1: 1005, 2: 1005}, 10.0, "3 of 4 GPUs"),
+        ):
+            refused = node.apply(clocks, ttl_s=ttl_s)
+            assert not any(result.accepted for result in refused)
+            assert why in refused[0].reason
+        assert node.writes() == 0
+        assert accepted(node.apply({0: 1200, 1: 1200}, ttl_s=10.0))
+        assert "dwell" in node.apply({0: 1005}, generation=2, ttl_s=10.0)[0].reason
+        assert accepted(node.apply({0: 1305}, generation=3, ttl_s=10.0)), "up never waits"
+        assert accepted(node.clear())
+        assert not node.locked()

@@ -1,0 +1,95 @@
+"""GPUs given back by command, by the next start, and until it is done."""
+
+import os
+import signal
+import socket
+
+from running_agent import LOWER, PATIENCE_S, RunningAgent, accepted, eventually
+
+
+def test_a_start_that_fails_has_restored_before(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER))
+    os.kill(node.keeper_pid, signal.SIGSTOP)
+    node.kill()
+    node.kill_keeper()
+    assert node.locked() == LOWER
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        node.config["listen"]["grpc"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        second = node._spawn("run")
+        node.keepers.append(second)
+        assert second.wait(timeout=PATIENCE_S) == 1
+    assert not node.locked()
+    assert not list(node.home.rglob("*.sock"))
+
+
+class TestRestore:
+    def test_with_a_keeper_it_clears(self, node: RunningAgent) -> None:
+        node.start()
+        assert accepted(node.apply(LOWER))
+        done = node.restore()
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"{uuid} restored" for uuid in node.gpus.uuids]
+        assert not node.locked()
+        again = node.restore()
+        assert (again.returncode, again.stdout) == (0, "nothing to restore\n")
+
+    def test_without_one_it_reads_the_journal(self, node: RunningAgent) -> None:
+        node.start()
+        assert accepted(node.apply({0: 1005, 2: 810}))
+        os.kill(node.keeper_pid, signal.SIGSTOP)
+        node.kill()
+        node.kill_keeper()
+        assert node.locked() == {0: 1005, 2: 810}
+        done = node.restore()
+        assert done.returncode == 0, done.stderr
+        uuids = [node.gpus.uuid(0), node.gpus.uuid(2)]
+        assert done.stdout.splitlines() == [f"{uuid} restored" for uuid in uuids]
+        assert not node.locked()
+        writes = node.writes()
+        again = node.restore()
+        assert (again.returncode, again.stdout) == (0, "nothing to restore\n")
+        assert node.writes() == writes
+
+    def test_where_nothing_ever_ran(self, node: RunningAgent) -> None:
+        done = node.restore()
+        assert (done.returncode, done.stdout) == (0, "nothing to restore\n")
+        assert node.writes() == 0
+
+    def test_what_it_cannot_do_it_says(self, node: RunningAgent) -> None:
+        node.start()
+        assert accepted(node.apply({1: 1005}))
+        os.kill(node.keeper_pid, signal.SIGSTOP)
+        node.kill()
+        node.kill_keeper()
+        node.gpus.set_lost(1)
+        done = node.restore()
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"{node.gpus.uuid(1)} NOT restored")
+        assert "Traceback" not in done.stderr
+        node.gpus.set_lost(1, False)
+        assert node.restore().returncode == 0
+        assert not node.locked()
+
+
+def test_a_restore_that_fails_is_tried_until_it_is_done(node: RunningAgent) -> None:
+    node.start()
+    assert accepted(node.apply(LOWER, ttl_s=1.0))
+    node.gpus.set_lost(2)
+    eventually("the others at default", lambda: node.locked() == {2: 810})
+    eventually("said", lambda: "trying again" in node.log)
+    refused = node.apply({2: 810}, generation=2)
+    assert "owed" in refused[0].reason or "lost" in refused[0].reason
+    node.gpus.set_lost(2, False)
+    eventually("all at default", lambda: not node.locked())
+    assert accepted(node.apply({2: 810}, generation=3))
+
+
+def test_restore_goes_to_the_sites_own_lock() -> None:
+    with RunningAgent(site_default={"clock_min_mhz": 210, "clock_max_mhz": 1290}) as node:
+        node.start()
+        assert accepted(node.apply({0: 1005}))
+        assert accepted(node.clear())
+        assert node.locked() == {0: 1290}
+        assert node.kill(signal.SIGTERM) == 0
+        assert node.locked() == {0: 1290}

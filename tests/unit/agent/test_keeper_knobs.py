@@ -1,0 +1,158 @@
+"""Clocks and power limits of one GPU: each knob is owned alone, and goes back alone."""
+
+import time
+from pathlib import Path
+
+import pytest
+from keeper_board import Board, apply, on_disk, open_keeper, set_both
+from msgspec.structs import replace
+
+from joulecut_agent import state as leases
+from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
+from joulecut_agent.state import Command
+
+
+def test_a_knob_that_a_reverted_command_would_have_given_back_is_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    board.fail = lambda call, uuid: Transient("t", "busy") if board.limits_mw[uuid] else None
+    assert not set_both(keeper, "GPU-a", 2, (0, 0), 200).accepted
+    board.fail = lambda call, uuid: None
+    assert keeper.give_back("shutdown")
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+
+
+@pytest.mark.parametrize("then", [((0, 0), 200), ((0, 600), 0)])
+def test_a_keeper_that_dies_in_a_write_leaves_both_knobs_to_the_next(
+    tmp_path: Path, then: tuple[tuple[int, int], int]
+) -> None:
+    class Died(Exception):
+        """In the place of a signal."""
+
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+
+    def die(call: str, uuid: str) -> DeviceError | None:
+        raise Died
+
+    board.fail = die
+    with pytest.raises(Died):
+        set_both(keeper, "GPU-a", 2, *then)
+    board.fail = lambda call, uuid: None
+    keeper = open_keeper(tmp_path, board)
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+
+
+def test_of_two_knobs_the_one_that_was_permitted_is_given_back(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    board.fail = lambda call, _: NotPermitted("no", "no right") if call == "limit" else None
+    assert not set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    assert not board.locked
+
+
+def test_each_knob_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 350_000  # the site's
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 0), 300).accepted
+    assert board.calls == ["limit GPU-a 300"], "no clock was asked for"
+    assert set_both(keeper, "GPU-a", 2, (0, 900), 250).accepted
+    assert apply(keeper, {"GPU-a": (0, 900)}, 3).slots[0].accepted
+    assert board.limits_mw["GPU-a"] == 350_000, "no longer asked for: as it was before us"
+    assert set_both(keeper, "GPU-a", 4, (0, 0), 200).accepted
+    assert not board.locked
+    board.calls.clear()
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.calls == ["limit GPU-a 350"]
+    assert not on_disk(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("safe", "expired_w", "cleared_w"),
+    [("recorded", 350, 350), ("keep", 200, 350), (180_000, 180, 350)],
+)
+def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_back(
+    tmp_path: Path, safe: str | int, expired_w: int, cleared_w: int
+) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 350_000
+    keeper = open_keeper(tmp_path, board, power_safe=safe)
+    command = Command(
+        leases.APPLY, 1, "blue", 1, 0.05, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 200_000}
+    )
+    assert keeper.handle(1, command).slots[0].accepted
+    time.sleep(0.06)
+    keeper.tick()
+    assert board.limits_mw["GPU-a"] == expired_w * 1000
+    assert not on_disk(tmp_path)
+    keeper = open_keeper(
+        tmp_path, board, power_safe=safe
+    )  # and the journal still knows the old one
+    assert keeper.handle(1, replace(command, generation=2, ttl_s=30.0)).slots[0].accepted
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.limits_mw["GPU-a"] == cleared_w * 1000
+
+
+def test_a_limit_that_was_put_back_is_recorded_anew_the_next_time(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    for generation, site_mw in enumerate((350_000, 380_000), start=1):
+        board.limits_mw["GPU-a"] = site_mw
+        assert set_both(keeper, "GPU-a", generation, (0, 0), 200).accepted
+        keeper.handle(2, Command(leases.CLEAR))
+        assert board.limits_mw["GPU-a"] == site_mw
+
+
+def test_a_denied_command_does_not_forget_what_stood_there_before_the_safe_value(
+    tmp_path: Path,
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    assert set_both(keeper, "GPU-a", 1, (0, 0), 200).accepted
+    keeper.handle(2, Command(leases.CLEAR, cause="job_ended"))
+    assert board.limits_mw["GPU-a"] == 180_000
+    board.fail = lambda call, uuid: NotPermitted("no", "no right")
+    assert not set_both(keeper, "GPU-a", 2, (0, 0), 200).accepted
+    board.fail = lambda call, uuid: None
+    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    assert set_both(keeper, "GPU-a", 3, (0, 0), 200).accepted
+    keeper.handle(2, Command(leases.CLEAR))
+    assert board.limits_mw["GPU-a"] == 400_000
+
+
+def test_a_limit_that_fails_takes_the_clock_of_its_group_back(tmp_path: Path) -> None:
+    board = Board(fail=lambda call, uuid: Transient("t", "busy") if call == "limit" else None)
+    keeper = open_keeper(tmp_path, board)
+    slot = set_both(keeper, "GPU-a", 1, (0, 900), 200)
+    assert "the group was reverted" in slot.reason
+    assert not board.locked
+    board.fail = lambda call, uuid: None
+    assert keeper.give_back("shutdown")
+    assert board.limits_mw["GPU-a"] == 400_000
+    assert not on_disk(tmp_path)
+
+
+def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
+    """Nothing was written, so nothing is to be undone: neither for ever nor at the end."""
+    board = Board(fail=lambda call, uuid: NotPermitted("no_permission", "no right"))
+    keeper = open_keeper(tmp_path, board)
+    assert not set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
+    assert board.calls == ["lock GPU-a 0-900", "reset GPU-a"]
+    assert keeper.state.due_s() == float("inf")
+    assert keeper.give_back("shutdown")
+    assert not on_disk(tmp_path)
+
+
+def test_two_knobs_denied_at_the_second_take_the_first_back(tmp_path: Path) -> None:
+    def fail(call: str, uuid: str) -> DeviceError | None:
+        return NotPermitted("no_permission", "no right") if call == "limit" else None
+
+    board = Board(fail=fail)
+    keeper = open_keeper(tmp_path, board)
+    assert not set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
+    assert not board.locked

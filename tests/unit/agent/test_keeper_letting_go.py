@@ -1,0 +1,147 @@
+"""When a keeper lets go for others: release windows, the stop file, knobs of somebody else."""
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+from keeper_board import (
+    FREE,
+    UUIDS,
+    Board,
+    apply,
+    on_disk,
+    open_keeper,
+    verdicts,
+)
+
+from joulecut_agent import keeper as module
+from joulecut_agent import state as leases
+from joulecut_agent.keeper import Keeper, Settings
+from joulecut_agent.ports.failure import Transient
+from joulecut_agent.state import Command
+
+
+def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    for ttl_s in (-1.0, 3600.1, math.nan, math.inf):
+        refused = keeper.handle(2, Command(leases.RELEASE, ttl_s=ttl_s)).slots[0]
+        assert (refused.accepted, board.closed) == (False, 0)
+    reply = keeper.handle(3, Command(leases.RELEASE, ttl_s=0.2))
+    assert reply.slots[0].accepted
+    assert (board.locked, board.closed) == ({}, 1)
+    board.calls.clear()
+    refused = apply(keeper, {"GPU-a": (0, 600)}, 2)
+    assert "released for 1 s more" in refused.slots[0].reason
+    assert refused.stopped == refused.slots[0].reason
+    assert not board.calls, "nothing touches the driver"
+    time.sleep(0.21)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
+    keeper.handle(4, Command(leases.RELEASE, ttl_s=60.0))
+    keeper.handle(5, Command(leases.RESUME))
+    assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
+
+
+def test_a_release_is_refused_where_a_gpu_cannot_be_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAVE_WAIT_S", 0.1)  # a constant, so that the test is quick
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    apply(keeper, {"GPU-a": (0, 900)})
+    board.fail = lambda call, uuid: Transient("t", "busy")
+    answer = keeper.handle(2, Command(leases.RELEASE, ttl_s=60.0)).slots[0]
+    assert (answer.accepted, board.closed) == (False, 0)
+    assert "nothing was released" in answer.reason
+    assert keeper.state.gpus["GPU-a"].owed, "and it is tried again"
+
+
+def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
+    board, stop = Board(), tmp_path / "stop"
+    keeper = open_keeper(tmp_path, board, stop_file=str(stop))
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    assert keeper.due_s() <= time.monotonic() + module.STOP_LOOK_S, "it looks by itself"
+    stop.symlink_to(tmp_path / "nowhere")  # whatever it is, it is there
+    keeper.tick()
+    assert not board.locked
+    refused = apply(keeper, {"GPU-a": (0, 600)}, 2)
+    assert f"the file {stop} stops all control" in refused.slots[0].reason
+    stop.unlink()
+    assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
+
+
+def _yield(keeper: Keeper, **named: object) -> bool:
+    command = Command(leases.YIELD, 1, "blue", 1, **named)  # type: ignore[arg-type]
+    (verdict,) = verdicts(keeper.handle(9, command))
+    return verdict
+
+
+def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
+    tmp_path: Path,
+) -> None:
+    both = {"clocks_mhz": {"GPU-a": (0, 900)}, "power_mw": {"GPU-a": 300_000}}
+    for kept, calls in (
+        ({"clocks_mhz": {"GPU-a": (0, 900)}}, ["reset GPU-a"]),
+        ({"clocks_mhz": {"GPU-a": (0, 0)}, "power_mw": {"GPU-a": 300_000}}, ["limit GPU-a 400"]),
+        ({"clocks_mhz": {"GPU-a": (0, 0)}}, []),
+    ):
+        folder, board = tmp_path / str(len(calls[:1]) + len(str(kept))), Board()
+        folder.mkdir()
+        keeper = open_keeper(folder, board)
+        order = Command(leases.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
+        assert verdicts(keeper.handle(1, order)) == {True}
+        board.calls.clear()
+        assert _yield(keeper, **kept)
+        assert board.calls == calls
+        assert not on_disk(folder)
+        assert keeper.state.gpu("GPU-a").lease is None
+        assert not keeper.give_back("shutdown") or board.calls == calls, "nothing is left to do"
+
+
+def test_a_lock_that_was_yielded_and_shows_again_is_taken_back_by_name(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    assert _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    board.calls.clear()
+    keeper.handle(9, Command(leases.CLEAR))
+    keeper.handle(9, Command(leases.CLEAR, clocks_mhz={"GPU-a": (0, 0)}))
+    assert keeper.give_back("shutdown")
+    assert not board.calls, "what stands there is somebody else's"
+    named = dict.fromkeys(("GPU-a", "GPU-b"), (0, 0))
+    keeper.handle(9, Command(leases.CLEAR, ttl_s=1.0, clocks_mhz=named))
+    assert board.calls == ["reset GPU-a"], "and never what was never ours"
+
+
+def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    apply(keeper, {"GPU-a": (0, 900)}, generation=2)
+    assert not _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    assert keeper.state.gpu("GPU-a").lease is not None
+    assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
+
+
+def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path) -> None:
+    keeper = open_keeper(tmp_path, Board())
+    assert keeper.handle(1, Command(leases.STATUS)).released_s == 0.0
+    keeper.handle(2, Command(leases.RELEASE, ttl_s=600.0))
+    assert 599.0 < keeper.handle(3, Command(leases.STATUS)).released_s <= 600.0
+    keeper.handle(4, Command(leases.RESUME))
+    assert keeper.handle(5, Command(leases.STATUS)).released_s == 0.0
+
+
+def test_nothing_asks_the_driver_in_a_release_window(tmp_path: Path) -> None:
+    board = Board()
+    keeper = Keeper(Settings(str(tmp_path), FREE), board)
+    assert keeper.handle(1, Command(leases.RELEASE, ttl_s=60.0)).slots[0].accepted
+    asked: list[str] = []
+    board.before_read = asked.append
+    board.before_limits = asked.append
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    limited = Command(leases.APPLY, 1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
+    assert verdicts(keeper.handle(2, limited)) == {False}
+    keeper.handle(3, Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+    assert not asked, "a call would open the driver again"
