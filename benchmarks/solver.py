@@ -185,11 +185,12 @@ def against_highs(name: str, microbatches: int, slowdown: float) -> list[str]:
     """One cold deadline with rounding against the relaxation alone; then neighbours, warm."""
     asked = read(name, 8, microbatches)
     goal = Goal(baseline(asked).iteration_time_s * (1 + slowdown))
-    highs, colds = [], []
+    highs: list[tuple[float, float]] = []
+    colds: list[Timed] = []
     for _ in range(REPEATS):  # in turn, so that a busy minute meets both
         highs.append(linear_program(asked, goal))
-        for _ in range(EACH):
-            colds.append(timed(lambda: Solver(asked, "computation", "quick").solve(goal)))
+        ours = (lambda: Solver(asked, "computation", "quick").solve(goal) for _ in range(EACH))
+        colds.extend(map(timed, ours))
     optimum_j, highs_s = sorted(highs, key=lambda one: one[1])[REPEATS // 2]
     cold = sorted(colds, key=lambda one: one.cpu_s)[REPEATS * EACH // 2]
     usual = median(lambda: Solver(asked, "computation").solve(goal))
