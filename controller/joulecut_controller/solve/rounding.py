@@ -84,7 +84,7 @@ class Rounder:
         self._heat_j = HEAT * float(
             (self.menu.cost[self.menu.first] - self.menu.cost[self.menu.last - 1]).mean()
         )
-        self._small = math.prod(size[curve].tolist()) <= combinations_all
+        self.tries_all = math.prod(size[curve].tolist()) <= combinations_all
 
     def best(
         self,
@@ -101,7 +101,7 @@ class Rounder:
         events are moved `moves` times, or until what is left to gain is small.
         """
         search = _Search(self._rows, relaxed, deadline_s, time_price_w)
-        if self._small:
+        if self.tries_all:
             option = search.all()
         else:
             options = search.first([self._entries(seed) for seed in seeds])
