@@ -40,6 +40,10 @@ APART_MAX = 1e-6
 BITS = 40
 SIZE_AGAIN = 4096  # operations; more have too few of these moves each
 MOVES_AGAIN = 12  # times the moves of the first search: two seconds, a hundredth of a percent
+# Of the bound. Where so much is open, one operation outweighs the others and jumps from option to
+# option: the relaxed time lies where no real plan belongs. Pipelines of a model are far below.
+GAP_POOR = 0.02
+SOONER = 6  # shorter times that compete then, from the fastest on, evenly spaced in logarithm
 KNOWN_MAX = 128  # former answers recognised without looking their options up again
 
 
@@ -137,7 +141,31 @@ class Computation:
         rolls: int = 0,
         moves: int = 0,
     ) -> Solution:
-        """Raises Infeasible. Hints compete; `rolls` and `moves` say how long to search."""
+        """Raises Infeasible. Hints compete; `rolls` and `moves` say how long to search.
+
+        Without hints, and where much is left open, plans for shorter times compete as well.
+        """
+        found = self._rounded(goal, relaxed, hints, rolls, moves)
+        if hints or found.gap <= GAP_POOR or self._rounder.tries_all:
+            return found
+        sooner = self._sooner(goal, relaxed.iteration_s)
+        return self._rounded(goal, relaxed, (found, *sooner), rolls, moves)
+
+    def _sooner(self, goal: Goal, iteration_s: float) -> list[Solution]:
+        span = max(1.0, iteration_s / self.fastest_s)
+        goals = [
+            replace(goal, deadline_s=self.fastest_s * span ** (k / SOONER)) for k in range(SOONER)
+        ]
+        return [self._rounded(one, self.relax(one)) for one in goals]
+
+    def _rounded(
+        self,
+        goal: Goal,
+        relaxed: Relaxation,
+        hints: Sequence[Solution] = (),
+        rolls: int = 0,
+        moves: int = 0,
+    ) -> Solution:
         seeds = [seed for seed in map(self._seed, hints) if seed is not None]
         deadline_s = self.useful_deadline_s(goal.deadline_s)
         price_w = self.time_price_w(goal)

@@ -19,7 +19,17 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_controller.solve.anneal import Annealer
-from joulecut_controller.solve.diffusion import Choice, Menu, begin, every, makespan, roll
+from joulecut_controller.solve.curves import Curve
+from joulecut_controller.solve.diffusion import (
+    Marks,
+    Menu,
+    Rows,
+    begin,
+    blank,
+    every,
+    makespan,
+    roll,
+)
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.waves import Floats, Ints
@@ -64,21 +74,17 @@ class Rounder:
         self._number = np.concatenate(kept)  # of the problem's option, by entry of the menu
         self._kept, self._curve = kept, curve
         self.menu = Menu(
-            network.tails,
-            network.heads,
-            network.leaves,
-            network.enters,
-            network.entering,
             first[curve],
             (first + size)[curve],
             np.concatenate([c.time_s[k] for c, k in zip(curves, kept, strict=True)]),
             np.concatenate([c.cost_j[k] for c, k in zip(curves, kept, strict=True)]),
-            microbatch[network.operation],
         )
+        hull = [_hull_j(c)[k] for c, k in zip(curves, kept, strict=True)]
+        self._rows = _rows(network, self.menu, np.concatenate(hull), microbatch)
         self._heat_j = HEAT * float(
             (self.menu.cost[self.menu.first] - self.menu.cost[self.menu.last - 1]).mean()
         )
-        self._small = math.prod(size[curve].tolist()) <= combinations_all
+        self.tries_all = math.prod(size[curve].tolist()) <= combinations_all
 
     def best(
         self,
@@ -94,8 +100,8 @@ class Rounder:
         `seeds` are options by row that compete. The windows are passed over `rolls` times, then
         events are moved `moves` times, or until what is left to gain is small.
         """
-        search = _Search(self.menu, relaxed, deadline_s, time_price_w)
-        if self._small:
+        search = _Search(self._rows, relaxed, deadline_s, time_price_w)
+        if self.tries_all:
             option = search.all()
         else:
             options = search.first([self._entries(seed) for seed in seeds])
@@ -111,39 +117,39 @@ class Rounder:
     def _annealer(self) -> Annealer:
         return Annealer(self._network, self.menu)
 
-    def _entries(self, seed: Ints) -> Ints:
+    def _entries(self, seed: Ints) -> Marks:
         """Options as entries of the menu: for one that is not in it, the faster and cheaper."""
         entries = np.empty_like(seed)
         for c, kept in enumerate(self._kept):
             rows = self._curve == c
             entries[rows] = np.searchsorted(kept, seed[rows], side="right") - 1
         entries += self._first
-        return entries
+        return entries.astype(np.uint64)
 
 
 class _Search:
     """One deadline; candidates are entries of the menu by row."""
 
     def __init__(
-        self, menu: Menu, relaxed: Relaxation, deadline_s: float, time_price_w: float
+        self, rows: Rows, relaxed: Relaxation, deadline_s: float, time_price_w: float
     ) -> None:
-        self._menu, self._relaxed = menu, relaxed
+        self._rows, self._relaxed = rows, relaxed
         self._deadline_s, self._price_w = deadline_s, time_price_w
         self._least_s = min(deadline_s, relaxed.iteration_s * (1 + SLACK))
         self._enough_j = relaxed.bound_j + GAP_SMALL * abs(relaxed.bound_j)
 
-    def all(self) -> Ints:
-        option = self._menu.first.copy()
-        every(self._menu, option, self._deadline_s * (1 + DEADLINE_TOLERANCE), self._price_w)
+    def all(self) -> Marks:
+        option = self._rows.first.copy()
+        every(self._rows, option, self._deadline_s * (1 + DEADLINE_TOLERANCE), self._price_w)
         return option
 
-    def first(self, seeds: Sequence[Ints]) -> list[Ints]:
+    def first(self, seeds: Sequence[Marks]) -> list[Marks]:
         """Everything at its fastest, the seeds, a sweep for each thrift, limit and horizon:
         those on time, best first. Of equals the earlier, so that nothing changes without a
         reason."""
-        relaxed, found = self._relaxed, [self._menu.first.copy(), *seeds]
+        relaxed, found = self._relaxed, [self._rows.first.copy(), *seeds]
         least_s = self._least_s
-        few = len(self._menu.first) <= ROWS_FEW
+        few = len(self._rows.first) <= ROWS_FEW
         thrifts: tuple[float, ...] = THRIFTS_FEW if few else THRIFTS
         horizons_s = [least_s]
         if self._deadline_s > least_s * (1 + DEADLINE_TOLERANCE):
@@ -156,14 +162,14 @@ class _Search:
             for limit_s in limits_s:
                 shifted_s = limit_s * (horizon_s / least_s)
                 for thrift in thrifts:
-                    choice = self._blank()
-                    begin(self._menu, choice, until_s, relaxed.price_w, shifted_s, thrift)
+                    choice = blank(self._rows)
+                    begin(self._rows, choice, until_s, relaxed.price_w, shifted_s, thrift)
                     found.append(choice.option)
         values = [self._value_j(option) for option in found]
         order = np.argsort(values, kind="stable")
         return [found[k] for k in order if math.isfinite(values[k])]
 
-    def improved(self, options: list[Ints], rolls: int, heat_j: float) -> Ints:
+    def improved(self, options: list[Marks], rolls: int, heat_j: float) -> Marks:
         """The best that windows lead to, from the best start or several; never a worse one."""
         if rolls >= ROLLS_STARTS:
             starts, share = _distinct(options, STARTS), rolls // 2 // STARTS
@@ -172,47 +178,70 @@ class _Search:
             rolls -= share * STARTS
         return self._polished(options[0], rolls, heat_j)
 
-    def enough(self, option: Ints) -> bool:
+    def enough(self, option: Marks) -> bool:
         return self._value_j(option) <= self._enough_j
 
-    def cooled(self, annealer: Annealer, option: Ints, moves: int, seed: int) -> Ints:
+    def cooled(self, annealer: Annealer, option: Marks, moves: int, seed: int) -> Marks:
         """Never worse, never late."""
-        found = annealer.cooled(option, self._deadline_s, self._price_w, moves, seed)
+        signed = annealer.cooled(
+            option.astype(np.int64), self._deadline_s, self._price_w, moves, seed
+        )
+        found = signed.astype(np.uint64)
         return found if self._value_j(found) < self._value_j(option) else option
 
-    def _polished(self, option: Ints, rolls: int, heat_j: float) -> Ints:
+    def _polished(self, option: Marks, rolls: int, heat_j: float) -> Marks:
         """Windows varied; never worse than what it began with."""
-        menu, choice, keep = self._menu, self._blank(), option.copy()
+        rows, choice, keep = self._rows, blank(self._rows), option.copy()
         horizon_s = max(self._ends_s(option), self._least_s)
         choice.option[:] = option
         state = np.array([SEED], dtype=np.uint64)
         enough_j = self._enough_j - self._price_w * horizon_s
         until_s, prices_w = horizon_s * (1 + FITS), self._relaxed.price_w
         for k in range(rolls):
-            if menu.cost[keep].sum() <= enough_j:
+            if rows.cost[keep].sum() <= enough_j:
                 break
             heat = heat_j * max(0.0, 1.0 - 1.2 * k / rolls)
             forwards, alike = k % 2 == 0, k % 4 < 2
             window = WINDOW_WIDE if k % 8 >= 6 else WINDOW
             alike = alike or window == WINDOW_WIDE
-            roll(menu, choice, until_s, prices_w, state, forwards, alike, heat, window)
-            if menu.cost[choice.option].sum() < menu.cost[keep].sum():
+            roll(rows, choice, until_s, prices_w, state, forwards, alike, heat, window)
+            if rows.cost[choice.option].sum() < rows.cost[keep].sum():
                 keep[:] = choice.option
         return keep if self._value_j(keep) < self._value_j(option) else option
 
-    def _value_j(self, option: Ints) -> float:
+    def _value_j(self, option: Marks) -> float:
         """Infinite where late."""
         end_s = self._ends_s(option)
         if end_s > self._deadline_s * (1 + DEADLINE_TOLERANCE):
             return math.inf
-        return float(self._menu.cost[option].sum()) + self._price_w * end_s
+        return float(self._rows.cost[option].sum()) + self._price_w * end_s
 
-    def _ends_s(self, option: Ints) -> float:
-        return float(makespan(self._menu, option))
+    def _ends_s(self, option: Marks) -> float:
+        return float(makespan(self._rows, option))
 
-    def _blank(self) -> Choice:
-        rows = len(self._menu.first)
-        return Choice(self._menu.first.copy(), np.zeros(rows), np.zeros(rows))
+
+def _rows(network: Network, menu: Menu, hull: Floats, microbatch: Ints) -> Rows:
+    before = network.tails[network.entering]
+    return Rows(
+        before=np.where(before >= 0, before, network.size).astype(np.uint64),
+        enters=network.enters.astype(np.uint64),
+        after=network.heads.astype(np.uint64),
+        leaves=network.leaves.astype(np.uint64),
+        first=menu.first.astype(np.uint64),
+        last=menu.last.astype(np.uint64),
+        time=menu.time,
+        cost=menu.cost,
+        hull=hull,
+        group=(microbatch - microbatch.min())[network.operation].astype(np.uint64),
+    )
+
+
+def _hull_j(curve: Curve) -> Floats:
+    """What each option's time costs on the hull."""
+    steps_j = curve.saved_w * np.diff(curve.hull_s)
+    hull_j = curve.cost_j[curve.cheapest] + np.append(np.cumsum(steps_j[::-1])[::-1], 0.0)
+    costs_j: Floats = np.interp(curve.time_s, curve.hull_s, hull_j)
+    return costs_j
 
 
 def _cheapening(cost_j: Floats) -> Ints:
@@ -221,9 +250,9 @@ def _cheapening(cost_j: Floats) -> Ints:
     return np.flatnonzero(cost_j < before)
 
 
-def _distinct(options: list[Ints], count: int) -> list[Ints]:
+def _distinct(options: list[Marks], count: int) -> list[Marks]:
     """The first few that differ."""
-    kept: list[Ints] = []
+    kept: list[Marks] = []
     for option in options:
         if len(kept) < count and not any(np.array_equal(option, other) for other in kept):
             kept.append(option)

@@ -1,6 +1,7 @@
 """Plans with a clock per operation: right, in time, and close to what brute force finds."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pipelines
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecut_controller.graph.graph import graph_of
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem as build
 from joulecut_controller.solve.computation import Computation
@@ -15,7 +17,14 @@ from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem
 from joulecut_controller.solve.schedule import baseline, iteration_times, makespan
 from joulecut_controller.solve.solver import solve
-from joulecut_controller.workload import GRANULARITIES, KINDS, Granularity, Pipeline, Profile
+from joulecut_controller.workload import (
+    GRANULARITIES,
+    KINDS,
+    Granularity,
+    Operation,
+    Pipeline,
+    Profile,
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -177,6 +186,24 @@ def test_a_lone_pipeline_stops_at_its_cheapest_time_and_a_waiting_one_goes_on() 
     assert alone.iteration_time_s == 2.0  # a second more would cost 50 J and save 10
     assert waiting.iteration_time_s == 4.0  # the ten seconds are paid for anyway
     assert waiting.energy_j == 180.0 + 10.0 * 50.0
+
+
+def test_a_relaxed_time_that_suits_no_option_is_not_waited_for() -> None:
+    """Two operations jump from seconds to an hour. In the relaxation it pays to wait for the
+    shorter of them, since the longer one saves as well; really only both or none pay."""
+    longer = (ClockOption(1400, 100.0, 600.0), ClockOption(200, 10_000.0, 105.0))
+    shorter = (ClockOption(1400, 100.0, 300.0), ClockOption(200, 3_000.0, 155.0))
+    usual = (ClockOption(1400, 0.4, 20.0), ClockOption(1000, 0.5, 10.0))
+    beside = [Operation(2, k, "forward") for k in range(200)]
+    operations = [Operation(0, 0, "forward"), Operation(1, 0, "forward"), *beside]
+    graph = graph_of(operations, [(i, i + 1) for i in range(2, 201)], 3)
+    menus = (longer, shorter, usual)
+    problem = Problem(graph, tuple(menus[o.stage] for o in graph.operations), (0.05,) * 3)
+    goals = [Goal(factor * 100.0) for factor in (1.0, 1.2, 10.0, 31.0, 100.0, 1e4)]
+    plans = [solve(problem, goal, "computation", effort="quick") for goal in goals]
+    assert all(check(problem, goal, plan) == () for goal, plan in zip(goals, plans, strict=True))
+    assert all(b.energy_j <= a.energy_j * (1 + 1e-9) for a, b in pairwise(plans))
+    assert plans[-1].iteration_time_s == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
