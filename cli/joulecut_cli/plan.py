@@ -16,6 +16,7 @@ from joulecut_cli.granularity import SHOWN, read_granularity
 from joulecut_cli.jitterkeys import Jitter
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
+from joulecut_cli.stray import no_stray_output
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
 from joulecut_controller.solve import switchmargin
@@ -57,7 +58,9 @@ def run(argv: list[str]) -> int:
             elif job.jitter is not None:
                 kept = _assured(options, job, problem, goal)
             found = kept.plan if kept else switched.plan if switched else None
-            found = found or solve(problem, goal, granularity, effort="thorough")
+            if found is None:
+                with no_stray_output():
+                    found = solve(problem, goal, granularity, effort="thorough")
     except Infeasible as none:
         if job.switching is not None:
             raise _too_fast_switching(options, none) from None

@@ -1,92 +1,142 @@
-"""Exact bounds for small problems: with few operations the relaxation itself is far off.
+"""Small problems, where the relaxation is far off: better plans and bounds by branching.
 
-Between two real options of an operation lies a plan that nobody can run; in a long pipeline
-such halves add up to little, in one of a dozen operations to percents of the energy. There a
-whole integer program is affordable: HiGHS branches until it has proven what is left.
+Options that no better plan can have are dropped first; if nothing is left, that is the proof.
+What is small then is solved as one integer program; of what is not, slices in time are, one
+after another: once for the bound, and once, all else held, for the plan.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.solve.problem import Goal, Problem
+from joulecut_controller.solve.computation import Computation
+from joulecut_controller.solve.narrowing import Narrowed, choices, narrowed, windows, without
+from joulecut_controller.solve.problem import Goal, Solution
+from joulecut_controller.solve.program import Piece, branched
+from joulecut_controller.solve.schedule import solution
+from joulecut_controller.solve.slices import Slices
 
-# Options times operations: below that the program is solved in seconds, mostly in far less.
-CHOICES_MAX = 400
-NODES_MAX = 4_000  # counted, not timed, so that the same question has the same answer
+CHOICES_WHOLE = 400  # beside one per operation: solved as a whole
+CHOICES_MAX = 6_000  # sliced: more is left to strips and spans, which see as much there
+WORK = 1_500_000  # nodes times choices of a whole program: three seconds
 GAP_ENOUGH = 2e-4
-# HiGHS keeps constraints and costs to 1e-6 and 1e-7 of the units below, which are near 1.
-SLACK = 3e-6
+GAP_SLICED = 1.5e-3  # where so much is left, slices are asked
+ROUNDS = 3  # of bounds, each without the options that the last has excluded
+BEGINS = (0.0, 0.5)  # of the first slice, so that borders differ
+WORTH = 0.1  # of a gap, of the options: a round that takes off less is the last
 
 
-@dataclass(frozen=True, slots=True)
-class Branched:
-    """`bound_j` holds for every plan; `clocks` is the best plan found, None where there is none."""
-
-    bound_j: float
-    clocks: tuple[ClockOption, ...] | None
-
-
-def small(problem: Problem) -> bool:
+def small(computation: Computation) -> bool:
     """Whether branching is worth its time."""
-    return sum(map(len, problem.options)) <= CHOICES_MAX
+    return choices(computation.problem) <= CHOICES_MAX
 
 
-def branched(problem: Problem, goal: Goal, deadline_s: float) -> Branched:
-    """The integer program of DESIGN section 6: one option each, longest path within the deadline.
+def settled(computation: Computation, goal: Goal, found: Solution) -> Solution:
+    """As `found`, or cheaper, or with a better bound."""
+    target_j = found.energy_j / (1.0 + GAP_ENOUGH)
+    left = narrowed(computation, goal, target_j)
+    if left is None:
+        return _raised(found, target_j)
+    found = _raised(found, min(left.bound_j, target_j))
+    if choices(left.computation.problem) <= CHOICES_WHOLE:
+        return _whole(left, goal, found, target_j)
+    return found
 
-    `deadline_s` is beyond which no plan is cheaper, and at least the fastest time.
-    """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 -- slow to load
-    from scipy.sparse import coo_array  # noqa: PLC0415
 
-    graph, options = problem.graph, problem.options
-    first = np.concatenate(([0], np.cumsum([len(menu) for menu in options])))
-    choices, size = int(first[-1]), len(options)
-    end = choices + size  # the column of the iteration time, after the starts
-    flat = [(i, option) for i, menu in enumerate(options) for option in menu]
-    time = np.array([option.time_s for _, option in flat]) / deadline_s
-    power_w = [problem.blocking_power_w[graph.operations[i].stage] for i, _ in flat]
-    cost_j = np.array([o.effective_cost_j(w) for (_, o), w in zip(flat, power_w, strict=True)])
-    scale_j = float(np.abs(cost_j).max()) or 1.0
+def sliced(computation: Computation, goal: Goal, found: Solution) -> Solution:
+    """As `settled`, for what is too large to be solved as a whole."""
+    if found.gap <= GAP_SLICED:
+        return found
+    found = _higher(computation, goal, found)
+    if found.gap <= GAP_SLICED:
+        return found
+    before = found.gap
+    found = _lower(computation, goal, found)
+    if GAP_SLICED < found.gap <= before * (1.0 - WORTH):
+        return _higher(computation, goal, found)
+    return found
 
-    rows: list[tuple[int, int, float]] = []
-    low: list[float] = []
 
-    def begin_after(before: int, column: int) -> None:
-        """What stands in `column` comes after the end of `before`."""
-        row = len(low)
-        rows.append((row, column, 1.0))
-        rows.append((row, choices + before, -1.0))
-        rows.extend((row, k, -time[k]) for k in range(first[before], first[before + 1]))
-        low.append(0.0)
+def _higher(computation: Computation, goal: Goal, found: Solution) -> Solution:
+    """With a better bound."""
+    target_j = found.energy_j / (1.0 + GAP_SLICED)
+    left = narrowed(computation, goal, target_j)
+    for _ in range(ROUNDS):
+        if left is None:
+            return _raised(found, target_j)
+        own = left.computation
+        slices = Slices(own, left.relaxed, goal, own.time_price_w(goal))
+        lost_j = slices.losses_j()
+        found = _raised(found, min(target_j, left.bound_j + float(lost_j[-1])))
+        if found.lower_bound_j >= target_j:
+            return found
+        problem = without(left, goal, target_j, lost_j[:-1][own.network.row])
+        if problem is None:
+            return _raised(found, target_j)
+        if choices(problem) > choices(own.problem) * (1.0 - WORTH):
+            return found
+        left = narrowed(Computation(problem), goal, target_j)
+    return found
 
-    for before, after in graph.edges:
-        begin_after(before, choices + after)
-    for i in range(size):
-        begin_after(i, end)
-    ordered = len(low)
-    for i in range(size):
-        rows.extend((len(low), k, 1.0) for k in range(first[i], first[i + 1]))
-        low.append(1.0)
-    high = np.concatenate((np.full(ordered, np.inf), np.ones(size)))
-    at, columns, values = (np.array(part) for part in zip(*rows, strict=True))
-    matrix = coo_array((values, (at, columns)), shape=(len(low), end + 1)).tocsc()
-    price = 0.0 if goal.waits else problem.time_price_w * deadline_s / scale_j
-    found = milp(
-        np.concatenate((cost_j / scale_j, np.zeros(size), [price])),
-        integrality=np.concatenate((np.ones(choices), np.zeros(size + 1))),
-        bounds=Bounds(0.0, 1.0),
-        constraints=LinearConstraint(matrix, np.array(low), high),
-        options={"node_limit": NODES_MAX, "mip_rel_gap": GAP_ENOUGH},
+
+def _lower(computation: Computation, goal: Goal, found: Solution) -> Solution:
+    """With a cheaper plan."""
+    problem, row = computation.problem, computation.network.row
+    relaxed = computation.relax(goal)
+    slices = Slices(computation, relaxed, goal, computation.time_price_w(goal))
+    choice = np.zeros(len(row), dtype=np.int64)
+    pairs = zip(problem.options, found.clocks, strict=True)
+    choice[row] = [menu.index(option) for menu, option in pairs]
+    for begin in BEGINS:
+        choice = slices.improved(choice, begin)
+    return _better(computation, goal, found, choice[row].tolist())
+
+
+def _whole(left: Narrowed, goal: Goal, found: Solution, target_j: float) -> Solution:
+    """One program of everything that is left."""
+    own, problem = left.computation, left.computation.problem
+    network, price_w = own.network, own.time_price_w(goal)
+    curves = [network.curves.distinct[c] for c in network.curve]
+    heads_s, tails_s = windows(own)
+    begins = network.tails < 0
+    horizon_s = own.useful_deadline_s(goal.deadline_s)
+    flow_w = 0.0 if left.relaxed.link_w is None else float(left.relaxed.link_w.sum())
+    piece = Piece(
+        time_s=tuple(curve.time_s for curve in curves),
+        cost_j=tuple(curve.cost_j for curve in curves),
+        links=np.stack([network.tails, network.heads], axis=1)[~begins],
+        wait_w=np.zeros(int((~begins).sum())),
+        start_w=np.zeros(network.size),
+        earliest_s=heads_s,
+        latest_s=horizon_s - tails_s,
+        horizon_s=horizon_s,
+        flow_w=flow_w + price_w,
+        end_w=price_w,
+        end_earliest_s=own.fastest_s,
+        offset_j=problem.time_price_w * goal.deadline_s if goal.waits else 0.0,
     )
-    waiting_j = problem.time_price_w * goal.deadline_s if goal.waits else 0.0
-    bound = getattr(found, "mip_dual_bound", None)
-    if bound is None or not np.isfinite(bound):
-        return Branched(-np.inf, None)
-    bound_j = (float(bound) - SLACK * (size + 1)) * scale_j + waiting_j
-    if found.x is None:
-        return Branched(bound_j, None)
-    taken = [int(found.x[first[i] : first[i + 1]].argmax()) for i in range(size)]
-    return Branched(bound_j, tuple(menu[k] for menu, k in zip(options, taken, strict=True)))
+    proof = branched(piece, WORK // max(1, choices(problem)), GAP_ENOUGH)
+    found = _raised(found, min(target_j, proof.bound_j))
+    if proof.choice is None:
+        return found
+    clocks = [menu[k] for menu, k in zip(problem.options, proof.choice[network.row], strict=True)]
+    other = solution(problem, goal, found.granularity, tuple(clocks), found.lower_bound_j)
+    return _cheaper(goal, found, other)
+
+
+def _better(computation: Computation, goal: Goal, found: Solution, choice: list[int]) -> Solution:
+    problem = computation.problem
+    clocks = tuple(menu[k] for menu, k in zip(problem.options, choice, strict=True))
+    other = solution(problem, goal, found.granularity, clocks, found.lower_bound_j)
+    return _cheaper(goal, found, other)
+
+
+def _cheaper(goal: Goal, found: Solution, other: Solution) -> Solution:
+    """The other one where it is cheaper and in time."""
+    late = other.iteration_time_s > goal.deadline_s
+    return found if late or other.energy_j >= found.energy_j else other
+
+
+def _raised(found: Solution, bound_j: float) -> Solution:
+    bound_j = max(found.lower_bound_j, bound_j)
+    return replace(found, lower_bound_j=min(bound_j, found.energy_j))

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from joulecut_controller.solve.branching import GAP_ENOUGH, branched, small
+from joulecut_controller.solve.branching import GAP_ENOUGH, settled, sliced, small
 from joulecut_controller.solve.computation import Computation, must_meet
 from joulecut_controller.solve.frontier import Frontier
 from joulecut_controller.solve.problem import Effort, Goal, Problem, Solution
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.rounding import GAP_SMALL
-from joulecut_controller.solve.schedule import solution
 from joulecut_controller.solve.tied import Tied
 from joulecut_controller.workload import Granularity
 
@@ -100,25 +99,18 @@ class Solver:
         return self.search.solve(goal, relaxed, hints, self._rolls)
 
     def _sharp(self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution]) -> Solution:
-        """A small problem is branched; what that leaves open is searched like a large one."""
-        bound_j = 0.0
-        if small(self._computation.problem):
-            found = self._computation.solve(goal, relaxed, hints, ROLLS_MIN)
+        """A small problem is branched; what that leaves open is searched like a large one, and
+        what is open then is branched slice by slice."""
+        computation, bound_j = self._computation, 0.0
+        branches = small(computation)
+        if branches:
+            found = computation.solve(goal, relaxed, hints, ROLLS_MIN)
             if found.gap > GAP_ENOUGH:
-                found = self._proven(goal, found)
+                found = settled(computation, goal, found)
             if found.gap <= GAP_SMALL:
                 return found
             hints, bound_j = (*hints, found), found.lower_bound_j
-        found = self._computation.sharpened(goal, relaxed, hints, self._rolls, self._moves)
-        return replace(found, lower_bound_j=max(found.lower_bound_j, min(bound_j, found.energy_j)))
-
-    def _proven(self, goal: Goal, found: Solution) -> Solution:
-        """A small problem, once more by branching: a better plan, or a better bound."""
-        problem = self._computation.problem
-        proof = branched(problem, goal, self._computation.useful_deadline_s(goal.deadline_s))
-        bound_j = max(found.lower_bound_j, proof.bound_j)
-        if proof.clocks is not None:
-            other = solution(problem, goal, found.granularity, proof.clocks, bound_j)
-            if other.energy_j < found.energy_j and other.iteration_time_s <= goal.deadline_s:
-                return other
-        return replace(found, lower_bound_j=min(bound_j, found.energy_j))
+        found = computation.sharpened(goal, relaxed, hints, self._rolls, self._moves)
+        bound_j = max(found.lower_bound_j, min(bound_j, found.energy_j))
+        found = replace(found, lower_bound_j=bound_j)
+        return sliced(computation, goal, found) if branches else found
