@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, STEP_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
-from joulecut_controller.plan.search import Floats, cheapest
+from joulecut_controller.plan.search import Floats
 from joulecut_controller.plan.together import Together
 
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
@@ -46,7 +46,7 @@ class Probes:
         looks. Where the worst case leaves no room, another stage is raised meanwhile.
         """
         known, now = self._known, self._known.facts.now_mhz
-        wanted = cheapest(known.facts.grids, now, known.judge, known.deadline_s)
+        wanted = known.cheapest(known.facts.grids, now, known.deadline_s)
         target = wanted.clocks_mhz if wanted else now  # may lie many steps away
         gain = 1.0 - wanted.cost / self._now_j if wanted else 0.0
         if gain >= GAIN_MIN and not known.known(target):
@@ -108,7 +108,7 @@ class Probes:
         """What lowering this stage would promise in the end, and the next step towards it."""
         now = other.facts.now_mhz
         start = (*now[:stage], int(now[stage] * (1.0 - ratio)), *now[stage + 1 :])
-        wanted = cheapest(other.facts.grids, start, other.judge, other.deadline_s)
+        wanted = other.cheapest(other.facts.grids, start, other.deadline_s)
         if wanted is None or wanted.clocks_mhz[stage] >= other.lowest[stage]:
             return None
         now_j = other.judge_one(now)[1]

@@ -14,7 +14,6 @@ from joulecut_controller.plan.advice import Advice, Verdict
 from joulecut_controller.plan.evidence import Evidence, Facts, lowest_of, reading_at
 from joulecut_controller.plan.probe import Probe
 from joulecut_controller.plan.probes import GAIN_MIN, Probes
-from joulecut_controller.plan.search import cheapest
 from joulecut_controller.predict.rate import RateModel, Reading
 
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
@@ -113,7 +112,7 @@ class _Step:
         room_s = self._known.deadline_s - self._known.base_s
         for part in ROOM_PARTS:
             limit_s = self._known.base_s + part * room_s
-            found = cheapest(grids, facts.now_mhz, self._known.judge, limit_s)
+            found = self._known.cheapest(grids, facts.now_mhz, limit_s)
             if found is None or found.cost >= best[0]:
                 break  # a tighter limit finds nothing cheaper
             for clocks in (found.clocks_mhz, *_between(facts.now_mhz, found.clocks_mhz)):
