@@ -4,6 +4,7 @@ Two kinds of probe: towards what the fit takes for cheapest, and where the fit i
 wrong, because a stage that waits looks like one that is nearly waited for. Pure.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -28,6 +29,8 @@ HOPE_STEPS = 5
 # A stage is supposed to have so much less work than the fit takes it to have.
 LIGHTER_RATIOS = (0.06, 0.02)
 SUPPOSED_MIN = 0.002  # what that has to promise
+# Clocks above the cheapest that are likely in time, at which it may be likely enough.
+INSIDE_STEPS, INSIDE_MAX = 2, 1024
 SUPPOSED_STEPS = 10  # clocks by which others are raised to try it
 
 
@@ -86,6 +89,40 @@ class Probes:
             return probe
         other = self.supposed()
         return probe if other is None or self._short(other) else other
+
+    def inside(self) -> Probe | None:
+        """Clocks within the evidence that are cheaper and likely in time, but not surely enough to
+        stay at them unseen: one window tells.
+        """
+        known, now = self._known, self._known.facts.now_mhz
+        grids = tuple(
+            tuple(mhz for mhz in grid if mhz >= low) or grid[-1:]
+            for grid, low in zip(known.facts.grids, known.lowest, strict=True)
+        )
+        wanted = known.cheapest(grids, now, known.deadline_s)
+        if wanted is None or 1.0 - wanted.cost / self._now_j < GAIN_MIN:
+            return None
+        higher = [
+            tuple(mhz for mhz in grid if mhz >= at)[: INSIDE_STEPS + 1]
+            for grid, at in zip(grids, wanted.clocks_mhz, strict=True)
+        ]
+        seen = {reading.clocks_mhz for reading in known.readings}
+        tried = [
+            clocks
+            for clocks in itertools.islice(itertools.product(*higher), INSIDE_MAX)
+            if clocks not in seen
+        ]
+        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
+        if not len(rows):
+            return None
+        gains = 1.0 - known.judge(rows)[1] / self._now_j
+        kept = gains >= GAIN_MIN
+        kept[kept] = known.bearable(rows[kept])
+        if not kept.any():
+            return None
+        at = int(np.argmax(np.where(kept, gains, -np.inf)))
+        lowered = enumerate(zip(tried[at], now, strict=True))
+        return Probe(float(gains[at]), tuple(s for s, (m, n) in lowered if m < n), tried[at])
 
     def supposed(self) -> Probe | None:
         """A stage lowered because it may have less work than the fit takes it to have: while it

@@ -85,7 +85,7 @@ class _Step:
             if probe is None:
                 reason = f"{gain:.1%} less energy, within the evidence"
                 return self._answer("settle", reason, safe, gain)
-        probe = probe or probes.supposed()
+        probe = probe or probes.supposed() or probes.inside()
         return self._enough(gain) if probe is None else self._try(probe)
 
     def _while_here(self, probe: Probe | None, safe: tuple[int, ...]) -> Probe | None:
@@ -124,9 +124,12 @@ class _Step:
         return best[1]
 
     def _try(self, probe: Probe) -> Advice:
+        now = self._known.facts.now_mhz
         named = f"stage{'s' if probe.stages[1:] else ''} {', '.join(map(str, probe.stages))}"
         mhz = _clocks(tuple(probe.clocks_mhz[s] for s in probe.stages))
         reason = f"{named} at {mhz} MHz: whether the others wait for it there"
+        if self._known.judge_one(probe.clocks_mhz)[1] < self._known.judge_one(now)[1]:
+            reason = f"{named} to {mhz} MHz: within the evidence, and likely in time"
         if not self._known.known(probe.clocks_mhz):
             low_mhz = _clocks(tuple(self._known.lowest[s] for s in probe.stages))
             reason = f"{named} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
