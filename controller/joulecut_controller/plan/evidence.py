@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.plan.ceiling import ceiling_s
-from joulecut_controller.plan.search import Floats
+from joulecut_controller.plan.search import Floats, Found, cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import Ground, RateModel, Reading
 
@@ -105,6 +105,19 @@ class Evidence:
     def judge_one(self, clocks_mhz: tuple[int, ...]) -> tuple[float, float]:
         time_s, cost_j = self.judge(np.array([clocks_mhz], dtype=np.float64))
         return float(time_s[0]), float(cost_j[0])
+
+    def cheapest(
+        self, grids: tuple[tuple[int, ...], ...], start_mhz: tuple[int, ...], limit_s: float
+    ) -> Found | None:
+        """The cheapest clocks of these grids within a time, by the fit. Clocks that a power cap
+        hides are one clock, that of `start_mhz` where it is among them: a search that walks sees
+        no way down from the middle of a plain.
+        """
+        own = [
+            (*(mhz for mhz in grid if mhz < edge), mhz if mhz >= edge else grid[-1])
+            for grid, mhz, edge in zip(grids, start_mhz, self.model.default_mhz, strict=True)
+        ]
+        return cheapest(tuple(own), start_mhz, self.judge, limit_s)
 
     def doubt(self, clocks_mhz: tuple[int, ...]) -> float:
         """Standard deviation of the slowdown, the baseline's included."""

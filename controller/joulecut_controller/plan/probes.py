@@ -4,6 +4,7 @@ Two kinds of probe: towards what the fit takes for cheapest, and where the fit i
 wrong, because a stage that waits looks like one that is nearly waited for. Pure.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, STEP_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
-from joulecut_controller.plan.search import Floats, cheapest
+from joulecut_controller.plan.search import Floats
 from joulecut_controller.plan.together import Together
 
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
@@ -28,6 +29,8 @@ HOPE_STEPS = 5
 # A stage is supposed to have so much less work than the fit takes it to have.
 LIGHTER_RATIOS = (0.06, 0.02)
 SUPPOSED_MIN = 0.002  # what that has to promise
+# Clocks above the cheapest that are likely in time, at which it may be likely enough.
+INSIDE_STEPS, INSIDE_MAX = 2, 1024
 SUPPOSED_STEPS = 10  # clocks by which others are raised to try it
 
 
@@ -46,7 +49,7 @@ class Probes:
         looks. Where the worst case leaves no room, another stage is raised meanwhile.
         """
         known, now = self._known, self._known.facts.now_mhz
-        wanted = cheapest(known.facts.grids, now, known.judge, known.deadline_s)
+        wanted = known.cheapest(known.facts.grids, now, known.deadline_s)
         target = wanted.clocks_mhz if wanted else now  # may lie many steps away
         gain = 1.0 - wanted.cost / self._now_j if wanted else 0.0
         if gain >= GAIN_MIN and not known.known(target):
@@ -87,6 +90,40 @@ class Probes:
         other = self.supposed()
         return probe if other is None or self._short(other) else other
 
+    def inside(self) -> Probe | None:
+        """Clocks within the evidence that are cheaper and likely in time, but not surely enough to
+        stay at them unseen: one window tells.
+        """
+        known, now = self._known, self._known.facts.now_mhz
+        grids = tuple(
+            tuple(mhz for mhz in grid if mhz >= low) or grid[-1:]
+            for grid, low in zip(known.facts.grids, known.lowest, strict=True)
+        )
+        wanted = known.cheapest(grids, now, known.deadline_s)
+        if wanted is None or 1.0 - wanted.cost / self._now_j < GAIN_MIN:
+            return None
+        higher = [
+            tuple(mhz for mhz in grid if mhz >= at)[: INSIDE_STEPS + 1]
+            for grid, at in zip(grids, wanted.clocks_mhz, strict=True)
+        ]
+        seen = {reading.clocks_mhz for reading in known.readings}
+        tried = [
+            clocks
+            for clocks in itertools.islice(itertools.product(*higher), INSIDE_MAX)
+            if clocks not in seen
+        ]
+        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
+        if not len(rows):
+            return None
+        gains = 1.0 - known.judge(rows)[1] / self._now_j
+        kept = gains >= GAIN_MIN
+        kept[kept] = known.bearable(rows[kept])
+        if not kept.any():
+            return None
+        at = int(np.argmax(np.where(kept, gains, -np.inf)))
+        lowered = enumerate(zip(tried[at], now, strict=True))
+        return Probe(float(gains[at]), tuple(s for s, (m, n) in lowered if m < n), tried[at])
+
     def supposed(self) -> Probe | None:
         """A stage lowered because it may have less work than the fit takes it to have: while it
         was never seen to be waited for, readings cannot tell. The worst case is still that of
@@ -108,7 +145,7 @@ class Probes:
         """What lowering this stage would promise in the end, and the next step towards it."""
         now = other.facts.now_mhz
         start = (*now[:stage], int(now[stage] * (1.0 - ratio)), *now[stage + 1 :])
-        wanted = cheapest(other.facts.grids, start, other.judge, other.deadline_s)
+        wanted = other.cheapest(other.facts.grids, start, other.deadline_s)
         if wanted is None or wanted.clocks_mhz[stage] >= other.lowest[stage]:
             return None
         now_j = other.judge_one(now)[1]

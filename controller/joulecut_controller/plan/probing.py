@@ -14,7 +14,6 @@ from joulecut_controller.plan.advice import Advice, Verdict
 from joulecut_controller.plan.evidence import Evidence, Facts, lowest_of, reading_at
 from joulecut_controller.plan.probe import Probe
 from joulecut_controller.plan.probes import GAIN_MIN, Probes
-from joulecut_controller.plan.search import cheapest
 from joulecut_controller.predict.rate import RateModel, Reading
 
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
@@ -86,7 +85,7 @@ class _Step:
             if probe is None:
                 reason = f"{gain:.1%} less energy, within the evidence"
                 return self._answer("settle", reason, safe, gain)
-        probe = probe or probes.supposed()
+        probe = probe or probes.supposed() or probes.inside()
         return self._enough(gain) if probe is None else self._try(probe)
 
     def _while_here(self, probe: Probe | None, safe: tuple[int, ...]) -> Probe | None:
@@ -113,7 +112,7 @@ class _Step:
         room_s = self._known.deadline_s - self._known.base_s
         for part in ROOM_PARTS:
             limit_s = self._known.base_s + part * room_s
-            found = cheapest(grids, facts.now_mhz, self._known.judge, limit_s)
+            found = self._known.cheapest(grids, facts.now_mhz, limit_s)
             if found is None or found.cost >= best[0]:
                 break  # a tighter limit finds nothing cheaper
             for clocks in (found.clocks_mhz, *_between(facts.now_mhz, found.clocks_mhz)):
@@ -125,9 +124,12 @@ class _Step:
         return best[1]
 
     def _try(self, probe: Probe) -> Advice:
+        now = self._known.facts.now_mhz
         named = f"stage{'s' if probe.stages[1:] else ''} {', '.join(map(str, probe.stages))}"
         mhz = _clocks(tuple(probe.clocks_mhz[s] for s in probe.stages))
         reason = f"{named} at {mhz} MHz: whether the others wait for it there"
+        if self._known.judge_one(probe.clocks_mhz)[1] < self._known.judge_one(now)[1]:
+            reason = f"{named} to {mhz} MHz: within the evidence, and likely in time"
         if not self._known.known(probe.clocks_mhz):
             low_mhz = _clocks(tuple(self._known.lowest[s] for s in probe.stages))
             reason = f"{named} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"

@@ -37,8 +37,9 @@ def cheapest(
     judge: Judge,
     deadline_s: float,
 ) -> Found | None:
-    """The cheapest choice found within the deadline, from `start_mhz`, or from the top of the
-    grids (ascending, never empty) where that is late. None where not even the top fits.
+    """The cheapest choice found within the deadline, from `start_mhz`, or where that is late from
+    the same with all clocks raised until it is not. `grids` are ascending and never empty; None
+    where not even their tops fit.
     """
     top = np.array([len(grid) - 1 for grid in grids])
     start = np.array(
@@ -56,12 +57,14 @@ def cheapest(
         time_s, cost = judge(wide[np.arange(len(grids)), choices])
         return time_s, np.where(time_s <= deadline_s, cost, np.inf)
 
-    for at in (start, top):
-        here_s, here = (float(array[0]) for array in judged(at[None, :]))
-        if np.isfinite(here):
-            break
-    else:
+    # From the top itself the way down may begin on a plain, where nothing nearby is cheaper.
+    begins = np.minimum(start + np.arange(int(top.max()) + 1)[:, None], top)
+    times_s, costs = judged(begins)
+    in_time = np.flatnonzero(np.isfinite(costs))
+    if not len(in_time):
         return None
+    begin = in_time[0]
+    at, here_s, here = begins[begin], float(times_s[begin]), float(costs[begin])
     for _ in range(ROUNDS_MAX):
         tried = at + moves
         tried = tried[((tried >= 0) & (tried <= top)).all(axis=1)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, Evidence
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
-from joulecut_controller.plan.search import Floats, cheapest
+from joulecut_controller.plan.search import Floats
 from joulecut_controller.predict.rate import RateModel
 
 # What the clocks expected to be cheapest have to promise.
@@ -44,7 +44,7 @@ class Together:
         """The same towards what one fit takes for cheapest, and how far it gets for that time."""
         known, now = self._known, self._known.facts.now_mhz
         other = Evidence(known.facts, known.readings, model)
-        wanted = cheapest(known.facts.grids, now, other.judge, known.deadline_s)
+        wanted = other.cheapest(known.facts.grids, now, known.deadline_s)
         now_j = other.judge_one(now)[1]
         if wanted is None or known.known(wanted.clocks_mhz):
             return 0.0, None

@@ -5,16 +5,19 @@ windows say nothing about the uncapped curve, and a fit that took them for it wo
 that lower clocks save nothing. Drivers that show the clock they run at save this detour. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
-from joulecut_controller.predict.rate import Reading
+from joulecut_controller.predict.rate import ENERGY_NOISE, Reading
 
 # Uncapped, 1 % less clock saves 0.3-0.6 % of a GPU's energy on the public sweeps (above the
 # knee); a window's energy is known to 0.4 %.
-SAVING_SLOPE_MIN = 0.15
-TIME_FLAT = 0.002
-# Over less than this what would be saved uncapped is no more than the noise of two counters.
-FALL_MIN = 0.04
+SAVING_SLOPE_MIN = 0.3
+SAVING_SLOPE_FLAT = 0.15
+DOUBTS_FLAT = 1.5  # standard deviations that the energy has to be flatter than uncapped
+# Measured times are rough where a cap decides: by a tenth of the fall of the clock, while
+# uncapped work slows by a quarter of it or more.
+TIME_FLAT, TIME_SLOPE_FLAT = 0.002, 0.1
 
 
 def capped_mhz(
@@ -22,7 +25,8 @@ def capped_mhz(
 ) -> tuple[int, ...]:
     """The lowest clock by stage that was no different from default; GPUs of one kind share it.
 
-    Two readings tell where they differ in one stage only.
+    Two readings tell where stages of the kind differ by clocks from the lowest known such clock
+    down, and no stage differs otherwise. Of stages lowered together each tells by its own energy.
     """
     edges = dict(zip(alike, default_mhz, strict=True))
     for stage, kind in enumerate(alike):
@@ -32,25 +36,38 @@ def capped_mhz(
         moved = False
         for one in readings:
             for other in readings:
-                changed = _lowered(one, other)
-                if changed is None:
-                    continue
-                kind, low_mhz = alike[changed], other.clocks_mhz[changed]
-                if low_mhz < edges[kind] <= one.clocks_mhz[changed] and _flat(one, other, changed):
-                    edges[kind] = low_mhz
-                    moved = True
+                for kind, stages in _lowered(one, other, edges, alike).items():
+                    if _flat(one, other, stages, edges[kind]):
+                        edges[kind] = max(other.clocks_mhz[stage] for stage in stages)
+                        moved = True
     return tuple(min(mhz, edges[kind]) for mhz, kind in zip(default_mhz, alike, strict=True))
 
 
-def _lowered(one: Reading, other: Reading) -> int | None:
-    """The only stage whose clock differs, where it is lower in the other."""
-    pairs = list(zip(one.clocks_mhz, other.clocks_mhz, strict=True))
-    differ = [stage for stage, (a, b) in enumerate(pairs) if a != b]
-    return differ[0] if len(differ) == 1 and pairs[differ[0]][1] < pairs[differ[0]][0] else None
+def _lowered(
+    one: Reading, other: Reading, edges: Mapping[int, int], alike: tuple[int, ...]
+) -> dict[int, list[int]]:
+    """By kind the stages that the other reading has below their edge, and this one has not; none
+    where something else differs.
+    """
+    found: dict[int, list[int]] = {}
+    for stage, (high, low) in enumerate(zip(one.clocks_mhz, other.clocks_mhz, strict=True)):
+        edge_mhz = edges[alike[stage]]
+        if high == low or min(high, low) >= edge_mhz:
+            continue
+        if high < edge_mhz or low > high:
+            return {}
+        found.setdefault(alike[stage], []).append(stage)
+    return found
 
 
-def _flat(one: Reading, other: Reading, stage: int) -> bool:
-    fall = 1.0 - other.clocks_mhz[stage] / one.clocks_mhz[stage]
-    saved = 1.0 - other.energy_j[stage] / one.energy_j[stage]
+def _flat(one: Reading, other: Reading, stages: Sequence[int], edge_mhz: int) -> bool:
+    """Whether what is below the edge is no different either: far above it lies nothing to save."""
+    fall = fmean(1.0 - other.clocks_mhz[s] / edge_mhz for s in stages)
+    saved = fmean(1.0 - other.energy_j[s] / one.energy_j[s] for s in stages)
+    doubt = DOUBTS_FLAT * ENERGY_NOISE * (2.0 / len(stages)) ** 0.5
     later = other.time_s / one.time_s - 1.0
-    return fall >= FALL_MIN and later < TIME_FLAT and saved < SAVING_SLOPE_MIN * fall
+    return (
+        later < max(TIME_FLAT, TIME_SLOPE_FLAT * fall)
+        and saved < SAVING_SLOPE_FLAT * fall
+        and saved + doubt < SAVING_SLOPE_MIN * fall
+    )

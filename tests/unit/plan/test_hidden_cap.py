@@ -1,0 +1,117 @@
+"""A power cap far below the clock that is asked, and seen: time and energy lie on a plain there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecut_controller.plan.advice import Advice
+from joulecut_controller.plan.evidence import Evidence, Facts
+from joulecut_controller.plan.prober import Notebook, Prober
+from joulecut_controller.plan.search import Floats, cheapest
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate_cap import capped_mhz
+from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.workload import Pipeline
+
+TOP, CAP = 1710, 1410
+GRID = tuple(range(900, TOP + 1, 15))
+STAGES, SHARE = 4, 0.8
+PIPELINE = Pipeline("1f1b", STAGES, 8)
+GROUND = Ground(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+PATHS = Paths(PIPELINE)
+
+
+def facts(now: tuple[int, ...] = (TOP,) * STAGES) -> Facts:
+    return Facts(GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=0.05), 50, (0,) * STAGES)
+
+
+def window(clocks: tuple[int, ...], detailed: bool = False) -> Reading:
+    """What an exact plant would tell whose GPUs never run above the cap."""
+    ratios = [min(mhz, CAP) / CAP for mhz in clocks]
+    busy = [0.01 * (1.0 - SHARE + SHARE / ratio) for ratio in ratios]
+    each = np.array([[[s / 3], [2 * s / 3]] for s in busy])
+    time_s = float(PATHS.iteration_s(each)[0])
+    energy = tuple(
+        (50.0 + 250.0 * ratio**2.4) * 8 * s + 80.0 * (time_s - 8 * s)
+        for ratio, s in zip(ratios, busy, strict=True)
+    )
+    told = tuple((s / 3, 2 * s / 3) for s in busy) if detailed else ()
+    return Reading(clocks, 50, time_s, 0.001 * time_s, energy, told)
+
+
+def learnt(detailed: bool) -> tuple[Notebook, Advice]:
+    """The advice followed until it says enough."""
+    prober, book, at = Prober(), Notebook("walk"), facts()
+    for _ in range(90):
+        book, _ = book.noted(window(at.now_mhz, detailed))
+        advice = prober.advise(at, book)
+        if advice.verdict == "enough":
+            break
+        at = replace(at, now_mhz=advice.clocks_mhz)
+    return book, advice
+
+
+@pytest.mark.parametrize("detailed", [False, True])
+def test_a_plain_of_three_steps_is_crossed_and_the_way_down_from_it_found(detailed: bool) -> None:
+    book, advice = learnt(detailed)
+    base = book.readings[0]
+    saved, possible = (
+        1.0 - sum(window(clocks).energy_j) / sum(base.energy_j)
+        for clocks in (advice.clocks_mhz, (1335,) * STAGES)  # 4.5 % slower
+    )
+    assert saved >= 0.9 * possible, (saved, possible, advice.clocks_mhz, advice.reason)
+    assert window(advice.clocks_mhz).time_s <= 1.05 * base.time_s
+
+
+def test_stages_lowered_together_tell_of_a_cap_each_by_its_own_energy() -> None:
+    default, kinds = (TOP,) * STAGES, (0,) * STAGES
+    top, group = window(default), window((TOP, 1635, 1620, TOP))
+    assert capped_mhz(default, (top, group), kinds) == (1635,) * STAGES, "the higher of the two"
+    assert capped_mhz(default, (top, group), (0, 0, 1, 1)) == (1635, 1635, 1620, 1620)
+    cheaper = replace(
+        group,
+        energy_j=tuple(j * (0.97 if s in (1, 2) else 1.0) for s, j in enumerate(top.energy_j)),
+    )
+    assert capped_mhz(default, (top, cheaper), kinds) == default
+    mixed = replace(group, clocks_mhz=(1395, 1635, 1620, TOP))
+    known = replace(top, clocks_mhz=(1380, TOP, TOP, TOP))
+    told = capped_mhz(default, (known, replace(mixed, energy_j=cheaper.energy_j)), kinds)
+    assert told == default, "one was raised meanwhile"
+
+
+def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
+    """From default clocks, from the middle of the plain, and from clocks that are late."""
+    ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
+    readings = (window((TOP,) * STAGES), window((1350,) * STAGES))
+    known = Evidence(facts(), readings, RateModel(ground, readings, PATHS))
+    costs = []
+    for start in ((TOP,) * STAGES, (1560, TOP, 1590, 1560), (900,) * STAGES):
+        found = known.cheapest((GRID,) * STAGES, start, known.deadline_s)
+        assert found is not None
+        assert max(found.clocks_mhz) < CAP
+        assert found.time_s <= known.deadline_s
+        costs.append(found.cost)
+    assert max(costs) == pytest.approx(min(costs), rel=0.003)
+
+
+def test_what_is_kept_on_the_plain_is_the_clock_that_runs() -> None:
+    """Two clocks that a cap hides are the same: none is exchanged for another."""
+    ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
+    readings = (window((TOP,) * STAGES), window((1560, 1350, 1350, 1350)))
+    known = Evidence(facts(), readings, RateModel(ground, readings, PATHS))
+    found = known.cheapest((GRID,) * STAGES, (1560, 1350, 1350, 1350), known.deadline_s)
+    assert found is not None
+    assert set(found.clocks_mhz) <= {mhz for mhz in GRID if mhz < CAP} | {1560, TOP}
+
+
+def test_a_start_that_is_late_is_raised_until_it_is_not() -> None:
+    def judge(rows: Floats) -> tuple[Floats, Floats]:
+        time_s = 1.0 + np.maximum(0.0, 1000.0 - rows).max(axis=1) / 1000.0
+        return time_s, np.minimum(rows, 1200.0).sum(axis=1)  # flat above 1200
+
+    found = cheapest((tuple(range(500, 2001, 25)),) * 2, (700, 800), judge, 1.1)
+    assert found is not None
+    assert found.clocks_mhz == (900, 900)
+    assert cheapest(((900,), (950,)), (900, 950), judge, 1.05) is None
