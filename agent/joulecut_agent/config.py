@@ -4,7 +4,6 @@ An unknown key is a warning here, because measuring must go on after a typing er
 file that was rolled out to a thousand nodes; a wrong value is refused, with file and line.
 """
 
-import ipaddress
 import math
 import os
 import socket
@@ -18,6 +17,7 @@ from joulecut_agent.limits import Bounds
 from joulecut_agent.log import say
 from joulecut_agent.settings import Settings
 from joulecut_wire import document
+from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 
@@ -59,7 +59,7 @@ class _Reading:
         self._warn(("power",), ["safe"])
         grpc = self._address(("listen", "grpc"), GRPC)
         tls = protection.tls(doc, self._folder)
-        if tls is None and not _is_loopback(grpc[0]):
+        if tls is None and not is_loopback(grpc[0]):
             allowed = "a loopback address, or a section tls"
             raise doc.bad(("listen", "grpc"), f"{grpc[0]} without encryption", allowed)
         local = protection.local_socket(doc, self._folder)
@@ -262,12 +262,3 @@ def _word(where: str, value: str | None) -> str:
     if value is not None and not _is_word(value):
         raise BadInput(where, f"{value!r}", "printable text without spaces")
     return value or ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

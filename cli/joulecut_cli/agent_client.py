@@ -1,7 +1,6 @@
 """Asks one node's agent, and turns every way it can fail into one line."""
 
 import argparse
-import ipaddress
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import grpc
 
 from joulecut_wire import tls
+from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import Result
 from joulecut_wire.v1 import agent_pb2 as pb
@@ -110,16 +110,7 @@ def _address(node: str, *, encrypted: bool) -> str:
     if not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         allowed = "HOST, HOST:PORT or unix:PATH"
         raise BadInput(f'"{node}"', "is no address of an agent", allowed)
-    if not encrypted and not _is_loopback(bare):
+    if not encrypted and not is_loopback(bare):
         allowed = "a loopback address or unix:PATH on the node itself, or --cert, --key and --ca"
         raise BadInput(f'"{node}"', "is reached without encryption", allowed)
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,7 +3,6 @@
 Unknown keys stop the controller: an operator who mistyped a bound must hear of it at once.
 """
 
-import ipaddress
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from joulecut_controller.lead.timing import Timing
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.store.place import PREFIX as POSTGRESQL
 from joulecut_controller.store.place import place_of, without_password
+from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
 from joulecut_wire.tls import TlsFiles
@@ -84,7 +84,7 @@ def read(path: Path) -> Config:
     if "web_config" in data:
         web_config = base / _text(document, ("web_config",), data["web_config"])
     http = _address(document, ("listen", "http"), listen.get("http", HTTP_DEFAULT), port_min=0)
-    if web_config is None and not _is_loopback(http[0]):
+    if web_config is None and not is_loopback(http[0]):
         raise document.bad(("listen", "http"), f"{http[0]} without encryption", PROTECTED)
     return Config(
         agents=_agents(document, data["agents"], encrypted=tls is not None),
@@ -173,7 +173,7 @@ def _agents(document: Document, value: Any, *, encrypted: bool) -> tuple[str, ..
             address = item
         else:
             host, port = _address(document, ("agents", i), item, port_min=1)
-            if not encrypted and not _is_loopback(host):
+            if not encrypted and not is_loopback(host):
                 raise document.bad(("agents", i), f"{host} without encryption", LOOPBACK)
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if address in agents:
@@ -194,15 +194,6 @@ def _address(document: Document, path: KeyPath, value: Any, *, port_min: int) ->
     ):
         raise document.bad(path, f"{text!r}", f"host:port, port {port_min} to 65535")
     return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _store(document: Document, value: Any, base: Path) -> tuple[str, Path | None]:

@@ -27,9 +27,9 @@ from joulecut_controller.store.sqlite import file_of
 from joulecut_controller.term import elected, reign
 from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import OrderDesk
-from joulecut_controller.web.guard import is_loopback
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
+from joulecut_wire.address import is_loopback
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 from joulecut_wire.tls import rotating

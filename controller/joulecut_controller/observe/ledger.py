@@ -227,7 +227,7 @@ class Ledger:
                 op.kind: (op.busy_s, float(op.count)) for op in report.operations
             }
             if report.peer_iteration_time_s is not None:
-                one.peers_s.append(report.peer_iteration_time_s)
+                one.peers_s[report.uuid] = report.peer_iteration_time_s
             if one.complete:
                 self._close(track, one)
             while len(track.open) > OPEN_MAX:
@@ -241,7 +241,7 @@ class Ledger:
         if not one.peers_s:
             track.peers_s.clear()
             return
-        peer_s = max(one.peers_s)  # several pipelines: the slowest is waited for
+        peer_s = max(one.peers_s.values())  # several pipelines: the slowest is waited for
         mean_s = statistics.fmean(track.peers_s) if track.peers_s else peer_s
         if abs(peer_s - mean_s) > PEER_JUMP_RATIO * mean_s:
             track.peers_s.clear()

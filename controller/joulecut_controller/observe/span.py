@@ -27,6 +27,7 @@ ANCHORS_KEPT = 64
 CLOCKS_KEPT = 32
 HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them
 REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
+KINDS_MAX = 64  # of operations: as many as one report holds; the names are a job's own words
 LOAD_SAMPLES_MAX = 4096.0  # beyond it old samples fade, so that slow changes still show
 
 Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
@@ -41,7 +42,7 @@ class Iteration:
     arrived_s: float  # of the first report
     durations_s: dict[str, float] = field(default_factory=dict)
     operations: dict[str, Busy] = field(default_factory=dict)
-    peers_s: list[float] = field(default_factory=list)
+    peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may tell it twice
 
     @property
     def complete(self) -> bool:
@@ -85,6 +86,8 @@ class _Gpu:
         if len(busy) == 2:  # forwards and backwards, or what stands for them
             self.scatter.add(*(busy[kind] for kind in sorted(busy)))
         for kind, (busy_s, count) in busy.items():
+            if kind not in self.busy and len(self.busy) >= KINDS_MAX:
+                continue
             sum_s, operations = self.busy.get(kind, (0.0, 0.0))
             fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
             self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)

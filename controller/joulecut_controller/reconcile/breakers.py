@@ -58,7 +58,7 @@ class Breakers:
         limit = limit_of(sighting.view.policy, baseline, allotted_s)
         since_s = watched.controlled_since_s if held else watched.default_since_s
         ended = tuple(
-            Ended(one.duration_s, max(one.peers_s) if one.peers_s else None)
+            Ended(one.duration_s, max(one.peers_s.values()) if one.peers_s else None)
             for one in measured.told
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )

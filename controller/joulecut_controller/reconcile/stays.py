@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
-from joulecut_controller.observe.span import RECENT
+from joulecut_controller.observe.span import KINDS_MAX, RECENT
 from joulecut_controller.verify.shadow import Observed
 from joulecut_controller.view import GpuView, StageLoad
 
@@ -51,6 +51,8 @@ class Stay:
             return
         self.iterations += iterations
         for kind, busy_s in load.busy_s.items():
+            if kind not in self.busy_s and len(self.busy_s) >= KINDS_MAX:
+                continue
             self.busy_s[kind] = self.busy_s.get(kind, 0.0) + busy_s * iterations
 
 

@@ -4,7 +4,6 @@ Apart from the engine, so that a mistyped address is one line at start. The pass
 part of what is shown, and is read anew for every connection: it may change while we run.
 """
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
 
 PREFIX = "postgresql://"
@@ -88,7 +88,7 @@ def place_of(url: str, base: Path = Path(), password_file: Path | None = None) -
         port=port,
         database=database,
         folder=folder,
-        encryption=_encryption(shown, query, local=bool(folder) or _is_loopback(host)),
+        encryption=_encryption(shown, query, local=bool(folder) or is_loopback(host)),
         ca=_file(base, query, "sslrootcert"),
         cert=_file(base, query, "sslcert"),
         key=_file(base, query, "sslkey"),
@@ -109,15 +109,6 @@ def _encryption(shown: str, query: Mapping[str, str], *, local: bool) -> Encrypt
 
 def _file(base: Path, query: Mapping[str, str], key: str) -> Path | None:
     return base / query[key] if query.get(key) else None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def without_password(url: str) -> str:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from joulecut_controller.orders import Commander, Done, Op, Order
 from joulecut_controller.web.answer import JSON_TYPE, found, refusal
-from joulecut_controller.web.guard import is_loopback
+from joulecut_wire.address import is_loopback
 from joulecut_wire.web_config import WebConfig
 
 # A pass may be applying plans to every node; an agent that does not answer costs its deadline.

@@ -6,13 +6,13 @@ site can read it through a visitor's browser, so a request must name a host we k
 forbid framing, foreign scripts and reading from other origins.
 """
 
-import ipaddress
 from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from joulecut_controller.web.answer import refusal
+from joulecut_wire.address import is_loopback
 
 READING = ("GET", "HEAD")
 
@@ -78,12 +78,3 @@ def host_name(header: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") <= 1 else text
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

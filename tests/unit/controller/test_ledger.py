@@ -13,6 +13,7 @@ from joulecut_controller.observe.ledger import (
 from joulecut_controller.observe.span import (
     ENERGY_SPAN_S_MIN,
     ITERATIONS_KEPT,
+    KINDS_MAX,
     OUTLIERS_IN_ROW,
     RECENT,
 )
@@ -280,3 +281,44 @@ def test_memory_is_bounded() -> None:
     assert measured.current.iterations <= RECENT
     job.ledger.keep_only([])
     assert not job.ledger._tracks
+
+
+def test_a_jobs_own_words_are_bounded_too() -> None:
+    """Names of kinds are the job's: one that counts them up must not fill the controller."""
+    job = Job()
+    job.looks(5)
+    for number in range(job.iteration, job.iteration + 500):
+        job.now_s += 1.0
+        told = [
+            ArrivedReport(
+                IterationReport(
+                    "job",
+                    uuid,
+                    stage,
+                    number,
+                    job.duration_s,
+                    (OperationReport(f"step {number}", 4, 0.4),),
+                ),
+                job.now_s,
+            )
+            for stage, uuid in enumerate(UUIDS)
+        ]
+        measured = job.ledger.fold("job", STAGES, told, job.gpus(), job.now_s)
+    assert all(len(load.busy_s) <= KINDS_MAX for load in measured.loads)
+    assert all("forward" in load.busy_s for load in measured.loads), "known before, still counted"
+
+
+def test_an_iteration_that_is_told_over_and_over_takes_no_more_room() -> None:
+    job = Job()
+    job.peer_s = 0.2
+    job.looks(3)
+    job.silent = {"b"}
+    job.now_s += 1.0
+    repeated = job.reports()[-1:] * 10_000
+    job.ledger.fold("job", STAGES, repeated, job.gpus(), job.now_s)
+    [open_one] = [
+        one
+        for one in job.ledger._tracks["job"].open.values()
+        if one.number == repeated[0].report.iteration
+    ]
+    assert open_one.peers_s == {"a": 0.2}
