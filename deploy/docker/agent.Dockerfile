@@ -12,6 +12,7 @@ RUN python -m venv --without-pip /opt/joulecut \
 
 FROM ${PYTHON}
 COPY --from=build /opt/joulecut /opt/joulecut
+COPY deploy/docker/keeper-alive.sh /opt/joulecut/bin/keeper-alive
 ENV PATH=/opt/joulecut/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # Setting clocks needs CAP_SYS_ADMIN, effective only for root: the keeper is started with --user 0
 # --cap-drop ALL --cap-add SYS_ADMIN. Nothing else needs more than this.

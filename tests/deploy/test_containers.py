@@ -64,7 +64,18 @@ def test_the_chart_uses_users_and_folders_of_the_images() -> None:
     assert daemon["args"][0] == "run"
 
 
+def test_the_keepers_probe_is_in_the_image() -> None:
+    containers = one(chart("keeper"), "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (keeper,) = [container for container in containers if container["name"] == "keeper"]
+    name, state_dir = keeper["livenessProbe"]["exec"]["command"]
+    script = ROOT / "deploy" / "docker" / f"{name}.sh"
+    copied = f"COPY {script.relative_to(ROOT)} /opt/joulecut/bin/{name}"
+    assert copied in FILES[0].read_text().rpartition("\nFROM ")[2].splitlines()
+    assert script.stat().st_mode & 0o111 == 0o111
+    assert state_dir in {mount["mountPath"] for mount in keeper["volumeMounts"]}
+
+
 def test_what_the_shell_lines_use_is_in_the_image() -> None:
     """coreutils and dash: a slim Debian has both, and so has this machine."""
-    for name in ("sh", "cat", "printf", "chgrp", "chmod", "timeout", "cp"):
+    for name in ("sh", "cat", "printf", "chgrp", "chmod", "timeout", "cp", "stat"):
         assert shutil.which(name)

@@ -39,7 +39,7 @@ def test_the_agent_tells_systemd_how_it_is() -> None:
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=30"} <= set(lines)
 
 
-EXPOSURE_TENTHS = {"joulecut-agent.service": 24, "joulecut-controller.service": 25}
+EXPOSURE_TENTHS = {"joulecut-agent.service": 25, "joulecut-controller.service": 25}
 
 
 @pytest.mark.parametrize("unit", sorted(EXPOSURE_TENTHS))
@@ -68,3 +68,11 @@ def test_the_driver_stays_within_reach_of_the_agent() -> None:
     assert "CapabilityBoundingSet=CAP_SYS_ADMIN" in lines
     barred = {"PrivateDevices", "PrivateUsers", "PrivateNetwork", "ProcSubset", "ProtectProc"}
     assert not {line.partition("=")[0] for line in lines} & {*barred, "MemoryDenyWriteExecute"}
+
+
+def test_the_agent_may_ask_for_a_shorter_slice_and_for_no_other_share() -> None:
+    """Lines are worked off one by one: what a later one names alone is allowed again."""
+    lines = (UNITS / "joulecut-agent.service").read_text().splitlines()
+    filters = [line.partition("=")[2] for line in lines if line.startswith("SystemCallFilter=")]
+    assert filters == ["@system-service", "~@resources", "sched_setattr"]
+    assert "RestrictRealtime=yes" in lines

@@ -17,8 +17,8 @@ def test_the_intent_is_on_disk_before_each_write(tmp_path: Path) -> None:
     board.before_write = lambda uuid: seen.append(on_disk(tmp_path))
     wanted = {"GPU-a": (0, 900), "GPU-b": (210, 600)}
     assert verdicts(apply(open_keeper(tmp_path, board), wanted)) == {True}
-    on_disk = {uuid: (*mhz, 0) for uuid, mhz in wanted.items()}
-    assert seen == [on_disk, on_disk]
+    intended = {uuid: (*mhz, 0) for uuid, mhz in wanted.items()}
+    assert seen == [intended, intended]
     assert board.locked == {"GPU-a": (0, 900), "GPU-b": (210, 600)}
 
 
