@@ -16,7 +16,7 @@ from joulecut_controller.plan.search import Floats
 from joulecut_controller.predict.rate import RateModel
 
 # What the clocks expected to be cheapest have to promise.
-PROMISE_MIN = 0.002
+PROMISE_MIN = 0.0015
 # Clocks by which the other stages are raised meanwhile; the last is default.
 ROOMS = (1, 2, 4, 8, 999)
 # A window that only makes room for the next one is worth half of what that is.
