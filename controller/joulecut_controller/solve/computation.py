@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_controller.hardware import ClockOption
+from joulecut_controller.solve.fitting import fitting
 from joulecut_controller.solve.network import network_of
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
 from joulecut_controller.solve.relaxation import ROUND_OFF, Interior, Relaxation
@@ -143,13 +144,26 @@ class Computation:
     ) -> Solution:
         """Raises Infeasible. Hints compete; `rolls` and `moves` say how long to search.
 
-        Without hints, and where much is left open, plans for shorter times compete as well.
+        Without hints, and where much is left open, plans for shorter times compete as well, and
+        options that have no time are left out of the bound.
         """
         found = self._rounded(goal, relaxed, hints, rolls, moves)
         if hints or found.gap <= GAP_POOR or self._rounder.tries_all:
             return found
         sooner = self._sooner(goal, relaxed.iteration_s)
-        return self._rounded(goal, relaxed, (found, *sooner), rolls, moves)
+        found = self._rounded(goal, relaxed, (found, *sooner), rolls, moves)
+        inner = self._fitting(goal, relaxed, found)
+        if inner is None:
+            return found
+        return _better(found, inner._rounded(goal, inner.relax(goal), (found,), rolls, moves))
+
+    def _fitting(self, goal: Goal, relaxed: Relaxation, found: Solution) -> "Computation | None":
+        """The same with options that have time alone; None where that would change little."""
+        if found.energy_j <= self.bound_j(goal, relaxed) * (1.0 + GAP_POOR):
+            return None
+        deadline_s = self.useful_deadline_s(goal.deadline_s)
+        problem = fitting(self.problem, self.network, deadline_s)
+        return None if problem is None else Computation(problem)
 
     def _sooner(self, goal: Goal, iteration_s: float) -> list[Solution]:
         span = max(1.0, iteration_s / self.fastest_s)
@@ -186,6 +200,10 @@ class Computation:
         found = self.solve(goal, relaxed, hints, rolls)
         if found.gap <= GAP_SMALL:
             return found
+        inner = self._fitting(goal, relaxed, found)
+        if inner is not None:
+            other = inner.sharpened(goal, inner.relax(goal), (found,), rolls, moves)
+            return _better(found, other)
         raised = self.raised(goal, relaxed)
         found = self.solve(goal, raised, (*hints, found), rolls, moves)
         if found.gap <= GAP_SMALL:
@@ -240,6 +258,13 @@ class Computation:
         except ValueError:
             return None
         return np.array(found, dtype=np.int64)
+
+
+def _better(one: Solution, other: Solution) -> Solution:
+    """The cheaper plan with the higher bound of two for the same goal; of equals the first."""
+    bound_j = max(one.lower_bound_j, other.lower_bound_j)
+    plan = min(one, other, key=lambda found: found.energy_j)
+    return replace(plan, lower_bound_j=min(bound_j, plan.energy_j))
 
 
 def must_meet(deadline_s: float, fastest_s: float) -> None:

@@ -1,0 +1,49 @@
+"""A problem without the options that a deadline leaves no time for.
+
+A relaxation mixes an option of a second with one of an hour where there is time for seconds
+alone, and proves little then. What cannot be on time however fast all else is, is in no plan:
+without it the bound holds for the same plans, and is nearer to them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.solve.compiled import exact
+from joulecut_controller.solve.network import Network
+from joulecut_controller.solve.problem import Problem
+from joulecut_controller.solve.waves import Floats, Ints
+
+SURE = 1e-8  # of the deadline: what is so near to it stays; plans may be a tenth of that late
+
+
+def fitting(problem: Problem, network: Network, deadline_s: float) -> Problem | None:
+    """For plans that end by the deadline; None where the bound's options all have time."""
+    room = _rooms(network.heads, network.leaves, network.fastest)
+    room_s = room / network.second + deadline_s * (1 + SURE)
+    if (room_s >= network.cheapest / network.second).all():
+        return None
+    shared: dict[tuple[int, int], tuple[ClockOption, ...]] = {}
+    menus = []
+    for menu, most_s in zip(problem.options, room_s[network.row].tolist(), strict=True):
+        count = max(1, sum(option.time_s <= most_s for option in menu))
+        menus.append(shared.setdefault((id(menu), count), menu[:count]))
+    return replace(problem, options=tuple(menus), measured=())
+
+
+@exact
+def _rooms(heads: Ints, leaves: Ints, fastest: Floats) -> Floats:
+    """What all else on the longest way through each row takes at least, below 0."""
+    rows = len(fastest)
+    start, rest = np.zeros(rows + 1), np.zeros(rows)
+    for i in range(rows):
+        for link in range(leaves[i], leaves[i + 1]):
+            start[heads[link]] = max(start[heads[link]], start[i] + fastest[i])
+    for i in range(rows - 1, -1, -1):
+        for link in range(leaves[i], leaves[i + 1]):
+            after = heads[link]
+            if after < rows:
+                rest[i] = max(rest[i], rest[after] + fastest[after])
+    rooms: Floats = -(start[:rows] + rest)
+    return rooms
