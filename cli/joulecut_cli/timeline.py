@@ -89,6 +89,8 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
                 "args": {"clock_mhz": option.clock_mhz},
             }
         )
+    # Perfetto sorts by itself; other readers of the format count time forwards.
+    events.sort(key=lambda event: float(event.get("ts", -1.0)))
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",

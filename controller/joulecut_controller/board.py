@@ -4,6 +4,7 @@ The page, the JSON API, `joulecut status` and the metrics all read this value an
 else, so that they cannot disagree. Whoever shows it cannot plan.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,13 @@ class JobBoard:
     trips: int = 0  # of the breaker, in the last day
     advisable: Verdict | None = None  # whether to enforce; None where nobody asks that
     holdout: Holdout | None = None
+
+    @property
+    def refused(self) -> tuple[tuple[str, int], ...]:
+        """Reports and samples that nothing was learnt from as told, by reason."""
+        both = Counter(dict(self.learnt.refused))
+        both.update(dict(self.view.reports_refused))
+        return tuple(sorted(both.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def _advisable(job: JobBoard) -> Iterator[Row]:
 
 
 def _refused(job: JobBoard) -> Iterator[Row]:
-    for reason, count in job.learnt.refused:
+    for reason, count in job.refused:
         yield (job.view.policy.name, reason), float(count)
 
 

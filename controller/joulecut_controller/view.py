@@ -121,6 +121,7 @@ class JobView:
     running: Instance | None = None  # the running job that all its GPUs belong to, where known
     foreign: str = ""  # why no window at default clocks is measured: somebody else's lock
     reservation: str = ""  # why a job in mode enforce is only recommended for now
+    reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
 
 
 @dataclass(frozen=True, slots=True)

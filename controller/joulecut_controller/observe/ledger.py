@@ -16,6 +16,7 @@ from joulecut_controller.observe.blend import blended
 from joulecut_controller.observe.foreign import Foreign
 from joulecut_controller.observe.span import ITERATIONS_KEPT, RECENT, Iteration, Span, stderr_s
 from joulecut_controller.observe.stretch import Ended
+from joulecut_controller.observe.turn import Turn
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView, StageLoad, Window
 
@@ -53,6 +54,7 @@ class Measured:
     since_s: float = -math.inf  # another one means that clocks or counters changed
     foreign: str = ""  # why nothing is measured at default clocks: somebody else's lock
     told: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
+    refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class _Track:
     span: Span
     locks: dict[str, int] = field(default_factory=dict)
     foreign: Foreign = field(default_factory=Foreign)
+    turn: Turn = field(default_factory=Turn)
     marked_s: float = -math.inf
     straggling: bool = False
     baseline: Window | None = None
@@ -127,7 +130,7 @@ class Ledger:
             self._tracks[job] = track
         seen_s = self._see_locks(track, gpus, now_s)
         self._see_foreign(track, gpus, now_s)
-        self._collect(track, reports)
+        self._collect(track, track.turn.taken(reports, track.stage_of))
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
         fresh = [one for one in confirmed if track.span.take(one)]
@@ -156,6 +159,7 @@ class Ledger:
             since_s=track.span.since_s,
             foreign=foreign,
             told=tuple(track.told),
+            refused=tuple(sorted(track.turn.refused.items())),
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
@@ -215,7 +219,7 @@ class Ledger:
         track.told.clear()
         for arrived in reports:
             report = arrived.report
-            if report.uuid not in track.stage_of or report.iteration in track.done:
+            if report.iteration in track.done:
                 continue
             one = track.open.setdefault(
                 report.iteration,
@@ -236,6 +240,8 @@ class Ledger:
     def _close(self, track: _Track, one: Iteration) -> None:
         del track.open[one.number]
         track.done.append(one.number)
+        if not one.complete and track.turn.apart(one.number, one.durations_s):
+            return
         track.told.append(one)
         track.pending.append(one)
         if not one.peers_s:

@@ -123,6 +123,7 @@ class Observer:
             running=running,
             foreign=measured.foreign,
             reservation=reservation,
+            reports_refused=measured.refused,
         )
         return Sighting(view, layout, measured, shape)
 

@@ -59,7 +59,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "learning": {
             "text": job.learnt.text,
             "drifting": list(job.learnt.drifting),
-            "refused": dict(job.learnt.refused),
+            "refused": dict(job.refused),
         },
         "probing": job.probing and _probing_json(job.probing),
         "advisable": job.advisable and _advisable_json(job.advisable),

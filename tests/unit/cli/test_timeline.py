@@ -24,7 +24,8 @@ def test_a_trace_has_one_track_per_stage_and_the_plan_on_it(
     assert names == {0: "stage 0", 1: "stage 1", 2: "stage 2"}
     done = [e for e in events if e["ph"] == "X"]
     assert len(done) == len(plan["operations"])
-    for event, operation in zip(done, plan["operations"], strict=True):
+    in_time = sorted(plan["operations"], key=lambda operation: operation["start_s"])
+    for event, operation in zip(done, in_time, strict=True):
         assert event["tid"] == operation["stage"]
         assert event["name"] == f"{operation['kind']} {operation['microbatch']}"
         assert event["ts"] == pytest.approx(operation["start_s"] * 1e6)
@@ -36,6 +37,9 @@ def test_a_trace_has_one_track_per_stage_and_the_plan_on_it(
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in done if e["tid"] == stage)
         assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(spans))
     assert trace["otherData"]["iteration_time_s"] == plan["iteration_time_s"]
+    times = [e["ts"] for e in events if e["ph"] != "M"]
+    assert times == sorted(times)
+    assert all(e["ph"] == "M" for e in events[: len(events) - len(times)])
     clocks = [e for e in events if e["ph"] == "C"]
     assert len(clocks) == len(done)
 

@@ -1,0 +1,77 @@
+"""Reports out of their turn are no measurements: a queue told twice, a rank that is elsewhere.
+
+An iteration joins what the GPUs of a job tell under one number. So a number that a GPU tells
+again, or that the others are nowhere near, would be counted with somebody else's time. Reports
+of one GPU arrive in the order in which they were sent; what does not is refused and counted.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from joulecut_controller.ports import ArrivedReport
+
+RESTART_IN_ROW = 3  # reports that count on from a lower number: a restarted job, not an echo
+NEAR = 64  # iterations: a GPU this close behind or ahead has lost reports, or is about to tell
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where one GPU's own counting is."""
+
+    last: int
+    heard: int  # reports of the job until then
+    behind: int = 0
+    behind_last: int = -1
+
+
+@dataclass(slots=True)
+class Turn:
+    """The numbers that each GPU of one job has come to. `refused` counts by reason."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    _places: dict[str, _Place] = field(default_factory=dict)
+    _heard: int = 0
+
+    def taken(
+        self, reports: Iterable[ArrivedReport], uuids: Collection[str]
+    ) -> Iterator[ArrivedReport]:
+        """Those of the job's GPUs `uuids` that count on."""
+        for arrived in reports:
+            uuid, number = arrived.report.uuid, arrived.report.iteration
+            if uuid not in uuids:
+                continue
+            self._heard += 1
+            reason = self._refusal(uuid, number)
+            if reason:
+                self.refused[reason] += 1
+            else:
+                self._places[uuid] = _Place(number, self._heard)
+                yield arrived
+
+    def apart(self, number: int, told: Collection[str]) -> bool:
+        """Whether more GPUs are elsewhere than `told` of this incomplete iteration.
+
+        A GPU that is silent, or never spoke, is not elsewhere: jobs may tell by one rank alone.
+        """
+        recent = self._heard - NEAR * len(self._places)
+        elsewhere = sum(
+            uuid not in told
+            and place.heard > recent
+            and not number - NEAR <= place.last <= number + NEAR
+            for uuid, place in self._places.items()
+        )
+        if elsewhere < len(told):
+            return False
+        self.refused["apart"] += len(told)
+        return True
+
+    def _refusal(self, uuid: str, number: int) -> str:
+        place = self._places.get(uuid)
+        if place is None or number > place.last:
+            return ""
+        if number == place.last:
+            return "duplicate"
+        place.behind = place.behind + 1 if number > place.behind_last else 1
+        place.behind_last = number
+        return "" if place.behind >= RESTART_IN_ROW else "reordered"

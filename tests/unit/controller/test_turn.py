@@ -1,0 +1,129 @@
+"""Reports out of their turn: refused and counted, and never in a window."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.observe.ledger import Ledger, Measured
+from joulecut_controller.observe.turn import NEAR, RESTART_IN_ROW, Turn
+from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.view import GpuView
+from joulecut_wire.messages import GpuDescription, GpuSnapshot, IterationReport, OperationReport
+
+UUIDS = ("a", "b", "c")
+STAGES = tuple((uuid,) for uuid in UUIDS)
+LAG_S = 0.2
+TAKES_S = 0.1
+
+
+def told(uuid: str, iteration: int, at_s: float, duration_s: float = TAKES_S) -> ArrivedReport:
+    work = (OperationReport("forward", 4, 0.4 * duration_s),)
+    return ArrivedReport(
+        IterationReport("job", uuid, UUIDS.index(uuid), iteration, duration_s, work, None), at_s
+    )
+
+
+def numbers(turn: Turn, *asked: int, uuid: str = "a") -> list[int]:
+    taken = turn.taken([told(uuid, n, 0.0) for n in asked], UUIDS)
+    return [one.report.iteration for one in taken]
+
+
+def looked_at(ledger: Ledger, now_s: float, reports: list[ArrivedReport]) -> Measured:
+    gpus = {
+        uuid: GpuView(
+            GpuDescription(uuid, i, "sim", (900, 1410)),
+            "n:1",
+            "n",
+            GpuSnapshot(uuid, energy_j=200.0 * now_s, clock_sm_mhz=1410),
+            0.0,
+        )
+        for i, uuid in enumerate(UUIDS)
+    }
+    return ledger.fold("job", STAGES, reports, gpus, now_s)
+
+
+def life(ledger: Ledger, seconds: range, strays: dict[int, list[ArrivedReport]]) -> Measured:
+    """Ten iterations a second of all three GPUs, told in turn; `strays` come between."""
+    for second in seconds:
+        reports: list[ArrivedReport] = []
+        for tenth in range(1, 11):
+            at_s, number = second - 1 + 0.1 * tenth, 10 * second + tenth
+            reports += [told(uuid, number, at_s) for uuid in UUIDS]
+            reports += strays.get(number, [])
+        measured = looked_at(ledger, float(second), reports)
+    return measured
+
+
+def test_what_is_told_twice_or_late_is_refused_and_counted() -> None:
+    turn = Turn()
+    assert numbers(turn, 5, 6, 6, 5, 7) == [5, 6, 7]
+    assert turn.refused == {"duplicate": 1, "reordered": 1}
+
+
+def test_a_restarted_job_counts_on_from_its_third_report() -> None:
+    turn = Turn()
+    assert numbers(turn, 900, 0, 1, 2, 3) == [900, *range(RESTART_IN_ROW - 1, 4)]
+    assert numbers(turn, 2, 2, 1) == []  # an echo does not count on
+
+
+def test_gpus_have_their_own_turns_and_strangers_none() -> None:
+    turn = Turn()
+    assert numbers(turn, 5, uuid="a") == numbers(turn, 5, uuid="b") == [5]
+    assert list(turn.taken([told("c", 5, 0.0)], ("a", "b"))) == []
+    assert not turn.refused
+
+
+@given(st.lists(st.integers(0, 40), max_size=80))
+def test_each_report_is_taken_or_counted(asked: list[int]) -> None:
+    turn = Turn()
+    assert len(numbers(turn, *asked)) + sum(turn.refused.values()) == len(asked)
+
+
+def _old_again() -> Iterator[tuple[int, list[ArrivedReport]]]:
+    """A queue of one GPU is told again beside its live reports: ten times as long, all over."""
+    for number in range(300, 360):
+        again = [told("a", 4 * (number - 300) + k, 0.1 * number - 1.0, 1.0) for k in range(4)]
+        yield number, again
+
+
+def _from_the_future() -> Iterator[tuple[int, list[ArrivedReport]]]:
+    for number in range(300, 360):
+        yield number, [told("a", 5_000_000 + number, 0.1 * number - 1.0, 0.01)]
+
+
+def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
+    for strays, reason in ((_old_again(), "reordered"), (_from_the_future(), "apart")):
+        ledger = Ledger(lag_s=LAG_S)
+        before = life(ledger, range(1, 30), {})
+        assert before.baseline is not None
+        assert not before.refused
+        after = life(ledger, range(30, 45), dict(strays))
+        for window in (after.baseline, after.current):
+            assert window is not None
+            assert abs(window.time_mean_s / TAKES_S - 1.0) < 1e-9
+        assert dict(after.refused)[reason] > 0
+
+
+def test_one_silent_gpu_and_one_lost_report_do_not_stop_the_count() -> None:
+    turn = Turn()
+    for number in range(10):
+        for uuid in UUIDS:
+            numbers(turn, number, uuid=uuid)
+    assert not turn.apart(5, ("a", "b"))  # c was there and is near: its report was lost
+    for number in range(10, 10 + 4 * NEAR):
+        for uuid in ("a", "b"):
+            numbers(turn, number, uuid=uuid)
+        assert not turn.apart(number, ("a", "b"))  # c stopped
+    assert not turn.refused
+
+
+def test_a_job_may_tell_by_one_rank_alone() -> None:
+    ledger = Ledger(lag_s=LAG_S)
+    measured: Any = None
+    for second in range(1, 20):
+        reports = [told("b", 10 * second + t, second - 1 + 0.1 * t) for t in range(1, 11)]
+        measured = looked_at(ledger, float(second), reports)
+    assert measured.current.iterations > 30
+    assert not measured.refused
