@@ -1,9 +1,11 @@
-"""A world with one job, and a store on disk, for whoever runs a controller on both."""
+"""What controllers run on: a world with one job and a store on disk, or real processes."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running_cluster import Cluster
 from worlds import World
 
 from joulecut_controller.store.database import DatabaseStore, open_store
@@ -19,3 +21,14 @@ def store(tmp_path: Path) -> Iterator[DatabaseStore]:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="jc") as folder:
+        made = Cluster(Path(folder))
+        try:
+            made.up()
+            yield made
+        finally:
+            made.down()
