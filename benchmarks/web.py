@@ -245,6 +245,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--ask", metavar="URL", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    for name in ("nodes", "seconds", "clients"):
+        if not getattr(given, name) >= 1:
+            parser.error(f"--{name} {getattr(given, name)}: 1 or more is needed")
     if given.ask:
         print(json.dumps(asked(given.ask, given.seconds)))
         return 0

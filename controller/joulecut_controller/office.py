@@ -45,12 +45,15 @@ class Office:
     stopping: asyncio.Event
 
     async def unless_told(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Waits for the work, or for the order to stop."""
-        tasks = [asyncio.create_task(work), asyncio.create_task(self.stopping.wait())]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
+        """Waits for the work, or for the order to stop. Raises what the work raises."""
+        worked, told = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
+        await asyncio.wait((worked, told), return_when=asyncio.FIRST_COMPLETED)
+        ended = worked.done()
+        for task in (worked, told):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(worked, told, return_exceptions=True)
+        if ended:
+            worked.result()
 
 
 def say(line: str) -> None:

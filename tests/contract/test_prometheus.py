@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,18 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running_prometheus import prometheus_in
 
 from joulecut_wire import metrics
 
 pytestmark = pytest.mark.prometheus
 PATIENCE_S = 60.0
 AGENT = str(Path(sys.executable).with_name("joulecut-agent"))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait(what: str, probe: Any) -> Any:
@@ -63,29 +57,14 @@ def agent() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def prometheus(agent: dict[str, str], tmp_path: Path) -> Iterator[str]:
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("Debian package prometheus is not installed")
-    port = _free_port()
     (tmp_path / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s}\n"
         "scrape_configs:\n"
         "  - job_name: joulecut-agent\n"
         f"    static_configs: [{{targets: ['{agent['metrics']}']}}]\n"
     )
-    with subprocess.Popen(
-        [
-            binary,
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/data",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
-        process.wait(timeout=20)
+    with prometheus_in(tmp_path) as url:
+        yield url
 
 
 def _query(server: str, expression: str) -> list[dict[str, Any]]:

@@ -1,9 +1,7 @@
 """A demo cluster that a real Prometheus scrapes, with the scrape file and rules as shipped."""
 
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from running_prometheus import prometheus_in
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "grafana"
@@ -62,9 +61,6 @@ def cluster() -> Iterator[dict[str, list[str]]]:
 
 @pytest.fixture
 def prometheus(cluster: dict[str, list[str]], tmp_path: Path) -> Iterator[str]:
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("Debian package prometheus is not installed")
     config: dict[str, Any] = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(tmp_path / "rules.yaml")]
@@ -73,19 +69,5 @@ def prometheus(cluster: dict[str, list[str]], tmp_path: Path) -> Iterator[str]:
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     rules = (GRAFANA / "alerts" / "joulecut.rules.yaml").read_text()
     (tmp_path / "rules.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    with subprocess.Popen(
-        [
-            binary,
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/data",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
-        process.wait(timeout=END_S)
+    with prometheus_in(tmp_path) as url:
+        yield url

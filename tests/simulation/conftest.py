@@ -1,10 +1,12 @@
-"""A world with one job, and a store on disk, for whoever runs a controller on both; an agent."""
+"""What controllers run on: a world with one job and a store on disk, or real processes."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from running_agent import RunningAgent
+from running_cluster import Cluster
 from worlds import World
 
 from joulecut_controller.store.database import DatabaseStore, open_store
@@ -27,3 +29,14 @@ def node() -> Iterator[RunningAgent]:
     """Four simulated GPUs; the agent is not started yet."""
     with RunningAgent() as running:
         yield running
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="jc") as folder:
+        made = Cluster(Path(folder))
+        try:
+            made.up()
+            yield made
+        finally:
+            made.down()

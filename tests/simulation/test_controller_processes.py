@@ -3,23 +3,10 @@
 import signal
 import socket
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from running_cluster import BIN, LIMIT_S, TTL_S, Cluster, get, job_of, until
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        made = Cluster(Path(folder))
-        try:
-            made.up()
-            yield made
-        finally:
-            made.down()
 
 
 @pytest.mark.slow

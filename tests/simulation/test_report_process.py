@@ -2,24 +2,10 @@
 
 import json
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from running_cluster import BIN, Cluster, until
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="jc") as folder:
-        made = Cluster(Path(folder))
-        try:
-            made.up()
-            yield made
-        finally:
-            made.down()
 
 
 def receipt(*source: str) -> dict[str, Any]:

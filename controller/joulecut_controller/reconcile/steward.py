@@ -78,16 +78,16 @@ class Steward:
         if mode != "enforce":
             reservation = sighting.view.reservation
             if holding and reservation:
-                self._fail(reservation)
+                self._backoff.fail(reservation, self._desk.now_s())
             if holding:
-                await self._release(reservation or f"mode is now {mode}")
+                await self.retire(reservation or f"mode is now {mode}")
             return ""
         if holding:
             self._tenure.credit(sighting)
             drift = drift_of(holding, sighting, view)
             if drift:
-                self._fail(drift)
-                await self._release(drift)
+                self._backoff.fail(drift, self._desk.now_s())
+                await self.retire(drift)
                 self._desk.audit.tell("drift", name, drift, generation=holding.plan.generation)
             elif self._tenure.held_s() > FORGIVE_S:
                 self._backoff.forgive()
@@ -199,8 +199,12 @@ class Steward:
         self._desk.store.keep_plan(self._decision)
 
     async def retire(self, reason: str) -> Outcome:
-        """The job left the policy, is held, or the controller ends: nothing of it is kept."""
-        return await self._release(reason)
+        """Default clocks for all that is held; whatever the store says."""
+        if self._tenure.holding is None:
+            return Outcome()
+        outcome, self.did = await self._tenure.give_back(reason)
+        self.standing = replace(self.standing, clocks=None, goal=None)
+        return outcome
 
     def board(self, sighting: Sighting, frontier: tuple[FrontierPoint, ...]) -> JobBoard:
         return JobBoard(
@@ -264,7 +268,7 @@ class Steward:
         outcome, done = await self._tenure.take(plan, view, ttl_s)
         if outcome.refused:
             self.standing = replace(self.standing, clocks=None)
-            self._fail(outcome.first_refusal)
+            self._backoff.fail(outcome.first_refusal, self._desk.now_s())
             self.did = self._sentence = f"plan {plan.generation} put back: {outcome.first_refusal}"
         else:
             self.did = f"plan {plan.generation} applied: {done}; {plan.reason}"
@@ -273,7 +277,7 @@ class Steward:
         """A plan whose content is: default clocks."""
         holding = self._tenure.holding
         locks = holding.locks if holding else {}
-        await self._release(reason)  # first: giving back must not wait for a store
+        await self.retire(reason)  # first: giving back must not wait for a store
         generation = self._desk.store.next_generation()
         plan = replace(
             self._no_change(reason),
@@ -284,16 +288,6 @@ class Steward:
         self._tenure.passed(generation)
         self._decision = plan
         self._desk.audit.plan(plan)
-
-    async def _release(self, reason: str) -> Outcome:
-        if self._tenure.holding is None:
-            return Outcome()
-        outcome, self.did = await self._tenure.give_back(reason)
-        self.standing = replace(self.standing, clocks=None, goal=None)
-        return outcome
-
-    def _fail(self, reason: str) -> None:
-        self._backoff.fail(reason, self._desk.now_s())
 
     def _no_change(self, reason: str) -> Plan:
         running = self._tenure.generation

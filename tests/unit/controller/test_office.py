@@ -1,0 +1,51 @@
+"""Waiting in the office: for work, or for the order to stop, whichever comes first."""
+
+import asyncio
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from joulecut_controller.office import Office
+
+
+def office(stopping: asyncio.Event) -> Office:
+    """One that has nothing but the order to stop."""
+    nothing: dict[str, Any] = dict.fromkeys(one.name for one in fields(Office))
+    return Office(**{**nothing, "stopping": stopping})
+
+
+def test_work_that_ends_ends_the_wait() -> None:
+    async def story() -> None:
+        await office(asyncio.Event()).unless_told(asyncio.sleep(0))
+
+    asyncio.run(story())
+
+
+def test_the_order_to_stop_ends_work_that_does_not() -> None:
+    ended = list[str]()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    async def story() -> None:
+        stopping = asyncio.Event()
+        asyncio.get_running_loop().call_soon(stopping.set)
+        await office(stopping).unless_told(work())
+
+    asyncio.run(story())
+    assert ended == ["work"]
+
+
+def test_what_goes_wrong_with_the_work_is_heard_of() -> None:
+    async def work() -> None:
+        raise OSError("no more sockets")
+
+    async def story() -> None:
+        await office(asyncio.Event()).unless_told(work())
+
+    with pytest.raises(OSError, match="no more sockets"):
+        asyncio.run(story())
