@@ -30,6 +30,9 @@ GPU_POWER_SD = 0.08  # GPUs of one kind differ by 8 % (public sweeps)
 BLOCKING_SD = 0.05
 BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
 FORWARD_SHARE = 1.0 / 3.0  # a backward is two products for a forward's one
+# Under a power cap time stays flat for longer than energy does: by 6 % of the clock on the public
+# A40 sweep, where a backward's cap lies lower than a forward's.
+LATE_KNEE = (0.02, 0.04)
 PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
 # The slowest of several jittering stages is slower than each. Which share of what independent
 # operations would make of it is there: whole iterations may stray as well.
@@ -45,6 +48,9 @@ ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
 BUSY_NOISE = 0.001  # thousands of operations went into the mean of a window
 ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
 TIME_NOISE_MIN = 1e-4
+# Where a power cap and no lock decides, neighbouring clocks differ by so much on the public A40
+# sweep; taken for something that the form misses it would shake everything else.
+CAPPED_NOISE = 0.002
 LIGHTER_SD = 0.003  # how far a stage supposed to be lighter may return towards what it was
 DENIED = 6.0  # chi squared more than the best fit's: one chance in seventy
 MISFIT_MAX = 1.5  # above this, per measurement, the residual is taken to be larger
@@ -250,9 +256,11 @@ class RateModel:
         kinds, stages = len(self._kinds), self._stages
         scale, share = numbers[:kinds], numbers[kinds : 2 * kinds]
         own = numbers[2 * kinds : 2 * kinds + stages * kinds].reshape(stages, kinds, -1)
-        lean = numbers[2 * kinds + stages * kinds : -2].reshape(stages, kinds, -1)
-        stretch = (self._default / np.minimum(clocks_mhz, self._default)).T - 1.0
-        followed = (share + lean)[:, :, None, :] * stretch[:, None, :, None]
+        lean = numbers[2 * kinds + stages * kinds : -3].reshape(stages, kinds, -1)
+        stretch = (self._default / np.minimum(clocks_mhz, self._default)).T
+        late = np.exp(-np.maximum(0.0, numbers[-3]))
+        slower = np.maximum(0.0, stretch[:, :, None] * late - 1.0)  # (stages, m, guesses)
+        followed = (share + lean)[:, :, None, :] * slower[:, None, :, :]
         return np.asarray((scale + own)[:, :, None, :] + np.log(np.maximum(1.0 + followed, 0.05)))
 
     def _log_times(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
@@ -323,8 +331,9 @@ class RateModel:
         else:
             scale = np.log([first.time_s / (pipeline.microbatches + stages - 1)])
         spread = stages * kinds
+        knee = LATE_KNEE if (self._clocks > self._default).any() else (0.0, 1e-9)
         mean = np.concatenate(
-            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread), [SURPLUS[0], 0.0]]
+            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread), [knee[0], SURPLUS[0], 0.0]]
         )
         sd = np.concatenate(
             [
@@ -332,7 +341,7 @@ class RateModel:
                 [CLOCK_SHARE[1]] * kinds,
                 [STAGE_SD] * spread,
                 [CLOCK_SHARE_STAGE] * spread,
-                [SURPLUS[1], PACE_SD if self.detailed else 1e-6],
+                [knee[1], SURPLUS[1], PACE_SD if self.detailed else 1e-6],
             ]
         )
         self._wider, self._prior = 1.0, Prior(mean, sd)
@@ -357,6 +366,8 @@ class RateModel:
     def _time_blocks(self) -> list[Block]:
         count = len(self._readings)
         noise = np.array([reading.stderr_ratio**2 for reading in self._readings])
+        above = self._clocks - self._default
+        noise[(above >= 0.0).all(axis=1) & (above > 0.0).any(axis=1)] += CAPPED_NOISE**2
         measured = np.log([reading.time_s for reading in self._readings])
         blocks = [Block(np.arange(count), measured, noise, self._near(self._clocks))]
         if not self.detailed:

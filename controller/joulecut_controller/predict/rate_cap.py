@@ -15,9 +15,6 @@ from joulecut_controller.predict.rate import ENERGY_NOISE, Reading
 SAVING_SLOPE_MIN = 0.3
 SAVING_SLOPE_FLAT = 0.15
 DOUBTS_FLAT = 1.5  # standard deviations that the energy has to be flatter than uncapped
-# Measured times are rough where a cap decides: by a tenth of the fall of the clock, while
-# uncapped work slows by a quarter of it or more.
-TIME_FLAT, TIME_SLOPE_FLAT = 0.002, 0.1
 
 
 def capped_mhz(
@@ -63,11 +60,9 @@ def _lowered(
 def _flat(one: Reading, other: Reading, stages: Sequence[int], edge_mhz: int) -> bool:
     """Whether what is below the edge is no different either: far above it lies nothing to save."""
     fall = fmean(1.0 - other.clocks_mhz[s] / edge_mhz for s in stages)
-    saved = fmean(1.0 - other.energy_j[s] / one.energy_j[s] for s in stages)
+    later = max(0.0, other.time_s / one.time_s - 1.0)
+    # Measured times are rough where a cap decides; what a GPU spends while it waits longer for
+    # others is no more than as much of its energy.
+    saved = later + fmean(1.0 - other.energy_j[s] / one.energy_j[s] for s in stages)
     doubt = DOUBTS_FLAT * ENERGY_NOISE * (2.0 / len(stages)) ** 0.5
-    later = other.time_s / one.time_s - 1.0
-    return (
-        later < max(TIME_FLAT, TIME_SLOPE_FLAT * fall)
-        and saved < SAVING_SLOPE_FLAT * fall
-        and saved + doubt < SAVING_SLOPE_MIN * fall
-    )
+    return saved < SAVING_SLOPE_FLAT * fall and saved + doubt < SAVING_SLOPE_MIN * fall

@@ -81,6 +81,21 @@ def test_stages_lowered_together_tell_of_a_cap_each_by_its_own_energy() -> None:
     assert told == default, "one was raised meanwhile"
 
 
+def test_a_rough_plain_is_a_plain_and_slower_work_is_not() -> None:
+    """Measured under a cap, time and energy rise a little where the clock asked falls."""
+    default, kinds = (TOP,) * STAGES, (0,) * STAGES
+    top = window(default)
+
+    def changed(time: float, energy: float) -> Reading:
+        joules = tuple(j * energy for j in top.energy_j)
+        return replace(top, clocks_mhz=(1635,) * STAGES, time_s=top.time_s * time, energy_j=joules)
+
+    assert capped_mhz(default, (top, changed(1.0045, 1.005)), kinds) == (1635,) * STAGES
+    assert capped_mhz(default, (top, changed(1.03, 0.995)), kinds) == default, "later by 3 %"
+    assert capped_mhz(default, (top, changed(1.0, 0.98)), kinds) == default, "cheaper by 2 %"
+    assert capped_mhz(default, (top, changed(0.9955, 0.98)), kinds) == default, "luck is no room"
+
+
 def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
     """From default clocks, from the middle of the plain, and from clocks that are late."""
     ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
