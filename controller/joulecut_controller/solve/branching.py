@@ -24,15 +24,15 @@ from joulecut_controller.solve.slices import (
 )
 
 CHOICES_WHOLE = 400  # beside one per operation: solved as a whole
-CHOICES_MAX = 6_000  # sliced: more is left to strips and spans, which see as much there
-WORK = 1_500_000  # nodes times choices of a whole program: three seconds
-GAP_ENOUGH = 2e-4
+CHOICES_MAX = 10_000  # sliced: more is left to strips and spans, which see as much there
+WORK = 400_000  # nodes times choices of a whole program: some seconds
+GAP_ENOUGH = 5e-4  # a tenth of what is promised; half of it takes three times as long
 GAP_SLICED = 1.5e-3  # where so much is left, slices are asked, ...
 GAP_WIDE = 2.5e-3  # ... and larger ones where so much still is
 GAP_BAR = 4.9e-3  # what is promised for small problems
 STEPS = (
     (SMALL_BOUND, SMALL_PLAN, (0.0, 0.5, 0.25, 0.75), GAP_SLICED),
-    (LARGE_BOUND, LARGE_PLAN, (0.0, 0.5), GAP_WIDE),
+    (LARGE_BOUND, LARGE_PLAN, (0.0, 0.5, 0.25), GAP_WIDE),
     (LARGE_BOUND, LARGE_PLAN, (), GAP_BAR),
 )
 AIM = 0.75  # of a gap: what is asked whether it can be closed

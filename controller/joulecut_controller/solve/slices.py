@@ -37,7 +37,7 @@ class Size(NamedTuple):
 # Twice the operations take three to ten times as long, and prove a fifth to two thirds of what
 # the smaller ones left.
 SMALL_BOUND, LARGE_BOUND = Size(48, 300, 400), Size(96, 1000, 100)
-SMALL_PLAN, LARGE_PLAN = Size(32, 250, 60), Size(48, 300, 60)
+SMALL_PLAN, LARGE_PLAN = Size(32, 250, 60), Size(64, 400, 50)
 CLOSE = 0.02  # of a slice's loss: proving it finer proves less than other slices would
 CLOSE_PLAN = 1e-4  # of what its plan costs
 
