@@ -14,16 +14,30 @@ from joulecut_controller.solve.narrowing import Narrowed, choices, narrowed, win
 from joulecut_controller.solve.problem import Goal, Solution
 from joulecut_controller.solve.program import Piece, branched
 from joulecut_controller.solve.schedule import solution
-from joulecut_controller.solve.slices import Slices
+from joulecut_controller.solve.slices import (
+    LARGE_BOUND,
+    LARGE_PLAN,
+    SMALL_BOUND,
+    SMALL_PLAN,
+    Size,
+    Slices,
+)
 
 CHOICES_WHOLE = 400  # beside one per operation: solved as a whole
-CHOICES_MAX = 6_000  # sliced: more is left to strips and spans, which see as much there
-WORK = 1_500_000  # nodes times choices of a whole program: three seconds
-GAP_ENOUGH = 2e-4
-GAP_SLICED = 1.5e-3  # where so much is left, slices are asked
+CHOICES_MAX = 10_000  # sliced: more is left to strips and spans, which see as much there
+WORK = 400_000  # nodes times choices of a whole program: some seconds
+GAP_ENOUGH = 5e-4  # a tenth of what is promised; half of it takes three times as long
+GAP_SLICED = 1.5e-3  # where so much is left, slices are asked, ...
+GAP_WIDE = 2.5e-3  # ... and larger ones where so much still is
+GAP_BAR = 4.9e-3  # what is promised for small problems
+STEPS = (
+    (SMALL_BOUND, SMALL_PLAN, (0.0, 0.5, 0.25, 0.75), GAP_SLICED),
+    (LARGE_BOUND, LARGE_PLAN, (0.0, 0.5, 0.25), GAP_WIDE),
+    (LARGE_BOUND, LARGE_PLAN, (), GAP_BAR),
+)
+AIM = 0.75  # of a gap: what is asked whether it can be closed
 ROUNDS = 3  # of bounds, each without the options that the last has excluded
-BEGINS = (0.0, 0.5)  # of the first slice, so that borders differ
-WORTH = 0.1  # of a gap, of the options: a round that takes off less is the last
+WORTH = 0.1  # of the options: a round that excludes less is the last
 
 
 def small(computation: Computation) -> bool:
@@ -45,20 +59,18 @@ def settled(computation: Computation, goal: Goal, found: Solution) -> Solution:
 
 def sliced(computation: Computation, goal: Goal, found: Solution) -> Solution:
     """As `settled`, for what is too large to be solved as a whole."""
-    if found.gap <= GAP_SLICED:
-        return found
-    found = _higher(computation, goal, found)
-    if found.gap <= GAP_SLICED:
-        return found
-    before = found.gap
-    found = _lower(computation, goal, found)
-    if GAP_SLICED < found.gap <= before * (1.0 - WORTH):
-        return _higher(computation, goal, found)
+    for bound_size, plan_size, begins, enough in STEPS:
+        if found.gap <= enough:
+            break
+        found = _higher(computation, goal, found, bound_size)
+        if found.gap > enough and begins:
+            found = _lower(computation, goal, found, plan_size, begins)
     return found
 
 
-def _higher(computation: Computation, goal: Goal, found: Solution) -> Solution:
-    """With a better bound."""
+def _higher(computation: Computation, goal: Goal, found: Solution, size: Size) -> Solution:
+    """With a better bound. The less is asked for, the more options go: so what slices have proven
+    is followed by the question whether any plan closes a good part of what they left."""
     target_j = found.energy_j / (1.0 + GAP_SLICED)
     left = narrowed(computation, goal, target_j)
     for _ in range(ROUNDS):
@@ -66,10 +78,11 @@ def _higher(computation: Computation, goal: Goal, found: Solution) -> Solution:
             return _raised(found, target_j)
         own = left.computation
         slices = Slices(own, left.relaxed, goal, own.time_price_w(goal))
-        lost_j = slices.losses_j()
+        lost_j = slices.losses_j(size)
         found = _raised(found, min(target_j, left.bound_j + float(lost_j[-1])))
-        if found.lower_bound_j >= target_j:
+        if found.gap <= GAP_SLICED:
             return found
+        target_j = min(target_j, found.energy_j / (1.0 + _aim(found.gap)))
         problem = without(left, goal, target_j, lost_j[:-1][own.network.row])
         if problem is None:
             return _raised(found, target_j)
@@ -79,7 +92,14 @@ def _higher(computation: Computation, goal: Goal, found: Solution) -> Solution:
     return found
 
 
-def _lower(computation: Computation, goal: Goal, found: Solution) -> Solution:
+def _aim(gap: float) -> float:
+    """What to ask for where so much is left; what is promised first of all."""
+    return max(GAP_SLICED, AIM * gap, GAP_BAR if gap > GAP_BAR else 0.0)
+
+
+def _lower(
+    computation: Computation, goal: Goal, found: Solution, size: Size, begins: tuple[float, ...]
+) -> Solution:
     """With a cheaper plan."""
     problem, row = computation.problem, computation.network.row
     relaxed = computation.relax(goal)
@@ -87,9 +107,12 @@ def _lower(computation: Computation, goal: Goal, found: Solution) -> Solution:
     choice = np.zeros(len(row), dtype=np.int64)
     pairs = zip(problem.options, found.clocks, strict=True)
     choice[row] = [menu.index(option) for menu, option in pairs]
-    for begin in BEGINS:
-        choice = slices.improved(choice, begin)
-    return _better(computation, goal, found, choice[row].tolist())
+    for begin in begins:
+        choice = slices.improved(choice, size, begin)
+    taken = zip(problem.options, choice[row].tolist(), strict=True)
+    clocks = tuple([menu[k] for menu, k in taken])
+    other = solution(problem, goal, found.granularity, clocks, found.lower_bound_j)
+    return _cheaper(goal, found, other)
 
 
 def _whole(left: Narrowed, goal: Goal, found: Solution, target_j: float) -> Solution:
@@ -121,13 +144,6 @@ def _whole(left: Narrowed, goal: Goal, found: Solution, target_j: float) -> Solu
         return found
     clocks = [menu[k] for menu, k in zip(problem.options, proof.choice[network.row], strict=True)]
     other = solution(problem, goal, found.granularity, tuple(clocks), found.lower_bound_j)
-    return _cheaper(goal, found, other)
-
-
-def _better(computation: Computation, goal: Goal, found: Solution, choice: list[int]) -> Solution:
-    problem = computation.problem
-    clocks = tuple(menu[k] for menu, k in zip(problem.options, choice, strict=True))
-    other = solution(problem, goal, found.granularity, clocks, found.lower_bound_j)
     return _cheaper(goal, found, other)
 
 

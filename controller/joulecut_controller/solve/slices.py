@@ -10,7 +10,8 @@ operations that run side by side forbid each other, and is blind to what lies at
 The same slices, with all else held where it is, are searched for better plans.
 """
 
-from collections.abc import Iterator
+import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,19 @@ from joulecut_controller.solve.waves import Floats, Ints
 
 Mask = NDArray[np.bool_]
 
-# Of a slice: about a second of branching; twice as many, ten times that.
-ROWS_BOUND, ROWS_PLAN, CHOICES = 48, 32, 250
-NODES_BOUND, NODES_PLAN = 400, 60  # of branching; most slices need less
+
+class Size(NamedTuple):
+    """Of a slice: operations, options beside one each, and nodes of branching at most."""
+
+    rows: int
+    choices: int
+    nodes: int
+
+
+# Twice the operations take three to ten times as long, and prove a fifth to two thirds of what
+# the smaller ones left.
+SMALL_BOUND, LARGE_BOUND = Size(48, 300, 400), Size(96, 1000, 100)
+SMALL_PLAN, LARGE_PLAN = Size(32, 250, 60), Size(64, 400, 50)
 CLOSE = 0.02  # of a slice's loss: proving it finer proves less than other slices would
 CLOSE_PLAN = 1e-4  # of what its plan costs
 
@@ -47,31 +58,26 @@ class Slices:
         self._order = np.argsort(np.mean(relaxed.limits_s, axis=0), kind="stable")
         self._links = np.stack([network.tails, network.heads], axis=1)
 
-    def _cut(self, size: int, begin: float = 0.0) -> Iterator[Ints]:
-        """Rows of one slice after another; the first is shorter by a share `begin`."""
-        rows: list[int] = []
-        most = (1.0 - begin) * size, (1.0 - begin) * CHOICES
-        count = 0
-        for row in self._order.tolist():
-            more = len(self._time[row]) - 1
-            if rows and (len(rows) >= most[0] or count + more > most[1]):
-                yield np.sort(np.array(rows, dtype=np.int64))
-                rows, count, most = [], 0, (size, CHOICES)
-            rows.append(row)
-            count += more
-        yield np.sort(np.array(rows, dtype=np.int64))
+    def _cut(self, size: Size, begin: float = 0.0) -> list[Ints]:
+        """Rows of one slice after another, alike in size; `begin` of one is cut off in front."""
+        more = np.array([len(self._time[row]) - 1 for row in self._order])
+        weight = np.maximum(1.0 / size.rows, more / size.choices)
+        before = np.cumsum(weight) - weight
+        step = float(weight.sum()) / math.ceil(float(weight.sum()))
+        number = np.floor(before / step + begin).astype(np.int64)
+        return [np.sort(self._order[number == k]) for k in np.unique(number)]
 
-    def losses_j(self, rows_max: int = ROWS_BOUND) -> Floats:
+    def losses_j(self, size: Size) -> Floats:
         """By row: what is lost in other slices than its own, at least; and last in all."""
         lost_j, link_w = np.zeros(self._network.size + 1), self._relaxed.link_w
         if link_w is not None:
-            for rows in self._cut(rows_max):
-                loss_j = max(0.0, self._loss_j(rows, link_w))
+            for rows in self._cut(size):
+                loss_j = max(0.0, self._loss_j(rows, link_w, size.nodes))
                 lost_j += loss_j
                 lost_j[rows] -= loss_j
         return lost_j
 
-    def _loss_j(self, rows: Ints, link_w: Floats) -> float:
+    def _loss_j(self, rows: Ints, link_w: Floats, nodes: int) -> float:
         """What a slice loses, all else left free, at the prices of the relaxation."""
         here = self._here(rows)
         tails, heads = here[self._links[:, 0]], here[self._links[:, 1]]
@@ -95,7 +101,7 @@ class Slices:
             end_w=-early_w,
             offset_j=early_w * self._horizon_s,
         )
-        return branched(piece, NODES_BOUND, CLOSE).bound_j
+        return branched(piece, nodes, CLOSE).bound_j
 
     def _early_w(self, link_w: Floats, own: Mask) -> float:
         """What each second of the deadline that is not used loses, as far as a slice answers for
@@ -113,12 +119,12 @@ class Slices:
         here[self._network.size] = len(rows)
         return here
 
-    def improved(self, choice: Ints, begin: float, rows_max: int = ROWS_PLAN) -> Ints:
+    def improved(self, choice: Ints, size: Size, begin: float) -> Ints:
         """Options by row, no dearer: each slice branched with all else as it is, and in no more
         time than these options take or the relaxation does."""
         choice = choice.copy()
-        for rows in self._cut(rows_max, begin):
-            proof = branched(self._held(rows, choice), NODES_PLAN, CLOSE_PLAN)
+        for rows in self._cut(size, begin):
+            proof = branched(self._held(rows, choice), size.nodes, CLOSE_PLAN)
             if proof.choice is not None:
                 now_j, then_j = (self._sum_j(rows, own) for own in (choice[rows], proof.choice))
                 if then_j < now_j:

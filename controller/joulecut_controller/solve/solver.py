@@ -17,8 +17,10 @@ ROWS: dict[Effort, int] = {"quick": 0, "usual": 12_000, "thorough": 120_000}
 ROLLS_MIN, ROLLS_MAX = 2, 1200
 # Then events moved, where a gap is left, against a bound that is raised before: a second.
 MOVES: dict[Effort, int] = {"quick": 0, "usual": 0, "thorough": 400_000}
-# Cases that a bound for one clock per group distinguishes: 20 ms each.
+# Cases that a bound for one clock per group distinguishes: 20 ms each at 8 x 96, and as many more
+# as there are fewer operations.
 CASES: dict[Effort, int] = {"quick": 0, "usual": 16, "thorough": 60}
+CASES_MAX, CASE_ROWS = 1_000, 200_000
 
 
 def solve(
@@ -74,7 +76,10 @@ class Solver:
         rolls = min(ROLLS_MAX, ROWS[effort] // len(problem.graph.operations))
         least = 0 if effort == "quick" else ROLLS_MIN
         self._moves = 0 if self._tied else MOVES[effort]
-        self._rolls = CASES[effort] if self._tied else max(least, rolls)
+        self._rolls = max(least, rolls)
+        if self._tied:
+            more = min(CASES_MAX, CASE_ROWS // len(problem.graph.operations))
+            self._rolls = max(CASES[effort], more if effort == "thorough" else 0)
 
     @property
     def search(self) -> Computation | Tied:

@@ -11,7 +11,7 @@ from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.narrowing import choices, narrowed, without
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.schedule import solution
-from joulecut_controller.solve.slices import Slices
+from joulecut_controller.solve.slices import Size, Slices
 
 CLOSE = 1e-9
 PLANS_MAX = 3_000
@@ -79,7 +79,7 @@ def test_what_slices_lose_adds_up_to_a_bound(asked: tuple[Problem, Goal], rows: 
     left = narrowed(Computation(problem), goal, best_j * (1 + CLOSE))
     assert left is not None
     own = left.computation
-    lost_j = Slices(own, left.relaxed, goal, own.time_price_w(goal)).losses_j(rows)
+    lost_j = Slices(own, left.relaxed, goal, own.time_price_w(goal)).losses_j(Size(rows, 250, 400))
     assert lost_j.min() >= 0.0
     assert left.bound_j + lost_j[-1] <= best_j * (1 + CLOSE)
     sure_j = lost_j[:-1][own.network.row]
@@ -97,7 +97,7 @@ def test_a_slice_never_makes_a_plan_dearer_or_late(
     slices = Slices(computation, computation.relax(goal), goal, computation.time_price_w(goal))
     fastest = np.zeros(len(problem.options), dtype=np.int64)
     row = computation.network.row
-    found = slices.improved(fastest[row], begin, rows)[row].tolist()
+    found = slices.improved(fastest[row], Size(rows, 250, 60), begin)[row].tolist()
     clocks = tuple(menu[k] for menu, k in zip(problem.options, found, strict=True))
     plan = solution(problem, goal, "computation", clocks, 0.0)
     before = solution(problem, goal, "computation", tuple(menu[0] for menu in problem.options), 0.0)
