@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_controller.solve.anneal import Annealer
+from joulecut_controller.solve.chains import Chains
 from joulecut_controller.solve.diffusion import Choice, Menu, begin, every, makespan, roll
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
@@ -42,6 +43,7 @@ DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
 MOVES_ONCE = 1_200_000  # half a second; fewer cool too quickly
+MOVES_SLOW, MOVES_ROW = 24_000_000, 32_000  # ten seconds: what is missed by little, it finds
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
 
@@ -88,11 +90,13 @@ class Rounder:
         rolls: int,
         seeds: Sequence[Ints] = (),
         moves: int = 0,
+        chains: float = 0.0,
     ) -> Ints:
         """The best options found, by row: least cost + time_price * T with T <= deadline.
 
         `seeds` are options by row that compete. The windows are passed over `rolls` times, then
-        events are moved `moves` times, or until what is left to gain is small.
+        events are moved `moves` times, or until what is left to gain is small. `chains` is the
+        work of drawing them, once before and once after all is cooled in one go.
         """
         search = _Search(self.menu, relaxed, deadline_s, time_price_w)
         if self._small:
@@ -104,12 +108,22 @@ class Rounder:
                 once = min(moves, MOVES_ONCE)
                 option = search.cooled(self._annealer, option, once, SEED + 2 * moves)
                 moves -= once
+            for last in (False, True):
+                if chains > 0.0 and not search.enough(option):
+                    option = search.drawn(self._chains, option, chains, SEED + 2 * last)
+                if chains > 0.0 and not last and not search.enough(option):
+                    slow = min(MOVES_SLOW, MOVES_ROW * self._network.size)
+                    option = search.cooled(self._annealer, option, slow, SEED)
         best: Ints = self._number[option]
         return best
 
     @cached_property
     def _annealer(self) -> Annealer:
         return Annealer(self._network, self.menu)
+
+    @cached_property
+    def _chains(self) -> Chains:
+        return Chains(self._annealer)
 
     def _entries(self, seed: Ints) -> Ints:
         """Options as entries of the menu: for one that is not in it, the faster and cheaper."""
@@ -178,6 +192,11 @@ class _Search:
     def cooled(self, annealer: Annealer, option: Ints, moves: int, seed: int) -> Ints:
         """Never worse, never late."""
         found = annealer.cooled(option, self._deadline_s, self._price_w, moves, seed)
+        return found if self._value_j(found) < self._value_j(option) else option
+
+    def drawn(self, chains: Chains, option: Ints, work: float, seed: int) -> Ints:
+        """Never worse, never late."""
+        found = chains.drawn(option, self._deadline_s, self._price_w, work, seed)
         return found if self._value_j(found) < self._value_j(option) else option
 
     def _polished(self, option: Ints, rolls: int, heat_j: float) -> Ints:
