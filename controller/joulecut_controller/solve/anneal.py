@@ -52,7 +52,7 @@ class Annealer:
     """One problem; `cooled` improves one plan after another."""
 
     def __init__(self, network: Network, menu: Menu) -> None:
-        self._network, self._menu = network, menu
+        self._network, self.menu = network, menu
         events = events_of(network)
         self._events = events
         inner = (network.tails >= 0) & (network.heads < network.size)
@@ -65,7 +65,7 @@ class Annealer:
         none = np.full(len(waits), -1)
         both = np.concatenate([begin, done])
         order = np.argsort(both, kind="stable")
-        self._arcs = Arcs(
+        self.arcs = Arcs(
             begin,
             done,
             np.concatenate([menu.first, none]),
@@ -73,14 +73,14 @@ class Annealer:
             order % len(begin),
             np.searchsorted(both[order], np.arange(events.count + 1)),
         )
-        self._start = int(events.begin[network.heads[network.tails < 0][0]])
-        self._end = int(events.done[network.tails[network.heads == network.size][0]])
-        self._heat_j = float((menu.cost[menu.first] - menu.cost[menu.last - 1]).mean())
+        start = int(events.begin[network.heads[network.tails < 0][0]])
+        self.ends = start, int(events.done[network.tails[network.heads == network.size][0]])
+        self.heat_j = float((menu.cost[menu.first] - menu.cost[menu.last - 1]).mean())
 
     def cooled(self, option: Ints, horizon_s: float, price_w: float, moves: int, seed: int) -> Ints:
         """The cheapest plan met: costs + price * end, ends by the horizon; at least as good as
         `option`, which does too."""
-        rows, count, arcs = self._network.size, self._events.count, len(self._arcs.begin)
+        rows, count, arcs = self._network.size, self._events.count, len(self.arcs.begin)
         best = np.full(arcs, -1)
         best[:rows] = option
         scratch = Scratch(
@@ -91,18 +91,17 @@ class Annealer:
             np.zeros(2, dtype=np.int64),
         )
         state = np.array([seed], dtype=np.uint64)
-        ends = (self._start, self._end)
-        heats = (HOT * self._heat_j, COLD * self._heat_j)
-        time, cost = self._menu.time, self._menu.cost
-        when = self._times(option)
+        heats = (HOT * self.heat_j, COLD * self.heat_j)
+        time, cost = self.menu.time, self.menu.cost
+        when = self.times(option)
         _cool(
-            self._arcs,
+            self.arcs,
             time,
             cost,
             when,
             best,
             scratch,
-            ends,
+            self.ends,
             horizon_s,
             price_w,
             moves,
@@ -111,9 +110,9 @@ class Annealer:
         )
         return best[:rows]
 
-    def _times(self, option: Ints) -> Floats:
+    def times(self, option: Ints) -> Floats:
         """Earliest, by event."""
-        end = self._network.ends(self._menu.time[option])
+        end = self._network.ends(self.menu.time[option])
         when = np.zeros(self._events.count)
         np.maximum.at(when, self._events.begin, self._network.starts(end))
         np.maximum.at(when, self._events.done, end)

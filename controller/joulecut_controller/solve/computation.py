@@ -41,6 +41,7 @@ APART_MAX = 1e-6
 BITS = 40
 SIZE_AGAIN = 4096  # operations; more have too few of these moves each
 MOVES_AGAIN = 12  # times the moves of the first search: two seconds, a hundredth of a percent
+CHAINS_AGAIN = 1.2e8  # then chains of events: a second and a half, twice
 # Of the bound. Where so much is open, one operation outweighs the others and jumps from option to
 # option: the relaxed time lies where no real plan belongs. Pipelines of a model are far below.
 GAP_POOR = 0.02
@@ -141,21 +142,23 @@ class Computation:
         hints: Sequence[Solution] = (),
         rolls: int = 0,
         moves: int = 0,
+        chains: float = 0.0,
     ) -> Solution:
-        """Raises Infeasible. Hints compete; `rolls` and `moves` say how long to search.
+        """Raises Infeasible. Hints compete; the last three say how long to search.
 
         Without hints, and where much is left open, plans for shorter times compete as well, and
         options that have no time are left out of the bound.
         """
-        found = self._rounded(goal, relaxed, hints, rolls, moves)
+        found = self._rounded(goal, relaxed, hints, rolls, moves, chains)
         if hints or found.gap <= GAP_POOR or self._rounder.tries_all:
             return found
         sooner = self._sooner(goal, relaxed.iteration_s)
-        found = self._rounded(goal, relaxed, (found, *sooner), rolls, moves)
+        found = self._rounded(goal, relaxed, (found, *sooner), rolls, moves, chains)
         inner = self._fitting(goal, relaxed, found)
         if inner is None:
             return found
-        return _better(found, inner._rounded(goal, inner.relax(goal), (found,), rolls, moves))
+        again = inner._rounded(goal, inner.relax(goal), (found,), rolls, moves, chains)
+        return _better(found, again)
 
     def _fitting(self, goal: Goal, relaxed: Relaxation, found: Solution) -> "Computation | None":
         """The same with options that have time alone; None where that would change little."""
@@ -179,11 +182,12 @@ class Computation:
         hints: Sequence[Solution] = (),
         rolls: int = 0,
         moves: int = 0,
+        chains: float = 0.0,
     ) -> Solution:
         seeds = [seed for seed in map(self._seed, hints) if seed is not None]
         deadline_s = self.useful_deadline_s(goal.deadline_s)
         price_w = self.time_price_w(goal)
-        best = self._rounder.best(relaxed, deadline_s, price_w, rolls, seeds, moves)
+        best = self._rounder.best(relaxed, deadline_s, price_w, rolls, seeds, moves, chains)
         by_operation = best[self.network.row].tolist()
         options = self.problem.options
         clocks = tuple([menu[k] for menu, k in zip(options, by_operation, strict=True)])
@@ -213,7 +217,8 @@ class Computation:
         again = moves > 0 and self.network.size <= SIZE_AGAIN
         if again and found.energy_j > bound_j * (1.0 + GAP_SMALL):
             aimed = replace(raised, bound_j=max(raised.bound_j, finer.bound_j))
-            found = self.solve(goal, aimed, (found,), moves=MOVES_AGAIN * moves)
+            more = MOVES_AGAIN * moves
+            found = self.solve(goal, aimed, (found,), moves=more, chains=CHAINS_AGAIN)
         return replace(found, lower_bound_j=min(bound_j, found.energy_j))
 
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:

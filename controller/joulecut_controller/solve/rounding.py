@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_controller.solve.anneal import Annealer
+from joulecut_controller.solve.chains import Chains
 from joulecut_controller.solve.curves import Curve
 from joulecut_controller.solve.diffusion import (
     Marks,
@@ -52,6 +53,7 @@ DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
 MOVES_ONCE = 1_200_000  # half a second; fewer cool too quickly
+MOVES_SLOW, MOVES_ROW = 24_000_000, 32_000  # ten seconds: what is missed by little, it finds
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
 
@@ -94,11 +96,13 @@ class Rounder:
         rolls: int,
         seeds: Sequence[Ints] = (),
         moves: int = 0,
+        chains: float = 0.0,
     ) -> Ints:
         """The best options found, by row: least cost + time_price * T with T <= deadline.
 
         `seeds` are options by row that compete. The windows are passed over `rolls` times, then
-        events are moved `moves` times, or until what is left to gain is small.
+        events are moved `moves` times, or until what is left to gain is small. `chains` is the
+        work of drawing them, once before and once after all is cooled in one go.
         """
         search = _Search(self._rows, relaxed, deadline_s, time_price_w)
         if self.tries_all:
@@ -110,12 +114,22 @@ class Rounder:
                 once = min(moves, MOVES_ONCE)
                 option = search.cooled(self._annealer, option, once, SEED + 2 * moves)
                 moves -= once
+            for last in (False, True):
+                if chains > 0.0 and not search.enough(option):
+                    option = search.drawn(self._chains, option, chains, SEED + 2 * last)
+                if chains > 0.0 and not last and not search.enough(option):
+                    slow = min(MOVES_SLOW, MOVES_ROW * self._network.size)
+                    option = search.cooled(self._annealer, option, slow, SEED)
         best: Ints = self._number[option]
         return best
 
     @cached_property
     def _annealer(self) -> Annealer:
         return Annealer(self._network, self.menu)
+
+    @cached_property
+    def _chains(self) -> Chains:
+        return Chains(self._annealer)
 
     def _entries(self, seed: Ints) -> Marks:
         """Options as entries of the menu: for one that is not in it, the faster and cheaper."""
@@ -186,6 +200,12 @@ class _Search:
         signed = annealer.cooled(
             option.astype(np.int64), self._deadline_s, self._price_w, moves, seed
         )
+        found = signed.astype(np.uint64)
+        return found if self._value_j(found) < self._value_j(option) else option
+
+    def drawn(self, chains: Chains, option: Marks, work: float, seed: int) -> Marks:
+        """Never worse, never late."""
+        signed = chains.drawn(option.astype(np.int64), self._deadline_s, self._price_w, work, seed)
         found = signed.astype(np.uint64)
         return found if self._value_j(found) < self._value_j(option) else option
 

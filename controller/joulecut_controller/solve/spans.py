@@ -26,14 +26,16 @@ from joulecut_controller.solve.ticks import Ticks
 from joulecut_controller.solve.waves import Floats, Ints
 
 SHARE = 0.5  # of what is passed on; 1 ends lower, 0.3 takes longer
-CAP = 0.3  # of what options cost apart, mean over rows: what loses more needs no ticks
+# Of what options cost apart, mean over rows: what loses more needs no ticks. To this comes what one
+# clock is apart from the next, much where clocks are few.
+CAP = 0.3
 WALL = 1.0  # caps: what a length costs that a stage cannot have
 TICKS_ASKED = 1000.0  # per mean duration, to see how work grows
 TICKS_MAX = 8192.0  # of one row: memory
 # Ticks met by ticks in one walk over all runs (a billion takes a tenth of a second), and how
 # often to and fro: coarse ones first, to choose a flow by and because they settle as quickly.
-WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 4, 6
-WORK_LAST, SWEEPS_LAST = 2e9, 3
+WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
+WORK_LAST, SWEEPS_LAST = 2e9, 12
 WORK_SPAN = 4e6  # of one span: small problems need no finer ticks
 ROUND_OFF = 1e-9  # of what is added, and of the cap for each row
 
@@ -63,9 +65,12 @@ class Spans:
         self.down, self.up = (other >= 0) & (other < run_of), other > run_of
         self.alone = np.setdiff1d(np.arange(network.size), self.rows)
         curves = network.curves.distinct
-        apart_j = [float(c.cost_j[0] - c.cost_j.min()) for c in curves]
+        apart_j = [
+            (CAP + 1.0 / max(len(c.time_s) - 1, 1)) * float(c.cost_j[0] - c.cost_j.min())
+            for c in curves
+        ]
         of_rows = np.array(apart_j)[network.curve]
-        self.cap_j = CAP * float(of_rows[of_rows > 0.0].mean()) if (of_rows > 0.0).any() else 0.0
+        self.cap_j = float(of_rows[of_rows > 0.0].mean()) if (of_rows > 0.0).any() else 0.0
 
     def proven(
         self, flows_w: Sequence[Floats], time_price_w: float, deadline_s: float, enough_j: float

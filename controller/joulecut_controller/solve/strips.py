@@ -172,6 +172,8 @@ class Strips:
         """What stages lose that pass on to each other what they cannot have."""
         assert relaxed.link_w is not None and raised.link_w is not None  # noqa: PT018
         lines, flows_w = [line for line in self._lines if len(line)], [raised.link_w]
+        if raised.link_w is not relaxed.link_w:  # what strips climb to need not be best here
+            flows_w.append(relaxed.link_w)
         for path in paths_of(self.network, lines, relaxed.link_w)[-1:]:
             for share in HARDER:
                 flows_w.append(raised.link_w.copy())

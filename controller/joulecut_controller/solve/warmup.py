@@ -30,7 +30,7 @@ def warm_up() -> None:
         # A problem so small is walked; the interior point is met through its own door.
         direct = Interior(computation.network).relax(goal.deadline_s, problem.time_price_w)
         for relaxed in (direct, computation.relax(goal)):
-            computation.solve(goal, relaxed, rolls=2, moves=1)
+            computation.solve(goal, relaxed, rolls=2, moves=1, chains=1.0)
             raised = computation.raised(goal, relaxed)
             computation.finer(goal, relaxed, raised)
         clocks = computation.solve(goal, computation.relax(goal)).clocks
