@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.predict.physics import Physics, Sweep, fit
+from joulecut_controller.predict.fitting import fit
+from joulecut_controller.predict.physics import Physics, Sweep
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 
