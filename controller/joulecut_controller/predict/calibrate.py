@@ -20,7 +20,7 @@ SCALES_MIN = 10  # scores from which their own quantile counts
 CLOCKS_MIN = 4  # fewer leave nothing to judge by
 # Half widths where the clocks are too few to judge themselves: what 90 % of the public
 # stages stayed within (docs/predictors.md), alone and with other work of the card at hand.
-FLOORS_ALONE = {1: 0.2, 2: 0.08, 3: 0.04}
+FLOORS_ALONE = {1: 0.2, 2: 0.08, 3: 0.05}
 FLOORS_TAUGHT = {1: 0.12, 2: 0.075, 3: 0.04}  # two: of 21 applications, each left out in turn
 # And between two of those clocks no less than this share of what the time changes from one
 # to the other (a logarithm): who probes a card's whole range knows less of its middle.

@@ -26,7 +26,7 @@ from joulecut_controller.predict.grid import Floats
 MHZ_PER_GHZ = 1000.0
 # Sd of the lead, a logarithm; up to 6 % were seen (A40 backwards: time is flat from 1470 MHz,
 # power from 1560), on A100s 2-3 %.
-LEAD_SD = 0.02
+LEAD_SD = 0.018
 
 
 @dataclass(frozen=True, slots=True)
