@@ -17,8 +17,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from joulecut_controller.predict.estimator import Floats
 from joulecut_controller.predict.evidence import Evidence
+from joulecut_controller.predict.fitting import fit as fit_physics
 from joulecut_controller.predict.forest import fit_work
-from joulecut_controller.predict.physics import fit as fit_physics
 from prediction.scores import Predicted
 
 Learner = Callable[[Sequence[Evidence], Sequence[Evidence], Sequence[Floats]], list[Predicted]]

@@ -19,12 +19,12 @@ from scipy.special import stdtrit
 
 from joulecut_cli import figures
 from joulecut_controller.hardware import ClockOption
+from joulecut_controller.predict.cap import POINTS_FOR_CAP
 from joulecut_controller.predict.card import CARDS, Card, likely, recognised
 from joulecut_controller.predict.choice import choose
 from joulecut_controller.predict.estimator import Prediction
 from joulecut_controller.predict.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_controller.predict.forest import Fitted, ForestCurve, fit_work
-from joulecut_controller.predict.physics import POINTS_FOR_CAP
 from joulecut_controller.predict.smooth import DENSE_MIN
 from joulecut_controller.sources import profile as profiles
 from joulecut_controller.workload import Kind, Profile
@@ -38,7 +38,8 @@ UNUSED = "1"  # stands for every time and energy that is not probed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
 POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 PROBES_MAX = 1000  # clock tables have some hundred entries
-TIME_NUMBERS = 2  # of a time curve; a third, the cap, where one was looked for
+TIME_NUMBERS = 2  # of a time curve; and the cap, where one was looked for
+CAP_NUMBERS = 1.5  # it is the best of many, which fits more noise than one number does
 # What leftovers of a sweep are like before any was seen: two of a clean one (0.1 %).
 NOISE_PRIOR, NOISE_PRIOR_COUNT = 0.001, 2
 NOISE_MAX = 0.03  # of a sweep's times; what is beyond is no noise
@@ -233,11 +234,11 @@ def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) ->
     It is in what a band must hold and in the fitted numbers, hence twice; and as few leftovers
     may be small by luck, it counts by Student's distribution, together with `NOISE_PRIOR`.
     """
-    squares, spare = NOISE_PRIOR_COUNT * NOISE_PRIOR**2, NOISE_PRIOR_COUNT
+    squares, spare = NOISE_PRIOR_COUNT * NOISE_PRIOR**2, float(NOISE_PRIOR_COUNT)
     for options, key in {options: key for key, options in probed.options.items()}.items():
         physics, sweep = curves[key].physics, sweep_of(options)
         sought = sweep.clocks_mhz.size >= POINTS_FOR_CAP or math.isfinite(physics.clock_cap_mhz)
-        numbers = TIME_NUMBERS + sought
+        numbers = TIME_NUMBERS + CAP_NUMBERS * sought
         if sweep.clocks_mhz.size <= numbers:
             continue
         left = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))

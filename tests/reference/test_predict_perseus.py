@@ -13,7 +13,8 @@ import pytest
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.predict.estimator import Subject
-from joulecut_controller.predict.physics import Sweep, fit
+from joulecut_controller.predict.fitting import fit
+from joulecut_controller.predict.physics import Sweep
 from joulecut_controller.predict.profile_estimator import ProfileEstimator
 from joulecut_controller.workload import Kind, Profile
 

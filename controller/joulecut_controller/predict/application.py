@@ -22,8 +22,8 @@ from scipy.optimize import nnls
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 
 from joulecut_controller.predict.estimator import Floats
+from joulecut_controller.predict.fitting import fit as fit_physics
 from joulecut_controller.predict.physics import Physics, Sweep
-from joulecut_controller.predict.physics import fit as fit_physics
 
 # STREAM on an A100 keeps its bandwidth down to about 1000 of 1410 MHz.
 SATURATED_RATIO = 1000.0 / 1410.0

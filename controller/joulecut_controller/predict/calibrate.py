@@ -28,7 +28,7 @@ BETWEEN_SHARE = 0.15
 # The form took three numbers of a time curve (t_fmax, k, f_cap) from the same clocks.
 FREE_NUMBERS = 3
 FLOOR = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
-FLOOR_FEW, CLOCKS_FEW = 0.004, 12  # between clocks that stand far apart a little more
+FLOOR_FEW, CLOCKS_FEW = 0.005, 12  # between clocks that stand far apart a little more
 
 # A sweep with so many times the clocks of a curve can show what is missed between that many.
 DENSER = 2

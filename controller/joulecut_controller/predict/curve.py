@@ -23,6 +23,7 @@ REACH_PER_SPACING = 0.5  # in sparser sweeps, of the usual distance between cloc
 
 BAND_SHARE = 90.0  # percent of left-out measurements that lie within the band
 BAND_MIN = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
+BAND_MIN_FEW, CLOCKS_FEW = 0.006, 12  # between clocks that stand far apart more
 # Free numbers of the time curve (t_fmax, k, f_cap); fewer measurements tell nothing of
 # the error. From 2 or 3 clocks the public sweeps are missed by 1-3 %, from 1 by 10-20 %.
 FREE_NUMBERS = 3
@@ -138,4 +139,4 @@ def _band(clocks_mhz: Floats, residual: Floats, reach_mhz: float) -> float:
     np.fill_diagonal(weight, 0.0)
     left_out = np.abs(residual - _mean(weight, residual))
     widened = float(np.percentile(left_out, BAND_SHARE)) * float(np.sqrt(n / (n - FREE_NUMBERS)))
-    return max(BAND_MIN, widened)
+    return max(BAND_MIN_FEW if n < CLOCKS_FEW else BAND_MIN, widened)

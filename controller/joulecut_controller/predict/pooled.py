@@ -15,8 +15,9 @@ import numpy as np
 from joulecut_controller.predict.card import Card, named
 from joulecut_controller.predict.estimator import UNTOLD, WorkShape
 from joulecut_controller.predict.evidence import Evidence, Work
+from joulecut_controller.predict.fitting import MISFIT
 from joulecut_controller.predict.forest import Fitted, fit_work
-from joulecut_controller.predict.physics import MISFIT, Sweep
+from joulecut_controller.predict.physics import Sweep
 from joulecut_controller.predict.window import Cell, Reading
 from joulecut_controller.workload import Kind, Profile
 

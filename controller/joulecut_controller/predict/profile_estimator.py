@@ -25,8 +25,8 @@ from joulecut_controller.predict.bias import (
 from joulecut_controller.predict.curve import Priced, bend
 from joulecut_controller.predict.estimator import Band, Prediction, Sample, Subject, widest
 from joulecut_controller.predict.evidence import fingerprint, of_profile, sweep_of
+from joulecut_controller.predict.fitting import fit
 from joulecut_controller.predict.forest import fit_work
-from joulecut_controller.predict.physics import fit
 from joulecut_controller.workload import Kind, Profile
 
 STATE_VERSION = 1

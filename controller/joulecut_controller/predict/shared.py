@@ -12,7 +12,8 @@ import numpy as np
 
 from joulecut_controller.predict.card import Card, prior_of
 from joulecut_controller.predict.evidence import Evidence
-from joulecut_controller.predict.physics import Physics, Prior, fit
+from joulecut_controller.predict.fitting import fit
+from joulecut_controller.predict.physics import Physics, Prior
 
 TEACHER_CLOCKS_MIN = 4  # fewer do not tell a knee from a cap
 TEACHERS_MAX = 16  # more change nothing but the time it takes
@@ -24,6 +25,7 @@ KNEE_SD_MHZ, SLOPE_SD = 10.0, 0.05
 STATIC_SD = 0.07  # relative
 CAP_SD = 0.02
 CAP_SD_MHZ = 30.0  # two steps of the clock table
+LEAD_SD = 0.01  # a logarithm; forward and backward of one card differ by 0.00-0.03
 CLOCKED_SD = 0.15
 CLOCKED_SD_OTHER_CARD = 0.3  # the same work follows the clock less on the A40 (0.3-0.6, 0.9)
 
@@ -116,11 +118,19 @@ def _taught(prior: Prior, curves: Sequence[Physics]) -> Prior:
     )
     if not capped:
         return taught
-    held_w = [float(c.power_w(np.array([c.clock_cap_mhz]))[0]) for c in capped]
+    at_top = [float(curve.power_w(np.array([curve.clock_max_mhz]))[0]) for curve in capped]
+    limited_w = [
+        power_w
+        for power_w, curve in zip(at_top, capped, strict=True)
+        if curve.power_cap_mhz < curve.clock_max_mhz
+    ]
+    if limited_w:
+        taught = replace(taught, cap_w=float(np.median(limited_w)), cap_sd=CAP_SD)
+    leads = [np.log(min(c.power_cap_mhz, c.clock_max_mhz) / c.clock_cap_mhz) for c in capped]
     return replace(
         taught,
-        cap_w=float(np.median(held_w)),
-        cap_sd=CAP_SD,
         cap_mhz=float(np.median([curve.clock_cap_mhz for curve in capped])),
         cap_sd_mhz=CAP_SD_MHZ,
+        lead=float(np.median(leads)),
+        lead_sd=LEAD_SD,
     )

@@ -1,11 +1,14 @@
 """The fitted form: it finds what is there, needs few clocks, and never says nonsense."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.predict.physics import Physics, Sweep, fit
+from joulecut_controller.predict.fitting import fit
+from joulecut_controller.predict.physics import Physics, Sweep
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 
@@ -91,6 +94,43 @@ def test_a_power_cap_is_recognised_by_flat_time_and_power() -> None:
     free = Physics(1740.0, 0.11, 0.6, 94.0, 98.0, 0.5, 1120.0)
     (uncapped,) = fit([_sweep(free, clocks)])
     assert uncapped.clock_cap_mhz == float("inf")
+
+
+@pytest.mark.parametrize("lead", [0.0, 0.015, 0.03])
+def test_power_may_rise_where_the_time_no_longer_falls(lead: float) -> None:
+    """Held back in its hungriest kernels only; the knee must not move for it."""
+    truth = Physics(1410.0, 0.05, 0.85, 55.0, 200.0, 0.8, 1107.0, 1350.0, lead)
+    (fitted,) = fit([_sweep(truth)])
+    time_error, power_error = _worst(fitted, truth)
+    assert time_error < 0.002
+    assert power_error < 0.01
+    assert fitted.clock_cap_mhz == pytest.approx(1350.0, abs=5.0)
+    assert fitted.power_cap_mhz == pytest.approx(1350.0 * np.exp(lead), abs=10.0)
+
+
+def test_three_clocks_find_a_cap_that_shows_in_the_time() -> None:
+    clocks = CLOCKS[[0, 19, 37]]
+    truth = Physics(1410.0, 0.05, 0.85, 60.0, 200.0, 0.6, 1090.0, 1330.0)
+    (capped,) = fit([_sweep(truth, clocks)])
+    assert capped.clock_cap_mhz == pytest.approx(1330.0, abs=25.0)
+    assert _worst(capped, truth)[0] < 0.01
+
+
+@pytest.mark.parametrize("static_w", [60.0, 120.0])
+def test_three_clocks_find_no_cap_by_power_alone(static_w: float) -> None:
+    """Work for memory: flat time and little dynamic power look like a cap, and are none."""
+    truth = Physics(1410.0, 0.05, 0.0, static_w, 70.0, 0.6, 1090.0)
+    (fitted,) = fit([_sweep(truth, CLOCKS[[0, 19, 37]])])
+    assert fitted.clock_cap_mhz == float("inf")
+
+
+def test_time_that_flattens_for_memory_is_no_cap_of_the_power() -> None:
+    """A roofline: nothing below the ridge is bought by the clocks above it but power."""
+    power = Physics(1410.0, 0.05, 0.8, 60.0, 150.0, 0.7, 1090.0)
+    time = replace(power, clock_cap_mhz=1100.0)
+    (fitted,) = fit([Sweep(CLOCKS, time.time_s(CLOCKS), power.power_w(CLOCKS))])
+    assert np.abs(fitted.time_s(CLOCKS) / time.time_s(CLOCKS) - 1.0).max() < 0.005
+    assert np.abs(fitted.power_w(CLOCKS) / power.power_w(CLOCKS) - 1.0).max() < 0.02
 
 
 def test_one_wild_measurement_does_not_bend_the_curve() -> None:
