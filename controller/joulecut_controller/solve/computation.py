@@ -41,7 +41,7 @@ APART_MAX = 1e-6
 BITS = 40
 SIZE_AGAIN = 4096  # operations; more have too few of these moves each
 MOVES_AGAIN = 12  # times the moves of the first search: two seconds, a hundredth of a percent
-CHAINS_AGAIN = 1.2e8  # then chains of events: a second and a half, twice
+CHAINS_ROW = 160_000.0  # then chains of events, per operation: 1.5 s twice at 8 x 48
 # Of the bound. Where so much is open, one operation outweighs the others and jumps from option to
 # option: the relaxed time lies where no real plan belongs. Pipelines of a model are far below.
 GAP_POOR = 0.02
@@ -218,7 +218,8 @@ class Computation:
         if again and found.energy_j > bound_j * (1.0 + GAP_SMALL):
             aimed = replace(raised, bound_j=max(raised.bound_j, finer.bound_j))
             more = MOVES_AGAIN * moves
-            found = self.solve(goal, aimed, (found,), moves=more, chains=CHAINS_AGAIN)
+            chains = CHAINS_ROW * self.network.size
+            found = self.solve(goal, aimed, (found,), moves=more, chains=chains)
         return replace(found, lower_bound_j=min(bound_j, found.energy_j))
 
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:

@@ -35,7 +35,7 @@ TICKS_MAX = 8192.0  # of one row: memory
 # Ticks met by ticks in one walk over all runs (a billion takes a tenth of a second), and how
 # often to and fro: coarse ones first, to choose a flow by and because they settle as quickly.
 WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
-WORK_LAST, SWEEPS_LAST = 2e9, 12
+WORK_LAST, SWEEPS_LAST = 2e9, 20
 WORK_SPAN = 4e6  # of one span: small problems need no finer ticks
 ROUND_OFF = 1e-9  # of what is added, and of the cap for each row
 
