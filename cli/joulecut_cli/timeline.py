@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from joulecut_controller.hardware import ANY_CLOCK_MHZ
+from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
 from joulecut_controller.solve.problem import Problem, Solution
-from joulecut_controller.workload import SENDS
+from joulecut_controller.workload import SENDS, Operation
 from joulecut_wire.errors import BadInput
 
 _COLOURS = {"forward": "thread_state_running", "backward": "thread_state_iowait"}
@@ -60,35 +60,10 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
     for i, (operation, option, start_s) in enumerate(
         zip(problem.graph.operations, plan.clocks, plan.start_s, strict=True)
     ):
-        events.append(
-            {
-                "name": f"{operation.kind} {operation.microbatch}",
-                "cat": operation.kind,
-                "ph": "X",
-                "pid": 0,
-                "tid": threads[lanes[i]] if i in lanes else operation.stage,
-                "ts": start_s * MICRO,
-                "dur": option.time_s * MICRO,
-                "args": {
-                    "microbatch": operation.microbatch,
-                    "clock_mhz": option.clock_mhz or None,
-                    "power_w": option.power_w,
-                    "energy_j": option.energy_j,
-                },
-            }
-            | ({"cname": _COLOURS[operation.kind]} if operation.kind in _COLOURS else {})
-        )
-        if option.clock_mhz == ANY_CLOCK_MHZ:
-            continue
-        events.append(
-            {
-                "name": f"stage {operation.stage} clock, MHz",
-                "ph": "C",
-                "pid": 0,
-                "ts": start_s * MICRO,
-                "args": {"clock_mhz": option.clock_mhz},
-            }
-        )
+        thread = threads[lanes[i]] if i in lanes else operation.stage
+        events.append(_slice(operation, option, start_s, thread))
+        if option.clock_mhz != ANY_CLOCK_MHZ:
+            events.append(_clock(operation.stage, option.clock_mhz, start_s))
     # Perfetto sorts by itself; other readers of the format count time forwards.
     events.sort(key=lambda event: float(event.get("ts", -1.0)))
     return {
@@ -100,6 +75,38 @@ def trace(problem: Problem, plan: Solution, title: str) -> dict[str, Any]:
             "granularity": plan.granularity,
             "basis": "predicted from the profile",
         },
+    }
+
+
+def _slice(
+    operation: Operation, option: ClockOption, start_s: float, thread: int
+) -> dict[str, Any]:
+    event: dict[str, Any] = {
+        "name": f"{operation.kind} {operation.microbatch}",
+        "cat": operation.kind,
+        "ph": "X",
+        "pid": 0,
+        "tid": thread,
+        "ts": start_s * MICRO,
+        "dur": option.time_s * MICRO,
+        "args": {
+            "microbatch": operation.microbatch,
+            "clock_mhz": option.clock_mhz or None,
+            "power_w": option.power_w,
+            "energy_j": option.energy_j,
+        },
+    }
+    colour = _COLOURS.get(operation.kind)
+    return event if colour is None else event | {"cname": colour}
+
+
+def _clock(stage: int, clock_mhz: int, start_s: float) -> dict[str, Any]:
+    return {
+        "name": f"stage {stage} clock, MHz",
+        "ph": "C",
+        "pid": 0,
+        "ts": start_s * MICRO,
+        "args": {"clock_mhz": clock_mhz},
     }
 
 
