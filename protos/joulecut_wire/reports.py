@@ -14,6 +14,8 @@ from joulecut_wire.messages import IterationReport, OperationReport
 
 DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit; more is not a report.
 OPERATIONS_MAX = 64
+# Of an iteration, for one kind: timers of asynchronous work may count some of a neighbour's.
+BUSY_SHARE_MAX = 2.0
 DURATION_S_MAX = 86_400.0  # No iteration lasts a day; a clock jump can look like one.
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]  # a DNS name's length
@@ -83,6 +85,14 @@ def _checked(raw: _Iteration) -> IterationReport:
         low_ok = value > 0 if name == "duration_s" or name.startswith("peer") else value >= 0
         if not (math.isfinite(value) and low_ok and value <= DURATION_S_MAX):
             raise BadInput("datagram", f"{name} is {value}", f"seconds up to {DURATION_S_MAX:g}")
+    for i, op in enumerate(raw.ops):
+        most_s = BUSY_SHARE_MAX * raw.duration_s if op.count else 0.0
+        if op.busy_s > most_s:
+            raise BadInput(
+                "datagram",
+                f"ops[{i}].busy_s is {op.busy_s:g} with count {op.count}",
+                f"at most {most_s:g} there",
+            )
     return IterationReport(
         job=raw.job,
         uuid=raw.uuid,

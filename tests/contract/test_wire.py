@@ -208,6 +208,8 @@ def test_a_mark_reads_as_documented() -> None:
         ({"uuid": None}, "uuid"),
         ({"surprise": 1}, "surprise"),
         ({"ops": [{"kind": "forward", "count": 1, "busy_s": -1}]}, "busy_s"),
+        ({"ops": [{"kind": "forward", "count": 0, "busy_s": 0.1}]}, "count 0"),
+        ({"ops": [{"kind": "forward", "count": 48, "busy_s": 100.0}]}, "busy_s"),
         ({"ops": [{"kind": "forward", "count": 1, "busy_s": 1.0}] * 65}, "ops"),
     ],
 )
