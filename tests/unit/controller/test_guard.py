@@ -134,7 +134,8 @@ SPOILS: dict[str, Spoil] = {
     "not applied yet": lambda p, v, a: (replace(p, granularity="computation"), v, a),
     "stage of the pipeline": lambda p, v, a: (p, _job(v, stages=v.jobs[0].stages[:2]), a),
     "one by one": lambda p, v, a: (replace(p, actions=p.actions[1:]), v, a),
-    "cover": lambda p, v, a: (replace(p, actions=(*p.actions, p.actions[0])), v, a),
+    # Not the first once more: with "one by one" that would be the good plan in another order.
+    "cover": lambda p, v, a: (replace(p, actions=(*p.actions, p.actions[-1])), v, a),
     "shared with job": lambda p, v, a: (
         p,
         replace(

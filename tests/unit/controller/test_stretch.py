@@ -136,7 +136,8 @@ def test_checkpoints_and_evaluations_are_no_part_of_it(
             job.iterate(times_s[-1])
     made = job.figures()
     assert made.left_out >= len(inside)
-    assert made.iterations + len(inside) >= 60 - 2 - len(inside | between) * 2
+    # Of plain iterations the first and the last, and one whose report is still under way.
+    assert made.iterations + len(inside) >= 60 - 3 - len(inside | between) * 2
     assert made.time_mean_s == pytest.approx(iteration_s, rel=0.01)
     # One half of a percent: what is lost between samples beside a pause of a minute.
     assert made.energy_j == pytest.approx(made.time_mean_s * sum(BUSY_W), rel=0.005)
