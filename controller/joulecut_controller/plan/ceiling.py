@@ -1,4 +1,4 @@
-"""How long an iteration can take at other clocks at most, whatever the job is made of.
+"""How long an iteration takes at other clocks at most and at least, whatever the job is made of.
 
 A fit that takes one stage's time for another's is sure of it, and wrong. So what may be
 dared rests on nothing but measured iteration times and on what every schedule and card have
@@ -10,7 +10,7 @@ nothing below zero at 1/f = 0 (flat where a power cap holds). Hence, of windows 
 T_i at 1/f = x_i by stage, for all weights mu_i >= 0 with sum mu_i >= 1 and, stage by stage,
 sum mu_i x_i >= x:  T(x) <= sum mu_i T_i.  The least such sum is a linear program with a row
 per stage and one more. One window alone gives the stretch of the stage lowered most; several
-around x, what lies between them.
+around x, what lies between them. And at the least T_i over the stretch from x to window i.
 """
 
 import numpy as np
@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 
 PIVOTS_MAX = 200  # some three per row are needed; where rounding goes round, one window bounds
 ROUNDING = 1e-12
+FLOORS_AT_ONCE = 1024  # rows; with 96 windows of 8 stages 6 MB
 
 
 def ceiling_s(times_s: Floats, clocks_mhz: Floats, asked_mhz: Floats) -> Floats:
@@ -40,6 +41,18 @@ def ceiling_s(times_s: Floats, clocks_mhz: Floats, asked_mhz: Floats) -> Floats:
         single_s = np.min(times_s * np.maximum(1.0, (clocks_mhz / asked).max(axis=1)))
         ceilings[at] = min(single_s, _least(table))
     return ceilings
+
+
+def floor_s(times_s: Floats, clocks_mhz: Floats, asked_mhz: Floats) -> Floats:
+    """The shortest, of the same: no less than at clocks that are nowhere lower, and what is lower
+    in a window explains no more of its time than its own stretch.
+    """
+    floors = np.empty(len(asked_mhz))
+    for begin in range(0, len(asked_mhz), FLOORS_AT_ONCE):
+        asked = asked_mhz[begin : begin + FLOORS_AT_ONCE, None, :]
+        stretch = np.maximum(1.0, (asked / clocks_mhz).max(axis=2))
+        floors[begin : begin + FLOORS_AT_ONCE] = (times_s / stretch).max(axis=1)
+    return floors
 
 
 @exact

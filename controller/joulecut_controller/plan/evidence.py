@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.ceiling import ceiling_s
+from joulecut_controller.plan.ceiling import ceiling_s, floor_s
 from joulecut_controller.plan.search import Floats, Found, cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import Ground, RateModel, Reading
@@ -81,6 +81,7 @@ class Evidence:
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
         likely_s = np.maximum(told_s, model.time_s(measured))
         self._sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
+        self._least_s = np.minimum(told_s, model.time_s(measured))
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
         )
@@ -126,7 +127,16 @@ class Evidence:
 
     def high_s(self, clocks_mhz: tuple[int, ...], doubts: float = DOUBTS_TIME) -> float:
         """Upper band of the iteration time between measured clocks."""
-        return self.judge_one(clocks_mhz)[0] * (1.0 + doubts * self.doubt(clocks_mhz))
+        rows = np.array([clocks_mhz], dtype=np.float64)
+        return float(self._raised_s(self.model, rows)[0]) * (1.0 + doubts * self.doubt(clocks_mhz))
+
+    def _raised_s(self, model: RateModel, rows: Floats) -> Floats:
+        """Iteration times by a fit, raised to what windows show them to be at the least: a fit that
+        takes one stage's time for another's is below it, and its doubt says nothing of that.
+        """
+        top = np.array(self.model.default_mhz, dtype=np.float64)
+        floors_s = floor_s(self._least_s, self._within_cap, np.minimum(rows, top))
+        return np.asarray(np.maximum(model.time_s(rows), floors_s))
 
     def worst_s(self, rows: Floats, enough_s: float = 0.0) -> Floats:
         """Iteration times of rows of clocks (m, stages) that no job exceeds, shape (m,): by what
@@ -162,7 +172,8 @@ class Evidence:
         worst_s = np.zeros(len(asked))
         for rival in self._rivals:
             doubt = np.hypot(rival.time_doubt(inside), np.hypot(self.base_doubt, UNSEEN))
-            worst_s = np.maximum(worst_s, rival.time_s(inside) * (1.0 + DOUBTS_WORST * doubt))
+            likely_s = self._raised_s(rival, inside)
+            worst_s = np.maximum(worst_s, likely_s * (1.0 + DOUBTS_WORST * doubt))
         return np.asarray(worst_s * (inside / asked).max(axis=1))
 
     def _heavier(self) -> list[RateModel]:
@@ -192,7 +203,7 @@ class Evidence:
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
         doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
-        high_s = self.model.time_s(rows) * (1.0 + DOUBTS_TIME * doubt)
+        high_s = self._raised_s(self.model, rows) * (1.0 + DOUBTS_TIME * doubt)
         kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
         kept[kept] = self.affordable(rows[kept], over)
         return np.asarray(kept)

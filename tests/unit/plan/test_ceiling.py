@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from joulecut_controller.plan.ceiling import ceiling_s
+from joulecut_controller.plan.ceiling import ceiling_s, floor_s
 from joulecut_controller.predict.rate_paths import Paths
 from joulecut_controller.workload import Pipeline
 
@@ -37,7 +37,7 @@ def test_it_is_the_least_that_a_linear_program_finds(seed: int, stages: int, win
     windows=st.integers(1, 12),
     cap_mhz=st.sampled_from([1410, 1305]),
 )
-def test_no_schedule_whose_work_follows_its_clock_at_most_is_longer(
+def test_no_schedule_whose_work_follows_its_clock_at_most_is_longer_or_shorter(
     seed: int, stages: int, windows: int, cap_mhz: int
 ) -> None:
     dice = np.random.default_rng(seed)
@@ -52,6 +52,9 @@ def test_no_schedule_whose_work_follows_its_clock_at_most_is_longer(
     measured, asked = drawn(seed + 1, stages, windows), drawn(seed + 2, stages, 6)
     ceilings = ceiling_s(time_s(measured), measured, asked)
     assert (time_s(asked) <= ceilings * (1.0 + 1e-9)).all()
+    floors = floor_s(time_s(measured), measured, asked)
+    assert (time_s(asked) >= floors * (1.0 - 1e-9)).all()
+    assert floor_s(time_s(measured), measured, measured) == pytest.approx(time_s(measured))
     assert ceiling_s(time_s(measured), measured, measured) == pytest.approx(
         np.minimum(time_s(measured), ceiling_s(time_s(measured), measured, measured))
     )
@@ -68,3 +71,12 @@ def test_what_lies_between_two_windows_is_bounded_by_both() -> None:
 def test_a_window_alone_is_stretched_by_the_stage_lowered_most() -> None:
     measured, asked = np.array([[1400.0, 1400.0]]), np.array([[1330.0, 1260.0], [1410.0, 1400.0]])
     assert ceiling_s(np.array([2.0]), measured, asked) == pytest.approx([2.0 * 1400 / 1260, 2.0])
+
+
+def test_clocks_that_are_nowhere_higher_take_no_less_and_higher_ones_no_less_than_the_stretch() -> (
+    None
+):
+    measured = np.array([[1400.0, 1200.0], [1300.0, 1400.0]])
+    asked = np.array([[1400.0, 1190.0], [1290.0, 1200.0], [1400.0, 1260.0]])
+    found = floor_s(np.array([2.0, 2.1]), measured, asked)
+    assert found == pytest.approx([2.0, 2.1, 2.1 * 1300 / 1400])
