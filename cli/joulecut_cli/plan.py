@@ -172,7 +172,7 @@ def _parse(argv: list[str]) -> Namespace:
     parser = Parser(
         PROG,
         "The clocks that use least energy within a deadline. Seconds; up to two minutes where "
-        "the gap between plan and bound stays wide.",
+        "the gap between plan and bound is hard to close.",
     )
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument(
