@@ -169,7 +169,11 @@ def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> 
 
 
 def _parse(argv: list[str]) -> Namespace:
-    parser = Parser(PROG, "The clocks that use least energy within a deadline.")
+    parser = Parser(
+        PROG,
+        "The clocks that use least energy within a deadline. Seconds; up to two minutes where "
+        "the gap between plan and bound is hard to close.",
+    )
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument(
         "--max-slowdown", metavar="PCT", help="of the fastest iteration: 2 or 2%% (default 0)"

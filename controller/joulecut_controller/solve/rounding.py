@@ -123,6 +123,17 @@ class Rounder:
         best: Ints = self._number[option]
         return best
 
+    def cooled(
+        self, relaxed: Relaxation, deadline_s: float, time_price_w: float, seed: Ints, moves: int
+    ) -> Ints:
+        """Options by row, no dearer and no later than `seed`: so many moves, cooled in one go."""
+        search = _Search(self._rows, relaxed, deadline_s, time_price_w)
+        option = self._entries(seed)
+        if not search.enough(option):
+            option = search.cooled(self._annealer, option, moves, SEED)
+        best: Ints = self._number[option]
+        return best
+
     @cached_property
     def _annealer(self) -> Annealer:
         return Annealer(self._network, self.menu)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.solve.ascent import dual, through
+from joulecut_controller.solve.ascent import climbed, dual, through
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events
 from joulecut_controller.solve.network import Network
@@ -36,6 +36,7 @@ TICKS_MAX = 8192.0  # of one row: memory
 # often to and fro: coarse ones first, to choose a flow by and because they settle as quickly.
 WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
 WORK_LAST, SWEEPS_LAST = 2e9, 20
+ASKS = 24  # flows tried on paths' own prices, at coarse ticks: a third of a second each
 WORK_SPAN = 4e6  # of one span: small problems need no finer ticks
 ROUND_OFF = 1e-9  # of what is added, and of the cap for each row
 
@@ -73,21 +74,34 @@ class Spans:
         self.cap_j = float(of_rows[of_rows > 0.0].mean()) if (of_rows > 0.0).any() else 0.0
 
     def proven(
-        self, flows_w: Sequence[Floats], time_price_w: float, deadline_s: float, enough_j: float
+        self,
+        flows_w: Sequence[Floats],
+        time_price_w: float,
+        deadline_s: float,
+        enough_j: float,
+        paths: Sequence[Ints] = (),
     ) -> tuple[float, Floats]:
         """A bound as `dual` gives one, and the flow of those asked that it was found at; -inf
-        where nothing can be passed on. `enough_j` is not worth more work."""
+        where nothing can be passed on. `enough_j` is not worth more work. Where `paths` are given,
+        flow is moved onto and off them first."""
         best_j, best_w = -np.inf, flows_w[0]
         if not len(self.pairs) or self.cap_j <= 0.0:
             return best_j, best_w
-        levels = [
-            _Level(self, link_w, self._tick_s(link_w, WORK_FIRST), time_price_w, deadline_s)
-            for link_w in flows_w
-        ]
+
+        def coarse_of(link_w: Floats) -> _Level:
+            tick_s = self._tick_s(link_w, WORK_FIRST)
+            return _Level(self, link_w, tick_s, time_price_w, deadline_s)
+
+        levels = [coarse_of(link_w) for link_w in flows_w]
         found_j = [level.passed(SWEEPS_ASKED, enough_j) for level in levels]
         best = int(np.argmax(found_j))
         best_w, coarse = flows_w[best], levels[best]
         del levels
+        if paths:
+            best_w = climbed(
+                best_w, paths, lambda link_w: coarse_of(link_w).passed(SWEEPS_ASKED), ASKS
+            )
+            coarse = coarse_of(best_w)
         best_j = max(found_j[best], coarse.passed(SWEEPS_FIRST, enough_j))
         if best_j < enough_j:
             tick_s = self._tick_s(best_w, WORK_LAST)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem as build
-from joulecut_controller.solve.ascent import dual, through
+from joulecut_controller.solve.ascent import dual, paths_of, through
 from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.curves import Curve
 from joulecut_controller.solve.events import events_of
+from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal
 from joulecut_controller.solve.relaxation import Interior
 from joulecut_controller.solve.spans import Spans, walked
@@ -186,6 +188,39 @@ def test_passing_on_raises_the_bound_and_is_what_it_says() -> None:
     assert found_j - plain_j > 1.1 * (raised.bound_j - plain_j)
     enough_j, _ = spans.proven([relaxed.link_w], price_w, deadline_s, plain_j)
     assert plain_j <= enough_j <= found_j  # less work where less is asked for
+
+
+def test_flow_is_moved_to_where_passing_on_proves_more() -> None:
+    """And what is proven there is below every plan, too."""
+    computation = coarse(3, 3)
+    spans, link_w, price_w, deadline_s = asked_of(computation, 1.02)
+    goal = Goal(deadline_s)
+    plan = computation.solve(goal, computation.relax(goal), rolls=50, moves=200_000)
+    network = computation.network
+    lines = [network.row[list(order)] for order in computation.problem.graph.order]
+    before_j, _ = spans.proven([link_w], price_w, deadline_s, np.inf)
+    paths = paths_of(network, lines, link_w)
+    found_j, moved_w = spans.proven([link_w], price_w, deadline_s, np.inf, paths)
+    assert (moved_w != link_w).any()
+    assert before_j < found_j <= plan.energy_j
+    through_w = through(network, moved_w)
+    leaves_w = np.bincount(network.tails + 1, moved_w)[1:]
+    assert leaves_w == pytest.approx(through_w)  # balanced, or it would bound nothing
+
+
+def test_what_is_insisted_on_is_searched_on() -> None:
+    """GPipe has no spans to prove anything by; the plan for a sooner end is bettered."""
+    computation = coarse(3, 5, "gpipe")
+    goal = Goal(computation.fastest_s * 1.02)
+    relaxed = computation.relax(goal)
+    bound_j = computation.bound_j(goal, relaxed)
+    sooner = Goal(computation.fastest_s)
+    found = replace(computation.solve(sooner, computation.relax(sooner)), lower_bound_j=bound_j)
+    more = computation.insisted(goal, relaxed, relaxed, found, bar=0.0, reach=1.0)
+    assert bound_j <= more.lower_bound_j <= more.energy_j < found.energy_j
+    assert check(computation.problem, goal, more) == ()
+    assert computation.insisted(goal, relaxed, relaxed, found, bar=found.gap, reach=1.0) == found
+    assert computation.insisted(goal, relaxed, relaxed, found, bar=0.0, reach=0.0) == found
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
