@@ -21,6 +21,7 @@ from pathlib import Path
 from joulecut_wire.errors import Unavailable
 
 READY_S_MAX = 60.0  # importing a controller takes 3 s alone, 20 s where everything is busy
+LAST_WORDS_S = 2.0  # its pipe closes as it ends; a child of its own may hold it open
 LINES_KEPT = 50  # of what a child printed: enough to say why it died
 # Asks the kernel for a SIGTERM when the supervisor dies (PR_SET_PDEATHSIG is 1 in
 # linux/prctl.h), then becomes the command. A process of its own, since code between fork
@@ -49,6 +50,7 @@ class Running:
     process: subprocess.Popen[bytes]
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
     ready: re.Match[str] | None = None
+    heard: threading.Event = field(default_factory=threading.Event)  # all it ever said
 
 
 class Child:
@@ -98,7 +100,10 @@ class Child:
             if self.ready is not None:
                 return self.ready
             if not self.alive:
-                pause(0.2)  # its last words are on their way
+                if self._life is not None:
+                    self._life.heard.wait(LAST_WORDS_S)
+                if self.ready is not None:  # it was, and is gone since: `died` tells that
+                    return self.ready
                 raise Unavailable(f"{self.recipe.name} did not start: {self.last_words()}")
             pause(0.05)
         raise Unavailable(f"{self.recipe.name} is not ready after {READY_S_MAX:g} s")
@@ -150,6 +155,7 @@ class Child:
                 life.lines.append(line)
                 if life.ready is None:
                     life.ready = self.recipe.ready.search(line)
+        life.heard.set()
 
 
 @dataclass(frozen=True, slots=True)
