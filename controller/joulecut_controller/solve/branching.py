@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from joulecut_controller.solve.computation import Computation
-from joulecut_controller.solve.narrowing import Narrowed, choices, narrowed, windows, without
+from joulecut_controller.solve.fitting import windows
+from joulecut_controller.solve.narrowing import Narrowed, choices, narrowed, without
 from joulecut_controller.solve.problem import Goal, Solution
 from joulecut_controller.solve.program import Piece, branched
 from joulecut_controller.solve.schedule import solution
@@ -120,7 +121,7 @@ def _whole(left: Narrowed, goal: Goal, found: Solution, target_j: float) -> Solu
     own, problem = left.computation, left.computation.problem
     network, price_w = own.network, own.time_price_w(goal)
     curves = [network.curves.distinct[c] for c in network.curve]
-    heads_s, tails_s = windows(own)
+    heads_s, tails_s = windows(own.network)
     begins = network.tails < 0
     horizon_s = own.useful_deadline_s(goal.deadline_s)
     flow_w = 0.0 if left.relaxed.link_w is None else float(left.relaxed.link_w.sum())

@@ -20,8 +20,8 @@ SURE = 1e-8  # of the deadline: what is so near to it stays; plans may be a tent
 
 def fitting(problem: Problem, network: Network, deadline_s: float) -> Problem | None:
     """For plans that end by the deadline; None where the bound's options all have time."""
-    room = _rooms(network.heads, network.leaves, network.fastest)
-    room_s = room / network.second + deadline_s * (1 + SURE)
+    heads_s, tails_s = windows(network)
+    room_s = deadline_s * (1 + SURE) - heads_s - tails_s
     if (room_s >= network.cheapest / network.second).all():
         return None
     shared: dict[tuple[int, int], tuple[ClockOption, ...]] = {}
@@ -32,18 +32,22 @@ def fitting(problem: Problem, network: Network, deadline_s: float) -> Problem | 
     return replace(problem, options=tuple(menus), measured=())
 
 
+def windows(network: Network) -> tuple[Floats, Floats]:
+    """By row: earliest start, and the least time from its end to the end of the iteration."""
+    return _windows(network.heads, network.leaves, network.fastest / network.second)
+
+
 @exact
-def _rooms(heads: Ints, leaves: Ints, fastest: Floats) -> Floats:
-    """What all else on the longest way through each row takes at least, below 0."""
-    rows = len(fastest)
-    start, rest = np.zeros(rows + 1), np.zeros(rows)
+def _windows(heads: Ints, leaves: Ints, shortest_s: Floats) -> tuple[Floats, Floats]:
+    """The longest ways to each row and on from it, everything at its fastest."""
+    rows = len(shortest_s)
+    start_s, rest_s = np.zeros(rows + 1), np.zeros(rows)
     for i in range(rows):
         for link in range(leaves[i], leaves[i + 1]):
-            start[heads[link]] = max(start[heads[link]], start[i] + fastest[i])
+            start_s[heads[link]] = max(start_s[heads[link]], start_s[i] + shortest_s[i])
     for i in range(rows - 1, -1, -1):
         for link in range(leaves[i], leaves[i + 1]):
             after = heads[link]
             if after < rows:
-                rest[i] = max(rest[i], rest[after] + fastest[after])
-    rooms: Floats = -(start[:rows] + rest)
-    return rooms
+                rest_s[i] = max(rest_s[i], rest_s[after] + shortest_s[after])
+    return start_s[:rows], rest_s

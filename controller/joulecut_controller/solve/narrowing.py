@@ -13,6 +13,7 @@ import numpy as np
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.computation import Computation
+from joulecut_controller.solve.fitting import windows
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.waves import Floats
@@ -55,7 +56,7 @@ def without(found: Narrowed, goal: Goal, target_j: float, sure_j: Floats) -> Pro
     none left. `sure_j`, by operation, is lost elsewhere than there, at the same prices."""
     problem, network = found.computation.problem, found.computation.network
     price_w = found.computation.prices_w(found.relaxed)
-    heads_s, tails_s = windows(found.computation)
+    heads_s, tails_s = windows(network)
     room_s = (goal.deadline_s * (1 + SURE) - heads_s - tails_s)[network.row]
     spare_j = target_j * (1 + SURE) - found.bound_j - sure_j
     shared: dict[tuple[ClockOption, ...], tuple[ClockOption, ...]] = {}
@@ -68,20 +69,6 @@ def without(found: Narrowed, goal: Goal, target_j: float, sure_j: Floats) -> Pro
         kept = tuple(o for o, j in pairs if j <= most_j and o.time_s <= room_s[i])
         menus.append(shared.setdefault(kept, kept))
     return replace(problem, options=tuple(menus), measured=()) if all(menus) else None
-
-
-def windows(computation: Computation) -> tuple[Floats, Floats]:
-    """By row: earliest start, and the least time from its end to the end of the iteration."""
-    network = computation.network
-    shortest_s = network.fastest / network.second
-    heads_s, tails_s = np.zeros(network.size), np.zeros(network.size)
-    links = list(zip(network.tails.tolist(), network.heads.tolist(), strict=True))
-    inner = [(a, b) for a, b in links if a >= 0 and b < network.size]
-    for a, b in sorted(inner, key=lambda link: link[1]):
-        heads_s[b] = max(heads_s[b], heads_s[a] + shortest_s[a])
-    for a, b in sorted(inner, reverse=True):
-        tails_s[a] = max(tails_s[a], tails_s[b] + shortest_s[b])
-    return heads_s, tails_s
 
 
 def choices(problem: Problem) -> int:

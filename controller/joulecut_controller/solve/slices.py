@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.solve.computation import Computation
-from joulecut_controller.solve.narrowing import windows
+from joulecut_controller.solve.fitting import windows
 from joulecut_controller.solve.problem import Goal
 from joulecut_controller.solve.program import Piece, branched
 from joulecut_controller.solve.relaxation import Relaxation
@@ -54,7 +54,7 @@ class Slices:
         curves = [network.curves.distinct[c] for c in network.curve]
         self._time = [curve.time_s for curve in curves]
         self._cost = [curve.cost_j for curve in curves]
-        self._heads_s, self._tails_s = windows(computation)
+        self._heads_s, self._tails_s = windows(computation.network)
         self._order = np.argsort(np.mean(relaxed.limits_s, axis=0), kind="stable")
         self._links = np.stack([network.tails, network.heads], axis=1)
 
