@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from study_rows import ROW
 
 from joulecut_cli.study.cell import Selection, grid
 from joulecut_cli.study.evaluate import OURS, evaluate
@@ -176,33 +177,8 @@ def _made(models: int, sequences: int) -> list[Row]:
     ]
 
 
-_BASE = Row(
-    basis="simulated",
-    card="NVIDIA A30",
-    driver="",
-    uuid="",
-    model="m",
-    d_model=256,
-    heads=4,
-    d_ffn=1024,
-    sequence=128,
-    batch=4,
-    dtype="fp16",
-    which="training",
-    clock_asked_mhz=600,
-    clock_mhz=600.0,
-    time_s=1.0,
-    power_w=1.0,
-    energy_j=1.0,
-    flops=1e9,
-    temperature_celsius=None,
-    capped=False,
-    stable=True,
-    windows=3,
-    time_spread=0.0,
-    power_spread=0.0,
-    switching_j=None,
-    clock_j=None,
-    leakage_j=None,
-    memory_j=None,
-)
+_BASE = replace(
+    ROW, basis="simulated", driver="", uuid="", model="m", d_model=256, heads=4, d_ffn=1024,
+    sequence=128, clock_asked_mhz=600, clock_mhz=600.0, time_s=1.0, power_w=1.0, energy_j=1.0,
+    flops=1e9, power_spread=0.0,
+)  # fmt: skip
