@@ -14,10 +14,9 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from joulecut_cli.plan import DRAWS_JUDGED, SEED_JUDGED
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem
-from joulecut_controller.solve.jitter import Noise, Trials
+from joulecut_controller.solve.jitter import Noise, Trials, judge_of
 from joulecut_controller.solve.margin import assured
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.schedule import baseline
@@ -57,7 +56,7 @@ def main() -> None:
         for noise in (0.01, 0.03):
             how = Noise(operation=noise, siblings=SIBLINGS)
             seen = Trials(asked, how, draws=args.draws)
-            judge = Trials(asked, how, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
+            judge = judge_of(asked, how)
             other = Trials(asked, how, draws=OTHER_DRAWS, seed=OTHER_SEED)
             for budget in (0.0, 0.01, 0.02, 0.05):
                 cells = row(asked, solver, budget, seen, judge, other)

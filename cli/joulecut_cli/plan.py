@@ -13,14 +13,13 @@ from typing import Any
 
 from joulecut_cli import figures, lateness, plot, switchshown, timeline
 from joulecut_cli.granularity import SHOWN, read_granularity
-from joulecut_cli.jitterkeys import Jitter
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
 from joulecut_controller.solve import switchmargin
-from joulecut_controller.solve.jitter import Trials
+from joulecut_controller.solve.jitter import Trials, judge_of
 from joulecut_controller.solve.margin import Assured, assured
 from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_controller.solve.schedule import baseline
@@ -32,7 +31,6 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut plan"
-DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that the search has not seen; any other seed
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 
@@ -138,17 +136,13 @@ def _switched(
         search,
         goal,
         Trials(search.problem, job.jitter.noise),
-        _judge(search.problem, job.jitter),
+        judge_of(search.problem, job.jitter.noise),
         statistic=job.jitter.hold,
         target_s=None if options.deadline is None else goal.deadline_s,
     )
     if options.deadline is not None and not found.assured.met:
         raise lateness.too_late(found.assured)
     return found.assured, found.found
-
-
-def _judge(problem: Problem, jitter: Jitter) -> Trials:
-    return Trials(problem, jitter.noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
 
 
 def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> Assured:
@@ -161,7 +155,7 @@ def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> 
         Trials(problem, job.jitter.noise),
         statistic=job.jitter.hold,
         target_s=None if options.deadline is None else goal.deadline_s,
-        judge=_judge(problem, job.jitter),
+        judge=judge_of(problem, job.jitter.noise),
     )
     if options.deadline is not None and not found.met:
         raise lateness.too_late(found)

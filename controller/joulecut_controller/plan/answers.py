@@ -7,12 +7,12 @@ goal or the granularity. Bounded: the least recently used answer goes first.
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.solve.jitter import Noise, Spread, Trials
+from joulecut_controller.solve.jitter import Noise, Spread, Trials, judge_of
 from joulecut_controller.solve.margin import assured, of
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
 from joulecut_controller.solve.straggler import Kept
@@ -32,9 +32,14 @@ Prepare = Callable[[Problem, Granularity], Prepared]
 
 # Per job: own deadline, a straggler's, the time now, at two granularities each; for 10 jobs.
 ANSWERS_KEPT = 64
-TRIALS_KEPT = 4  # 2.5 MB at 8 x 48 for a lone pipeline, at most 128 MB
+LUCKS_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
 SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
+
+
+class _Luck(NamedTuple):
+    search: Trials
+    judge: Trials
 
 
 class Answers:
@@ -53,7 +58,7 @@ class Answers:
         self._answers: OrderedDict[tuple[str, Goal, Granularity, Jitter], Solution | Infeasible] = (
             OrderedDict()
         )
-        self._trials: OrderedDict[tuple[str, Noise], Trials] = OrderedDict()
+        self._lucks: OrderedDict[tuple[str, Noise], _Luck] = OrderedDict()
         self._spreads: OrderedDict[tuple[str, Noise, tuple[ClockOption, ...]], Spread] = (
             OrderedDict()
         )
@@ -62,7 +67,7 @@ class Answers:
         """What iterations of these options really take, in the model's seconds."""
         key = (costs.digest, jitter.noise, options)
         if key not in self._spreads:
-            self._spreads[key] = self._trials_of(costs, jitter).spread(options)
+            self._spreads[key] = self._luck_of(costs, jitter).judge.spread(options)
             while len(self._spreads) > SPREADS_KEPT:
                 self._spreads.popitem(last=False)
         self._spreads.move_to_end(key)
@@ -84,14 +89,15 @@ class Answers:
         self._answers.move_to_end(key)
         return self._answers[key]
 
-    def _trials_of(self, costs: Costs, jitter: Jitter) -> Trials:
+    def _luck_of(self, costs: Costs, jitter: Jitter) -> "_Luck":
         key = (costs.digest, jitter.noise)
-        if key not in self._trials:
-            self._trials[key] = Trials(costs.problem, jitter.noise)
-            while len(self._trials) > TRIALS_KEPT:
-                self._trials.popitem(last=False)
-        self._trials.move_to_end(key)
-        return self._trials[key]
+        if key not in self._lucks:
+            asked = costs.problem, jitter.noise
+            self._lucks[key] = _Luck(Trials(*asked), judge_of(*asked))
+            while len(self._lucks) > LUCKS_KEPT:
+                self._lucks.popitem(last=False)
+        self._lucks.move_to_end(key)
+        return self._lucks[key]
 
     def _solve(
         self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter
@@ -109,13 +115,15 @@ class Answers:
         try:
             if jitter.still:
                 return self._prepared[key].solve(goal)
+            luck = self._luck_of(costs, jitter)
             found = assured(
                 costs.problem,
                 self._prepared[key],
                 goal,
-                self._trials_of(costs, jitter),
+                luck.search,
                 statistic=jitter.statistic,
                 target_s=goal.deadline_s,
+                judge=luck.judge,
             )
         except Infeasible as none:
             return none.with_traceback(None)

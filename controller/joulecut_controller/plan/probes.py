@@ -113,9 +113,9 @@ class Probes:
             for clocks in itertools.islice(itertools.product(*higher), INSIDE_MAX)
             if clocks not in seen
         ]
-        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
-        if not len(rows):
+        if not tried:
             return None
+        rows = np.array(tried, dtype=np.float64)
         gains = 1.0 - known.judge(rows)[1] / self._now_j
         kept = gains >= GAIN_MIN
         kept[kept] = known.bearable(rows[kept])
@@ -177,9 +177,9 @@ class Probes:
         """Of these the one that gets furthest for the room it costs, which pays, is allowed, and in
         time by either fit: the guard refuses what the likeliest one takes for late.
         """
-        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
-        if not len(rows):
+        if not tried:
             return None
+        rows = np.array(tried, dtype=np.float64)
         times_s, costs_j = other.judge(rows)
         now_j = other.judge_one(other.facts.now_mhz)[1]
         kept = (times_s <= other.deadline_s) & (costs_j <= now_j * (1.0 + PAYBACK_WINDOWS * gain))

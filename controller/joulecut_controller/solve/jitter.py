@@ -19,6 +19,7 @@ from joulecut_controller.solve.waves import Floats, Ints, waves_of
 
 DRAWS = 200  # the standard error of the mean is then a 14th of the spread: 0.02 % at 3 % noise
 SEED = 20_261_120  # any fixed number
+DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that no search has seen; any other seed
 ENTRIES = 2_000_000  # operations x draws timed at once: 16 MB an array
 ENTRIES_KEPT = 16_000_000  # luck that is not drawn again for every plan: 128 MB
 SIBLINGS_CRITICAL = 64  # who is slowest of more is hardly another: extremes grow with the logarithm
@@ -160,3 +161,8 @@ def _log_normal(dice: np.random.Generator, deviation: float, size: tuple[int, in
     factor *= width
     factor -= width**2 / 2
     return np.exp(factor, out=factor)
+
+
+def judge_of(problem: Problem, noise: Noise) -> Trials:
+    """Trials of other luck: a plan made on some draws suits them, and these tell by how much."""
+    return Trials(problem, noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
