@@ -14,7 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("joulecut_cli.plan", "the clocks that use least energy within a deadline"),
     "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
     "compare": ("joulecut_cli.compare.command", "what other rules for clocks would save"),
-    "fit": ("joulecut_cli.fit", "time and power at every clock, from a few probed ones"),
+    "fit": ("joulecut_cli.fit.command", "time and power at every clock, from a few probed ones"),
     "policy": ("joulecut_cli.policy", "check a policy file, or compare it with the one in force"),
     "audit": ("joulecut_cli.audit.command", "what a cluster wastes, before anything is changed"),
     "report": ("joulecut_cli.report.command", "what was saved, measured; receipts of jobs"),

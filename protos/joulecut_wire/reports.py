@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from joulecut_wire import strict_json
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport, OperationReport
 
@@ -63,7 +64,8 @@ def decode(datagram: bytes) -> IterationReport | Mark:
     if len(datagram) > DATAGRAM_BYTES_MAX:
         raise BadInput("datagram", f"{len(datagram)} bytes", f"at most {DATAGRAM_BYTES_MAX}")
     try:
-        if b'"mark"' in datagram:
+        names = strict_json.loads(datagram)  # first: what comes after takes the last of two
+        if isinstance(names, dict) and "mark" in names:
             return _mark.decode(datagram)
         return _checked(_iteration.decode(datagram))
     except BadInput:
@@ -85,7 +87,11 @@ def _checked(raw: _Iteration) -> IterationReport:
         low_ok = value > 0 if name == "duration_s" or name.startswith("peer") else value >= 0
         if not (math.isfinite(value) and low_ok and value <= DURATION_S_MAX):
             raise BadInput("datagram", f"{name} is {value}", f"seconds up to {DURATION_S_MAX:g}")
+    kinds = set[str]()
     for i, op in enumerate(raw.ops):
+        if op.kind in kinds:
+            raise BadInput("datagram", f"ops[{i}] is {op.kind!r} again", "one entry per kind")
+        kinds.add(op.kind)
         most_s = BUSY_SHARE_MAX * raw.duration_s if op.count else 0.0
         if op.busy_s > most_s:
             raise BadInput(

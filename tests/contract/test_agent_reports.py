@@ -196,6 +196,53 @@ def test_broken_datagrams_are_counted_and_said_once_in_a_while(
     assert len(capfd.readouterr().err.splitlines()) == 1
 
 
+ITERATION = (
+    b'{"v":1,"job":"demo","uuid":"GPU-a","stage":0,"iteration":1,"duration_s":0.5,'
+    b'"ops":[{"kind":"forward","count":4,"busy_s":0.1}]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("good", "once", "twice", "named"),
+    [
+        (ITERATION, b'"job":"demo"', b'"job":"demo","job":"other"', "'job'"),
+        (ITERATION, b'"job":"demo"', b'"job":"demo","job":"demo"', "'job'"),
+        (ITERATION, b'"stage":0', b'"stage":0,"st\\u0061ge":1', "'stage'"),
+        (ITERATION, b'"count":4', b'"count":4,"count":5', "'count'"),
+        (ITERATION, b'0.1}', b'0.1},{"kind":"forward","count":1,"busy_s":0.1}', "'forward'"),
+        (MARK, b'"mark":"begin"', b'"mark":"begin","mark":"end"', "'mark'"),
+    ],
+)  # fmt: skip
+def test_what_is_said_twice_is_no_report(
+    folder: Path,
+    desk: Desk,
+    capfd: pytest.CaptureFixture[str],
+    good: bytes,
+    once: bytes,
+    twice: bytes,
+    named: str,
+) -> None:
+    """The last of two would win, and nobody would hear of the other."""
+    decode(good)
+    assert good.count(once) == 1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.connect(str(folder / "jobs.sock"))
+        stranger.send(good.replace(once, twice))
+        desk.jobs.turn()
+    assert desk.counts() == {"dropped": 1}
+    assert desk.watcher.drain()[0] == ()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert named in line
+
+
+def test_a_job_may_be_called_mark(folder: Path, desk: Desk) -> None:
+    reporter = Reporter("mark", "GPU-a", 0, str(folder / "jobs.sock"))
+    assert reporter.iteration(1, 0.5, {"mark": (1, 0.1)})
+    reporter.close()
+    desk.jobs.turn()
+    assert desk.counts() == {"accepted": 1}
+
+
 def test_a_process_of_many_names_is_bounded(folder: Path, desk: Desk) -> None:
     """A job is a series, and a change of jobs costs a reading of the device."""
     for n in range(HOLDERS_MAX + 5):

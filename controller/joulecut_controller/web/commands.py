@@ -8,7 +8,6 @@ what such a page cannot send: a JSON body and a header of our own, from our own 
 import asyncio
 import base64
 import binascii
-import json
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from starlette.responses import Response
 
 from joulecut_controller.orders import Commander, Done, Op, Order
 from joulecut_controller.web.answer import JSON_TYPE, found, refusal
+from joulecut_wire import strict_json
 from joulecut_wire.address import is_loopback
 from joulecut_wire.web_config import WebConfig
 
@@ -160,7 +160,9 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(raw) > BODY_BYTES_MAX:
             raise HTTPException(413, f"a command has at most {BODY_BYTES_MAX} bytes")
     try:
-        said = json.loads(raw) if raw else {}
+        said = strict_json.loads(raw) if raw else {}
+    except strict_json.GivenTwice as error:
+        raise HTTPException(400, str(error)) from None
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):

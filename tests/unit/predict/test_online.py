@@ -15,7 +15,8 @@ from joulecut_controller.predict.estimator import (
     Subject,
     WorkShape,
 )
-from joulecut_controller.predict.online import REFIT_EVERY, OnlineEstimator
+from joulecut_controller.predict.learnt import REFIT_EVERY
+from joulecut_controller.predict.online import OnlineEstimator
 from joulecut_controller.predict.pooled import refit
 from joulecut_controller.workload import Kind
 

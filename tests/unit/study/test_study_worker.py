@@ -11,15 +11,9 @@ from joulecut_cli.study.bench import Machine
 from joulecut_cli.study.cell import Cell
 from joulecut_cli.study.measure import QUICK, Rule, measure
 from joulecut_cli.study.sweep import sweep
-from joulecut_cli.study.torch_bench import (
-    QUEUED,
-    STUCK_S,
-    TorchWorker,
-    WorkedBench,
-    _dtypes,
-    _same,
-    torch_module,
-)
+from joulecut_cli.study.torch_bench import _same, torch_module
+from joulecut_cli.study.torch_worker import TorchWorker, _dtypes
+from joulecut_cli.study.worked_bench import QUEUED, STUCK_S, WorkedBench
 from joulecut_sim.layer import Dtype, Shape, shape
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuDescription, GpuSnapshot

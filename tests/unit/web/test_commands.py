@@ -120,6 +120,12 @@ def test_bad_bodies_are_one_sentence(served: Serving, clerk: Clerk, path: str, b
     assert clerk.orders == []
 
 
+def test_a_command_that_says_two_things_says_none(served: Serving, clerk: Clerk) -> None:
+    answer = served.post(PATHS[4], b'{"job": "a", "job": "b"}')
+    assert (answer.status, answer.json) == (400, {"error": "'job' is given twice"})
+    assert clerk.orders == []
+
+
 def test_a_body_too_large_is_refused(served: Serving, clerk: Clerk) -> None:
     assert served.post(PATHS[0], b" " * 20_000).status == 413
     assert clerk.orders == []

@@ -1,0 +1,125 @@
+"""Curves of every stage and instruction of a sweep, and how far the truth may lie from them.
+
+A few probes cannot tell noise from misfit; what all curves leave over together, and what
+dense sweeps of the same hand show, says how wide a band must be.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from joulecut_controller.hardware import ClockOption
+from joulecut_controller.predict.cap import POINTS_FOR_CAP
+from joulecut_controller.predict.card import CARDS, Card, likely, recognised
+from joulecut_controller.predict.estimator import Prediction
+from joulecut_controller.predict.evidence import Evidence, Work, of_profile, sweep_of
+from joulecut_controller.predict.forest import Fitted, ForestCurve, fit_work
+from joulecut_controller.predict.smooth import DENSE_MIN
+from joulecut_controller.workload import Kind, Profile
+
+NO_CARD = "none"
+OWN = ""  # workload name of PROFILE.csv; those of the others are their places
+TIME_NUMBERS = 2  # of a time curve; and the cap, where one was looked for
+CAP_NUMBERS = 1.5  # it is the best of many, which fits more noise than one number does
+# What leftovers of a sweep are like before any was seen: two of a clean one (0.1 %).
+NOISE_PRIOR, NOISE_PRIOR_COUNT = 0.001, 2
+NOISE_MAX = 0.03  # of a sweep's times; what is beyond is no noise
+UPPER = 0.95  # a band of nine in ten has one in twenty above it
+NORMAL_UPPER = 1.645  # where a normal distribution has it, in standard deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was fitted, and for which clocks it is asked."""
+
+    clocks: dict[tuple[int, Kind], tuple[int, ...]]  # of the sweep, ascending
+    probes: frozenset[int]
+    curves: dict[tuple[int, Kind], ForestCurve]
+    card: Card | None
+    others: int  # further sweeps that went in
+    scatter: float = 0.0  # half width (a logarithm) that noise of the probes adds to bands
+
+    def predicted(self, key: tuple[int, Kind]) -> Prediction:
+        clocks, curve = self.clocks[key], self.curves[key]
+        at_mhz = np.asarray(clocks, dtype=np.float64)
+        low_s, high_s = curve.band_s(at_mhz, self.scatter)
+        return Prediction(clocks, curve.time_s(at_mhz), curve.power_w(at_mhz), low_s, high_s)
+
+
+def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: str | None) -> Result:
+    """`others` are used whole; `named` is a card of the data sheets, `NO_CARD`, or None to look."""
+    probed = Profile(
+        {
+            key: tuple(o for o in options if o.clock_mhz in probes)
+            for key, options in sweep.options.items()
+        },
+        source=sweep.source,
+    )
+    clocks = {
+        key: tuple(sorted(o.clock_mhz for o in options)) for key, options in sweep.options.items()
+    }
+    top_mhz = max(max(own) for own in clocks.values())
+    blind = named == NO_CARD
+    taught: list[Evidence] = []
+    cards: list[Card | None] = []
+    for place, other in enumerate(others, start=1):
+        other_top_mhz = max(o.clock_mhz for options in other.options.values() for o in options)
+        card = None if blind else _card(other, other_top_mhz, [])
+        cards.append(card)
+        taught += of_profile(str(place), other, card, other_top_mhz)
+    card = None if blind else _card(probed, top_mhz, cards)
+    if named is not None and not blind:
+        card = next(one for one in CARDS if one.name == named)
+    fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *taught])
+    curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
+    scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
+    return Result(clocks, probes, curves, card, len(others), scatter)
+
+
+def _scatter_of_others(fitted: Fitted) -> float:
+    """The same by what neighbouring clocks of dense other sweeps differ by: who measured those
+    with so much noise probed with it too, and two or three probes cannot tell. 0 without any.
+    """
+    noises = [
+        curve.time_left.noise
+        for work, curve in fitted.curves.items()
+        if work.workload != OWN and curve.clocks_mhz.size >= DENSE_MIN
+    ]
+    return (
+        NORMAL_UPPER * min(NOISE_MAX, float(np.median(noises))) * math.sqrt(2.0) if noises else 0.0
+    )
+
+
+def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) -> float:
+    """Half width that noise of the probed times adds.
+
+    Few clocks of one curve cannot tell noise from misfit, and a curve passes close by each of
+    them either way: so what all curves together leave over beside the form is taken for noise.
+    It is in what a band must hold and in the fitted numbers, hence twice; and as few leftovers
+    may be small by luck, it counts by Student's distribution, together with `NOISE_PRIOR`.
+    """
+    squares, spare = NOISE_PRIOR_COUNT * NOISE_PRIOR**2, float(NOISE_PRIOR_COUNT)
+    for options, key in {options: key for key, options in probed.options.items()}.items():
+        physics, sweep = curves[key].physics, sweep_of(options)
+        sought = sweep.clocks_mhz.size >= POINTS_FOR_CAP or math.isfinite(physics.clock_cap_mhz)
+        numbers = TIME_NUMBERS + CAP_NUMBERS * sought
+        if sweep.clocks_mhz.size <= numbers:
+            continue
+        left = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))
+        squares += float(left @ left)
+        spare += left.size - numbers
+    noise = min(NOISE_MAX, math.sqrt(squares / spare))
+    return float(stdtrit(spare, UPPER)) * noise * math.sqrt(2.0)
+
+
+def _card(sweep: Profile, top_mhz: int, others: list[Card | None]) -> Card | None:
+    """The card of a sweep; where two are possible, the one that other sweeps are of."""
+    rows: list[ClockOption] = [o for options in sweep.options.values() for o in options]
+    power_w = max(row.power_w for row in rows)
+    for card in likely(top_mhz, power_w):
+        if card in others:
+            return card
+    return recognised(top_mhz, power_w, max(row.clock_mhz for row in rows))

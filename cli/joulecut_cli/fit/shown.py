@@ -1,0 +1,90 @@
+"""What was fitted, as a table for people and as rows for programs."""
+
+from typing import Any
+
+import numpy as np
+
+from joulecut_cli import figures
+from joulecut_cli.fit.fitted import Result
+from joulecut_controller.predict.choice import choose
+from joulecut_controller.workload import Kind
+
+BUDGETS = (0.02, 0.05, 0.10)  # what the table shows
+POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
+
+
+def as_json(fitted: Result) -> dict[str, Any]:
+    """Every clock of the sweep; units are in the names."""
+    rows = []
+    for (stage, kind), clocks in fitted.clocks.items():
+        predicted = fitted.predicted((stage, kind))
+        rows += [
+            {
+                "stage": stage,
+                "instruction": kind,
+                "clock_mhz": clock,
+                "time_s": float(predicted.time_s[i]),
+                "power_w": float(predicted.power_w[i]),
+                "time_low_s": float(predicted.time_low_s[i]),
+                "time_high_s": float(predicted.time_high_s[i]),
+                "probed": clock in fitted.probes,
+            }
+            for i, clock in enumerate(clocks)
+        ]
+    return {"card": fitted.card.name if fitted.card else None, "rows": rows}
+
+
+def as_text(fitted: Result, name: str) -> list[str]:
+    """One line per stage and instruction: what it costs, and the clocks it would be given."""
+    head = ["stage", "instruction", "MHz", "time", "band", "power"]
+    head += [f"within {budget * 100:.0f} %" for budget in BUDGETS]
+    rows = [_row(fitted, key) for key in fitted.clocks]
+    probes = sorted(fitted.probes)
+    measured = f"one probed clock, {probes[0]} MHz"
+    if len(probes) > 1:
+        measured = f"{len(probes)} probed clocks, {probes[0]} to {probes[-1]} MHz"
+    card = f"card: {fitted.card.name}" if fitted.card else "card not recognised: no data sheet used"
+    others = "" if not fitted.others else ", one other sweep"
+    if fitted.others > 1:
+        others = f", {fitted.others} other sweeps"
+    return [
+        f"{name}: predicted from {measured}{others}; {card}",
+        *_strange_powers(fitted),
+        "",
+        *figures.table(head, rows, frozenset(head) - {"instruction"}),
+        "",
+        "time and power at the highest clock; band: how much longer one in twenty times may be;",
+        "within: clock of least predicted energy at that slowdown, and what it saves;",
+        "none below the lowest probed clock. Every clock: --json",
+    ]
+
+
+def _strange_powers(fitted: Result) -> list[str]:
+    """A line where an operation draws what no GPU does: milliseconds or kilojoules, most likely."""
+    for key in fitted.clocks:
+        power_w = float(fitted.predicted(key).power_w[-1])
+        if not POWER_MIN_W <= power_w <= POWER_MAX_W:
+            said = f"{figures.watts(power_w)} at stage {key[0]} {key[1]} is no GPU's power"
+            return [f"{said}: is time in seconds, and energy in joules?"]
+    return []
+
+
+def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
+    stage, kind = key
+    predicted = fitted.predicted(key)
+    own = tuple(clock for clock in predicted.clocks_mhz if clock in fitted.probes)
+    inside = np.array([clock >= own[0] for clock in predicted.clocks_mhz])
+    band = float(np.max((predicted.time_high_s / predicted.time_s)[inside])) - 1.0
+    cells = []
+    for budget in BUDGETS:
+        found = choose(predicted, budget, known_mhz=own)
+        cells.append(f"{found.clock_mhz}: {figures.percent(found.saved_ratio)}")
+    return [
+        str(stage),
+        kind,
+        str(predicted.clocks_mhz[-1]),
+        figures.seconds(float(predicted.time_s[-1])),
+        f"+{figures.percent(band)}",
+        figures.watts(float(predicted.power_w[-1])),
+        *cells,
+    ]
