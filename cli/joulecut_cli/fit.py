@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
     options = _parse(argv)
     probes = _probes(options.probes)
     sweep = _probed_only(options.profile, probes)
-    others = [profiles.read(path) for path in options.also]
+    others = [profiles.read(path, whole=False) for path in options.also]
     _check(options.profile, sweep, probes)
     fitted = _fit(sweep, others, frozenset(probes), options.card)
     if options.json:
@@ -132,7 +132,7 @@ def _probed_only(path: Path, probes: tuple[int, ...]) -> Profile:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         what = getattr(error, "strerror", None) or "cannot be read"
         raise BadInput(str(path), what, "a readable CSV file") from None
-    return profiles.parse(_without_unprobed(raw, frozenset(probes)), str(path))
+    return profiles.parse(_without_unprobed(raw, frozenset(probes)), str(path), whole=False)
 
 
 def _without_unprobed(raw: bytes, probes: frozenset[int]) -> bytes:
