@@ -20,7 +20,7 @@ def run(argv: list[str]) -> int:
     options = _parse(argv)
     probes = probed.clocks_of(options.probes)
     sweep = probed.read(options.profile, probes)
-    others = [profiles.read(path) for path in options.also]
+    others = [profiles.read(path, whole=False) for path in options.also]
     probed.check(options.profile, sweep, probes)
     fitted = fit(sweep, others, frozenset(probes), options.card)
     if options.json:

@@ -43,7 +43,7 @@ def read(path: Path, probes: tuple[int, ...]) -> Profile:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         what = getattr(error, "strerror", None) or "cannot be read"
         raise BadInput(str(path), what, "a readable CSV file") from None
-    return profiles.parse(_without_unprobed(raw, frozenset(probes)), str(path))
+    return profiles.parse(_without_unprobed(raw, frozenset(probes)), str(path), whole=False)
 
 
 def _without_unprobed(raw: bytes, probes: frozenset[int]) -> bytes:

@@ -51,18 +51,21 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", r
 _SHOWN_MAX = 40  # characters of a field repeated in a complaint
 
 
-def read(path: Path) -> Profile:
-    """Reads a profile. Raises BadInput with file, line and column of the first fault."""
+def read(path: Path, *, whole: bool = True) -> Profile:
+    """Reads a profile. Raises BadInput with file, line and column of the first fault.
+
+    `whole` wants every kind of every stage, as a plan does; a fit takes any of them.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         what = getattr(error, "strerror", None) or "cannot be read"
         raise BadInput(str(path), what, "a readable CSV file") from None
-    return parse(raw, str(path))
+    return parse(raw, str(path), whole=whole)
 
 
-def parse(raw: bytes, name: str) -> Profile:
+def parse(raw: bytes, name: str, *, whole: bool = True) -> Profile:
     """As `read`, from bytes that are already at hand; `name` is what complaints call them."""
     if len(raw) > FILE_BYTES_MAX:
         raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
@@ -79,7 +82,7 @@ def parse(raw: bytes, name: str) -> Profile:
                 reader.take(rows.line_num, [field.strip() for field in fields])
     except csv.Error as error:
         raise BadInput(f"{name}:{rows.line_num}", str(error), "a CSV file") from None
-    return reader.profile()
+    return reader.profile(whole=whole)
 
 
 class _Reader:
@@ -115,12 +118,20 @@ class _Reader:
             self._number(line, "energy", row),
         )
 
-    def profile(self) -> Profile:
+    def profile(self, *, whole: bool) -> Profile:
         wanted = ",".join(COLUMNS)
         if not self._columns:
             raise BadInput(self._name, "no header", f"first line {wanted}")
         if not self._options:
             raise BadInput(self._name, "no rows", f"rows of {wanted}")
+        if whole:
+            self._check_whole()
+        return Profile(
+            {key: tuple(options.values()) for key, options in sorted(self._options.items())},
+            source=self._name,
+        )
+
+    def _check_whole(self) -> None:
         stages = 1 + max(stage for stage, _ in self._options)
         for stage in range(stages):
             given = {kind for row, kind in self._options if row == stage}
@@ -131,10 +142,6 @@ class _Reader:
                 what = f"no {' and no '.join(missing)} of stage {stage}"
                 allowed = f"rows of every kind for every stage from 0 to {stages - 1}"
                 raise BadInput(f"{self._name}: stage", what, allowed)
-        return Profile(
-            {key: tuple(options.values()) for key, options in sorted(self._options.items())},
-            source=self._name,
-        )
 
     def _header(self, line: int, fields: list[str]) -> list[str]:
         where = f"{self._name}:{line}"

@@ -126,6 +126,21 @@ def test_what_is_not_probed_may_be_missing(
     assert first == _said(capsys, _write(tmp_path / "a.csv", holes), *flags)
 
 
+@pytest.mark.parametrize("kept", [((0, "forward"),), ((3, "backward"),), ((1, "weight"),)])
+def test_any_stages_and_kinds_are_enough(
+    kept: tuple[tuple[int, str], ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan needs the whole pipeline; a fit does not, nor do the sweeps that teach it."""
+    alone = [(*kept[0], *row[2:]) for row in _rows() if row[:2] == (0, "forward")]
+    path, whole = _write(tmp_path / "a.csv", alone), _write(tmp_path / "b.csv", _rows())
+    for words in ((path,), (path, "--also", whole), (whole, "--also", path)):
+        rows = _json(capsys, words[0], "--probes", PROBES, *words[1:])["rows"]
+        assert len(rows) == len(alone if words[0] == path else _rows())
+    found = _json(capsys, path, "--probes", PROBES)["rows"]
+    for row, (_, _, clock, time_s, _) in zip(found, alone, strict=True):
+        assert (row["clock_mhz"], row["time_s"]) == (clock, pytest.approx(time_s, rel=0.01))
+
+
 def test_a_probed_row_is_looked_at_closely(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
