@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from joulecut_controller.solve.branching import GAP_ENOUGH, settled, sliced, small
 from joulecut_controller.solve.computation import Computation, must_meet
+from joulecut_controller.solve.contraction import contracted
 from joulecut_controller.solve.frontier import Frontier
 from joulecut_controller.solve.problem import Effort, Goal, Problem, Solution
-from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.rounding import GAP_SMALL
 from joulecut_controller.solve.tied import Tied
 from joulecut_controller.workload import Granularity
@@ -76,6 +77,7 @@ class Solver:
         rolls = min(ROLLS_MAX, ROWS[effort] // len(problem.graph.operations))
         least = 0 if effort == "quick" else ROLLS_MIN
         self._moves = 0 if self._tied else MOVES[effort]
+        self._contracted = contracted(problem) if self._moves else None
         self._rolls = max(least, rolls)
         if self._tied:
             more = min(CASES_MAX, CASE_ROWS // len(problem.graph.operations))
@@ -98,15 +100,23 @@ class Solver:
     def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
         """Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        relaxed = self._computation.relax(goal)
+        if self._contracted is not None:
+            inside = (self._contracted.inside(hint, goal) for hint in hints)
+            found = self._sharp(self._inner, goal, [hint for hint in inside if hint is not None])
+            return self._contracted.outside(found, goal)
         if self._moves:
-            return self._sharp(goal, relaxed, hints)
-        return self.search.solve(goal, relaxed, hints, self._rolls)
+            return self._sharp(self._computation, goal, hints)
+        return self.search.solve(goal, self._computation.relax(goal), hints, self._rolls)
 
-    def _sharp(self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution]) -> Solution:
+    @cached_property
+    def _inner(self) -> Computation:
+        assert self._contracted is not None
+        return Computation(self._contracted.problem)
+
+    def _sharp(self, computation: Computation, goal: Goal, hints: Sequence[Solution]) -> Solution:
         """A small problem is branched; what that leaves open is searched like a large one, and
         what is open then is branched slice by slice."""
-        computation, bound_j = self._computation, 0.0
+        relaxed, bound_j = computation.relax(goal), 0.0
         branches = small(computation)
         if branches:
             found = computation.solve(goal, relaxed, hints, ROLLS_MIN)
