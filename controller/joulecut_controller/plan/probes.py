@@ -19,7 +19,7 @@ from joulecut_controller.plan.together import Together
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
 # Making room costs energy for a window. After so many settings a stage, what a noisy fit still
 # promises is its own noise.
-ROOM_READINGS, ROOM_READINGS_MAX = 10, 40
+ROOM_READINGS, ROOM_READINGS_MAX = 16, 40
 # Less than this of the job's energy is under the noise of energy counters: 0.4 % of one GPU in one
 # window, over four GPUs and a few windows.
 GAIN_MIN = 0.001
@@ -28,7 +28,7 @@ GAIN_MIN = 0.001
 HOPE_MIN = 0.004
 HOPE_STEPS = 5
 # A stage is supposed to have so much less work than the fit takes it to have.
-LIGHTER_RATIOS = (0.06, 0.02)
+LIGHTER_RATIOS = (0.12, 0.06, 0.02)
 SUPPOSED_MIN = 0.0015  # what that has to promise
 # Clocks above the cheapest that are likely in time, at which it may be likely enough.
 INSIDE_STEPS, INSIDE_MAX = 2, 1024
@@ -113,9 +113,9 @@ class Probes:
             for clocks in itertools.islice(itertools.product(*higher), INSIDE_MAX)
             if clocks not in seen
         ]
-        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
-        if not len(rows):
+        if not tried:
             return None
+        rows = np.array(tried, dtype=np.float64)
         gains = 1.0 - known.judge(rows)[1] / self._now_j
         kept = gains >= GAIN_MIN
         kept[kept] = known.bearable(rows[kept])
@@ -177,9 +177,9 @@ class Probes:
         """Of these the one that gets furthest for the room it costs, which pays, is allowed, and in
         time by either fit: the guard refuses what the likeliest one takes for late.
         """
-        rows = np.array(tried, dtype=np.float64).reshape(len(tried), -1)
-        if not len(rows):
+        if not tried:
             return None
+        rows = np.array(tried, dtype=np.float64)
         times_s, costs_j = other.judge(rows)
         now_j = other.judge_one(other.facts.now_mhz)[1]
         kept = (times_s <= other.deadline_s) & (costs_j <= now_j * (1.0 + PAYBACK_WINDOWS * gain))
