@@ -11,7 +11,8 @@ in a row were over. `operation` noise is the spread of every operation, `iterati
 whole iterations. Simulated throughout; `sweep` rows replay a public sweep (--data or
 JOULECUT_DATA: the folder with `perseus/stage_profile`), `odd` is a card that no formula here
 describes, `job CARD` a job drawn anew for each seed on a card without measured stages, `cluster`
-a job and a card drawn anew for each seed.
+a job and a card drawn anew for each seed, with its own shape, jitter and budget (2 x 8 to 8 x 16,
+0.5 to 4 %, 2 to 8 %: `drawn.case`), so one line a seed, whatever else is asked.
 
 With --log every run is a line of JSON there, the first seed of all cells first, and what stands
 there is not run again: a record may be made in pieces, and cut short.
@@ -35,7 +36,7 @@ from joulecut_sim.skus import find
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE / "tests" / "worlds"))
 from cards import CardPlant  # noqa: E402
-from drawn import DrawnPlant  # noqa: E402
+from drawn import DrawnPlant, case  # noqa: E402
 from learning import Course, Outcome  # noqa: E402
 
 DATA = HERE.parent / "shared" / "data"
@@ -88,11 +89,6 @@ def plants(stages: int, microbatches: int, data: Path) -> Iterator[tuple[str, Ma
 
         yield f"job {card}", drawn, None
 
-    def cluster(jitter: float, seed: int) -> Plant:
-        return DrawnPlant(stages, microbatches, noise=Noise(operation=jitter), seed=seed)
-
-    yield "cluster", cluster, None
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -104,6 +100,22 @@ class Cell:
     kind: str
     budget: float
     shape: str
+
+
+def cluster(jitter: float, seed: int) -> Plant:
+    drawn = case(seed)
+    noise = Noise(operation=jitter)
+    return DrawnPlant(drawn.stages, drawn.microbatches, noise=noise, seed=seed)
+
+
+def clusters(levels: list[str], seeds: range) -> Iterator[tuple[Cell, int]]:
+    """A line for every level and seed."""
+    for seed in seeds:
+        drawn = case(seed)
+        shape, percent = f"{drawn.stages}x{drawn.microbatches}", f"{drawn.jitter_percent:g}"
+        for level in levels:
+            name = f"cluster {seed}"
+            yield Cell(name, level, percent, "operation", drawn.budget_percent, shape), seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,7 @@ def line(cell: Cell, runs: list[Run]) -> str:
     think_s = sum(run.think_s for run in runs)
     noise = f"{cell.percent} % {cell.kind}"
     return (
-        f"{cell.plant:15s} {cell.level} {noise:15s} "
+        f"{cell.plant:15s} {cell.level} {cell.shape:5s} {cell.budget:4g} % {noise:15s} "
         f"{statistics.fmean(o.possible for o in outcomes):7.1%} "
         f"{statistics.fmean(shares):7.1%} {min(shares):7.1%} "
         f"{sum(share >= 0.95 for share in shares):3d}/{len(shares):<3d}"
@@ -170,6 +182,7 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=1, help="how many (20 for the record)")
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=5.0, help="slowdown budget in percent")
     parser.add_argument(
         "--noise", default="1,4", help="spreads in percent (0.5,1,2,4 for the record)"
@@ -185,30 +198,32 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    args, cells = parsed(), {}
+    args = parsed()
+    seeds, levels = range(args.first_seed, args.first_seed + args.seeds), args.levels.split(",")
+    asked: dict[Cell, tuple[Make, float | None, list[int]]] = {}
     for name, make, blocking_w in plants(args.stages, args.microbatches, args.data):
         if not name.startswith(args.plants):
             continue
-        for level in args.levels.split(","):
+        for level in levels:
             for percent in args.noise.split(","):
                 shape = f"{args.stages}x{args.microbatches}"
                 cell = Cell(name, level, percent, args.kind, args.budget, shape)
-                cells[cell] = (make, blocking_w)
+                asked[cell] = (make, blocking_w, list(seeds))
+    if "cluster".startswith(args.plants):
+        for cell, seed in clusters(levels, seeds):
+            asked[cell] = (cluster, None, [seed])
     log = Log(args.log)
-    for seed in range(1, args.seeds + 1):
-        for cell, (make, blocking_w) in cells.items():
-            if (cell, seed) not in log.runs:
+    for seed in seeds:
+        for cell, (make, blocking_w, its_seeds) in asked.items():
+            if seed in its_seeds and (cell, seed) not in log.runs:
                 log.add(cell, seed, run(cell, make, blocking_w, seed))
+    print(f"# seeds {seeds[0]} to {seeds[-1]}, simulated")
     print(
-        f"# budget {args.budget:g} %, {args.stages} stages x {args.microbatches} microbatches, "
-        f"{args.seeds} seeds, simulated"
+        "plant           on shape budget noise           possible  share   worst  >=95 %   over "
+        "in row   settled    a window"
     )
-    print(
-        "plant           on noise           possible  share   worst  >=95 %   over in row   settled"
-        "    a window"
-    )
-    for cell in cells:
-        print(line(cell, [log.runs[cell, seed] for seed in range(1, args.seeds + 1)]))
+    for cell, (_, _, its_seeds) in asked.items():
+        print(line(cell, [log.runs[cell, seed] for seed in its_seeds]))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.evidence import Facts
 from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, Reading
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.workload import Pipeline
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Plant

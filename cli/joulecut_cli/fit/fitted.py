@@ -21,6 +21,7 @@ from joulecut_controller.predict.smooth import DENSE_MIN
 from joulecut_controller.workload import Kind, Profile
 
 NO_CARD = "none"
+BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that a person may allow: what is shown, and weighed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
 TIME_NUMBERS = 2  # of a time curve; and the cap, where one was looked for
 CAP_NUMBERS = 1.5  # it is the best of many, which fits more noise than one number does
@@ -37,16 +38,9 @@ class Result:
 
     clocks: dict[tuple[int, Kind], tuple[int, ...]]  # of the sweep, ascending
     probes: frozenset[int]
-    curves: dict[tuple[int, Kind], ForestCurve]
+    predicted: dict[tuple[int, Kind], Prediction]
     card: Card | None
     others: int  # further sweeps that went in
-    scatter: float = 0.0  # half width (a logarithm) that noise of the probes adds to bands
-
-    def predicted(self, key: tuple[int, Kind]) -> Prediction:
-        clocks, curve = self.clocks[key], self.curves[key]
-        at_mhz = np.asarray(clocks, dtype=np.float64)
-        low_s, high_s = curve.band_s(at_mhz, self.scatter)
-        return Prediction(clocks, curve.time_s(at_mhz), curve.power_w(at_mhz), low_s, high_s)
 
 
 def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: str | None) -> Result:
@@ -76,7 +70,15 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *taught])
     curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
     scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
-    return Result(clocks, probes, curves, card, len(others), scatter)
+    predicted = {key: _predicted(curves[key], own, scatter) for key, own in clocks.items()}
+    return Result(clocks, probes, predicted, card, len(others))
+
+
+def _predicted(curve: ForestCurve, clocks: tuple[int, ...], scatter: float) -> Prediction:
+    """`scatter` is the half width (a logarithm) that noise of the probes adds to bands."""
+    at_mhz = np.asarray(clocks, dtype=np.float64)
+    low_s, high_s = curve.band_s(at_mhz, scatter)
+    return Prediction(clocks, curve.time_s(at_mhz), curve.power_w(at_mhz), low_s, high_s)
 
 
 def _scatter_of_others(fitted: Fitted) -> float:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_cli.fit.fitted import Result
+from joulecut_cli.fit.fitted import BUDGETS, Result
+from joulecut_cli.fit.next_probe import next_probe
 from joulecut_controller.predict.choice import choose
 from joulecut_controller.workload import Kind
 
-BUDGETS = (0.02, 0.05, 0.10)  # what the table shows
 POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 
 
@@ -17,7 +17,7 @@ def as_json(fitted: Result) -> dict[str, Any]:
     """Every clock of the sweep; units are in the names."""
     rows = []
     for (stage, kind), clocks in fitted.clocks.items():
-        predicted = fitted.predicted((stage, kind))
+        predicted = fitted.predicted[stage, kind]
         rows += [
             {
                 "stage": stage,
@@ -31,7 +31,12 @@ def as_json(fitted: Result) -> dict[str, Any]:
             }
             for i, clock in enumerate(clocks)
         ]
-    return {"card": fitted.card.name if fitted.card else None, "rows": rows}
+    probe = next_probe(fitted)
+    return {
+        "card": fitted.card.name if fitted.card else None,
+        "next_probe": probe and {"clock_mhz": probe.clock_mhz, "reason": probe.reason},
+        "rows": rows,
+    }
 
 
 def as_text(fitted: Result, name: str) -> list[str]:
@@ -47,6 +52,12 @@ def as_text(fitted: Result, name: str) -> list[str]:
     others = "" if not fitted.others else ", one other sweep"
     if fitted.others > 1:
         others = f", {fitted.others} other sweeps"
+    probe = next_probe(fitted)
+    told = (
+        [f"one more probe would tell most at {probe.clock_mhz} MHz: {probe.reason}"]
+        if probe
+        else []
+    )
     return [
         f"{name}: predicted from {measured}{others}; {card}",
         *_strange_powers(fitted),
@@ -56,13 +67,14 @@ def as_text(fitted: Result, name: str) -> list[str]:
         "time and power at the highest clock; band: how much longer one in twenty times may be;",
         "within: clock of least predicted energy at that slowdown, and what it saves;",
         "none below the lowest probed clock. Every clock: --json",
+        *told,
     ]
 
 
 def _strange_powers(fitted: Result) -> list[str]:
     """A line where an operation draws what no GPU does: milliseconds or kilojoules, most likely."""
     for key in fitted.clocks:
-        power_w = float(fitted.predicted(key).power_w[-1])
+        power_w = float(fitted.predicted[key].power_w[-1])
         if not POWER_MIN_W <= power_w <= POWER_MAX_W:
             said = f"{figures.watts(power_w)} at stage {key[0]} {key[1]} is no GPU's power"
             return [f"{said}: is time in seconds, and energy in joules?"]
@@ -71,7 +83,7 @@ def _strange_powers(fitted: Result) -> list[str]:
 
 def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
     stage, kind = key
-    predicted = fitted.predicted(key)
+    predicted = fitted.predicted[key]
     own = tuple(clock for clock in predicted.clocks_mhz if clock in fitted.probes)
     inside = np.array([clock >= own[0] for clock in predicted.clocks_mhz])
     band = float(np.max((predicted.time_high_s / predicted.time_s)[inside])) - 1.0

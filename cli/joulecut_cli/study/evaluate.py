@@ -17,7 +17,9 @@ OURS = Curves.name
 @dataclass(frozen=True, slots=True)
 class Result:
     """One predictor under one split. `silent` rows it could say nothing of; `time_s` and
-    `power_w` are its answers for all rows, not a number where a row was not judged."""
+    `power_w` are its answers for all rows, not a number where a row was not judged. Without
+    any answer (`judged` is 0) there are no scores.
+    """
 
     split: Split
     predictor: str
@@ -28,6 +30,17 @@ class Result:
     time_s: Floats
     power_w: Floats
 
+    @property
+    def silence(self) -> str:
+        """One line where it said nothing of some rows, else empty."""
+        if not self.silent:
+            return ""
+        asked = self.judged + self.silent
+        return (
+            f"{self.split.name}: {self.predictor} says nothing of {self.silent} of {asked} rows "
+            "(a card without a data sheet is not guessed, nor learnt from)"
+        )
+
 
 def evaluate(rows: Sequence[Row], seed: int) -> list[Result]:
     """Our predictor and a plain forest, split by split; deterministic."""
@@ -35,7 +48,7 @@ def evaluate(rows: Sequence[Row], seed: int) -> list[Result]:
     for split in splits(rows, seed):
         makers: tuple[Callable[[], Learner], ...] = (Curves if split.known else Layers, PlainForest)
         found += [_result(rows, split, make) for make in makers]
-    return [one for one in found if one.judged]
+    return found
 
 
 def _result(rows: Sequence[Row], split: Split, make: Callable[[], Learner]) -> Result:

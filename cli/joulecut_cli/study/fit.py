@@ -12,7 +12,7 @@ from joulecut_cli.study import cell
 from joulecut_cli.study.evaluate import Result, evaluate
 from joulecut_cli.study.layers import Layers
 from joulecut_cli.study.row import Row, read
-from joulecut_cli.study.scores import BUDGETS, TARGETS
+from joulecut_cli.study.scores import BUDGETS, TARGETS, Score
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -57,11 +57,12 @@ def _text(rows: Sequence[Row], left_out: int, results: Sequence[Result]) -> str:
     if left_out:
         lines.append(f"{left_out} rows left out: they were not stable")
     lines.append("")
-    body = [line for result in results for line in _lines(result)]
+    body = [line for result in results if result.judged for line in _lines(result)]
     lines += figures.table(HEAD, body, frozenset(HEAD[4:]) | {"rows"})
     budgets = ", ".join(f"{budget:.0%}" for budget in BUDGETS)
     lines += ["", f"regret and overshoot: means over curves and budgets of {budgets}"]
     lines += [f"{one.split.name}: {one.split.says}" for one in _first_of_each(results)]
+    lines += [one.silence for one in results if one.silence]
     lines += [REPORTED, "                 R2: power 0.997, time 0.992, energy 0.997"]
     layers = Layers()
     layers.learn(rows)
@@ -109,10 +110,7 @@ def _json(rows: Sequence[Row], results: Sequence[Result]) -> str:
                     "predictor": result.predictor,
                     "rows": result.judged,
                     "silent": result.silent,
-                    **{
-                        target: {"mae": found.mae, "mape_ratio": found.mape, "r2": found.r2}
-                        for target, found in result.scores.items()
-                    },
+                    **{target: _score_json(result.scores.get(target)) for target in TARGETS},
                     "regret_ratio": result.choices.regret if result.choices else None,
                     "overshoot_ratio": result.choices.overshoot if result.choices else None,
                 }
@@ -121,3 +119,9 @@ def _json(rows: Sequence[Row], results: Sequence[Result]) -> str:
         },
         indent=1,
     )
+
+
+def _score_json(found: Score | None) -> dict[str, float] | None:
+    if found is None:
+        return None
+    return {"mae": found.mae, "mape_ratio": found.mape, "r2": found.r2}

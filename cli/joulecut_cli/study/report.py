@@ -166,7 +166,8 @@ def _savings(rows: Sequence[Row]) -> str:
 
 def _scores(results: Sequence[Result]) -> str:
     lines = []
-    for one in results:
+    silences = "".join(f"<p>{escape(one.silence)}</p>" for one in results if one.silence)
+    for one in (one for one in results if one.judged):
         said = [f"{100 * one.scores[t].mape:.2f} %" for t in ("power", "time", "energy")]
         r2 = [f"{one.scores[t].r2:.3f}" for t in ("power", "time", "energy")]
         chosen = one.choices
@@ -180,7 +181,7 @@ def _scores(results: Sequence[Result]) -> str:
     return (
         "<section><h2>How well predictors learn it</h2><p>Mean absolute errors in per cent; "
         "regret and overshoot of the clocks they would choose.</p>"
-        f"{_table(head, lines)}</section>"
+        f"{_table(head, lines)}{silences}</section>"
     )
 
 

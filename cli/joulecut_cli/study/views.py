@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_cli.study.evaluate import Result
+from joulecut_cli.study.evaluate import OURS, Result
 from joulecut_cli.study.layers import Layers
 from joulecut_cli.study.learners import clock_mhz
 from joulecut_cli.study.panel import Area, Line, Panel
@@ -185,11 +185,8 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
     """Errors over clock of our predictor, in the easy split and in an honest one."""
     panels = []
     for result in results:
-        if result.predictor != "physics + forest" or result.split.name not in {
-            "random rows",
-            "held-out clocks",
-            "held-out shapes",
-        }:
+        shown = result.split.name in {"random rows", "held-out clocks", "held-out shapes"}
+        if result.predictor != OURS or not shown or not result.judged:
             continue
         lines = []
         for place, (name, said, truth) in enumerate(

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.ceiling import ceiling_s, floor_s
+from joulecut_controller.plan.ceiling import as_if_all_followed, ceiling_s, floor_s
 from joulecut_controller.plan.search import Floats, Found, cheapest
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
+from joulecut_controller.predict.rate_reading import Ground, Reading
 
 # One step below the lowest clock measured: 60 MHz on A100, 75 on A40. Power changes by 5-8 %
 # and time by up to 4 % within it, which a window of 50 iterations sees.
@@ -37,6 +38,12 @@ HEAVIER_RATIOS = (0.06, 0.03, 0.015)
 # Fits that agree may all be wrong by some of the room between default and deadline, so a window
 # that only shows where there is room leaves a part of it.
 EARLY_PART = 0.15
+# Fits decide over so much less than all of what measured times leave open: were all of them
+# wrong, and the job the worst there can be, a window is late by no more than the rest of it.
+CEILING_PART = 0.6
+# So many readings tell which share of the work follows the clock, and so much more of it one
+# stage may have, and a curve that is no line in 1/f.
+SHARE_READINGS, SHARE_MORE = 3, 0.03
 NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
 # and a standard deviation is taken on one side of them.
@@ -75,7 +82,8 @@ class Evidence:
         self.lowest = lowest_of(readings)
         self._rivals: list[RateModel] | None = None
         measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
-        self._within_cap = np.minimum(measured, np.array(model.default_mhz, dtype=np.float64))
+        self._top = np.array(model.default_mhz, dtype=np.float64)
+        self._within_cap = np.minimum(measured, self._top)
         apart = np.array([self.apart(reading) for reading in readings])
         told_s = np.array([reading.time_s for reading in readings])
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
@@ -134,8 +142,7 @@ class Evidence:
         """Iteration times by a fit, raised to what windows show them to be at the least: a fit that
         takes one stage's time for another's is below it, and its doubt says nothing of that.
         """
-        top = np.array(self.model.default_mhz, dtype=np.float64)
-        floors_s = floor_s(self._least_s, self._within_cap, np.minimum(rows, top))
+        floors_s = floor_s(self._least_s, self._within_cap, np.minimum(rows, self._top))
         return np.asarray(np.maximum(model.time_s(rows), floors_s))
 
     def worst_s(self, rows: Floats, enough_s: float = 0.0) -> Floats:
@@ -144,14 +151,34 @@ class Evidence:
         more is asked, and the lesser counts: of a job that tells its busy times the graph, which
         knows what a longer operation adds; of others every fit that the readings do not deny.
         """
-        top = np.array(self.model.default_mhz, dtype=np.float64)
-        asked = np.minimum(rows, top)
-        worst_s = ceiling_s(self._sure_s, self._within_cap, asked)
+        worst_s = self.proven_s(rows)
         above = worst_s > enough_s
         if above.any():
-            more = self._told_s if self.model.detailed else self._gloomy_s
-            worst_s[above] = np.minimum(worst_s[above], more(asked[above]))
+            asked = np.minimum(rows[above], self._top)
+            told = self.model.detailed
+            more_s = self._told_s(asked) if told else self._guessed_s(asked, worst_s[above])
+            worst_s[above] = np.minimum(worst_s[above], more_s)
         return worst_s
+
+    def proven_s(self, rows: Floats) -> Floats:
+        """The same by measured iteration times alone, whatever the job is made of."""
+        return ceiling_s(self._sure_s, self._within_cap, np.minimum(rows, self._top))
+
+    def _guessed_s(self, asked: Floats, proven_s: Floats) -> Floats:
+        """By all fits, and by the share of the work that follows the clock in any of them; but
+        they decide over no more than a part of what measured times leave open.
+        """
+        share = 1.0
+        if len(self.readings) >= SHARE_READINGS:
+            share = min(1.0, float(self.model.rival_clock_shares.max()) + SHARE_MORE)
+        followed_s = ceiling_s(
+            self._sure_s,
+            as_if_all_followed(self._within_cap, self._top, share),
+            as_if_all_followed(asked, self._top, share),
+        )
+        least_s = floor_s(self._least_s, self._within_cap, asked)
+        bounded_s = least_s + CEILING_PART * (proven_s - least_s)
+        return np.maximum(np.minimum(self._gloomy_s(asked), followed_s), bounded_s)
 
     def _told_s(self, asked: Floats) -> Floats:
         """By what the nearest windows told of operations, and the graph."""
@@ -174,6 +201,10 @@ class Evidence:
             doubt = np.hypot(rival.time_doubt(inside), np.hypot(self.base_doubt, UNSEEN))
             likely_s = self._raised_s(rival, inside)
             worst_s = np.maximum(worst_s, likely_s * (1.0 + DOUBTS_WORST * doubt))
+        floors_s = floor_s(self._least_s, self._within_cap, inside)
+        guesses_s = np.maximum(self.model.rival_times_s(inside).max(axis=1), floors_s)
+        beside = DOUBTS_WORST * np.hypot(self.base_doubt, UNSEEN)
+        worst_s = np.maximum(worst_s, guesses_s * (1.0 + beside))
         return np.asarray(worst_s * (inside / asked).max(axis=1))
 
     def _heavier(self) -> list[RateModel]:
@@ -198,14 +229,18 @@ class Evidence:
     def bearable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
         """Which rows of clocks not measured yet may be tried: the worst case is over the budget by
         no more than that ratio, and the upper band keeps the deadline; both by that much earlier
-        where it is below 0.
+        where it is below 0, unless measured times alone show that the deadline is kept.
         """
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
         doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
+        proven_s = self.proven_s(rows)
         high_s = self._raised_s(self.model, rows) * (1.0 + DOUBTS_TIME * doubt)
+        high_s = np.minimum(high_s, proven_s)
         kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
         kept[kept] = self.affordable(rows[kept], over)
+        if over < 0.0:  # that is for the case that fits are wrong
+            kept |= proven_s <= self.deadline_s
         return np.asarray(kept)
 
     @property

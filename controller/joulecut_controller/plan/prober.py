@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.evidence import Facts
 from joulecut_controller.plan.probing import advise
-from joulecut_controller.predict.rate import RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
 from joulecut_controller.predict.rate_cap import capped_mhz
 from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_reading import Reading
 
 READINGS_MAX = 96  # distinct settings; a job of 8 stages is learnt in some 40
 ITERATIONS_MAX = 800  # of one setting: later windows still move its mean by a sixteenth

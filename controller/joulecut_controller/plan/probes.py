@@ -19,7 +19,7 @@ from joulecut_controller.plan.together import Together
 ROOM_STEPS = 4  # clocks by which another stage is raised to make room for a probe
 # Making room costs energy for a window. After so many settings a stage, what a noisy fit still
 # promises is its own noise.
-ROOM_READINGS, ROOM_READINGS_MAX = 10, 40
+ROOM_READINGS, ROOM_READINGS_MAX = 16, 40
 # Less than this of the job's energy is under the noise of energy counters: 0.4 % of one GPU in one
 # window, over four GPUs and a few windows.
 GAIN_MIN = 0.001
@@ -28,7 +28,7 @@ GAIN_MIN = 0.001
 HOPE_MIN = 0.004
 HOPE_STEPS = 5
 # A stage is supposed to have so much less work than the fit takes it to have.
-LIGHTER_RATIOS = (0.06, 0.02)
+LIGHTER_RATIOS = (0.12, 0.06, 0.02)
 SUPPOSED_MIN = 0.0015  # what that has to promise
 # Clocks above the cheapest that are likely in time, at which it may be likely enough.
 INSIDE_STEPS, INSIDE_MAX = 2, 1024

@@ -14,7 +14,8 @@ from joulecut_controller.plan.advice import Advice, Verdict
 from joulecut_controller.plan.evidence import Evidence, Facts, lowest_of, reading_at
 from joulecut_controller.plan.probe import Probe
 from joulecut_controller.plan.probes import GAIN_MIN, Probes
-from joulecut_controller.predict.rate import RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
+from joulecut_controller.predict.rate_reading import Reading
 
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)

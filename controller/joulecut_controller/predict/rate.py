@@ -9,14 +9,23 @@ prediction has a standard deviation, and decisions stand on that, not on the mea
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from joulecut_controller.predict.rate_fit import Block, Fitted, Floats, Prior, fit, slopes_of
+from joulecut_controller.predict.rate_fit import (
+    Block,
+    Fitted,
+    Floats,
+    Model,
+    Prior,
+    fit,
+    slopes_of,
+)
 from joulecut_controller.predict.rate_paths import Ints, Paths
-from joulecut_controller.predict.rate_slack import expected
-from joulecut_controller.workload import KINDS, Pipeline
+from joulecut_controller.predict.rate_reading import Ground, Reading
+from joulecut_controller.predict.rate_rivals import Hollows, Rivals
+from joulecut_controller.workload import KINDS
 
 # Prior mean and standard deviation of what differs between jobs and cards.
 CLOCK_SHARE = (0.7, 0.3)  # k: 0.25-0.93 on the public A100 and A40 sweeps
@@ -29,7 +38,9 @@ VOLT_SLOPE = (1.0, 0.3)  # per highest clock: 1.03 and 1.14, Hopper 0.8
 GPU_POWER_SD = 0.08  # GPUs of one kind differ by 8 % (public sweeps)
 BLOCKING_SD = 0.05
 BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
-FORWARD_SHARE = 1.0 / 3.0  # a backward is two products for a forward's one
+# Of both: a backward is two products for a forward's one, three where activations are made anew.
+FORWARD_SHARE = (1.0 / 3.0, 0.05)
+FORWARD_SHARES = (0.1, 0.9)  # whatever a guess says
 # Under a power cap time stays flat for longer than energy does: by 6 % of the clock on the public
 # A40 sweep, where a backward's cap lies lower than a forward's.
 LATE_KNEE = (0.02, 0.04)
@@ -47,7 +58,6 @@ BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
 ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
 BUSY_NOISE = 0.001  # thousands of operations went into the mean of a window
 ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
-TIME_NOISE_MIN = 1e-4
 # Where a power cap and no lock decides, neighbouring clocks differ by so much on the public A40
 # sweep; taken for something that the form misses it would shake everything else.
 CAPPED_NOISE = 0.002
@@ -56,38 +66,6 @@ DENIED = 6.0  # chi squared more than the best fit's: one chance in seventy
 MISFIT_MAX = 1.5  # above this, per measurement, the residual is taken to be larger
 WIDER_MAX = 10.0
 POWER_MIN_W = 1.0  # no card draws less; keeps logarithms of a hopeless guess finite
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One window of iterations under one set of clocks (MHz, observed, by stage).
-
-    `energy_j` is per iteration and GPU, by stage; `busy_s` the mean seconds of one operation by
-    stage and kind (order of `workload.KINDS`), empty at L1.
-    """
-
-    clocks_mhz: tuple[int, ...]
-    iterations: int
-    time_s: float
-    time_sd_s: float
-    energy_j: tuple[float, ...]
-    busy_s: tuple[tuple[float, ...], ...] = ()
-
-    @property
-    def stderr_ratio(self) -> float:
-        return float(max(TIME_NOISE_MIN, self.time_sd_s / self.time_s / self.iterations**0.5))
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What is known without measuring. `default_mhz` is what each stage is seen to run at
-    without a lock: under a power cap that is below the highest clock.
-    """
-
-    pipeline: Pipeline
-    default_mhz: tuple[int, ...]
-    clock_max_mhz: int
-    blocking_power_w: float  # 0 where nobody said
 
 
 class RateModel:
@@ -132,33 +110,42 @@ class RateModel:
         return None if denied else other
 
     def expected(self) -> "RateModel | None":
-        """The same job, each stage with the work to be expected of it rather than the likeliest;
-        None where it was told.
+        """The same job, with the work to be expected of each stage rather than the likeliest: the
+        mean of all that the readings do not deny. None where it was told.
 
         How long a stage waits shows in no reading, so all of it is as likely as it was before,
-        and the likeliest is the one end of that where nothing waits.
+        and the likeliest is often the one end of that where nothing waits.
         """
         if self.detailed:
             return None
-        at = 2 * len(self._kinds)
-
-        def left(guesses: Floats) -> Floats:
-            predicted = self._log_times(guesses, self._clocks)
-            return np.asarray(blocks[0].measured[:, None] - predicted)
-
-        blocks, white = self._time_blocks(), self._times.whiteners[0]
-
-        def log_odds(guesses: Floats) -> Floats:
-            off = (guesses - self._prior.mean[:, None]) / self._prior.sd[:, None]
-            return np.asarray(-0.5 * (((white @ left(guesses)) ** 2).sum(axis=0) + (off**2).sum(0)))
-
-        numbers = expected(self._times.numbers, range(at, at + self._stages), log_odds)
-        other = copy(self)
-        other._times = replace(
-            self._times, numbers=numbers, leftovers=(left(numbers[:, None])[:, 0],)
+        measured = self._time_blocks()[0].measured
+        numbers = self._rivals.numbers.mean(axis=1)
+        numbers[0] += float(
+            (measured - self._log_times(numbers[:, None], self._clocks)[:, 0]).mean()
         )
+        left = measured - self._log_times(numbers[:, None], self._clocks)[:, 0]
+        other = copy(self)
+        other._times = replace(self._times, numbers=numbers, leftovers=(left,))
         other._energies = other._fit_energies()
         return other
+
+    # -- rivals ------------------------------------------------------------------------------
+
+    def rival_times_s(self, clocks_mhz: Floats) -> Floats:
+        """Iteration times by every guess that the readings do not deny, the likeliest first, of
+        shape (m, rivals), residual included; at L1, where no stage tells its own time.
+        """
+        white, blocks = self._times.whiteners[0], self._time_blocks()
+        left = blocks[0].measured[:, None] - self._log_times(self._rivals.numbers, self._clocks)
+        plain = self._log_times(self._rivals.numbers, clocks_mhz)
+        return np.asarray(np.exp(plain + self._near(clocks_mhz) @ (white.T @ (white @ left))))
+
+    @property
+    def rival_clock_shares(self) -> Floats:
+        """Of each of them the share of the work that follows the clock: (stages, rivals)."""
+        lean = 2 + self._stages
+        numbers = self._rivals.numbers
+        return np.asarray(numbers[1] + numbers[lean : lean + self._stages])
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -267,20 +254,23 @@ class RateModel:
         """log iteration times (m rows), then log busy times by stage and kind where told."""
         busy = self._log_busy(numbers, clocks_mhz)
         stages, kinds, count, guesses = busy.shape
-        each = self._operations_s(busy).reshape(stages, len(KINDS), count * guesses)
+        each = self._operations_s(busy, numbers).reshape(stages, len(KINDS), count * guesses)
         surplus = self._surplus(clocks_mhz)[:, None] * numbers[-2]
         paths = np.log(self._paths.iteration_s(each))
-        times: Floats = paths.reshape(count, guesses) + surplus + numbers[-1]
+        times: Floats = paths.reshape(count, guesses) + surplus
         if not self.detailed:
             return np.asarray(times)
-        return np.concatenate([times, busy.reshape(stages * kinds * count, guesses)])
+        return np.concatenate([times + numbers[-1], busy.reshape(stages * kinds * count, guesses)])
 
-    def _operations_s(self, log_busy: Floats) -> Floats:
-        """Seconds of operations, (stages, all kinds, ...): at L1 one kind was both."""
+    def _operations_s(self, log_busy: Floats, numbers: Floats) -> Floats:
+        """Seconds of operations, (stages, all kinds, m, guesses): at L1 one kind was both, and the
+        last number tells which share of it is forward.
+        """
         each = np.exp(log_busy)
         if self.detailed:
             return np.asarray(each)
-        return np.concatenate([FORWARD_SHARE * each, (1.0 - FORWARD_SHARE) * each], axis=1)
+        forward = np.clip(numbers[-1], *FORWARD_SHARES)
+        return np.concatenate([forward * each, (1.0 - forward) * each], axis=1)
 
     def _surplus(self, clocks_mhz: Floats) -> Floats:
         """log of what jitter adds to iterations at rows of clocks, over what it adds to the first
@@ -294,7 +284,8 @@ class RateModel:
         new = {key: i for i, key in enumerate(keys) if key not in held}
         if new:
             rows = np.concatenate([self._clocks[:1], clocks_mhz[list(new.values())]])
-            each = self._operations_s(self._log_busy(self._settled[:, None], rows)[..., 0])
+            settled = self._settled[:, None]
+            each = self._operations_s(self._log_busy(settled, rows), settled)[..., 0]
             jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
             added = np.log(jittered / self._paths.iteration_s(each))
             if len(held) > SURPLUSES_MAX:
@@ -312,9 +303,8 @@ class RateModel:
         weights = [reading.iterations for reading in self._readings]
         ratios = [reading.time_sd_s / reading.time_s for reading in self._readings]
         seen = float(np.sqrt(np.average(np.square(ratios), weights=weights)))
-        each = self._operations_s(
-            self._log_busy(self._times.numbers[:, None], self._clocks[:1])[..., 0]
-        )
+        numbers = self._times.numbers[:, None]
+        each = self._operations_s(self._log_busy(numbers, self._clocks[:1]), numbers)[..., 0]
         spread = min(SPREAD_MAX, seen)
         for _ in range(SURPLUS_ROUNDS):  # nearly proportional
             if spread <= 0.0:
@@ -332,8 +322,9 @@ class RateModel:
             scale = np.log([first.time_s / (pipeline.microbatches + stages - 1)])
         spread = stages * kinds
         knee = LATE_KNEE if (self._clocks > self._default).any() else (0.0, 1e-9)
+        last = (0.0, PACE_SD) if self.detailed else FORWARD_SHARE
         mean = np.concatenate(
-            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread), [knee[0], SURPLUS[0], 0.0]]
+            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread), [knee[0], SURPLUS[0], last[0]]]
         )
         sd = np.concatenate(
             [
@@ -341,7 +332,7 @@ class RateModel:
                 [CLOCK_SHARE[1]] * kinds,
                 [STAGE_SD] * spread,
                 [CLOCK_SHARE_STAGE] * spread,
-                [knee[1], SURPLUS[1], PACE_SD if self.detailed else 1e-6],
+                [knee[1], SURPLUS[1], last[1]],
             ]
         )
         self._wider, self._prior = 1.0, Prior(mean, sd)
@@ -356,12 +347,26 @@ class RateModel:
         for _ in range(SURPLUS_ROUNDS):
             self._settle_surplus()
             self._times = fit(model, self._prior, self._time_blocks(), self._times.numbers)
+        self._rivals = Rivals(self._times.numbers[:, None], np.zeros(1))
+        if not self.detailed and count > 1:
+            self._leave_hollows(model)
         white = self._times.whiteners[0] @ self._times.leftovers[0]
         misfit = float(white @ white) / count
         if misfit > MISFIT_MAX:
             self._wider = float(min(WIDER_MAX, np.sqrt(misfit)))
-            self._times = fit(model, self._prior, self._time_blocks())
+            start = None if self.detailed else self._times.numbers
+            self._times = fit(model, self._prior, self._time_blocks(), start)
         return self._times
+
+    def _leave_hollows(self, model: Model) -> None:
+        """Goes on from the likeliest of all fits that begin elsewhere, and of those around them."""
+        hollows = Hollows(model, self._prior, self._time_blocks()[0])
+        ends = hollows.begun_elsewhere(self._times, range(2, 2 + self._stages))
+        self._times = ends[0]
+        self._settle_surplus()
+        self._times, self._rivals = hollows.explored(ends)
+        self._settle_surplus()
+        self._times = hollows.descend(self._times.numbers)
 
     def _time_blocks(self) -> list[Block]:
         count = len(self._readings)

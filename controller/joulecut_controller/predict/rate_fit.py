@@ -35,6 +35,10 @@ class Prior:
     mean: Floats
     sd: Floats
 
+    def misfit(self, numbers: Floats) -> Floats:
+        """What it speaks against numbers of shape (count,) or (count, guesses): chi squared."""
+        return np.asarray((((numbers.T - self.mean) / self.sd) ** 2).sum(axis=-1))
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

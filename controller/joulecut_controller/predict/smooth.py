@@ -74,6 +74,13 @@ def smooth(
     )
 
 
+def untold(apart_mhz: Floats, top_mhz: float) -> Floats:
+    """Share of a leftover's standard deviation, in [0, 1), that one exact measurement so far
+    away does not tell (conditional variance of a Gaussian process).
+    """
+    return np.asarray(np.sqrt(1.0 - _matern(apart_mhz, REACH_RATIO * top_mhz) ** 2))
+
+
 def _matern(apart_mhz: Floats, reach_mhz: float) -> Floats:
     near = np.sqrt(5.0) * np.abs(apart_mhz) / reach_mhz
     return np.asarray((1.0 + near + near * near / 3.0) * np.exp(-near))

@@ -19,7 +19,7 @@ from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.planner import Decision, obstacle
 from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.plan.trial import trial_of
-from joulecut_controller.predict.rate import Ground, Reading
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.view import GpuView, JobView, StageLoad
 from joulecut_controller.workload import KINDS, Profile
 

@@ -70,7 +70,9 @@ class Display:
         )
 
     def _sentence(self, stewards: Mapping[str, Steward]) -> str:
-        did = "; ".join(f"{name}: {one.did}" for name, one in stewards.items() if one.did)
+        did = "; ".join(
+            f"{name}: {did}" for name, one in stewards.items() if (did := one.enactment.did)
+        )
         said = self._desk.leases.lost or did or self._instruments.budgets.complaint
         trouble = self._desk.audit.trouble
         if trouble:
@@ -81,7 +83,7 @@ class Display:
         self, steward: Steward, sighting: Sighting, view: View, learnt: Learnt | None
     ) -> JobBoard:
         kept, name = self._instruments, sighting.view.policy.name
-        shown = steward.board(sighting, kept.frontier(steward.standing, sighting))
+        shown = steward.board(sighting, kept.frontier(steward.enactment.standing, sighting))
         return replace(
             shown,
             holds=kept.holds.of(name),

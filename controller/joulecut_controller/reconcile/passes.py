@@ -73,13 +73,13 @@ class Passes:
         if failed:
             raise failed[0]
         for name in decisions:
-            kept.shadows.note(sightings[name], self.stewards[name].study)
+            kept.shadows.note(sightings[name], self.stewards[name].enactment.study)
             self._complete(name)
         if not self.desk.leases.lost:
             await kept.learning.step(self.desk.now_s())
             kept.holds.refresh()
         for name, sighting in sightings.items():
-            kept.ask(self.stewards[name].standing, sighting, self.desk.now_s())
+            kept.ask(self.stewards[name].enactment.standing, sighting, self.desk.now_s())
         profiled = [name for name in sightings if sightings[name].view.policy.profile is not None]
         return self.display.board(
             view,
@@ -170,20 +170,22 @@ class Passes:
     def _share_power(self, sightings: Mapping[str, Sighting]) -> None:
         """What the power budget asks of each job; with nothing new it stays as it is."""
         kept, cost = self.instruments, self.mandate.policy.cost
-        parties = [kept.party(self.stewards[name].standing, s) for name, s in sightings.items()]
+        parties = [
+            kept.party(self.stewards[name].enactment.standing, s) for name, s in sightings.items()
+        ]
         told = kept.budgets.settle(self.mandate.policy.power_budget_w, parties, cost.host_power_w)
         if told:
             self.desk.audit.tell("plan", "", told)
 
     def _complete(self, name: str) -> None:
         """Has the rest of a new plan's figures computed beside the passes."""
-        steward = self.stewards[name]
-        if steward.study is None:
+        enacted = self.stewards[name].enactment
+        if enacted.study is None:
             return
-        generation, choice = steward.study
-        steward.study = None
+        generation, choice = enacted.study
+        enacted.study = None
         work = self.thinking.completion(choice)
-        key, done = ("completion", name), partial(steward.complete, generation)
+        key, done = ("completion", name), partial(enacted.complete, generation)
         self.instruments.studies.want(key, work, done)
 
     def _refreshed(self, view: View) -> View:

@@ -139,7 +139,7 @@ class Reconciler:
         else:
             self._passed_s = self._now_s()
             self.meters.last_success_unix_s = self._unix_s()
-            acted = any(steward.did for steward in self._stewards.values())
+            acted = any(steward.enactment.did for steward in self._stewards.values())
             self.meters.results["changed" if acted else "unchanged"] += 1
         self.meters.passes.add(self._now_s() - begun_s)
         self.board = board

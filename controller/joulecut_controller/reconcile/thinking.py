@@ -53,7 +53,7 @@ class Thinking:
         return decision
 
     def _decision(self, case: Case, steward: Steward) -> Decision:
-        standing = steward.standing
+        standing = steward.enactment.standing
         try:
             if _unprofiled(case):
                 return steward.apprentice.decide(case, standing)

@@ -4,8 +4,9 @@ import numpy as np
 
 from joulecut_controller.plan.evidence import Evidence, Facts
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
 from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.workload import Pipeline
 
 TOP, CLOCKS = 1830, tuple(range(900, 1831, 15))

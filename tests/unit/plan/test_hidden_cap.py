@@ -10,9 +10,10 @@ from joulecut_controller.plan.evidence import Evidence, Facts
 from joulecut_controller.plan.prober import Notebook, Prober
 from joulecut_controller.plan.search import Floats, cheapest
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
 from joulecut_controller.predict.rate_cap import capped_mhz
 from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.workload import Pipeline
 
 TOP, CAP = 1710, 1410

@@ -15,9 +15,10 @@ from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.plan.probes import GAIN_MIN, Probes
 from joulecut_controller.plan.search import cheapest
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
 from joulecut_controller.predict.rate_cap import capped_mhz
 from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.workload import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))

@@ -9,9 +9,9 @@ from joulecut_controller.plan.ceiling import ceiling_s
 from joulecut_controller.plan.evidence import STEP_RATIO, Evidence, Facts
 from joulecut_controller.plan.together import Together
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
 from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.predict.rate_slack import MOVES, expected
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.workload import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
@@ -63,7 +63,7 @@ def test_a_group_costs_no_more_at_worst_than_the_one_of_it_that_is_lowered_most(
 
 
 def test_stages_that_wait_are_one_group_and_the_one_waited_for_is_not_of_it() -> None:
-    known = evidence(*SEEN)
+    known = evidence(*SEEN, (1305, TOP, 1305, 1305))
     probe = Together(known, young=True).next()
     assert probe is not None
     assert len(probe.stages) > 1
@@ -107,37 +107,13 @@ def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() 
     other = known.model.expected()
     assert other is not None
     rows = np.array(seen, dtype=np.float64)
-    likeliest_s, expected_s = known.model.busy_s(rows), other.busy_s(rows)
-    waiting = [0, 2, 3]
-    assert (expected_s[:, waiting] < 0.99 * likeliest_s[:, waiting]).all()
-    assert expected_s[:, 1] == pytest.approx(likeliest_s[:, 1], rel=0.02)
+    likeliest_s, expected_s = known.model.busy_s(rows)[0], other.busy_s(rows)[0]
+    waiting = [0, 2, 3]  # 0.85, 0.88 and 0.86 of what stage 1 has
+    assert (expected_s[waiting] < 0.97 * expected_s[1]).all()
+    assert (expected_s[waiting] / expected_s[1] < likeliest_s[waiting] / likeliest_s[1]).all()
     told_s = np.array([reading(clocks).time_s for clocks in seen])
     assert other.time_s(rows) == pytest.approx(told_s, rel=0.003), "readings still hold"
 
 
 def test_work_that_was_told_is_not_guessed() -> None:
     assert evidence(*SEEN, told=True).model.expected() is None
-
-
-@given(sd=st.floats(0.03, 0.1), edge=st.floats(-0.05, 0.0))
-def test_what_is_open_on_one_side_is_expected_in_the_middle_of_it(sd: float, edge: float) -> None:
-    def log_odds(guesses: np.ndarray) -> np.ndarray:
-        return np.where(guesses[0] > edge + 1e-9, -np.inf, -0.5 * (guesses[0] / sd) ** 2)
-
-    made = float(expected(np.array([0.0]), [0], log_odds)[0])
-    inside = MOVES[edge + 1e-9 >= MOVES]
-    weights = np.exp(-0.5 * (inside / sd) ** 2)
-    assert made == pytest.approx(float(weights @ inside / weights.sum()))
-    assert made < edge
-
-
-def test_of_two_that_explain_the_same_one_stays() -> None:
-    """The longer of both was seen to be 0: not both of them are less."""
-
-    def log_odds(guesses: np.ndarray) -> np.ndarray:
-        longest = np.maximum(guesses[0], guesses[1])
-        return np.asarray(-0.5 * (longest / 0.001) ** 2 - 0.5 * ((guesses / 0.12) ** 2).sum(0))
-
-    made = expected(np.zeros(2), [0, 1], log_odds)
-    assert made.max() == pytest.approx(0.0, abs=0.005)
-    assert made.min() < -0.05

@@ -11,8 +11,9 @@ from joulecut_controller.plan.prober import Notebook, Prober
 from joulecut_controller.plan.probes import GAIN_MIN, Probes
 from joulecut_controller.plan.search import Floats
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
+from joulecut_controller.predict.rate import RateModel
 from joulecut_controller.predict.rate_paths import Paths
+from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.workload import Pipeline
 
 TOP, STAGES = 1410, 3

@@ -1,7 +1,9 @@
 """Predictors on a study's table: splits that do not leak, scores by hand, the reported figures."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,12 @@ from study_rows import ROW
 
 from joulecut_cli.study.cell import Selection, grid
 from joulecut_cli.study.evaluate import OURS, evaluate
+from joulecut_cli.study.fit import run
 from joulecut_cli.study.layers import Layers
 from joulecut_cli.study.learners import Curves, PlainForest
 from joulecut_cli.study.measure import Rule
-from joulecut_cli.study.row import Row
+from joulecut_cli.study.report import run as report
+from joulecut_cli.study.row import Row, write
 from joulecut_cli.study.scores import choices, score
 from joulecut_cli.study.simulated import SimulatedBench
 from joulecut_cli.study.splits import PROBES, splits
@@ -91,6 +95,26 @@ def test_an_unknown_card_is_not_guessed(a30: list[Row]) -> None:
     assert shares is not None
     assert np.allclose(shares.sum(axis=1), 1.0)
     assert (shares >= 0.0).all()
+
+
+def test_who_says_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line that is missing from a table is not seen."""
+    rows = _study("a30", ("gpt-125m", "gpt-1.3b"), (512,), 7)
+    rows += [replace(row, card="Card of Tomorrow", uuid="GPU-t") for row in rows]
+    write(tmp_path / "both.csv", rows)
+    told = f"held-out card: {OURS} says nothing of {len(rows)} of {len(rows)} rows"
+    assert run([str(tmp_path / "both.csv")]) == 0
+    assert told in capsys.readouterr().out
+    assert run([str(tmp_path / "both.csv"), "--json"]) == 0
+    (ours,) = (
+        one
+        for one in json.loads(capsys.readouterr().out)["results"]
+        if (one["split"], one["predictor"]) == ("held-out card", OURS)
+    )
+    assert (ours["rows"], ours["silent"], ours["time"]) == (0, len(rows), None)
+    assert report([str(tmp_path / "both.csv"), "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "study.html").read_text()
+    assert f"held-out model: {OURS} says nothing of" in page
 
 
 def test_predictions_saturate_where_the_card_does(a30: list[Row]) -> None:
