@@ -4,14 +4,11 @@ A check that finds a GPU below its clocks would drain the node as sick. It can r
 somebody meant it, until when, and by how much at most.
 """
 
-import contextlib
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from joulecut_agent.log import say
+from joulecut_agent.notice import Notice
 from joulecut_wire.messages import Lease
 
 HOUR_S = 3600.0
@@ -49,30 +46,10 @@ def until_label(until_unix_s: float) -> str:
     return str(int(-(-until_unix_s // HOUR_S) * HOUR_S))
 
 
-class IntentFile:
+class IntentFile(Notice):
     """A small JSON file that every process of the node may read; replaced whole."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._written: dict[str, Intent] | None = None
-        self._said = ""
 
     def write(self, intents: dict[str, Intent]) -> None:
         """Only where something changed. Never raises: it says so once."""
-        if intents == self._written:
-            return
-        raw = json.dumps({"gpus": {u: asdict(one) for u, one in intents.items()}}, sort_keys=True)
-        fresh = self._path.with_suffix(".new")
-        try:
-            fresh.write_text(raw + "\n")
-            fresh.chmod(0o644)
-            os.replace(fresh, self._path)
-            self._written, self._said = dict(intents), ""
-        except OSError as error:
-            if str(error) != self._said:
-                say("agent", f"intent file {self._path}: {error.strerror}")
-            self._said = str(error)
-
-    def remove(self) -> None:
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        told = {uuid: asdict(one) for uuid, one in intents.items()}
+        self.put(json.dumps({"gpus": told}, sort_keys=True) + "\n")

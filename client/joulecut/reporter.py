@@ -51,8 +51,7 @@ class Reporter:
             ]
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
-            raw = json.dumps(words, allow_nan=False, separators=(",", ":")).encode()
-            return len(raw) <= DATAGRAM_BYTES_MAX and self._send(raw)
+            return self._send(words)
         return False
 
     def mark(self, mark: str, kind: str, microbatch: int, iteration: int) -> bool:
@@ -63,8 +62,7 @@ class Reporter:
         with contextlib.suppress(Exception):
             words = {**self._words, "mark": mark, "kind": kind, "microbatch": microbatch}
             words |= {"iteration": iteration, "t_ns": time.monotonic_ns()}
-            raw = json.dumps(words, allow_nan=False, separators=(",", ":")).encode()
-            return len(raw) <= DATAGRAM_BYTES_MAX and self._send(raw)
+            return self._send(words)
         return False
 
     def close(self) -> None:
@@ -72,7 +70,10 @@ class Reporter:
             self._socket.close()
         self._socket = None
 
-    def _send(self, raw: bytes) -> bool:
+    def _send(self, words: Mapping[str, object]) -> bool:
+        raw = json.dumps(words, allow_nan=False, separators=(",", ":")).encode()
+        if len(raw) > DATAGRAM_BYTES_MAX:
+            return False
         try:
             if self._socket is None:
                 self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)

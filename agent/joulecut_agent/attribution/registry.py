@@ -4,8 +4,6 @@ Reading the sources takes time and may fail, so threads of their own do it; who 
 answered from memory. Reports are the exception: the newest one counts at once.
 """
 
-import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from joulecut_agent.attribution import inventory, owner
 from joulecut_agent.attribution.binding import Binding
+from joulecut_agent.attribution.board import Board
 from joulecut_agent.attribution.inventory import Inventory
 from joulecut_agent.attribution.kubelet import Kubelet
 from joulecut_agent.attribution.kubernetes import Kubernetes
@@ -102,23 +101,16 @@ class Registry:
 
     def allocations(self) -> dict[str, Allocation]:
         """The one allocation of each GPU that has an owner."""
-        claims = {**self._claims, REPORT: self._told()}
-        found = {}
-        for gpu in self._gpus():
-            owners = owner.settle(self._settings.order, claims, gpu.uuid)
-            if one := owner.allocation(gpu.uuid, owners):
-                found[gpu.uuid] = one
-        return found
+        settled = self._settled().items()
+        return {uuid: one for uuid, owners in settled if (one := owner.allocation(uuid, owners))}
 
     def jobs(self) -> dict[str, tuple[str, ...]]:
         """Every job of each GPU that has one, for the account of its energy."""
-        claims = {**self._claims, REPORT: self._told()}
-        found = {}
-        for gpu in self._gpus():
-            owners = owner.settle(self._settings.order, claims, gpu.uuid)
-            if owners:
-                found[gpu.uuid] = tuple(dict.fromkeys(one.job for one in owners))
-        return found
+        return {
+            uuid: tuple(dict.fromkeys(one.job for one in owners))
+            for uuid, owners in self._settled().items()
+            if owners
+        }
 
     def reported(self, uuid: str, jobs: tuple[str, ...], since_s: float) -> None:
         """The jobs that report of a GPU have changed just now; a stronger source has priority."""
@@ -131,10 +123,15 @@ class Registry:
         reason = owner.shared(self.given(uuid))
         return f"{reason}: shared GPUs are observed, not controlled" if reason else ""
 
-    def _told(self) -> Claims:
-        return {
+    def _settled(self) -> dict[str, Owners]:
+        """Of each GPU, the owners that the first source in order knows."""
+        told: Claims = {
             uuid: tuple(Owner(REPORT, job) for job in jobs)
             for uuid, jobs in self._reports().items()
+        }
+        claims = {**self._claims, REPORT: told}
+        return {
+            gpu.uuid: owner.settle(self._settings.order, claims, gpu.uuid) for gpu in self._gpus()
         }
 
     def _run(self) -> None:
@@ -248,43 +245,3 @@ class Registry:
             held=lambda: bool(self._held()),
             news=self._wake.set,
         )
-
-
-class Board:
-    """A small text file for prologs and epilogs: `INDEX UUID held|free JOB`, one GPU a line.
-
-    The first line names the agent's process, so that a file left by a dead one is known as such.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._written = ""
-        self._said = ""
-
-    def write(
-        self, gpus: tuple[GpuDescription, ...], held: Mapping[str, str],
-        allocations: Mapping[str, Allocation],
-    ) -> None:  # fmt: skip
-        """Replaces the file where something changed. Never raises: it says so once."""
-        lines = [f"agent {os.getpid()}"]
-        for gpu in gpus:
-            job = allocations[gpu.uuid].job if gpu.uuid in allocations else "-"
-            state = "held" if gpu.uuid in held else "free"
-            lines.append(f"{gpu.index} {gpu.uuid} {state} {job}")
-        text = "\n".join(lines) + "\n"
-        if text == self._written:
-            return
-        fresh = self._path.with_suffix(".new")
-        try:
-            fresh.write_text(text)
-            fresh.chmod(0o644)
-            os.replace(fresh, self._path)
-            self._written, self._said = text, ""
-        except OSError as error:
-            if str(error) != self._said:
-                say("agent", f"{self._path}: {error.strerror}")
-            self._said = str(error)
-
-    def remove(self) -> None:
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
