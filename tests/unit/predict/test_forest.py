@@ -202,7 +202,7 @@ def test_cards_are_recognised_by_clock_and_power() -> None:
     assert name(1410, 235.0, 855) is None  # either A100 draws that at 855 MHz
     assert name(1740, 298.0, 1740) == "A40"
     assert name(1740, 900.0, 1740) is None
-    assert name(1980, 650.0, 1980) is None  # H100 and H200 have one clock and one limit
+    assert name(1980, 650.0, 1980) == "H100-SXM or H200"  # one clock, one limit, one chip
     assert name(1234, 100.0, 1234) is None
     assert [card.name for card in likely(1410, 235.0)] == ["A100-PCIe", "A100-SXM"]
 
