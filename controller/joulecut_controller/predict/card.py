@@ -18,6 +18,7 @@ from joulecut_controller.predict.physics import NO_PRIOR, Prior
 # A sweep above this share of a card's limit is of another card (or of a raised limit).
 LIMIT_RATIO_MAX = 1.25  # A100 SXM with a 500 W limit exist beside those with 400 W
 LIMIT_HELD = 1.03  # up to here power at the limit is the limit; above it, it was raised
+LIMIT_MET = 0.95  # held at the limit; work that pauses is at 3-4 % below it on average
 LIMIT_USED_MIN = 0.5  # training draws more than half; less tells nothing of the limit
 SEEN_MIN = 0.9  # of the highest clock; power falls by a fifth down to there
 KNEE_SD_MHZ = 40.0  # three independent A100 sweeps: 1073, 1098, 1107
@@ -131,15 +132,30 @@ def recognised(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Car
     """The card (or one of two alike) that a sweep is of, or None where that is a guess.
 
     `clock_max_mhz` is the highest clock listed, `seen_mhz` the highest that was measured,
-    where `power_max_w` was drawn. Of several the smallest whose limit was kept; a power far
-    below the highest clock tells nothing. Two cards of one limit are taken as one of either,
-    with what they have in common.
+    where `power_max_w` was drawn. Of several the smallest whose limit was kept, and only where
+    it is met: light work on a larger card draws as much as heavy work on a smaller one, and
+    a limit that is none misleads further than none. A power far below the highest clock tells
+    nothing. Two cards of one limit are taken as one of either, with what they have in common.
     """
     found = likely(clock_max_mhz, power_max_w)
+    larger = [card for card in found if power_max_w <= LIMIT_HELD * card.power_limit_w]
+    found = tuple(larger) or found
     if len(found) > 1 and seen_mhz < SEEN_MIN * clock_max_mhz:
+        return None
+    met = bool(found) and power_max_w >= LIMIT_MET * found[0].power_limit_w
+    if not met and _larger(found, clock_max_mhz):
         return None
     alike = [card for card in found if card.power_limit_w == found[0].power_limit_w]
     return either(alike) if found else None
+
+
+def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
+    """Whether cards of that clock have a larger limit than the first that was found."""
+    return any(
+        card.clock_max_mhz == clock_max_mhz and card.power_limit_w > found[0].power_limit_w
+        for card in CARDS
+        if found
+    )
 
 
 def either(cards: Sequence[Card]) -> Card:

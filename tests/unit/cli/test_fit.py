@@ -169,6 +169,22 @@ def test_hungrier_work_meets_the_cap_of_a_card_at_a_lower_clock(
     assert energy <= 0.01
 
 
+def test_light_work_is_not_taken_for_work_held_by_the_limit_of_a_smaller_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An A100 SXM at 200 W is no A100 PCIe at its limit: nobody knows, so no limit is believed."""
+    light = {kind: replace(A100, power_w_per_ghz=72.0) for kind in CURVES}
+    rows = _rows(curves=light, stages=1)
+    found = _json(capsys, _write(tmp_path / "a.csv", rows), "--probes", "1410,855")
+    assert found["card"] is None
+    truth = {row[:3]: row[3:] for row in rows}
+    off = [
+        r["time_s"] / truth[r["stage"], r["instruction"], r["clock_mhz"]][0] - 1.0
+        for r in found["rows"]
+    ]
+    assert np.abs(off).mean() <= 0.01
+
+
 def test_a_probed_row_is_looked_at_closely(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
