@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_controller.predict.grid import Axis, Floats, axis, fixed
-from joulecut_controller.predict.physics import Prior, Sweep
+from joulecut_controller.predict.physics import Prior, Sweep, switching
 
 KNEE_RATIO_MIN = 0.45  # of f_max; no cap is below the lowest knee
 POINTS_FOR_CAP = 4  # fewer are all taken up by the other numbers of time and power
@@ -28,6 +28,9 @@ CAP_GAIN_MIN_FEW = 9.0
 LEAD_COST_MAX = 16.0
 HELD_SD_MHZ = 20.0  # a held clock wanders by a step or two of the clock table
 CAP_NEAR = 0.95  # of a known cap: work that pauses is held at 3-4 % below it on average
+# Work of one card draws within a factor of two of other work there, the clock it is held at
+# is within as much; a step of 1 % of it is well below what is believed of it.
+MET_RATIO_MIN, MET_RATIO_MAX, MET_STEPS = 0.5, 2.0, 151
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,39 @@ def disbelief(sweep: Sweep, tried: Caps, times: Floats, prior: Prior) -> tuple[F
     if sweep.held_mhz is not None:
         cost = cost + ((held_mhz - sweep.held_mhz) / HELD_SD_MHZ) ** 2
     elif close and prior.cap_mhz is not None:
-        cost = cost + ((held_mhz - prior.cap_mhz) / prior.cap_sd_mhz) ** 2
+        cost = cost + ((held_mhz - _met_mhz(sweep, prior.cap_mhz, prior)) / prior.cap_sd_mhz) ** 2
     pairs = cost[:, None] + _lead_cost(sweep, tried, prior)
     best = pairs.argmin(axis=0)
     return np.asarray(pairs.min(axis=0)), at_mhz[best]
+
+
+def load(power_w: float, clock_mhz: float, prior: Prior) -> float | None:
+    """Watts per GHz (c of the form) of work that draws so much below its cap.
+
+    None where the card is not known well enough, or the power is all static.
+    """
+    if prior.static_w is None or prior.knee_mhz is None or prior.slope_per_ghz is None:
+        return None
+    shape = switching(np.array([clock_mhz]), prior.knee_mhz, prior.slope_per_ghz)
+    found = (power_w - prior.static_w) / float(shape[0])
+    return found if found > 0.0 else None
+
+
+def _met_mhz(sweep: Sweep, other_mhz: float, prior: Prior) -> float:
+    """Where this work meets the cap that other work meets at `other_mhz`.
+
+    Both draw the same there, so what it draws at its lowest clock tells; not where that is
+    held as well.
+    """
+    lowest = int(sweep.clocks_mhz.argmin())
+    power_w, clock_mhz = float(sweep.power_w[lowest]), float(sweep.clocks_mhz[lowest])
+    own = None if power_w >= CAP_NEAR * prior.cap_w else load(power_w, clock_mhz, prior)
+    if own is None or prior.cap_load_w_per_ghz is None:
+        return other_mhz
+    clocks_mhz = other_mhz * np.linspace(MET_RATIO_MIN, MET_RATIO_MAX, MET_STEPS)
+    shapes = switching(clocks_mhz, prior.knee_mhz or 0.0, prior.slope_per_ghz or 0.0)
+    met = switching(np.array([other_mhz]), prior.knee_mhz or 0.0, prior.slope_per_ghz or 0.0)
+    return float(np.interp(float(met[0]) * prior.cap_load_w_per_ghz / own, shapes, clocks_mhz))
 
 
 def _lead_cost(sweep: Sweep, tried: Caps, prior: Prior) -> Floats:

@@ -5,8 +5,10 @@ unseen card); ratios of data-sheet numbers carry over. Beside them stands what p
 gave for the voltage curve, where there are any: a belief that measurements overrule.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import fmean, geometric_mean
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from joulecut_controller.predict.physics import NO_PRIOR, Prior
 # A sweep above this share of a card's limit is of another card (or of a raised limit).
 LIMIT_RATIO_MAX = 1.25  # A100 SXM with a 500 W limit exist beside those with 400 W
 LIMIT_HELD = 1.03  # up to here power at the limit is the limit; above it, it was raised
+LIMIT_MET = 0.95  # held at the limit; work that pauses is at 3-4 % below it on average
 LIMIT_USED_MIN = 0.5  # training draws more than half; less tells nothing of the limit
 SEEN_MIN = 0.9  # of the highest clock; power falls by a fifth down to there
 KNEE_SD_MHZ = 40.0  # three independent A100 sweeps: 1073, 1098, 1107
@@ -126,18 +129,59 @@ def likely(clock_max_mhz: float, power_max_w: float) -> tuple[Card, ...]:
 
 
 def recognised(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Card | None:
-    """The card that a sweep is of, or None where that is a guess.
+    """The card (or one of two alike) that a sweep is of, or None where that is a guess.
 
     `clock_max_mhz` is the highest clock listed, `seen_mhz` the highest that was measured,
-    where `power_max_w` was drawn. Of several the smallest whose limit was kept; a power far
-    below the highest clock, or two cards of one limit, tell nothing.
+    where `power_max_w` was drawn. Of several the smallest whose limit was kept, and only where
+    it is met: light work on a larger card draws as much as heavy work on a smaller one, and
+    a limit that is none misleads further than none. A power far below the highest clock tells
+    nothing. Two cards of one limit are taken as one of either, with what they have in common.
     """
     found = likely(clock_max_mhz, power_max_w)
+    larger = [card for card in found if power_max_w <= LIMIT_HELD * card.power_limit_w]
+    found = tuple(larger) or found
     if len(found) > 1 and seen_mhz < SEEN_MIN * clock_max_mhz:
         return None
-    if len(found) > 1 and found[0].power_limit_w == found[1].power_limit_w:
+    met = bool(found) and power_max_w >= LIMIT_MET * found[0].power_limit_w
+    if not met and _larger(found, clock_max_mhz):
         return None
-    return found[0] if found else None
+    alike = [card for card in found if card.power_limit_w == found[0].power_limit_w]
+    return either(alike) if found else None
+
+
+def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
+    """Whether cards of that clock have a larger limit than the first that was found."""
+    return any(
+        card.clock_max_mhz == clock_max_mhz and card.power_limit_w > found[0].power_limit_w
+        for card in CARDS
+        if found
+    )
+
+
+def either(cards: Sequence[Card]) -> Card:
+    """One of `cards` (at least one, of one highest clock and limit), nobody knows which.
+
+    What data sheets say is their geometric mean; the voltage curve is the mean of those
+    swept, since cards that share clock and limit are one chip with other memory.
+    """
+    if len(cards) == 1:
+        return cards[0]
+    known = [card for card in cards if card.knee_mhz is not None]
+    return replace(
+        cards[0],
+        name=" or ".join(card.name for card in cards),
+        memory_gb_s=geometric_mean([card.memory_gb_s for card in cards]),
+        half_tflops=geometric_mean([card.half_tflops for card in cards]),
+        single_tflops=geometric_mean([card.single_tflops for card in cards]),
+        knee_mhz=_mean([card.knee_mhz for card in known]),
+        slope_per_ghz=_mean([card.slope_per_ghz for card in known]),
+        static_w=_mean([card.static_w for card in known]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return fmean(told) if told else None
 
 
 def prior_of(card: Card | None, power_max_w: float) -> Prior:

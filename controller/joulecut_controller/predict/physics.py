@@ -77,6 +77,7 @@ class Prior:
     cap_sd: float = 0.02  # relative
     cap_mhz: float | None = None  # where other work of the card meets the cap
     cap_sd_mhz: float = 50.0
+    cap_load_w_per_ghz: float | None = None  # c of that work; a hungrier one meets it lower
     clocked: float | None = None
     clocked_sd: float = 0.2
     lead: float = 0.0  # of the power's cap over the time's, a logarithm

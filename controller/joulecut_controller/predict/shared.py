@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from joulecut_controller.predict.cap import load
 from joulecut_controller.predict.card import Card, prior_of
 from joulecut_controller.predict.evidence import Evidence
 from joulecut_controller.predict.fitting import fit
@@ -127,8 +128,11 @@ def _taught(prior: Prior, curves: Sequence[Physics]) -> Prior:
     if limited_w:
         taught = replace(taught, cap_w=float(np.median(limited_w)), cap_sd=CAP_SD)
     leads = [np.log(min(c.power_cap_mhz, c.clock_max_mhz) / c.clock_cap_mhz) for c in capped]
+    knee_mhz = curves[0].clock_knee_mhz
+    at_knee = [float(curve.power_w(np.array([knee_mhz]))[0]) for curve in capped]
     return replace(
         taught,
+        cap_load_w_per_ghz=load(float(np.median(at_knee)), knee_mhz, taught),
         cap_mhz=float(np.median([curve.clock_cap_mhz for curve in capped])),
         cap_sd_mhz=CAP_SD_MHZ,
         lead=float(np.median(leads)),

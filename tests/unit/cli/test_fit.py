@@ -141,6 +141,50 @@ def test_any_stages_and_kinds_are_enough(
         assert (row["clock_mhz"], row["time_s"]) == (clock, pytest.approx(time_s, rel=0.01))
 
 
+def _held(load_w_per_ghz: float, share: float) -> dict[str, Physics]:
+    """A card of 300 W that draws so much per GHz of this work, and is held where it meets them."""
+    free = Physics(1740.0, 0.1, share, 95.0, load_w_per_ghz, 0.45, 1131.0)
+    clocks = np.arange(855.0, 1741.0)
+    met_mhz = float(clocks[free.power_w(clocks) <= 292.0][-1])
+    return {kind: replace(free, clock_cap_mhz=met_mhz) for kind in ("forward", "backward")}
+
+
+@pytest.mark.parametrize(("known", "new"), [(92.0, 115.0), (115.0, 92.0), (100.0, 100.0)])
+def test_hungrier_work_meets_the_cap_of_a_card_at_a_lower_clock(
+    known: float, new: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clock where other work is held is not where this one is; two probes tell it."""
+    clocks = tuple(range(855, 1741, 15))
+    other = _write(tmp_path / "known.csv", _rows(clocks, 1, _held(known, 0.6)))
+    rows = _rows(clocks, 1, _held(new, 0.7))
+    path = _write(tmp_path / "new.csv", rows)
+    found = _json(capsys, path, "--probes", "1740,855", "--also", other)["rows"]
+    truth = {row[:3]: row[3:] for row in rows}
+    off = []
+    for row in found:
+        time_s, energy_j = truth[row["stage"], row["instruction"], row["clock_mhz"]]
+        off.append((row["time_s"] / time_s - 1.0, row["time_s"] * row["power_w"] / energy_j - 1.0))
+    time, energy = np.abs(off).mean(axis=0)
+    assert time <= 0.01
+    assert energy <= 0.01
+
+
+def test_light_work_is_not_taken_for_work_held_by_the_limit_of_a_smaller_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An A100 SXM at 200 W is no A100 PCIe at its limit: nobody knows, so no limit is believed."""
+    light = {kind: replace(A100, power_w_per_ghz=72.0) for kind in CURVES}
+    rows = _rows(curves=light, stages=1)
+    found = _json(capsys, _write(tmp_path / "a.csv", rows), "--probes", "1410,855")
+    assert found["card"] is None
+    truth = {row[:3]: row[3:] for row in rows}
+    off = [
+        r["time_s"] / truth[r["stage"], r["instruction"], r["clock_mhz"]][0] - 1.0
+        for r in found["rows"]
+    ]
+    assert np.abs(off).mean() <= 0.01
+
+
 def test_a_probed_row_is_looked_at_closely(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

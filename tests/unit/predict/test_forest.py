@@ -200,9 +200,12 @@ def test_cards_are_recognised_by_clock_and_power() -> None:
     assert name(1410, 475.0, 1410) == "A100-SXM"
     assert name(1410, 245.0, 1410) == "A100-PCIe"
     assert name(1410, 235.0, 855) is None  # either A100 draws that at 855 MHz
+    assert name(1410, 264.0, 1410) == "A100-SXM"  # more than the PCIe card may draw
+    assert name(1410, 186.0, 1410) is None  # light work on the one, heavy on the other
     assert name(1740, 298.0, 1740) == "A40"
+    assert name(1740, 200.0, 1740) == "A40"  # no other card has its clocks
     assert name(1740, 900.0, 1740) is None
-    assert name(1980, 650.0, 1980) is None  # H100 and H200 have one clock and one limit
+    assert name(1980, 650.0, 1980) == "H100-SXM or H200"  # one clock, one limit, one chip
     assert name(1234, 100.0, 1234) is None
     assert [card.name for card in likely(1410, 235.0)] == ["A100-PCIe", "A100-SXM"]
 
