@@ -152,7 +152,7 @@ def test_a_fit_that_takes_one_stage_for_another_makes_no_window_late() -> None:
 
 
 def test_iterations_that_stray_as_a_whole_make_no_window_late_by_more_than_it_may_be() -> None:
-    """Windows of 50 are off by 0.6 % by luck: taken at their word, one was 1.45 points late here."""
+    """Windows are off by 0.6 % by luck: taken at their word, one was 1.45 points late here."""
 
     def job(jitter: float, seed: int) -> Plant:
         skus = [find("a100-sxm", "card")] * 4

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.plan.evidence import Evidence, Facts
@@ -58,6 +58,7 @@ def test_room_for_a_far_step_is_worth_more_than_none_for_a_short_one() -> None:
         st.lists(st.integers(0, 4), min_size=STAGES, max_size=STAGES), min_size=1, max_size=6
     ),
 )
+@example(share=0.5, work=[1.0, 1.0, 1.0], steps=[[0, 0, 1]])  # all there is was measured
 def test_what_is_likely_in_time_is_new_within_the_evidence_cheaper_and_bounded(
     share: float, work: list[float], steps: list[list[int]]
 ) -> None:
