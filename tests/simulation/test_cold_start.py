@@ -151,6 +151,17 @@ def test_a_fit_that_takes_one_stage_for_another_makes_no_window_late() -> None:
     saves_in_time(course)
 
 
+def test_iterations_that_stray_as_a_whole_make_no_window_late_by_more_than_it_may_be() -> None:
+    """Windows are off by 0.6 % by luck: taken at their word, one was 1.45 points late here."""
+
+    def job(jitter: float, seed: int) -> Plant:
+        skus = [find("a100-sxm", "card")] * 4
+        return Plant(skus, 24, time_scale=0.045, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(job, jitter=0.005, seed=3, budget=BUDGET, detailed=False, wobble=0.04)
+    saves_in_time(course)
+
+
 def test_a_cluster_nobody_sells_is_learnt_with_its_busy_times() -> None:
     def cluster(jitter: float, seed: int) -> Plant:
         return DrawnPlant(4, 24, noise=Noise(operation=jitter), seed=seed)

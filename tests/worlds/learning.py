@@ -10,14 +10,15 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from joulecut_controller.observe.scatter import Scatter, ratios
 from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.evidence import Facts
 from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import Pipeline
+from joulecut_controller.workload import KINDS, Pipeline
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
-from joulecut_sim.plant import Plant
+from joulecut_sim.plant import Iteration, Plant
 from joulecut_sim.possible import search_in_jitter
 
 LEARNING_S = 600.0  # what issue and docs promise: ten minutes ...
@@ -140,7 +141,17 @@ class Course:
             statistics.stdev(times),
             energy_j,
             busy_s if self.detailed else (),
+            self._operation_sd(runs) if self.detailed else None,
         )
+
+    def _operation_sd(self, runs: list[Iteration]) -> float | None:
+        """How far operations stray, by the controller's own reading of the hook's sums."""
+        scatters = [Scatter() for _ in range(self.plant.stages)]
+        for run in runs:
+            for scatter, stage in zip(scatters, run.stages, strict=True):
+                scatter.add(*((stage.busy_s[kind], self.plant.microbatches) for kind in KINDS))
+        found = ratios(scatters)
+        return None if found is None else found[0]
 
     # -- the verdict -----------------------------------------------------------------------
 

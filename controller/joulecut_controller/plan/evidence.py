@@ -44,6 +44,11 @@ CEILING_PART = 0.6
 # So many readings tell which share of the work follows the clock, and so much more of it one
 # stage may have, and a curve that is no line in 1/f.
 SHARE_READINGS, SHARE_MORE = 3, 0.03
+# A window is believed to so much of its time. What it strays more, where whole iterations stray, is
+# its luck: then windows are judged by the fit to all of them, and by what is left of its doubt.
+BELIEVED = 0.001
+# What the fit would have said of a window before it was seen, at the best.
+FORESEEN = 0.003
 NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
 # What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
 # and a standard deviation is taken on one side of them.
@@ -75,20 +80,31 @@ class Evidence:
         default = reading_at(readings, facts.ground.default_mhz)
         if default is None:
             raise ValueError("nothing was measured at default clocks")
-        self.base_s, self.base_doubt = default.time_s, default.stderr_ratio
+        # The promise is a ratio: its error is that of the baseline too, of which all windows tell.
+        at_default = np.array([facts.ground.default_mhz], dtype=np.float64)
+        self.base_s = float(model.time_s(at_default)[0])
+        self.base_doubt = min(default.stderr_ratio, float(model.time_doubt(at_default)[0]))
         one = default.time_sd_s / default.time_s / facts.window_iterations**0.5
-        self.window_doubt = float(np.hypot(one, self.base_doubt))  # of what one window tells
-        self.deadline_s = facts.slo.deadline_s(default.time_s)
+        self.strays = bool(one > BELIEVED)  # so much that a window alone decides nothing
+        # Settings, or all windows where it takes several of one to learn anything.
+        windows = sum(reading.iterations for reading in readings) // facts.window_iterations
+        self.tried = windows if self.strays else len(readings)
+        one = max(min(one, BELIEVED), one / np.hypot(1.0, one / FORESEEN))
+        self.window_doubt = float(np.hypot(one, self.base_doubt))  # of what is known after one
+        self.deadline_s = facts.slo.deadline_s(self.base_s)
         self.lowest = lowest_of(readings)
         self._rivals: list[RateModel] | None = None
         measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
         self._top = np.array(model.default_mhz, dtype=np.float64)
         self._within_cap = np.minimum(measured, self._top)
-        apart = np.array([self.apart(reading) for reading in readings])
         told_s = np.array([reading.time_s for reading in readings])
+        apart = np.array([self.apart(reading) for reading in readings])
+        strays = np.array([lucky(reading) for reading in readings])
+        apart = np.where(strays > 0.0, np.minimum(apart, model.ratio_doubt(measured)), apart)
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
-        likely_s = np.maximum(told_s, model.time_s(measured))
+        likely_s = np.maximum(told_s * (1.0 - strays), model.time_s(measured))
         self._sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
+        self._proven = likely_s * (1.0 + DOUBTS_SETTLE * apart) <= self.deadline_s
         self._least_s = np.minimum(told_s, model.time_s(measured))
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
@@ -130,8 +146,7 @@ class Evidence:
 
     def doubt(self, clocks_mhz: tuple[int, ...]) -> float:
         """Standard deviation of the slowdown, the baseline's included."""
-        rows = np.array([clocks_mhz], dtype=np.float64)
-        return float(np.hypot(self.model.time_doubt(rows)[0], self.base_doubt))
+        return float(self.model.ratio_doubt(np.array([clocks_mhz], dtype=np.float64))[0])
 
     def high_s(self, clocks_mhz: tuple[int, ...], doubts: float = DOUBTS_TIME) -> float:
         """Upper band of the iteration time between measured clocks."""
@@ -198,7 +213,7 @@ class Evidence:
         inside = np.maximum(asked, self._within_cap.min(axis=0))
         worst_s = np.zeros(len(asked))
         for rival in self._rivals:
-            doubt = np.hypot(rival.time_doubt(inside), np.hypot(self.base_doubt, UNSEEN))
+            doubt = np.hypot(rival.ratio_doubt(inside), UNSEEN)
             likely_s = self._raised_s(rival, inside)
             worst_s = np.maximum(worst_s, likely_s * (1.0 + DOUBTS_WORST * doubt))
         floors_s = floor_s(self._least_s, self._within_cap, inside)
@@ -226,16 +241,18 @@ class Evidence:
         limit_s = self.deadline_s * (1.0 + over)
         return np.asarray(self.worst_s(rows, limit_s) <= limit_s)
 
-    def bearable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
-        """Which rows of clocks not measured yet may be tried: the worst case is over the budget by
-        no more than that ratio, and the upper band keeps the deadline; both by that much earlier
+    def bearable(
+        self, rows: Floats, over: float = OVER_RATIO, doubts: float = DOUBTS_TIME
+    ) -> NDArray[np.bool_]:
+        """Which rows of clocks may be tried: the worst case is over the budget by no more than that
+        ratio, and the upper band (so many doubts) keeps the deadline; both by that much earlier
         where it is below 0, unless measured times alone show that the deadline is kept.
         """
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
-        doubt = np.hypot(self.model.time_doubt(rows), self.base_doubt)
+        doubt = self.model.ratio_doubt(rows)
         proven_s = self.proven_s(rows)
-        high_s = self._raised_s(self.model, rows) * (1.0 + DOUBTS_TIME * doubt)
+        high_s = self._raised_s(self.model, rows) * (1.0 + doubts * doubt)
         high_s = np.minimum(high_s, proven_s)
         kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
         kept[kept] = self.affordable(rows[kept], over)
@@ -252,12 +269,12 @@ class Evidence:
 
     def likely_s(self, clocks_mhz: tuple[int, ...]) -> float:
         """What an iteration is taken to last when it is asked whether the job is late: what was
-        measured is not smoothed away.
+        measured is not smoothed away, but for what a window's luck may be.
         """
         time_s = self.judge_one(clocks_mhz)[0]
         held = reading_at(self.readings, clocks_mhz)
         if held is not None:
-            time_s = max(time_s, held.time_s)
+            time_s = max(time_s, held.time_s * (1.0 - lucky(held)))
         if clocks_mhz != self.facts.ground.default_mhz:
             time_s *= 1.0 + DOUBTS_LATE * self.doubt(clocks_mhz)
         return time_s
@@ -273,6 +290,11 @@ class Evidence:
         in_time = self.high_s(clocks_mhz, DOUBTS_SETTLE) <= self.deadline_s
         return in_time and bool(self.affordable(np.array([clocks_mhz], dtype=np.float64))[0])
 
+    def unsure(self, clocks_mhz: tuple[int, ...]) -> bool:
+        """Whether these clocks were measured, so far by windows whose luck hides what matters."""
+        held = reading_at(self.readings, clocks_mhz)
+        return held is not None and lucky(held) > 0.0
+
     def known(self, clocks_mhz: Iterable[float]) -> bool:
         """Whether no stage is below its evidence."""
         return all(mhz >= low for mhz, low in zip(clocks_mhz, self.lowest, strict=True))
@@ -283,11 +305,8 @@ class Evidence:
         """
         kept = [
             (self.judge_one(reading.clocks_mhz)[1], reading.clocks_mhz)
-            for reading in self.readings
-            if max(reading.time_s, self.judge_one(reading.clocks_mhz)[0])
-            * (1.0 + DOUBTS_SETTLE * self.apart(reading))
-            <= self.deadline_s
-            and reading.clocks_mhz != self.facts.now_mhz
+            for reading, proven in zip(self.readings, self._proven, strict=True)
+            if proven and reading.clocks_mhz != self.facts.now_mhz
         ]
         return min(kept)[1] if kept else self.facts.ground.default_mhz
 
@@ -302,6 +321,11 @@ class Evidence:
 
 def reading_at(readings: tuple[Reading, ...], clocks_mhz: tuple[int, ...]) -> Reading | None:
     return next((reading for reading in readings if reading.clocks_mhz == clocks_mhz), None)
+
+
+def lucky(reading: Reading) -> float:
+    """By which ratio the mean of a window may be its luck, beyond what is believed of it."""
+    return float(np.sqrt(max(0.0, reading.stderr_ratio**2 - BELIEVED**2)))
 
 
 def lowest_of(readings: tuple[Reading, ...]) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from joulecut_controller.predict.rate_paths import Paths
 from joulecut_controller.predict.rate_reading import Reading
 
 READINGS_MAX = 96  # distinct settings; a job of 8 stages is learnt in some 40
-ITERATIONS_MAX = 800  # of one setting: later windows still move its mean by a sixteenth
+ITERATIONS_MAX = 800  # of one setting: later windows still move its mean by a sixteenth ...
+STDERR_ENOUGH = 0.0005  # ... or as many as tell its mean so well; a hundredth of a usual budget
 ITERATIONS_MIN = 8  # fewer give no standard deviation worth the name
 # A window at clocks measured before that is off by more is another job, or another machine.
 MOVED_RATIO = 0.015
@@ -126,7 +127,8 @@ def _complaint(reading: Reading) -> str:
     stages = len(reading.clocks_mhz)
     if not all(math.isfinite(n) and n > 0.0 for n in numbers):
         return "a time or an energy is no number above 0"
-    if not (math.isfinite(reading.time_sd_s) and reading.time_sd_s >= 0.0):
+    spreads = (reading.time_sd_s, reading.operation_sd_ratio or 0.0)
+    if not all(math.isfinite(spread) and spread >= 0.0 for spread in spreads):
         return "its spread is no number"
     if reading.iterations < ITERATIONS_MIN:
         return f"only {reading.iterations} iterations"
@@ -145,13 +147,19 @@ def _merged(old: Reading, new: Reading) -> Reading:
     def mean(a: float, b: float) -> float:
         return a + share * (b - a)
 
+    time_s = mean(old.time_s, new.time_s)
+    sd_s = math.sqrt(mean(old.time_sd_s**2, new.time_sd_s**2))
+    enough = math.ceil((sd_s / time_s / STDERR_ENOUGH) ** 2)
+    spreads = old.operation_sd_ratio, new.operation_sd_ratio
+    told = [spread for spread in spreads if spread is not None]
     return Reading(
         new.clocks_mhz,
-        min(total, ITERATIONS_MAX),
-        mean(old.time_s, new.time_s),
-        math.sqrt(mean(old.time_sd_s**2, new.time_sd_s**2)),
+        min(total, max(ITERATIONS_MAX, enough)),
+        time_s,
+        sd_s,
         tuple(map(mean, old.energy_j, new.energy_j)),
         tuple(tuple(map(mean, a, b)) for a, b in zip(old.busy_s, new.busy_s, strict=True)),
+        math.sqrt(mean(told[0] ** 2, told[1] ** 2)) if len(told) == len(spreads) else None,
     )
 
 
@@ -162,6 +170,9 @@ def _reading(held: dict[str, object]) -> Reading:
     iterations, time_s, sd_s = held["iterations"], held["time_s"], held["time_sd_s"]
     if not (isinstance(iterations, int) and isinstance(time_s, float) and isinstance(sd_s, float)):
         raise TypeError("not a reading")
+    spread = held.get("operation_sd_ratio")  # older texts have none
+    if not (spread is None or isinstance(spread, float)):
+        raise TypeError("not a reading")
     return Reading(
         tuple(int(mhz) for mhz in clocks),
         iterations,
@@ -169,4 +180,5 @@ def _reading(held: dict[str, object]) -> Reading:
         sd_s,
         tuple(float(joules) for joules in energies),
         tuple(tuple(float(s) for s in each) for each in busy),
+        spread,
     )

@@ -11,7 +11,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.evidence import DOUBTS_SURE, OVER_RATIO, STEP_RATIO, Evidence
+from joulecut_controller.plan.evidence import (
+    DOUBTS_SURE,
+    DOUBTS_TIME,
+    OVER_RATIO,
+    STEP_RATIO,
+    Evidence,
+)
 from joulecut_controller.plan.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.plan.search import Floats
 from joulecut_controller.plan.together import Together
@@ -41,9 +47,7 @@ class Probes:
     def __init__(self, known: Evidence) -> None:
         self._known = known
         self._now_j = known.judge_one(known.facts.now_mhz)[1]
-        self._young = len(known.readings) < min(
-            ROOM_READINGS * len(known.lowest), ROOM_READINGS_MAX
-        )
+        self._young = known.tried < min(ROOM_READINGS * len(known.lowest), ROOM_READINGS_MAX)
 
     def promising(self) -> Probe | None:
         """One stage lowered towards what looks cheapest; else one that might be better than it
@@ -107,18 +111,21 @@ class Probes:
             tuple(mhz for mhz in grid if mhz >= at)[: INSIDE_STEPS + 1]
             for grid, at in zip(grids, wanted.clocks_mhz, strict=True)
         ]
-        seen = {reading.clocks_mhz for reading in known.readings}
+        told = [reading.clocks_mhz for reading in known.readings]
+        done = {m for m in told if not known.unsure(m)}
         tried = [
             clocks
             for clocks in itertools.islice(itertools.product(*higher), INSIDE_MAX)
-            if clocks not in seen
+            if clocks not in done
         ]
         if not tried:
             return None
         rows = np.array(tried, dtype=np.float64)
         gains = 1.0 - known.judge(rows)[1] / self._now_j
         kept = gains >= GAIN_MIN
-        kept[kept] = known.bearable(rows[kept])
+        # Where windows stray, most of the doubt is theirs, and clocks left for a window's bad luck
+        # would never be seen again: it goes by trying, from clocks that are surely in time.
+        kept[kept] = known.bearable(rows[kept], doubts=0.0 if known.strays else DOUBTS_TIME)
         if not kept.any():
             return None
         at = int(np.argmax(np.where(kept, gains, -np.inf)))

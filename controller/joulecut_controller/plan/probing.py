@@ -20,9 +20,8 @@ from joulecut_controller.predict.rate_reading import Reading
 # Parts of the room between default and deadline to aim at, while the upper band breaks it.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
 # The deadline is a ratio of the baseline, so its error is every later window's: less than a
-# hundredth of a usual budget, or eight windows of a job that is noisier than that.
-BASELINE_STDERR_MAX = 0.0003
-BASELINE_WINDOWS_MAX = 8
+# hundredth of a usual budget, or eight windows; of a noisier job a fiftieth, or sixteen.
+BASELINE_ENOUGH = ((0.0003, 8), (0.001, 16))
 SURE = 1e-9
 
 
@@ -34,8 +33,11 @@ def advise(facts: Facts, readings: tuple[Reading, ...], model: RateModel | None)
         return Advice("raise", reason, facts.ground.default_mhz)
     if default is None or model is None:
         return _measure(facts, readings, "no window at default clocks yet: measuring the baseline")
-    rough = default.stderr_ratio > BASELINE_STDERR_MAX and len(readings) == 1
-    if rough and default.iterations < BASELINE_WINDOWS_MAX * facts.window_iterations:
+    rough = any(
+        default.stderr_ratio > enough and default.iterations < windows * facts.window_iterations
+        for enough, windows in BASELINE_ENOUGH
+    )
+    if rough and len(readings) == 1:
         known = f"±{default.stderr_ratio:.2%} after {default.iterations} iterations"
         return _measure(facts, readings, f"measuring the baseline more closely: {known}")
     if reading_at(readings, facts.now_mhz) is None:

@@ -51,6 +51,8 @@ SURPLUS = (1.0, 0.25)
 SURPLUSES_MAX = 100_000  # some 10 MB; one decision asks for some ten thousand
 SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
 SPREAD_MAX = 0.05  # of an operation; what strays more are whole iterations
+# ... and then how operations stray is open: any part of the most there may be, or nothing.
+SURPLUS_OPEN_SD = 0.4
 SPREAD_DRAWS = 64  # to find the spread of operations that explains that of iterations
 # What the form cannot say, and over which distance (of the highest clock) it is alike.
 TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
@@ -58,6 +60,8 @@ BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
 ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
 BUSY_NOISE = 0.001  # thousands of operations went into the mean of a window
 ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
+# Joules of an iteration that strays follow its time, or its waiting alone: 1 to 0.2 of it.
+STRAY_J = 0.5
 # Where a power cap and no lock decides, neighbouring clocks differ by so much on the public A40
 # sweep; taken for something that the form misses it would shake everything else.
 CAPPED_NOISE = 0.002
@@ -168,6 +172,25 @@ class RateModel:
         )
         return np.asarray(np.sqrt(variance))
 
+    def ratio_doubt(self, clocks_mhz: Floats) -> Floats:
+        """Standard deviation of the slowdown against default clocks, as a ratio: what a promise is
+        about. Times here and there come from one fit, so that a part of their errors is the same.
+        """
+        count = len(clocks_mhz)
+        rows = np.concatenate([clocks_mhz, self._default[None, :]])
+
+        def model(numbers: Floats) -> Floats:
+            return self._log_times(numbers, rows)[: count + 1]
+
+        slopes = slopes_of(model, self._times.numbers, self._times.steps)
+        near = self._near(rows)
+        alike = np.exp(
+            -0.5 * (((self._seen(rows[:-1]) - self._seen(rows[-1:])) / TIME_REACH) ** 2).sum(axis=1)
+        )
+        own = 2.0 * (self._wider * TIME_RESIDUAL) ** 2 * (1.0 - alike)
+        variance = self._times.variance(0, near[:-1] - near[-1], own, slopes[:-1] - slopes[-1])
+        return np.asarray(np.sqrt(variance))
+
     def longer(self, stretch: Floats, which: Ints) -> Floats | None:
         """How many times as long an iteration would take as in a reading, had each stage's
         operations so many times their length there. `stretch` has shape (m, k, stages), `which`
@@ -255,7 +278,7 @@ class RateModel:
         busy = self._log_busy(numbers, clocks_mhz)
         stages, kinds, count, guesses = busy.shape
         each = self._operations_s(busy, numbers).reshape(stages, len(KINDS), count * guesses)
-        surplus = self._surplus(clocks_mhz)[:, None] * numbers[-2]
+        surplus = self._surplus(clocks_mhz)[:, None] * np.maximum(0.0, numbers[-2])
         paths = np.log(self._paths.iteration_s(each))
         times: Floats = paths.reshape(count, guesses) + surplus
         if not self.detailed:
@@ -298,20 +321,29 @@ class RateModel:
         self._settled, self._surplus_here, self._surpluses = self._times.numbers, None, {}
         self._surplus_here = self._surplus(self._clocks)
 
-    def _operation_spread(self) -> float:
-        """The spread of operations that explains how iterations stray."""
+    def _operation_spread(self) -> tuple[float, tuple[float, float]]:
+        """The spread of operations, as told or as it explains how iterations stray, and which share
+        (mean, standard deviation) of what that adds to an iteration is to be expected.
+        """
         weights = [reading.iterations for reading in self._readings]
+        told = [reading.operation_sd_ratio for reading in self._readings]
+        if all(ratio is not None for ratio in told):
+            known = np.average(np.square(np.array(told, dtype=np.float64)), weights=weights)
+            return min(SPREAD_MAX, float(np.sqrt(known))), SURPLUS
         ratios = [reading.time_sd_s / reading.time_s for reading in self._readings]
         seen = float(np.sqrt(np.average(np.square(ratios), weights=weights)))
         numbers = self._times.numbers[:, None]
         each = self._operations_s(self._log_busy(numbers, self._clocks[:1]), numbers)[..., 0]
-        spread = min(SPREAD_MAX, seen)
+        wanted = seen
         for _ in range(SURPLUS_ROUNDS):  # nearly proportional
-            if spread <= 0.0:
-                return 0.0
+            if wanted <= 0.0:
+                return 0.0, SURPLUS
+            spread = min(SPREAD_MAX, wanted)
             drawn = self._paths.jittered_s(each, spread, SPREAD_DRAWS)[:, 0]
-            spread = min(SPREAD_MAX, spread * seen / float(drawn.std() / drawn.mean()))
-        return spread
+            wanted = spread * seen / float(drawn.std() / drawn.mean())
+        part = min(1.0, SPREAD_MAX / wanted)
+        open_sd = part * SURPLUS[1] + (1.0 - part) * SURPLUS_OPEN_SD
+        return min(SPREAD_MAX, wanted), (part * SURPLUS[0], open_sd)
 
     def _fit_times(self) -> Fitted:
         first, pipeline = self._readings[0], self._ground.pipeline
@@ -343,7 +375,7 @@ class RateModel:
             return self._log_times(numbers, self._clocks)
 
         self._times = fit(model, self._prior, self._time_blocks())
-        self._spread = self._operation_spread()
+        self._spread, (mean[-2], sd[-2]) = self._operation_spread()
         for _ in range(SURPLUS_ROUNDS):
             self._settle_surplus()
             self._times = fit(model, self._prior, self._time_blocks(), self._times.numbers)
@@ -426,17 +458,20 @@ class RateModel:
                 [BLOCKING_SD if told else BLOCKING_UNKNOWN[1]] * stages,
             ]
         )
-        times = np.array([reading.time_s for reading in self._readings])
+        # Counters tell power; how long the window's iterations happened to be is in its joules too.
+        times = self.time_s(self._clocks)
+        lucky = np.array([reading.time_s for reading in self._readings]) / times
 
         def model(numbers: Floats) -> Floats:
             logs = self._log_energies(numbers, self._clocks, times)
             return logs.reshape(stages * count, -1)
 
+        noise = [ENERGY_NOISE**2 + (STRAY_J * r.stderr_ratio) ** 2 for r in self._readings]
         blocks = [
             Block(
                 np.arange(stage * count, (stage + 1) * count),
-                np.log([reading.energy_j[stage] for reading in self._readings]),
-                np.array([ENERGY_NOISE**2 + r.stderr_ratio**2 for r in self._readings]),
+                np.log([reading.energy_j[stage] for reading in self._readings]) - np.log(lucky),
+                np.array(noise),
                 self._near_one(self._clocks, stage, ENERGY_RESIDUAL, ENERGY_REACH),
             )
             for stage in range(stages)

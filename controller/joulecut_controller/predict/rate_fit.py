@@ -84,7 +84,7 @@ class Fitted:
         white = self.whiteners[block]
         return np.asarray(nearness @ (white.T @ (white @ self.leftovers[block])))
 
-    def variance(self, block: int, nearness: Floats, own: float, slopes: Floats) -> Floats:
+    def variance(self, block: int, nearness: Floats, own: float | Floats, slopes: Floats) -> Floats:
         """Of a prediction at new points: `own` is the residual's prior variance, `slopes` the
         model's derivatives there, of shape (m, count).
         """

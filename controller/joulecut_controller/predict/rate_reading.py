@@ -16,7 +16,7 @@ class Reading:
     """One window of iterations under one set of clocks (MHz, observed, by stage).
 
     `energy_j` is per iteration and GPU, by stage; `busy_s` the mean seconds of one operation by
-    stage and kind (order of `workload.KINDS`), empty at L1.
+    stage and kind (order of `workload.KINDS`), empty at L1; then `operation_sd_ratio` is None.
     """
 
     clocks_mhz: tuple[int, ...]
@@ -25,6 +25,7 @@ class Reading:
     time_sd_s: float
     energy_j: tuple[float, ...]
     busy_s: tuple[tuple[float, ...], ...] = ()
+    operation_sd_ratio: float | None = None  # of one operation; None where nobody told it
 
     @property
     def stderr_ratio(self) -> float:

@@ -92,13 +92,15 @@ class Apprentice:
             energies.append(sum(powers) / len(powers) * current.time_mean_s)
             if all(kind in load.busy_s for load in mine for kind in KINDS):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in KINDS))
+        told = len(busy) == len(clocks)
         return Reading(
             tuple(clocks),
             current.iterations,
             current.time_mean_s,
             current.time_sd_s,
             tuple(energies),
-            tuple(busy) if len(busy) == len(clocks) else (),
+            tuple(busy) if told else (),
+            current.operation_sd_ratio if told else None,
         )
 
     def _clock_mhz(
