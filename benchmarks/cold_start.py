@@ -219,8 +219,8 @@ def main() -> None:
                 log.add(cell, seed, run(cell, make, blocking_w, seed))
     print(f"# seeds {seeds[0]} to {seeds[-1]}, simulated")
     print(
-        "plant           on shape budget noise           possible  share   worst  >=95 %   over "
-        "in row   settled    a window"
+        "plant           on shape budget noise          possible   share   worst  >=95 %   over "
+        "in row     settled  a window"
     )
     for cell, (_, _, its_seeds) in asked.items():
         print(line(cell, [log.runs[cell, seed] for seed in its_seeds]))
