@@ -19,8 +19,8 @@ from joulecut_controller.solve.events import events_of
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.waves import Floats, Ints
 
-# Of what options cost apart, mean over operations; between half and twice that nothing was
-# best everywhere. It ends where a move that costs a thousandth of that is rare.
+# Of what options cost apart, mean over operations that have a choice; between half and twice that
+# nothing was best everywhere. It ends where a move that costs a thousandth of that is rare.
 HOT, COLD = 0.012, 0.001
 TAKEN_ALONG = 0.1  # chance of a neighbour that is not in the way; 0 and 0.25 do worse
 TAKEN_MAX = 12  # events per move
@@ -75,7 +75,8 @@ class Annealer:
         )
         start = int(events.begin[network.heads[network.tails < 0][0]])
         self.ends = start, int(events.done[network.tails[network.heads == network.size][0]])
-        self.heat_j = float((menu.cost[menu.first] - menu.cost[menu.last - 1]).mean())
+        apart_j = (menu.cost[menu.first] - menu.cost[menu.last - 1])[menu.last - menu.first > 1]
+        self.heat_j = float(apart_j.mean()) if len(apart_j) else 0.0
 
     def cooled(self, option: Ints, horizon_s: float, price_w: float, moves: int, seed: int) -> Ints:
         """The cheapest plan met: costs + price * end, ends by the horizon; at least as good as

@@ -33,12 +33,14 @@ class Contracted:
     def inside(self, found: Solution, goal: Goal) -> Solution | None:
         """A plan of the whole as one of the contracted problem; None where its options are not
         ours."""
+        if len(found.clocks) != len(self.whole.options):
+            return None
         try:
             clocks = tuple(
                 menu[self.whole.options[k].index(found.clocks[k])]
                 for menu, k in zip(self.problem.options, self.kept.tolist(), strict=True)
             )
-        except (ValueError, IndexError):
+        except ValueError:
             return None
         return solution(self.problem, goal, found.granularity, clocks, found.lower_bound_j)
 

@@ -4,10 +4,9 @@ Rows with the same successors are done for these when the last of them is; rows 
 predecessors may begin when the last of those is done. In a steady pipeline both are one moment:
 two neighbouring stages meet, one hands activations on and the other gradients back. Written in
 such moments the problem is a small graph whose arcs are operations, and a plan is nothing but
-a time for every moment.
+a time for every moment. The fewer moments, the more a plan changes when one is moved.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,26 +26,25 @@ class Events:
 
 
 def events_of(network: Network) -> Events:
+    """A row begins when the last of those before it is done: where these all lead to the same
+    rows that is their event, else one of its own. And what all that follows a row waits for anyway
+    is when the row has to be done: nothing comes between."""
     after = _neighbours(network.heads, network.leaves)
     before = _neighbours(network.tails[network.entering], network.enters[: network.size + 1])
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for row, rows in enumerate(after):
-        alike[rows].append(row)
-    event = {rows: k for k, rows in enumerate(alike)}
-    done = [event[rows] for rows in after]
-    count = len(event)
+    event: dict[tuple[int, ...], int] = {}
+    done = [event.setdefault(rows, len(event)) for rows in after]
     begins: dict[tuple[int, ...], int] = {}
     for rows in before:
-        if rows in begins:
-            continue
-        shared = rows[0] >= 0 and tuple(alike[after[rows[0]]]) == rows
-        heads = after[rows[0]] if shared else ()
-        if shared and all(j < network.size and before[j] == rows for j in heads):
-            begins[rows] = done[rows[0]]
-        else:
-            begins[rows] = count
-            count += 1
-    return Events(np.array([begins[rows] for rows in before]), np.array(done), count)
+        if rows not in begins:
+            alike = {done[row] if row >= 0 else -1 for row in rows}
+            shared = len(alike) == 1 and -1 not in alike
+            begins[rows] = alike.pop() if shared else len(event) + len(begins)
+    begin = [begins[rows] for rows in before]
+    for rows, own in event.items():
+        needed = {begin[row] if row < network.size else own for row in rows}
+        event[rows] = needed.pop() if len(needed) == 1 else own
+    names, numbers = np.unique([*begin, *(event[rows] for rows in after)], return_inverse=True)
+    return Events(numbers[: network.size], numbers[network.size :], len(names))
 
 
 def _neighbours(ends: Ints, starts: Ints) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem as build
 from joulecut_controller.model import worthwhile
@@ -17,7 +18,14 @@ from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.events import events_of
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.relaxation import Interior
-from joulecut_controller.workload import KINDS, SCHEDULES, Pipeline, Profile, Schedule
+from joulecut_controller.workload import (
+    KINDS,
+    SCHEDULES,
+    SENDS,
+    Pipeline,
+    Profile,
+    Schedule,
+)
 
 FACTORS = st.sampled_from([1.0, 1.01, 1.05, 1.1, 1.3, 2.0])
 
@@ -151,6 +159,40 @@ def test_any_schedule_keeps_its_plans_above_it(schedule: Schedule, factor: float
     raised = computation.raised(goal, relaxed)
     plan = computation.solve(goal, raised, rolls=50)
     assert relaxed.bound_j <= raised.bound_j <= plan.energy_j
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        Pipeline("1f1b", 3, 4, transfers="overlapped"),
+        Pipeline("gpipe", 3, 3, transfers="synchronous"),
+        Pipeline("interleaved-1f1b", 2, 4, chunks=2),
+        Pipeline("zb-h1", 3, 4),
+        Pipeline("zb-v", 2, 3, chunks=2),
+        Pipeline("dualpipe-v", 2, 4, chunks=2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nor_is_a_plan_below_it_where_sends_or_chunks_come_between(
+    pipeline: Pipeline, seed: int
+) -> None:
+    dice = np.random.default_rng(seed)
+    menus = {}
+    for stage, kind in itertools.product(range(pipeline.stages), kinds_of(pipeline)):
+        times, joules = np.sort(dice.uniform(1, 1.6, 2)), np.sort(dice.uniform(1, 2, 2))[::-1]
+        menus[stage, kind] = tuple(
+            ClockOption(1400 - 100 * k, 0.1 * float(t), 30 * float(e))
+            for k, (t, e) in enumerate(zip(times, joules, strict=True))
+        )
+        if kind in SENDS:
+            menus[stage, kind] = (ClockOption(0, 0.01, 0.1),)
+    problem = build(pipeline, Profile(menus), 20.0)
+    goal = Goal(Computation(problem).fastest_s * (1.0 + 0.02 * (seed - 1)))
+    best = integer_program(problem, goal)
+    plain, raised = bounds(problem, goal)
+    for before, after in zip(plain, raised, strict=True):
+        assert before <= after <= best + 1e-5 * abs(best)
 
 
 def test_two_clocks_that_do_not_fit_one_period_are_counted() -> None:
