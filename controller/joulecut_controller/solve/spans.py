@@ -9,7 +9,8 @@ it is nothing and any prices prove a bound. They are found by passing on, stage 
 back, half of what each stage would lose by every length of a span beyond its least (min-marginals,
 as max-sum diffusion does: Kovalevsky and Koval 1975, Werner 2007).
 
-Times are whole ticks (`solve.ticks`), so that two stages mean the same length, exactly.
+Times are whole ticks (`solve.ticks`, `solve.phases`), so that two stages mean the same length,
+exactly.
 """
 
 from collections import defaultdict
@@ -22,6 +23,7 @@ from joulecut_controller.solve.ascent import climbed, dual, through
 from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events
 from joulecut_controller.solve.network import Network
+from joulecut_controller.solve.phases import fitted, none
 from joulecut_controller.solve.ticks import Ticks
 from joulecut_controller.solve.waves import Floats, Ints
 
@@ -37,6 +39,8 @@ TICKS_MAX = 8192.0  # of one row: memory
 WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
 WORK_LAST, SWEEPS_LAST = 2e9, 20
 ASKS = 24  # flows tried on paths' own prices, at coarse ticks: a third of a second each
+# Times the median price: what is pressed beyond that loses nothing whatever the tick, by phases.
+PRICE_FAIR = 5.0
 WORK_SPAN = 4e6  # of one span: small problems need no finer ticks
 ROUND_OFF = 1e-9  # of what is added, and of the cap for each row
 
@@ -45,7 +49,7 @@ class Spans:
     """One network; `runs` are rows of a stage, each beginning when the one before is done."""
 
     def __init__(self, network: Network, events: Events, runs: Sequence[Sequence[int]]) -> None:
-        self.network, self.ticks = network, Ticks(network)
+        self.network, self.ticks, self.events = network, Ticks(network), events
         self.rows = np.array([row for run in runs for row in run], dtype=np.int64)
         self.first = np.cumsum([0, *map(len, runs)])
         run_of = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
@@ -114,11 +118,13 @@ class Spans:
         """So fine that one walk over all runs takes about so much work."""
         network, price_w = self.network, through(self.network, link_w)
         tick_s = float(network.fastest.mean()) / network.second / TICKS_ASKED
-        count = self.ticks.tables(self.rows, price_w, tick_s, self.cap_j).counts
+        offset_s = none(network).offset_s
+        count = self.ticks.tables(self.rows, price_w, tick_s, self.cap_j, offset_s).counts
         met = float((count[:-1] * count[1:])[self.span[:-1] >= 0].sum())
         work = min(work, WORK_SPAN * 2 * len(self.pairs))
         finer = min((work / met) ** 0.5, TICKS_MAX / float(count.max()))
-        return self.ticks.fitting_s(price_w, tick_s / finer, self.cap_j)
+        fair_w = np.minimum(price_w, PRICE_FAIR * float(np.median(price_w)))
+        return self.ticks.fitting_s(fair_w, tick_s / finer, self.cap_j)
 
 
 class _Level:
@@ -129,14 +135,21 @@ class _Level:
     ) -> None:
         self._spans, self._tick_s = spans, tick_s
         price_w = through(spans.network, link_w)
-        self._tables = spans.ticks.tables(spans.rows, price_w, tick_s, spans.cap_j)
+        near = spans.ticks.near(price_w, spans.cap_j)
+        phases = fitted(spans.network, spans.events, link_w, near, tick_s)
+        offset_s = phases.offset_s
+        self._tables = spans.ticks.tables(spans.rows, price_w, tick_s, spans.cap_j, offset_s)
         plain_j, _ = dual(spans.network, link_w, time_price_w, deadline_s)
-        self._plain_j = plain_j + spans.ticks.given_j(spans.alone, price_w, tick_s)
+        waits_j = float(phases.short_s @ link_w)
+        rounded_j = spans.ticks.given_j(spans.alone, price_w, tick_s, offset_s)
+        self._plain_j = plain_j + waits_j + rounded_j
         base, count = self._tables.base, self._tables.counts
         pairs = spans.pairs
         self._base = (base[pairs] + base[pairs + 1]).min(axis=1)
         self._shift = np.zeros(len(base), dtype=np.int64)
         self._shift[pairs] = base[pairs] + base[pairs + 1] - self._base[:, None]
+        rows = spans.rows[pairs[:, 0]], spans.rows[pairs[:, 0] + 1]
+        self._offset_s = offset_s[rows[0]] + offset_s[rows[1]]  # of both stages alike
         ends = self._shift[pairs] + count[pairs] + count[pairs + 1]
         self._price = np.zeros((len(pairs), int(ends.max()) + 1))
         self._loss_j = np.zeros(len(spans.first) - 1)
@@ -145,9 +158,10 @@ class _Level:
     def told(self, coarser: "_Level") -> None:
         """Begins with another level's prices."""
         # Lengths are sums of two that were rounded down: the second tick lies beyond the true one.
-        ratio = self._tick_s / coarser._tick_s
+        apart_s = coarser._offset_s - self._offset_s
         for k, price in enumerate(coarser._price):
-            length = (self._base[k] + np.arange(self._price.shape[1]) + 2) * ratio
+            length_s = (self._base[k] + np.arange(self._price.shape[1]) + 2) * self._tick_s
+            length = (length_s + apart_s[k]) / coarser._tick_s
             at = np.clip(np.floor(length) - coarser._base[k], 0, len(price) - 1).astype(np.int64)
             self._price[k] = price[at]
 

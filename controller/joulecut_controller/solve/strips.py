@@ -190,7 +190,11 @@ class Strips:
         if raised.link_w is not relaxed.link_w:  # what strips climb to need not be best here
             flows_w.append(relaxed.link_w)
         paths = paths_of(self.network, lines, relaxed.link_w)
-        for path in paths[-1:]:
+        most_j, last = PRESSED * abs(relaxed.bound_j), paths[-1:]
+        harder_w = [pressed(self.network, link_w, relaxed.deadline_s, most_j) for link_w in flows_w]
+        if harder_w[0] is not flows_w[0]:  # as much as is worth anything
+            flows_w, last = harder_w, []
+        for path in last:
             for share in HARDER:
                 flows_w.append(raised.link_w.copy())
                 flows_w[-1][path] += share * float(raised.link_w.mean())

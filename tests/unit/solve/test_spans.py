@@ -153,7 +153,7 @@ def test_tables_are_the_least_of_what_fits_in_whole_ticks(tick_s: float) -> None
     network = computation.network
     spans, link_w, _, _ = asked_of(computation, 1.02)
     price_w, rows = through(network, link_w), np.arange(network.size)
-    tables = Ticks(network).tables(rows, price_w, tick_s, spans.cap_j)
+    tables = Ticks(network).tables(rows, price_w, tick_s, spans.cap_j, np.zeros(network.size))
     shorter = 0
     for row in rows:
         curve = network.curves.distinct[network.curve[row]]
