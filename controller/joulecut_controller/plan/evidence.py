@@ -38,9 +38,12 @@ HEAVIER_RATIOS = (0.06, 0.03, 0.015)
 # Fits that agree may all be wrong by some of the room between default and deadline, so a window
 # that only shows where there is room leaves a part of it.
 EARLY_PART = 0.15
-# Fits decide over so much less than all of what measured times leave open: were all of them
-# wrong, and the job the worst there can be, a window is late by no more than the rest of it.
-CEILING_PART = 0.6
+# Of what measured times leave open fits decide over all but this part: were all of them wrong, and
+# the job the worst there can be, a window is late by no more than what they decided over. Of a
+# stage that was never lowered no window says anything, so of it they decide nothing: the two worst
+# windows met (1.5 and 0.75 points over) were the first of a stage that all waited for.
+CEILING_PART = 0.35
+CEILING_PART_NEW = 1.0
 # So many readings tell which share of the work follows the clock, and so much more of it one
 # stage may have, and a curve that is no line in 1/f.
 SHARE_READINGS, SHARE_MORE = 3, 0.03
@@ -192,7 +195,10 @@ class Evidence:
             as_if_all_followed(asked, self._top, share),
         )
         least_s = floor_s(self._least_s, self._within_cap, asked)
-        bounded_s = least_s + CEILING_PART * (proven_s - least_s)
+        lowest, default = np.array(self.lowest), np.array(self.facts.ground.default_mhz)
+        new = ((asked < lowest) & (lowest >= default)).any(axis=1)
+        part = np.where(new, CEILING_PART_NEW, CEILING_PART)
+        bounded_s = least_s + part * (proven_s - least_s)
         return np.maximum(np.minimum(self._gloomy_s(asked), followed_s), bounded_s)
 
     def _told_s(self, asked: Floats) -> Floats:

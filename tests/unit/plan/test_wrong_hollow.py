@@ -96,6 +96,18 @@ def test_a_wrong_fit_decides_over_a_part_of_what_windows_leave_open() -> None:
     assert quick.sum() > 10, "the fit alone would have dared them"
 
 
+def test_of_a_stage_that_was_never_lowered_fits_decide_nothing() -> None:
+    """However sure they are that it waits: all may wait for it, and no window has asked."""
+    readings = tuple(reading(clocks, HEAVY, 0.7) for clocks in WINDOWS)
+    wrong = RateModel(GROUND, tuple(reading(clocks, ALIKE, 0.1) for clocks in WINDOWS), PATHS)
+    told = known(wrong, readings, 0.03)
+    rows = np.array([(1695, 1665, 1665, mhz) for mhz in CLOCKS[-12:-1]], dtype=np.float64)
+    limit_s = told.deadline_s * (1.0 + OVER_RATIO)
+    assert (told.affordable(rows) == (told.proven_s(rows) <= limit_s)).all()
+    assert 0 < told.affordable(rows).sum() < len(rows)
+    assert (wrong.time_s(rows) < limit_s).all(), "the fit alone would have dared them all"
+
+
 def test_what_windows_show_to_be_in_time_may_be_run_only_to_learn() -> None:
     readings = tuple(reading(clocks, HEAVY, 0.7) for clocks in (WINDOWS[0], (1800,) * 4))
     model = RateModel(GROUND, readings, PATHS)
