@@ -99,7 +99,9 @@ def test_a_wrong_fit_decides_over_a_part_of_what_windows_leave_open() -> None:
 def test_of_a_stage_that_was_never_lowered_fits_decide_nothing() -> None:
     """However sure they are that it waits: all may wait for it, and no window has asked."""
     readings = tuple(reading(clocks, HEAVY, 0.7) for clocks in WINDOWS)
-    wrong = RateModel(GROUND, tuple(reading(clocks, ALIKE, 0.1) for clocks in WINDOWS), PATHS)
+    size = taken_s(WINDOWS[0], HEAVY, 0.7) / taken_s(WINDOWS[0], ALIKE, 0.1)
+    alike = tuple(size * work for work in ALIKE)
+    wrong = RateModel(GROUND, tuple(reading(clocks, alike, 0.1) for clocks in WINDOWS), PATHS)
     told = known(wrong, readings, 0.03)
     rows = np.array([(1695, 1665, 1665, mhz) for mhz in CLOCKS[-12:-1]], dtype=np.float64)
     limit_s = told.deadline_s * (1.0 + OVER_RATIO)
