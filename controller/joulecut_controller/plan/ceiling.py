@@ -55,15 +55,6 @@ def floor_s(times_s: Floats, clocks_mhz: Floats, asked_mhz: Floats) -> Floats:
     return floors
 
 
-def as_if_all_followed(clocks_mhz: Floats, default_mhz: Floats, share: float) -> Floats:
-    """Clocks (m, stages) at which work that follows its clock altogether would be as much longer
-    than at default as work of which that share does. With these in place of clocks the bounds
-    hold for jobs of which no stage's share is larger: what follows less is a part of this line
-    and a constant, as before.
-    """
-    return np.asarray(1.0 / ((1.0 - share) / default_mhz + share / clocks_mhz))
-
-
 @exact
 def _least(table: Floats) -> float:
     """The dual simplex method from the empty basis, which costs nothing and keeps no row: every

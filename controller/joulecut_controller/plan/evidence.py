@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.ceiling import as_if_all_followed, ceiling_s, floor_s
+from joulecut_controller.plan.ceiling import ceiling_s, floor_s
 from joulecut_controller.plan.search import Floats, Found, cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import RateModel
@@ -44,9 +44,6 @@ EARLY_PART = 0.15
 # windows met (1.5 and 0.75 points over) were the first of a stage that all waited for.
 CEILING_PART = 0.35
 CEILING_PART_NEW = 1.0
-# So many readings tell which share of the work follows the clock, and so much more of it one
-# stage may have, and a curve that is no line in 1/f.
-SHARE_READINGS, SHARE_MORE = 3, 0.03
 # A window is believed to so much of its time. What it strays more, where whole iterations stray, is
 # its luck: then windows are judged by the fit to all of them, and by what is left of its doubt.
 BELIEVED = 0.001
@@ -183,23 +180,13 @@ class Evidence:
         return ceiling_s(self._sure_s, self._within_cap, np.minimum(rows, self._top))
 
     def _guessed_s(self, asked: Floats, proven_s: Floats) -> Floats:
-        """By all fits, and by the share of the work that follows the clock in any of them; but
-        they decide over no more than a part of what measured times leave open.
-        """
-        share = 1.0
-        if len(self.readings) >= SHARE_READINGS:
-            share = min(1.0, float(self.model.rival_clock_shares.max()) + SHARE_MORE)
-        followed_s = ceiling_s(
-            self._sure_s,
-            as_if_all_followed(self._within_cap, self._top, share),
-            as_if_all_followed(asked, self._top, share),
-        )
+        """By all fits; but they decide over no more than a part of what windows leave open."""
         least_s = floor_s(self._least_s, self._within_cap, asked)
         lowest, default = np.array(self.lowest), np.array(self.facts.ground.default_mhz)
         new = ((asked < lowest) & (lowest >= default)).any(axis=1)
         part = np.where(new, CEILING_PART_NEW, CEILING_PART)
         bounded_s = least_s + part * (proven_s - least_s)
-        return np.maximum(np.minimum(self._gloomy_s(asked), followed_s), bounded_s)
+        return np.maximum(self._gloomy_s(asked), bounded_s)
 
     def _told_s(self, asked: Floats) -> Floats:
         """By what the nearest windows told of operations, and the graph."""
@@ -294,7 +281,8 @@ class Evidence:
         if self.likely_s(clocks_mhz) > self.deadline_s:
             return False
         in_time = self.high_s(clocks_mhz, DOUBTS_SETTLE) <= self.deadline_s
-        return in_time and bool(self.affordable(np.array([clocks_mhz], dtype=np.float64))[0])
+        over = 0.0 if self.strays else OVER_RATIO  # a window will not tell that it was too late
+        return in_time and bool(self.affordable(np.array([clocks_mhz], dtype=np.float64), over)[0])
 
     def unsure(self, clocks_mhz: tuple[int, ...]) -> bool:
         """Whether these clocks were measured, so far by windows whose luck hides what matters."""

@@ -191,7 +191,8 @@ class Probes:
         now_j = other.judge_one(other.facts.now_mhz)[1]
         kept = (times_s <= other.deadline_s) & (costs_j <= now_j * (1.0 + PAYBACK_WINDOWS * gain))
         kept &= self._known.model.time_s(rows) <= other.deadline_s
-        kept[kept] = allowed(rows[kept])
+        if kept.any():
+            kept[kept] = allowed(rows[kept])
         if not kept.any():
             return None
         rows[:, stage] = np.maximum(rows[:, stage], other.lowest[stage])

@@ -8,7 +8,7 @@ that lower clocks save nothing. Drivers that show the clock they run at save thi
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from joulecut_controller.predict.rate import ENERGY_NOISE
+from joulecut_controller.predict.rate_energy import ENERGY_NOISE
 from joulecut_controller.predict.rate_reading import Reading
 
 # Uncapped, 1 % less clock saves 0.3-0.6 % of a GPU's energy on the public sweeps (above the

@@ -46,15 +46,19 @@ class Paths:
         """Seconds of an iteration for every guess; `times_s` has shape (stages, kinds, guesses),
         kinds in the order of `workload.KINDS`.
         """
-        guesses = np.ascontiguousarray(times_s.reshape(-1, times_s.shape[2]).T)
-        return _longest(guesses, self._which, self._begins, self._before)
+        return _longest(_rows(times_s), self._which, self._begins, self._before)
 
     def jittered_s(self, times_s: Floats, spread: float, draws: int = DRAWS) -> Floats:
         """Iterations in which every operation strays by that ratio: (draws, guesses)."""
         half = np.random.default_rng(SEED).standard_normal((draws // 2, len(self._which)))
         luck = np.maximum(LUCK_MIN, 1.0 + spread * np.concatenate([half, -half]))
-        guesses = np.ascontiguousarray(times_s.reshape(-1, times_s.shape[2]).T)
-        return _lucky(guesses, luck, self._which, self._begins, self._before)
+        return _lucky(_rows(times_s), luck, self._which, self._begins, self._before)
+
+
+def _rows(times_s: Floats) -> Floats:
+    """A row of operation times for every guess, none where there is none."""
+    stages, kinds, guesses = times_s.shape
+    return np.ascontiguousarray(times_s.reshape(stages * kinds, guesses).T)
 
 
 @exact

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from joulecut_controller.plan.ceiling import as_if_all_followed, ceiling_s, floor_s
+from joulecut_controller.plan.ceiling import ceiling_s, floor_s
 from joulecut_controller.predict.rate_paths import Paths
 from joulecut_controller.workload import Pipeline
 
@@ -80,24 +80,3 @@ def test_clocks_that_are_nowhere_higher_take_no_less_and_higher_ones_no_less_tha
     asked = np.array([[1400.0, 1190.0], [1290.0, 1200.0], [1400.0, 1260.0]])
     found = floor_s(np.array([2.0, 2.1]), measured, asked)
     assert found == pytest.approx([2.0, 2.1, 2.1 * 1300 / 1400])
-
-
-@settings(max_examples=40)
-@given(seed=st.integers(0, 10_000), stages=st.integers(1, 4), share=st.floats(0.05, 1.0))
-def test_no_job_of_which_at_most_a_share_follows_the_clock_is_longer_than_that_share_allows(
-    seed: int, stages: int, share: float
-) -> None:
-    dice = np.random.default_rng(seed)
-    paths, default = Paths(Pipeline("1f1b", stages, 6)), np.full(stages, 1410.0)
-    work = dice.uniform(0.1, 1.0, (stages, 2, 1))
-    follows = dice.uniform(0.0, share, (stages, 2, 1))
-
-    def time_s(clocks_mhz: np.ndarray) -> np.ndarray:
-        each = work * (1.0 - follows + follows * 1410.0 / clocks_mhz.T[:, None, :])
-        return np.asarray(paths.iteration_s(each))
-
-    measured, asked = drawn(seed + 1, stages, 4), drawn(seed + 2, stages, 6)
-    told_s = time_s(measured)
-    seen, wanted = (as_if_all_followed(rows, default, share) for rows in (measured, asked))
-    assert (time_s(asked) <= ceiling_s(told_s, seen, wanted) * (1.0 + 1e-9)).all()
-    assert (ceiling_s(told_s, seen, wanted) <= ceiling_s(told_s, measured, asked) + 1e-9).all()

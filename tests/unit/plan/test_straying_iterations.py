@@ -112,7 +112,7 @@ def test_the_same_error_here_and_there_is_no_doubt_of_their_ratio() -> None:
 def test_a_window_that_may_be_luck_makes_no_job_late_and_one_that_is_sure_does() -> None:
     now = (1260, 1290, 1350)
     true_s = window(now).time_s / window(GROUND.default_mhz).time_s
-    budget = true_s - 1.0 + 0.004  # really in time
+    budget = true_s - 1.0 + 0.005  # really in time
     others = tuple(window(clocks, 400) for clocks in SETTINGS[:-1])
     unlucky = known((*others, window(now, 50, luck=0.006)), now, budget)
     assert unlucky.likely_s(now) < unlucky.deadline_s < unlucky.readings[-1].time_s
