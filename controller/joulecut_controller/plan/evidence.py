@@ -80,12 +80,13 @@ class Evidence:
         default = reading_at(readings, facts.ground.default_mhz)
         if default is None:
             raise ValueError("nothing was measured at default clocks")
-        # The promise is a ratio: its error is that of the baseline too, of which all windows tell.
-        at_default = np.array([facts.ground.default_mhz], dtype=np.float64)
-        self.base_s = float(model.time_s(at_default)[0])
-        self.base_doubt = min(default.stderr_ratio, float(model.time_doubt(at_default)[0]))
         one = default.time_sd_s / default.time_s / facts.window_iterations**0.5
         self.strays = bool(one > BELIEVED)  # so much that a window alone decides nothing
+        self.base_s, self.base_doubt = default.time_s, default.stderr_ratio
+        if self.strays:  # the promise is a ratio: all windows tell of what it is a ratio of
+            at_default = np.array([facts.ground.default_mhz], dtype=np.float64)
+            self.base_s = float(model.time_s(at_default)[0])
+            self.base_doubt = min(self.base_doubt, float(model.time_doubt(at_default)[0]))
         # Settings, or all windows where it takes several of one to learn anything.
         windows = sum(reading.iterations for reading in readings) // facts.window_iterations
         self.tried = windows if self.strays else len(readings)
@@ -182,8 +183,8 @@ class Evidence:
     def _guessed_s(self, asked: Floats, proven_s: Floats) -> Floats:
         """By all fits; but they decide over no more than a part of what windows leave open."""
         least_s = floor_s(self._least_s, self._within_cap, asked)
-        lowest, default = np.array(self.lowest), np.array(self.facts.ground.default_mhz)
-        new = ((asked < lowest) & (lowest >= default)).any(axis=1)
+        lowest = np.minimum(self.lowest, self._top)  # what a cap hides is no lowering
+        new = ((asked < lowest) & (lowest >= self._top)).any(axis=1)
         part = np.where(new, CEILING_PART_NEW, CEILING_PART)
         bounded_s = least_s + part * (proven_s - least_s)
         return np.maximum(self._gloomy_s(asked), bounded_s)
