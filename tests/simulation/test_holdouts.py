@@ -392,10 +392,13 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     assert "still being learnt" in controller.job.holdout.text
     until_held_out(controller, passes=250)
     before = next(p for b in reversed(controller.boards) if (p := b.jobs[0].applied))
+    lowered_mhz = [a.clock_mhz or world.sku.clock_max_mhz for a in before.actions]
     run_while(controller, lambda: held_out(controller))
-    controller.run(2)
+    assert len(windows(store, "default")) == 1
+    # What was measured at default may leave something to learn while the job is there anyway.
+    controller.run(40)
     applied = controller.job.applied
     assert applied is not None
     assert applied.generation > before.generation
-    assert [a.clock_mhz for a in applied.actions] == [a.clock_mhz for a in before.actions]
-    assert len(windows(store, "default")) == 1
+    clocks_mhz = world.clocks_mhz().values()
+    assert all(now <= then + 60 for now, then in zip(clocks_mhz, lowered_mhz, strict=True))
