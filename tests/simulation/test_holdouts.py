@@ -401,4 +401,4 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     assert applied is not None
     assert applied.generation > before.generation
     clocks_mhz = world.clocks_mhz().values()
-    assert all(now <= then + 60 for now, then in zip(clocks_mhz, lowered_mhz, strict=True))
+    assert list(clocks_mhz) == lowered_mhz
