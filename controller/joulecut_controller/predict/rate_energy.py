@@ -21,6 +21,9 @@ POWER_SD = 0.5  # of the logarithm; the first reading settles it
 STATIC_SHARE = (0.22, 0.12)  # of the power while working: 0.09 on A100, 0.34 on A40
 KNEE = (0.72, 0.09)  # of the highest clock: 0.79, 0.65, Hopper 0.51
 VOLT_SLOPE = (1.0, 0.3)  # per highest clock: 1.03 and 1.14, Hopper 0.8
+# Under a power cap: how far below the lowest clock that was seen to be hidden (a logarithm) the
+# lock takes hold, anywhere within the next step of 4.5 %; work that draws less is held before.
+LATE_KNEE = (0.02, 0.02)
 GPU_POWER_SD = 0.08  # GPUs of one kind differ by 8 % (public sweeps)
 BLOCKING_SD = 0.05
 BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
@@ -53,14 +56,20 @@ class Energies:
         mean_w = float(np.mean(first.energy_j)) / first.time_s
         told = ground.blocking_power_w > 0.0
         self._blocking_w = ground.blocking_power_w if told else BLOCKING_UNKNOWN[0] * mean_w
+        late = LATE_KNEE if (clocks > self._default).any() else (0.0, 1e-9)
         mean = np.concatenate(
-            [[np.log(mean_w), STATIC_SHARE[0], KNEE[0], VOLT_SLOPE[0]], np.zeros(2 * stages)]
+            [
+                [np.log(mean_w), STATIC_SHARE[0], KNEE[0], VOLT_SLOPE[0]],
+                np.zeros(2 * stages),
+                [late[0]],
+            ]
         )
         sd = np.concatenate(
             [
                 [POWER_SD, STATIC_SHARE[1], KNEE[1], VOLT_SLOPE[1]],
                 [GPU_POWER_SD] * stages,
                 [BLOCKING_SD if told else BLOCKING_UNKNOWN[1]] * stages,
+                [late[1]],
             ]
         )
         # Counters tell power; how long the window's iterations happened to be is in its joules too.
@@ -112,9 +121,10 @@ class Energies:
         """log joules per iteration: (stages, m, guesses)."""
         stages = self._stages
         scale, static, knee, slope = numbers[:4]
-        own, blocking = numbers[4 : 4 + stages], numbers[4 + stages :]
-        ratio = np.minimum(clocks_mhz, self._default).T[:, :, None] / self._top
-        default = (self._default / self._top)[:, None, None]
+        own, blocking = numbers[4 : 4 + stages], numbers[4 + stages : -1]
+        held = np.exp(-np.maximum(0.0, numbers[-1]))
+        default = (self._default / self._top)[:, None, None] * held
+        ratio = np.minimum(clocks_mhz.T[:, :, None] / self._top, default)
 
         def swing(at: Floats) -> Floats:
             return np.asarray(at * (1.0 + slope * np.maximum(0.0, at - knee)) ** 2)

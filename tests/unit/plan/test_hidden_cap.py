@@ -97,6 +97,44 @@ def test_a_rough_plain_is_a_plain_and_slower_work_is_not() -> None:
     assert capped_mhz(default, (top, changed(0.9955, 0.98)), kinds) == default, "luck is no room"
 
 
+@pytest.mark.parametrize("edge", [1410, 1425, 1440, 1455])
+def test_a_plain_that_goes_on_below_the_last_window_on_it_is_no_law_of_power(edge: int) -> None:
+    """Where a cap ends lies between two windows: what is flat there tells nothing of the rest."""
+    ground = replace(GROUND, default_mhz=(edge,) * STAGES)
+    readings = tuple(window((mhz,) * STAGES) for mhz in (TOP, 1635, 1560, 1485, edge, 1380))
+    model = RateModel(ground, readings, PATHS)
+    asked = [window((mhz,) * STAGES) for mhz in (1305, 1230)]
+    rows = np.array([reading.clocks_mhz for reading in asked], dtype=np.float64)
+    guessed_j = model.energy_j(rows, np.array([reading.time_s for reading in asked])).sum(axis=1)
+    true_j = [sum(reading.energy_j) for reading in asked]
+    assert guessed_j == pytest.approx(true_j, rel=0.01), model.energy_j(rows)
+
+
+# Windows of a replayed A40 sweep (simulated, 0.5 % jitter): MHz by stage, seconds, joules by GPU.
+# The sweep's energy falls 15 % further down, once time has stayed flat until 1425 MHz.
+SWEPT = (
+    ((1710, 1710, 1710, 1710), 0.196207, (51.454, 52.660, 51.238, 52.460)),
+    ((1680, 1710, 1710, 1680), 0.197217, (51.231, 52.943, 51.260, 52.831)),
+    ((1695, 1665, 1710, 1695), 0.196156, (51.318, 53.089, 51.404, 52.605)),
+    ((1605, 1620, 1635, 1605), 0.196685, (51.414, 52.756, 51.383, 52.605)),
+    ((1620, 1575, 1620, 1620), 0.196851, (51.452, 52.798, 51.431, 53.017)),
+    ((1575, 1590, 1590, 1560), 0.196848, (51.181, 53.173, 51.666, 52.772)),
+    ((1515, 1560, 1560, 1575), 0.196935, (51.004, 52.992, 51.704, 52.586)),
+    ((1485, 1530, 1530, 1530), 0.196786, (50.578, 52.723, 51.293, 52.591)),
+    ((1515, 1500, 1500, 1500), 0.197109, (50.725, 52.648, 50.950, 52.154)),
+)
+
+
+def test_on_a_measured_plain_it_does_not_stop_before_anything_is_saved() -> None:
+    """It once did, after nine windows: flat energy was taken for a card whose volts never fall."""
+    readings = tuple(Reading(mhz, 50, s, 1.5e-4, joules) for mhz, s, joules in SWEPT)
+    ground = Ground(Pipeline("1f1b", STAGES, 24), (TOP,) * STAGES, TOP, 70.38)
+    at = replace(facts(readings[-1].clocks_mhz), ground=ground)
+    advice = Prober().advise(at, Notebook("sweep", readings))
+    assert advice.verdict == "probe", advice.reason
+    assert min(advice.clocks_mhz) < 1485, "below all that was measured"
+
+
 def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
     """From default clocks, from the middle of the plain, and from clocks that are late."""
     ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
