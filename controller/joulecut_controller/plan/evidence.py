@@ -1,8 +1,8 @@
 """What is known of a job without a profile, and what may be dared on it.
 
-A clock below the evidence is a promise that nobody can keep by a model alone. So the bounds
-here rest on what was measured and on what longest paths cannot break; the model only says
-how sure the mean is. Pure.
+A clock below the evidence is a promise that nobody can keep by a model alone. So what is dared
+rests on what was measured and on what longest paths cannot break (`plan.bounds`); the model
+only says how sure the mean is. Pure.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.plan.ceiling import ceiling_s, floor_s
+from joulecut_controller.plan.bounds import Bounds
 from joulecut_controller.plan.search import Floats, Found, cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import RateModel
@@ -29,30 +29,18 @@ DOUBTS_SETTLE = 1.5
 # Clocks are entered with distance to the deadline; they are left at the first window that is
 # likelier late than not.
 DOUBTS_LATE = 0.5
-DOUBTS_WORST = 2.0  # of a worst case that rests on fits
 DOUBTS_SURE = 1.5  # of one that rests on windows, and on a job that is the worst there can be
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
 OVER_RATIO = 0.0045
-HEAVIER_RATIOS = (0.06, 0.03, 0.015)
 # Fits that agree may all be wrong by some of the room between default and deadline, so a window
 # that only shows where there is room leaves a part of it.
 EARLY_PART = 0.15
-# Of what measured times leave open fits decide over all but this part: were all of them wrong, and
-# the job the worst there can be, a window is late by no more than what they decided over. Of a
-# stage that was never lowered no window says anything, so of it they decide nothing: the two worst
-# windows met (1.5 and 0.75 points over) were the first of a stage that all waited for.
-CEILING_PART = 0.35
-CEILING_PART_NEW = 1.0
 # A window is believed to so much of its time. What it strays more, where whole iterations stray, is
 # its luck: then windows are judged by the fit to all of them, and by what is left of its doubt.
 BELIEVED = 0.001
 # What the fit would have said of a window before it was seen, at the best.
 FORESEEN = 0.003
-NEAREST = 4  # readings that a bound by busy times is computed from: the others say less
-# What a fit misses where nothing was measured, beyond its own doubt: iteration times have kinks,
-# and a standard deviation is taken on one side of them.
-UNSEEN = 0.0007
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +82,16 @@ class Evidence:
         self.window_doubt = float(np.hypot(one, self.base_doubt))  # of what is known after one
         self.deadline_s = facts.slo.deadline_s(self.base_s)
         self.lowest = lowest_of(readings)
-        self._rivals: list[RateModel] | None = None
         measured = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
-        self._top = np.array(model.default_mhz, dtype=np.float64)
-        self._within_cap = np.minimum(measured, self._top)
         told_s = np.array([reading.time_s for reading in readings])
         apart = np.array([self.apart(reading) for reading in readings])
         strays = np.array([lucky(reading) for reading in readings])
         apart = np.where(strays > 0.0, np.minimum(apart, model.ratio_doubt(measured)), apart)
         # Of many windows the luckiest would bound all others: the fit knows how much of it is luck.
         likely_s = np.maximum(told_s * (1.0 - strays), model.time_s(measured))
-        self._sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
+        sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
+        self._bounds = Bounds(model, measured, told_s, sure_s, self.base_doubt)
         self._proven = likely_s * (1.0 + DOUBTS_SETTLE * apart) <= self.deadline_s
-        self._least_s = np.minimum(told_s, model.time_s(measured))
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)
         )
@@ -152,81 +137,16 @@ class Evidence:
     def high_s(self, clocks_mhz: tuple[int, ...], doubts: float = DOUBTS_TIME) -> float:
         """Upper band of the iteration time between measured clocks."""
         rows = np.array([clocks_mhz], dtype=np.float64)
-        return float(self._raised_s(self.model, rows)[0]) * (1.0 + doubts * self.doubt(clocks_mhz))
-
-    def _raised_s(self, model: RateModel, rows: Floats) -> Floats:
-        """Iteration times by a fit, raised to what windows show them to be at the least: a fit that
-        takes one stage's time for another's is below it, and its doubt says nothing of that.
-        """
-        floors_s = floor_s(self._least_s, self._within_cap, np.minimum(rows, self._top))
-        return np.asarray(np.maximum(model.time_s(rows), floors_s))
+        likely_s = float(self._bounds.raised_s(self.model, rows)[0])
+        return likely_s * (1.0 + doubts * self.doubt(clocks_mhz))
 
     def worst_s(self, rows: Floats, enough_s: float = 0.0) -> Floats:
-        """Iteration times of rows of clocks (m, stages) that no job exceeds, shape (m,): by what
-        longest paths cannot break and no work can do (`ceiling`). Where that is above `enough_s`,
-        more is asked, and the lesser counts: of a job that tells its busy times the graph, which
-        knows what a longer operation adds; of others every fit that the readings do not deny.
-        """
-        worst_s = self.proven_s(rows)
-        above = worst_s > enough_s
-        if above.any():
-            asked = np.minimum(rows[above], self._top)
-            told = self.model.detailed
-            more_s = self._told_s(asked) if told else self._guessed_s(asked, worst_s[above])
-            worst_s[above] = np.minimum(worst_s[above], more_s)
-        return worst_s
+        """Iteration times of rows of clocks (m, stages) that no job exceeds (`Bounds.worst_s`)."""
+        return self._bounds.worst_s(rows, enough_s)
 
     def proven_s(self, rows: Floats) -> Floats:
         """The same by measured iteration times alone, whatever the job is made of."""
-        return ceiling_s(self._sure_s, self._within_cap, np.minimum(rows, self._top))
-
-    def _guessed_s(self, asked: Floats, proven_s: Floats) -> Floats:
-        """By all fits; but they decide over no more than a part of what windows leave open."""
-        least_s = floor_s(self._least_s, self._within_cap, asked)
-        lowest = np.minimum(self.lowest, self._top)  # what a cap hides is no lowering
-        new = ((asked < lowest) & (lowest >= self._top)).any(axis=1)
-        part = np.where(new, CEILING_PART_NEW, CEILING_PART)
-        bounded_s = least_s + part * (proven_s - least_s)
-        return np.maximum(self._gloomy_s(asked), bounded_s)
-
-    def _told_s(self, asked: Floats) -> Floats:
-        """By what the nearest windows told of operations, and the graph."""
-        stretch = np.maximum(1.0, self._within_cap[None, :, :] / asked[:, None, :])
-        nearest = np.argsort(self._sure_s * stretch.max(axis=2), axis=1, kind="stable")[:, :NEAREST]
-        told = self.model.longer(np.take_along_axis(stretch, nearest[..., None], axis=1), nearest)
-        assert told is not None
-        return np.asarray((self._sure_s[nearest] * told).min(axis=1))
-
-    def _gloomy_s(self, asked: Floats) -> Floats:
-        """The longest upper band, at the nearest clocks within the evidence, of all fits that the
-        readings do not deny, each with another stage heavier; what is lower than those clocks may
-        be waited for by all.
-        """
-        if self._rivals is None:
-            self._rivals = [self.model, *self._heavier()]
-        inside = np.maximum(asked, self._within_cap.min(axis=0))
-        worst_s = np.zeros(len(asked))
-        for rival in self._rivals:
-            doubt = np.hypot(rival.ratio_doubt(inside), UNSEEN)
-            likely_s = self._raised_s(rival, inside)
-            worst_s = np.maximum(worst_s, likely_s * (1.0 + DOUBTS_WORST * doubt))
-        floors_s = floor_s(self._least_s, self._within_cap, inside)
-        guesses_s = np.maximum(self.model.rival_times_s(inside).max(axis=1), floors_s)
-        beside = DOUBTS_WORST * np.hypot(self.base_doubt, UNSEEN)
-        worst_s = np.maximum(worst_s, guesses_s * (1.0 + beside))
-        return np.asarray(worst_s * (inside / asked).max(axis=1))
-
-    def _heavier(self) -> list[RateModel]:
-        """Where a stage waits, how much heavier it may be shows in no reading: by stage the
-        heaviest that is not denied.
-        """
-        found = []
-        for stage in range(len(self.lowest)):
-            rivals = (self.model.lighter(stage, -ratio) for ratio in HEAVIER_RATIOS)
-            heaviest = next((rival for rival in rivals if rival is not None), None)
-            if heaviest is not None:
-                found.append(heaviest)
-        return found
+        return self._bounds.proven_s(rows)
 
     def affordable(self, rows: Floats, over: float = OVER_RATIO) -> NDArray[np.bool_]:
         """Whether even the worst case is over the budget by no more than one window may be."""
@@ -246,7 +166,7 @@ class Evidence:
             return np.zeros(0, dtype=np.bool_)
         doubt = self.model.ratio_doubt(rows)
         proven_s = self.proven_s(rows)
-        high_s = self._raised_s(self.model, rows) * (1.0 + doubts * doubt)
+        high_s = self._bounds.raised_s(self.model, rows) * (1.0 + doubts * doubt)
         high_s = np.minimum(high_s, proven_s)
         kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
         kept[kept] = self.affordable(rows[kept], over)

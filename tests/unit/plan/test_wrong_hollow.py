@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from joulecut_controller.plan.bounds import CEILING_PART
 from joulecut_controller.plan.ceiling import floor_s
-from joulecut_controller.plan.evidence import CEILING_PART, OVER_RATIO, Evidence, Facts
+from joulecut_controller.plan.evidence import OVER_RATIO, Evidence, Facts
 from joulecut_controller.plan.probes import Probes
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import RateModel
