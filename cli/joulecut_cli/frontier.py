@@ -182,6 +182,7 @@ def _text(
         *figures.table(head, rows, frozenset(head)),
         "",
         f"{len(found)} points in {seconds:.2f} s; {against}",
+        *_left_out(job),
     ]
 
 
@@ -223,7 +224,13 @@ def _comparison(
         *ends,
         *([] if limited is None else limited.as_text()),
         f"solved in {seconds:.2f} s",
+        *_left_out(job),
     ]
+
+
+def _left_out(job: JobFile) -> list[str]:
+    left_out = job.left_out("jitter")
+    return [left_out] if left_out else []
 
 
 def _within(frontier: Frontier, goal: Goal) -> Solution | None:

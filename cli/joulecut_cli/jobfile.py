@@ -21,6 +21,7 @@ from joulecut_cli.jobkeys import (
     must_be_bounded,
     read_costs,
     read_pipeline,
+    read_sync,
     value,
 )
 from joulecut_cli.switchkeys import read_switching
@@ -44,6 +45,7 @@ MEMBERS_MAX = 64  # GPUs of one tensor-parallel group; published ones have 8
 # Below a hundredth neither half would be worth an operation of its own.
 SHARE_MIN, SHARE_MAX = 0.01, 0.99
 
+_WITHOUT = {"jitter": "times are means", "switching": "clocks change freely and at once"}
 _PATH = text(4096, "a path")
 
 
@@ -72,6 +74,14 @@ class JobFile:
             f"{self.path}: {shape}, granularity {granularity}",
             "one iteration, one GPU per stage; predicted from the profile, not measured",
         ]
+
+    def left_out(self, *keys: str) -> str:
+        """A sentence on those of `jitter` and `switching` that the job has although a command
+        answers without; empty where it has none of them."""
+        told = {"jitter": self.jitter, "switching": self.switching}
+        given = [key for key in keys if told[key] is not None]
+        means = ", ".join(_WITHOUT[key] for key in given)
+        return f"without the job's {' and '.join(given)}: {means}" if given else ""
 
     def problem(self) -> Problem:
         if self.graph is None:
@@ -121,7 +131,8 @@ def read(path: Path) -> JobFile:
 
 def _explicit(document: Document, path: Path) -> JobFile:
     """A job whose graph is a file; it needs a profile only where costs refer to one."""
-    data = mapping(document, (), document.data, GRAPH_KEYS, ("profile", "jitter", "switching"))
+    later = ("profile", "sync", "jitter", "switching")
+    data = mapping(document, (), document.data, GRAPH_KEYS, later)
     name = value(document, ("graph",), data["graph"], _PATH)
     graph = graph_file.read(path.parent / name)
     power_w = _power_w(document, data)
@@ -135,7 +146,10 @@ def _explicit(document: Document, path: Path) -> JobFile:
             raise BadInput(str(path.parent / name), what, allowed)
     operations = graph.graph.operations
     pipeline = Pipeline(
-        "explicit", len(graph.graph.order), 1 + max(o.microbatch for o in operations)
+        "explicit",
+        stages=len(graph.graph.order),
+        microbatches=1 + max(o.microbatch for o in operations),
+        sync=read_sync(document, ("sync",), data),
     )
     jitter, switching = read_jitter(document, data), read_switching(document, data)
     return JobFile(path, pipeline, profile, power_w, graph, jitter, switching)

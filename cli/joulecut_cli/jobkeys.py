@@ -11,6 +11,7 @@ from joulecut_controller.graph.shape import CHUNKS_MAX, chunks_of, kinds_of, mis
 from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
 from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, whole
 from joulecut_controller.policy.schema import MICROBATCHES_MAX, SCHEDULES_NOWHERE, STAGES_MAX
+from joulecut_controller.solve.straggler import Sync
 from joulecut_controller.workload import (
     SCHEDULES_ALL,
     SENDS,
@@ -50,7 +51,7 @@ class Costs:
 def read_pipeline(document: Document, given: object) -> Pipeline:
     """The shape. Raises BadInput, also where the schedule does not take it."""
     where = ("pipeline",)
-    shape = mapping(document, where, given, _PIPELINE_KEYS, ("chunks",))
+    shape = mapping(document, where, given, _PIPELINE_KEYS, ("chunks", "sync"))
     schedule: Schedule = value(
         document,
         (*where, "schedule"),
@@ -67,11 +68,20 @@ def read_pipeline(document: Document, given: object) -> Pipeline:
     chunks = None
     if "chunks" in shape:
         chunks = value(document, (*where, "chunks"), shape["chunks"], whole(1, CHUNKS_MAX))
-    pipeline = Pipeline(schedule, stages, microbatches, chunks=chunks_of(schedule, chunks))
+    sync = read_sync(document, (*where, "sync"), shape)
+    pipeline = Pipeline(
+        schedule, stages, microbatches, sync=sync, chunks=chunks_of(schedule, chunks)
+    )
     complaint = misfit(pipeline)
     if complaint:
         raise document.bad((*where, complaint.key), complaint.what, complaint.allowed)
     return pipeline
+
+
+def read_sync(document: Document, place: KeyPath, keys: dict[str, object]) -> Sync:
+    """When data-parallel siblings wait for each other; a policy has the same key."""
+    sync: Sync = value(document, place, keys.get("sync", "iteration"), choice("iteration", "layer"))
+    return sync
 
 
 def read_costs(document: Document, data: dict[str, object]) -> Costs:

@@ -139,9 +139,12 @@ def lockstep(members: Sequence[Profile], blocking_power_w: float) -> Profile:
     """
     if len(members) == 1:
         return members[0]
+    told = [set(member.options) for member in members]
+    for stage, kind in sorted(set.union(*told) - set.intersection(*told)):
+        raise ValueError(f"only some tell {kind} of stage {stage}")
     options: dict[tuple[int, Kind], Options] = {}
     for key in members[0].options:
-        menus = [member.options.get(key, ()) for member in members]
+        menus = [member.options[key] for member in members]
         at: list[Mapping[int, ClockOption]] = [{o.clock_mhz: o for o in menu} for menu in menus]
         common = sorted(set(at[0]).intersection(*at[1:]))
         if not common:
@@ -149,10 +152,6 @@ def lockstep(members: Sequence[Profile], blocking_power_w: float) -> Profile:
         options[key] = tuple(
             _slowest([one[clock] for one in at], blocking_power_w) for clock in common
         )
-    for member in members[1:]:
-        for stage, kind in sorted(member.options):
-            if (stage, kind) not in options:
-                raise ValueError(f"only some tell {kind} of stage {stage}")
     return Profile(options, ", ".join(member.source for member in members))
 
 

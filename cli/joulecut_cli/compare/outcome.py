@@ -18,6 +18,10 @@ class Outcome:
     entries: tuple[Entry, ...]
     perseus_unit_s: float
 
+    def left_out(self) -> str:
+        """What the job file says and no rule here is asked about; empty for nothing."""
+        return self.job.left_out("jitter", "switching")
+
     def saving(self, joules: float, of_j: float | None = None) -> float:
         """A fraction of the baseline's energy, or of another."""
         return 1 - joules / (self.fastest.energy_j if of_j is None else of_j)

@@ -14,6 +14,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "deadline_s": setting.deadline_s,
         "pipelines": setting.pipelines,
         "perseus_unit_s": outcome.perseus_unit_s,
+        "sync": setting.sync,
+        "left_out": outcome.left_out(),
         "baseline": _priced(outcome.fastest),
         "rules": [_rule(outcome, entry, against_j) for entry in outcome.entries],
     }

@@ -101,6 +101,10 @@ def _budget_table(outcome: Outcome) -> list[str]:
 def notes(outcome: Outcome) -> list[str]:
     """What has to be known of a rule that reckons for itself."""
     found = []
+    if outcome.left_out():
+        found.append(f"Compared {outcome.left_out()}.")
+    if outcome.setting.stragglers and outcome.setting.sync == "layer":
+        found.append("Siblings meet at every layer (sync: layer): nobody gains by reacting.")
     unit_ms = outcome.perseus_unit_s * 1e3
     for entry in outcome.entries:
         if entry.claimed is not None:

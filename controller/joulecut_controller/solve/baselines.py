@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from joulecut_controller.hardware import ClockOption
-from joulecut_controller.solve.problem import Problem
+from joulecut_controller.solve.problem import NoCommonClock, Problem
 from joulecut_controller.solve.schedule import energy, iteration_times, makespan
 
 Clocks = tuple[ClockOption, ...]  # by operation
@@ -31,24 +31,30 @@ def all_max(problem: Problem) -> Clocks:
 
 
 def one_clock(problem: Problem) -> list[Clocks]:
-    """Every plan in which all GPUs run at one clock, highest first."""
+    """Every plan in which all GPUs run at one clock, highest first. Raises NoCommonClock."""
     menus = menus_of(problem)
     shared = [{o.clock_mhz for o in menu} for menu in set(menus) if len(menu) > 1]
-    clocks = sorted(set.intersection(*shared), reverse=True) if shared else []
-    return [tuple(_at(menu, clock) for menu in menus) for clock in clocks] or [all_max(problem)]
+    if not shared:
+        return [all_max(problem)]
+    clocks = sorted(set.intersection(*shared), reverse=True)
+    if not clocks:
+        raise NoCommonClock(None)
+    return [tuple(_at(menu, clock) for menu in menus) for clock in clocks]
 
 
 def clock_per_stage(problem: Problem) -> list[Clocks]:
     """Stages balanced by compute time, as a per-stage limit does (Zeus on pipelines).
 
     For each busy time that some stage has at some clock: every stage at its lowest clock
-    that keeps within it, or at its quickest where none does.
+    that keeps within it, or at its quickest where none does. Raises NoCommonClock.
     """
     menus = menus_of(problem)
     stages: list[list[tuple[float, list[ClockOption]]]] = []
-    for indices in problem.graph.order:
+    for stage, indices in enumerate(problem.graph.order):
         shared = [{o.clock_mhz for o in menus[i]} for i in indices if len(menus[i]) > 1]
         clocks = sorted(set.intersection(*shared)) if shared else [0]
+        if not clocks:
+            raise NoCommonClock(stage)
         choices = [[_at(menus[i], clock) for i in indices] for clock in clocks]
         stages.append([(sum(o.time_s for o in choice), choice) for choice in choices])
     budgets = sorted({busy_s for plans in stages for busy_s, _ in plans})
@@ -71,7 +77,7 @@ def power_cap(problem: Problem) -> list[Clocks]:
     powers = sorted({o.power_w for menu in distinct for o in menu})
     least = max(min(o.power_w for o in menu) for menu in distinct)
     caps = [power for power in powers if power >= least]
-    caps = caps[:: max(1, len(caps) // CAPS_MAX)]
+    caps = caps[:: -max(1, len(caps) // CAPS_MAX)][::-1]  # the one that caps nothing stays
     found = []
     for cap_w in caps:
         capped = {

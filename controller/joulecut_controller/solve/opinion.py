@@ -4,6 +4,7 @@ Plain loops over the problem's own data; nothing of the solver is imported, so a
 cannot hide itself here.
 """
 
+import itertools
 import math
 
 from joulecut_controller.solve.problem import Goal, Problem, Solution
@@ -66,7 +67,7 @@ def _between(problem: Problem, indices: tuple[int, ...]) -> list[int]:
 
 
 def _times(problem: Problem, goal: Goal, solution: Solution) -> list[str]:
-    complaints = []
+    complaints = _one_at_a_time(problem, solution)
     longest_s = [0.0] * len(solution.clocks)  # earliest end of each operation
     before: list[list[int]] = [[] for _ in solution.clocks]
     for first, second in problem.graph.edges:
@@ -95,6 +96,20 @@ def _times(problem: Problem, goal: Goal, solution: Solution) -> list[str]:
         complaints.append(
             f"iteration time {solution.iteration_time_s!r} s misses {goal.deadline_s!r} s"
         )
+    return complaints
+
+
+def _one_at_a_time(problem: Problem, solution: Solution) -> list[str]:
+    """Sends run beside a GPU's work; everything else has the GPU for itself."""
+    complaints = []
+    operations = problem.graph.operations
+    for indices in problem.graph.order:
+        work = [i for i in indices if not operations[i].kind.startswith("send-")]
+        work.sort(key=lambda i: (solution.start_s[i], i))
+        for k, i in itertools.pairwise(work):
+            end_s = solution.start_s[k] + solution.clocks[k].time_s
+            if solution.start_s[i] < end_s - TOLERANCE * solution.iteration_time_s:
+                complaints.append(f"{operations[i]} and {operations[k]} share a GPU at one time")
     return complaints
 
 

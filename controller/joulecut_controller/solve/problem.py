@@ -94,8 +94,12 @@ class Infeasible(ValueError):
 
 
 class NoCommonClock(ValueError):
-    """A stage has no clock at which all its operations were measured."""
+    """A stage has no clock at which all its operations were measured; or all stages together
+    have none (`stage` is None)."""
 
-    def __init__(self, stage: int) -> None:
+    def __init__(self, stage: int | None) -> None:
         self.stage = stage
-        super().__init__(f"stage {stage} has no clock that all its operations were measured at")
+        who = "no clock" if stage is None else f"stage {stage} has no clock"
+        super().__init__(
+            f"{who} that all {'' if stage is None else 'its '}operations were measured at"
+        )

@@ -13,7 +13,7 @@ import numpy as np
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.problem import Goal, Problem, Solution
 from joulecut_controller.solve.waves import Floats, Waves, waves_of
-from joulecut_controller.workload import Granularity
+from joulecut_controller.workload import SENDS, Granularity
 
 
 def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tuple[float, ...]]:
@@ -87,13 +87,21 @@ def baseline(problem: Problem) -> Solution:
 
 
 def floor_j(problem: Problem, fastest_s: float) -> float:
-    """A bound on any plan that needs no solver; positive, so that gaps are defined."""
-    stages = [operation.stage for operation in problem.graph.operations]
-    counts = Counter(zip(map(id, problem.options), stages, strict=True))
+    """A bound on any plan that needs no solver; positive, so that gaps are defined.
+
+    A GPU works one operation at a time, so what it waits is never negative and all energies
+    together are a bound. Sends run beside that work and their energy includes the blocking
+    power of their time, which `energy` takes off again: they count without it.
+    """
+    places = [(o.stage, o.kind in SENDS) for o in problem.graph.operations]
+    counts = Counter(zip(map(id, problem.options), places, strict=True))
     menus = {id(options): options for options in problem.options}
-    work_j = math.fsum(n * min(o.energy_j for o in menus[key]) for (key, _), n in counts.items())
-    effective_j = math.fsum(
-        n * min(o.effective_cost_j(problem.blocking_power_w[stage]) for o in menus[key])
-        for (key, stage), n in counts.items()
-    )
-    return float(np.nextafter(max(work_j, effective_j + problem.time_price_w * fastest_s), 0.0))
+    work_j, effective_j = [], []
+    for (key, (stage, beside)), n in counts.items():
+        power_w = problem.blocking_power_w[stage]
+        least_j = min(option.effective_cost_j(power_w) for option in menus[key])
+        effective_j.append(n * least_j)
+        work_j.append(n * (least_j if beside else min(o.energy_j for o in menus[key])))
+    waiting_j = problem.time_price_w * fastest_s
+    bound_j = max(math.fsum(work_j), math.fsum(effective_j) + waiting_j)
+    return float(np.nextafter(bound_j, 0.0))

@@ -30,7 +30,8 @@ class Answer:
     """A kept plan, priced for the time the iteration will take.
 
     `iteration_time_s` is when all siblings are done, `plan.iteration_time_s` when this
-    pipeline is; `energy_j` includes its waiting; no plan uses less than `lower_bound_j`.
+    pipeline is; `energy_j` includes its waiting. No plan that ends by then, charged until then,
+    uses less than `lower_bound_j`.
     """
 
     plan: Solution

@@ -144,3 +144,70 @@ def test_a_plan_keeps_its_deadline_under_the_jitter_of_the_job_file(
 def test_jitter_is_read_strictly(jitter: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="jitter"):
         dispatch(["plan", write_job(tmp_path, f"jitter: {jitter}\n")])
+
+
+def test_stages_of_different_cards_are_compared_as_far_as_rules_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No clock that all stages have, then none that one stage has for all its work."""
+    job, profile = write_job(tmp_path), tmp_path / "profile.csv"
+    written = profile.read_text()
+    odd = [("1410", "1415"), ("1305", "1310"), ("1200", "1205"), ("1050", "1055")]
+
+    def shifted(line: str) -> str:
+        for old, new in [*odd, ("1155", "1160"), ("990", "995"), ("855", "860")]:
+            line = line.replace(f",{old},", f",{new},")
+        return line
+
+    for first, refused in (
+        ("0,", {"one clock for all"}),
+        ("0,forward,", {"one clock for all", "one clock per stage", "Joulecut gpu"}),
+    ):
+        lines = [shifted(x) if x.startswith(first) else x for x in written.splitlines()]
+        profile.write_text("\n".join(lines) + "\n")
+        assert dispatch(["compare", job, "--straggler", "1.2", "--budget", "5000", "--json"]) == 0
+        rules = {r["name"]: r for r in json.loads(capsys.readouterr().out)["rules"]}
+        without = {name for name, rule in rules.items() if "energy_j" not in rule}
+        assert refused <= without <= refused | {"Joulecut edge"}
+        assert all("no clock that all" in rules[name]["remark"] for name in without)
+        assert "no clock that all" in _text(["compare", job], capsys)
+
+
+def test_siblings_that_meet_at_every_layer_give_no_credit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Path(write_job(tmp_path))
+    alone = _ours([str(job)], capsys)
+    assert alone[1] > alone[0]
+    job.write_text(job.read_text().replace("microbatches: 6", "microbatches: 6, sync: layer"))
+    layer = _ours([str(job)], capsys)
+    assert layer[1] <= layer[0]
+    assert "sync: layer" in _text(["compare", str(job), "--straggler", "1.2"], capsys)
+    job.write_text(job.read_text().replace("sync: layer", "sync: step"))
+    with pytest.raises(BadInput, match=r"pipeline\.sync"):
+        dispatch(["compare", str(job)])
+
+
+def test_what_the_job_says_and_no_rule_hears_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = "jitter: {operation: 3%}\nswitching: {max_per_iteration: 2}\n"
+    assert compared(tmp_path, capsys)["left_out"] == ""
+    told = compared(tmp_path, capsys, more=more)["left_out"]
+    assert told.startswith("without the job's jitter and switching")
+    assert told in _text(["compare", write_job(tmp_path, more)], capsys)
+    job = write_job(tmp_path, "jitter: {operation: 3%}\n")
+    assert "without the job's jitter" in _text(["frontier", job, "--points", "3"], capsys)
+    assert "without" not in _text(["frontier", write_job(tmp_path), "--points", "3"], capsys)
+
+
+def _text(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert dispatch(words) == 0
+    return capsys.readouterr().out
+
+
+def _ours(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[float]:
+    """What ours saves beside stragglers of 1.0 and 1.3."""
+    shown = json.loads(_text(["compare", *words, "--straggler", "1,1.3", "--json"], capsys))
+    ours = next(r for r in shown["rules"] if r["name"] == "Joulecut computation")
+    return [row["saving_ratio"] for row in ours["stragglers"]]

@@ -49,6 +49,16 @@ def test_under_a_cap_nothing_draws_more_and_nothing_could_run_higher() -> None:
             assert all(o.power_w > cap_w * (1 - 1e-12) for o in higher)
 
 
+def test_however_many_caps_there_are_one_caps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job()
+    every = baselines.power_cap(asked)
+    for most in range(1, len(every)):
+        monkeypatch.setattr(baselines, "CAPS_MAX", most)
+        few = baselines.power_cap(asked)
+        assert few[-1] == every[-1] == baselines.all_max(asked)
+        assert len(few) < 2 * most + 1
+
+
 @given(problems(3, 3, 4))
 def test_off_the_path_nothing_gets_slower(asked: Problem) -> None:
     fastest = baseline(asked)

@@ -15,15 +15,23 @@ from joulecut_controller.model import problem as build
 from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Infeasible, Problem
-from joulecut_controller.solve.schedule import baseline, iteration_times, makespan
+from joulecut_controller.solve.schedule import (
+    baseline,
+    energy,
+    floor_j,
+    iteration_times,
+    makespan,
+)
 from joulecut_controller.solve.solver import solve
 from joulecut_controller.workload import (
     GRANULARITIES,
     KINDS,
+    SENDS,
     Granularity,
     Operation,
     Pipeline,
     Profile,
+    Transfers,
 )
 
 
@@ -246,3 +254,24 @@ def test_many_makespans_at_once_are_the_single_ones(problem: Problem, data: st.D
     for clocks, time_s in zip(choices, times, strict=True):
         assert makespan(problem, clocks)[0] == pytest.approx(float(time_s), rel=1e-12)
         assert pipelines.run_times(problem, clocks) == pytest.approx(float(time_s), rel=1e-12)
+
+
+@pytest.mark.parametrize("transfers", ["overlapped", "synchronous"])
+@pytest.mark.parametrize("power_w", [20.0, 80.0])
+def test_transfers_beside_the_work_raise_no_bound(transfers: Transfers, power_w: float) -> None:
+    """Sends that take longer in all than GPUs wait: their energy is not paid for waiting."""
+    menu = tuple(
+        ClockOption(mhz, 70.0 / mhz, 70.0 / mhz * (60.0 + 240.0 * (mhz / 1400) ** 3))
+        for mhz in (1400, 1200, 1000, 900, 800)
+    )
+    options = {(stage, kind): menu for stage in range(2) for kind in KINDS}
+    sends = {(stage, kind): (ClockOption(0, 0.03, 0.1),) for stage in range(2) for kind in SENDS}
+    pipeline = Pipeline("gpipe", 2, 32, transfers=transfers)
+    asked = build(pipeline, Profile(options | sends), power_w)
+    cheapest = tuple(min(m, key=lambda o: o.effective_cost_j(power_w)) for m in asked.options)
+    time_s, _ = makespan(asked, cheapest)
+    for goal in (Goal(time_s), Goal(time_s, waits=True)):
+        computation = Computation(asked)
+        bound_j = computation.bound_j(goal, computation.relax(goal))
+        assert 0.0 < bound_j <= energy(asked, cheapest, time_s) * (1 + 1e-9)
+    assert floor_j(asked, baseline(asked).iteration_time_s) <= bound_j * (1 + 1e-9)

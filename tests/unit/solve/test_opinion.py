@@ -1,6 +1,7 @@
 """The second opinion: silent on right plans, and each fault it knows is planted here once."""
 
 import ast
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_waiting_is_charged_to_the_deadline(problem: Problem) -> None:
     plan = solve(problem, waiting, "computation")
     assert check(problem, waiting, plan) == ()
     assert any("adds up to" in found for found in check(problem, alone, plan))
+
+
+def test_a_graph_that_lets_a_gpu_do_two_things_at_once_is_found(problem: Problem) -> None:
+    """Whoever laid out the schedule may have forgotten what a GPU does first."""
+    graph, found = problem.graph, set[str]()
+    for line in graph.order:
+        for pair in itertools.pairwise(line):
+            edges = tuple(edge for edge in graph.edges if edge != pair)
+            loose = replace(problem, graph=replace(graph, edges=edges))
+            found.update(check(loose, GOAL, solve(loose, GOAL, "computation")))
+    assert any("share a GPU at one time" in complaint for complaint in found)
 
 
 def test_it_knows_nothing_of_the_solver() -> None:
