@@ -23,34 +23,14 @@ from joulecut_controller.predict.rate_fit import (
     fit,
     slopes_of,
 )
+from joulecut_controller.predict.rate_form import Form
 from joulecut_controller.predict.rate_near import Near
 from joulecut_controller.predict.rate_paths import Ints, Paths
 from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.predict.rate_rivals import Hollows, Rivals
 from joulecut_controller.predict.rate_slack import expected
-from joulecut_controller.workload import KINDS
 
-# Prior mean and standard deviation of what differs between jobs and cards.
-CLOCK_SHARE = (0.7, 0.3)  # k: 0.25-0.93 on the public A100 and A40 sweeps
-CLOCK_SHARE_STAGE = 0.04  # ... of stages of one job: within 0.03 there
-TIME_SD = 0.5  # of the logarithm; the first reading settles it
-STAGE_SD = 0.12  # a language-model head makes the last stage 7 % longer there
-# Of both: a backward is two products for a forward's one, three where activations are made anew.
-FORWARD_SHARE = (1.0 / 3.0, 0.05)
-FORWARD_SHARES = (0.1, 0.9)  # whatever a guess says
-# Under a power cap time stays flat for longer than energy does: by 6 % of the clock on the public
-# A40 sweep, where a backward's cap lies lower than a forward's.
-LATE_KNEE = (0.02, 0.04)
-PACE_SD = 0.03  # what a graph of mean times misses: jitter, communication
-# The slowest of several jittering stages is slower than each. Which share of what independent
-# operations would make of it is there: whole iterations may stray as well.
-SURPLUS = (1.0, 0.25)
-SURPLUSES_MAX = 100_000  # some 10 MB; one decision asks for some ten thousand
-SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
-SPREAD_MAX = 0.05  # of an operation; what strays more are whole iterations
-# ... and then how operations stray is open: any part of the most there may be, or nothing.
-SURPLUS_OPEN_SD = 0.4
-SPREAD_DRAWS = 64  # to find the spread of operations that explains that of iterations
+SURPLUS_ROUNDS = 2  # what jitter adds follows from the fit, and the fit from the surplus
 # What the form cannot say, and over which distance (of the highest clock) it is alike.
 TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
 BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
@@ -70,16 +50,12 @@ WIDER_MAX = 10.0
 class RateModel:
     """A fit to readings of one job, at least one. `detailed` says that busy times were told."""
 
-    _settled: Floats | None  # the numbers that tell what jitter adds
-    _surplus_here: Floats | None  # ... at the readings
-    _surpluses: dict[bytes, float]  # ... at clocks asked for; every rival fit asks the same ones
-
     def __init__(self, ground: Ground, readings: Sequence[Reading], paths: Paths) -> None:
         self._ground, self._paths = ground, paths
         self._readings = tuple(readings)
-        self.detailed = all(reading.busy_s for reading in readings)
-        self._clocks = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
-        self._default = np.array(ground.default_mhz, dtype=np.float64)
+        self._form = Form(ground, self._readings, paths)
+        self.detailed, self._clocks = self._form.detailed, self._form.clocks
+        self._default = self._form.default
         self._closeness = Near(self._clocks, self._default, ground.clock_max_mhz)
         self._times = self._fit_times()
         self._energies = self._fit_energies()
@@ -93,16 +69,15 @@ class RateModel:
         """
         if self.detailed:
             return None  # its times were told
-        numbers, sd = self._times.numbers, self._prior.sd.copy()
-        at = 2 * len(self._kinds) + stage
-        mean = self._prior.mean.copy()
+        numbers, at = self._times.numbers, self._form.stages_at[stage]
+        mean, sd = self._form.prior.mean.copy(), self._form.prior.sd.copy()
         mean[at], sd[at] = numbers[at] - ratio, LIGHTER_SD
         mean[0], sd[0] = numbers[0], LIGHTER_SD  # lighter than this, not than the others
         start = numbers.copy()
         start[at] = mean[at]
 
         def model(guesses: Floats) -> Floats:
-            return self._log_times(guesses, self._clocks)
+            return self._form.log_times(guesses, self._clocks)
 
         other = copy(self)
         other._times = fit(model, Prior(mean, sd), self._time_blocks(), start)
@@ -122,16 +97,16 @@ class RateModel:
         measured = self._time_blocks()[0].measured
 
         def left(guesses: Floats) -> Floats:
-            return np.asarray(measured[:, None] - self._log_times(guesses, self._clocks))
+            return np.asarray(measured[:, None] - self._form.log_times(guesses, self._clocks))
 
         if self._strays:
-            at, white = 2 * len(self._kinds), self._times.whiteners[0]
+            white, prior = self._times.whiteners[0], self._form.prior
 
             def log_odds(guesses: Floats) -> Floats:
-                costs = ((white @ left(guesses)) ** 2).sum(axis=0) + self._prior.misfit(guesses)
+                costs = ((white @ left(guesses)) ** 2).sum(axis=0) + prior.misfit(guesses)
                 return np.asarray(-0.5 * costs)
 
-            numbers = expected(self._times.numbers, range(at, at + self._stages), log_odds)
+            numbers = expected(self._times.numbers, self._form.stages_at, log_odds)
         else:
             numbers = self._rivals.numbers.mean(axis=1)
             numbers[0] += float(left(numbers[:, None]).mean())
@@ -149,22 +124,22 @@ class RateModel:
         """
         white, blocks = self._times.whiteners[0], self._time_blocks()
         numbers = self._times.numbers[:, None] if self._strays else self._rivals.numbers
-        left = blocks[0].measured[:, None] - self._log_times(numbers, self._clocks)
-        plain = self._log_times(numbers, clocks_mhz)
+        left = blocks[0].measured[:, None] - self._form.log_times(numbers, self._clocks)
+        plain = self._form.log_times(numbers, clocks_mhz)
         return np.asarray(np.exp(plain + self._near(clocks_mhz) @ (white.T @ (white @ left))))
 
     # -- answers -----------------------------------------------------------------------------
 
     def time_s(self, clocks_mhz: Floats) -> Floats:
         """Mean iteration time at each row of clocks (m, stages), residual included."""
-        plain = self._log_times(self._times.numbers[:, None], clocks_mhz)[: len(clocks_mhz), 0]
+        plain = self._form.log_times(self._times.numbers[:, None], clocks_mhz)[: len(clocks_mhz), 0]
         return np.asarray(np.exp(plain + self._times.residual(0, self._near(clocks_mhz))))
 
     def time_doubt(self, clocks_mhz: Floats) -> Floats:
         """Standard deviation of the same as a ratio."""
 
         def model(numbers: Floats) -> Floats:
-            return self._log_times(numbers, clocks_mhz)[: len(clocks_mhz)]
+            return self._form.log_times(numbers, clocks_mhz)[: len(clocks_mhz)]
 
         variance = self._times.variance(
             0,
@@ -182,7 +157,7 @@ class RateModel:
         rows = np.concatenate([clocks_mhz, self._default[None, :]])
 
         def model(numbers: Floats) -> Floats:
-            return self._log_times(numbers, rows)[: count + 1]
+            return self._form.log_times(numbers, rows)[: count + 1]
 
         slopes = slopes_of(model, self._times.numbers, self._times.steps)
         near = self._near(rows)
@@ -205,9 +180,10 @@ class RateModel:
         if not self.detailed:
             return None
         told = np.array([reading.busy_s for reading in self._readings])  # (n, stages, kinds)
-        own_s = self._paths.jittered_s(told.transpose(1, 2, 0), self._spread).mean(axis=0)
+        spread = self._form.spread
+        own_s = self._paths.jittered_s(told.transpose(1, 2, 0), spread).mean(axis=0)
         guesses = (told[which] * stretch[..., None]).reshape(-1, *told.shape[1:])
-        longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), self._spread).mean(axis=0)
+        longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), spread).mean(axis=0)
         return np.asarray(longer_s.reshape(which.shape) / own_s[which])
 
     def energy_j(self, clocks_mhz: Floats, time_s: Floats | None = None) -> Floats:
@@ -229,144 +205,30 @@ class RateModel:
     @property
     def clock_share(self) -> tuple[float, float]:
         """The share of the work that follows the clock, and its standard deviation."""
-        at = len(self._kinds)
-        own = self._times.covariance[at : 2 * at, at : 2 * at]
-        return float(self._times.numbers[at : 2 * at].mean()), float(np.sqrt(np.diag(own)).mean())
+        at = self._form.shares_at
+        own = self._times.covariance[at, at]
+        return float(self._times.numbers[at].mean()), float(np.sqrt(np.diag(own)).mean())
 
     def busy_s(self, clocks_mhz: Floats) -> Floats:
         """Seconds that each stage works per iteration: (m, stages)."""
-        each = np.exp(self._log_busy(self._times.numbers[:, None], clocks_mhz))[..., 0]
+        each = np.exp(self._form.log_busy(self._times.numbers[:, None], clocks_mhz))[..., 0]
         microbatches = self._ground.pipeline.microbatches
         return np.asarray(each.sum(axis=1).T * microbatches)
 
     # -- time --------------------------------------------------------------------------------
 
-    @property
-    def _stages(self) -> int:
-        return self._ground.pipeline.stages
-
-    @property
-    def _kinds(self) -> range:
-        return range(len(KINDS) if self.detailed else 1)
-
-    def _log_busy(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
-        """log seconds of one operation: (stages, kinds, m, guesses). At L1 one kind is both."""
-        kinds, stages = len(self._kinds), self._stages
-        scale, share = numbers[:kinds], numbers[kinds : 2 * kinds]
-        own = numbers[2 * kinds : 2 * kinds + stages * kinds].reshape(stages, kinds, -1)
-        lean = numbers[2 * kinds + stages * kinds : -3].reshape(stages, kinds, -1)
-        stretch = (self._default / np.minimum(clocks_mhz, self._default)).T
-        late = np.exp(-np.maximum(0.0, numbers[-3]))
-        slower = np.maximum(0.0, stretch[:, :, None] * late - 1.0)  # (stages, m, guesses)
-        followed = (share + lean)[:, :, None, :] * slower[:, None, :, :]
-        return np.asarray((scale + own)[:, :, None, :] + np.log(np.maximum(1.0 + followed, 0.05)))
-
-    def _log_times(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
-        """log iteration times (m rows), then log busy times by stage and kind where told."""
-        busy = self._log_busy(numbers, clocks_mhz)
-        stages, kinds, count, guesses = busy.shape
-        each = self._operations_s(busy, numbers).reshape(stages, len(KINDS), count * guesses)
-        surplus = self._surplus(clocks_mhz)[:, None] * np.maximum(0.0, numbers[-2])
-        paths = np.log(self._paths.iteration_s(each))
-        times: Floats = paths.reshape(count, guesses) + surplus
-        if not self.detailed:
-            return np.asarray(times)
-        return np.concatenate([times + numbers[-1], busy.reshape(stages * kinds * count, guesses)])
-
-    def _operations_s(self, log_busy: Floats, numbers: Floats) -> Floats:
-        """Seconds of operations, (stages, all kinds, m, guesses): at L1 one kind was both, and the
-        last number tells which share of it is forward.
-        """
-        each = np.exp(log_busy)
-        if self.detailed:
-            return np.asarray(each)
-        forward = np.clip(numbers[-1], *FORWARD_SHARES)
-        return np.concatenate([forward * each, (1.0 - forward) * each], axis=1)
-
-    def _surplus(self, clocks_mhz: Floats) -> Floats:
-        """log of what jitter adds to iterations at rows of clocks, over what it adds to the first
-        reading: (m,). By the numbers that were fitted last.
-        """
-        if self._settled is None or self._spread <= 0.0:
-            return np.zeros(len(clocks_mhz))
-        if clocks_mhz is self._clocks and self._surplus_here is not None:
-            return self._surplus_here
-        held, keys = self._surpluses, [row.tobytes() for row in clocks_mhz]
-        new = {key: i for i, key in enumerate(keys) if key not in held}
-        if new:
-            rows = np.concatenate([self._clocks[:1], clocks_mhz[list(new.values())]])
-            settled = self._settled[:, None]
-            each = self._operations_s(self._log_busy(settled, rows), settled)[..., 0]
-            jittered = self._paths.jittered_s(each, self._spread).mean(axis=0)
-            added = np.log(jittered / self._paths.iteration_s(each))
-            if len(held) > SURPLUSES_MAX:
-                held.clear()
-                return self._surplus(clocks_mhz)
-            held.update(zip(new, (added[1:] - added[0]).tolist(), strict=True))
-        return np.array([held[key] for key in keys])
-
-    def _settle_surplus(self) -> None:
-        self._settled, self._surplus_here, self._surpluses = self._times.numbers, None, {}
-        self._surplus_here = self._surplus(self._clocks)
-
-    def _operation_spread(self) -> tuple[float, tuple[float, float]]:
-        """The spread of operations, as told or as it explains how iterations stray, and which share
-        (mean, standard deviation) of what that adds to an iteration is to be expected.
-        """
-        weights = [reading.iterations for reading in self._readings]
-        told = [reading.operation_sd_ratio for reading in self._readings]
-        if all(ratio is not None for ratio in told):
-            known = np.average(np.square(np.array(told, dtype=np.float64)), weights=weights)
-            return min(SPREAD_MAX, float(np.sqrt(known))), SURPLUS
-        ratios = [reading.time_sd_s / reading.time_s for reading in self._readings]
-        seen = float(np.sqrt(np.average(np.square(ratios), weights=weights)))
-        numbers = self._times.numbers[:, None]
-        each = self._operations_s(self._log_busy(numbers, self._clocks[:1]), numbers)[..., 0]
-        wanted = seen
-        for _ in range(SURPLUS_ROUNDS):  # nearly proportional
-            if wanted <= 0.0:
-                return 0.0, SURPLUS
-            spread = min(SPREAD_MAX, wanted)
-            drawn = self._paths.jittered_s(each, spread, SPREAD_DRAWS)[:, 0]
-            wanted = spread * seen / float(drawn.std() / drawn.mean())
-        part = min(1.0, SPREAD_MAX / wanted)
-        open_sd = part * SURPLUS[1] + (1.0 - part) * SURPLUS_OPEN_SD
-        return min(SPREAD_MAX, wanted), (part * SURPLUS[0], open_sd)
-
     def _fit_times(self) -> Fitted:
-        first, pipeline = self._readings[0], self._ground.pipeline
-        kinds, stages, count = len(self._kinds), self._stages, len(self._readings)
-        if self.detailed:
-            scale = np.log(np.mean(first.busy_s, axis=0))
-        else:
-            scale = np.log([first.time_s / (pipeline.microbatches + stages - 1)])
-        spread = stages * kinds
-        knee = LATE_KNEE if (self._clocks > self._default).any() else (0.0, 1e-9)
-        last = (0.0, PACE_SD) if self.detailed else FORWARD_SHARE
-        mean = np.concatenate(
-            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * spread), [knee[0], SURPLUS[0], last[0]]]
-        )
-        sd = np.concatenate(
-            [
-                [TIME_SD] * kinds,
-                [CLOCK_SHARE[1]] * kinds,
-                [STAGE_SD] * spread,
-                [CLOCK_SHARE_STAGE] * spread,
-                [knee[1], SURPLUS[1], last[1]],
-            ]
-        )
-        self._wider, self._prior = 1.0, Prior(mean, sd)
-        self._settled, self._surplus_here, self._surpluses = None, None, {}
-        self._spread = 0.0
+        form, count = self._form, len(self._readings)
 
         def model(numbers: Floats) -> Floats:
-            return self._log_times(numbers, self._clocks)
+            return form.log_times(numbers, self._clocks)
 
-        self._times = fit(model, self._prior, self._time_blocks())
-        self._spread, (mean[-2], sd[-2]) = self._operation_spread()
+        self._wider = 1.0
+        self._times = fit(model, form.prior, self._time_blocks())
+        form.find_spread(self._times.numbers)
         for _ in range(SURPLUS_ROUNDS):
-            self._settle_surplus()
-            self._times = fit(model, self._prior, self._time_blocks(), self._times.numbers)
+            form.settle(self._times.numbers)
+            self._times = fit(model, form.prior, self._time_blocks(), self._times.numbers)
         self._rivals = Rivals(self._times.numbers[:, None], np.zeros(1))
         self._strays = max(reading.stderr_ratio for reading in self._readings) > STRAYS
         if not self.detailed and count > 1 and not self._strays:
@@ -376,17 +238,17 @@ class RateModel:
         if misfit > MISFIT_MAX:
             self._wider = float(min(WIDER_MAX, np.sqrt(misfit)))
             start = None if self.detailed else self._times.numbers
-            self._times = fit(model, self._prior, self._time_blocks(), start)
+            self._times = fit(model, form.prior, self._time_blocks(), start)
         return self._times
 
     def _leave_hollows(self, model: Model) -> None:
         """Goes on from the likeliest of all fits that begin elsewhere, and of those around them."""
-        hollows = Hollows(model, self._prior, self._time_blocks()[0])
-        ends = hollows.begun_elsewhere(self._times, range(2, 2 + self._stages))
+        hollows = Hollows(model, self._form.prior, self._time_blocks()[0])
+        ends = hollows.begun_elsewhere(self._times, self._form.stages_at)
         self._times = ends[0]
-        self._settle_surplus()
+        self._form.settle(self._times.numbers)
         self._times, self._rivals = hollows.explored(ends)
-        self._settle_surplus()
+        self._form.settle(self._times.numbers)
         self._times = hollows.descend(self._times.numbers)
 
     def _time_blocks(self) -> list[Block]:
@@ -399,8 +261,8 @@ class RateModel:
         if not self.detailed:
             return blocks
         at = count
-        for stage in range(self._stages):
-            for kind in self._kinds:
+        for stage in range(len(self._default)):
+            for kind in self._form.kinds:
                 told = np.log([reading.busy_s[stage][kind] for reading in self._readings])
                 near = self._closeness.one(self._clocks, stage, BUSY_RESIDUAL, BUSY_REACH)
                 rows = np.arange(at, at + count)
