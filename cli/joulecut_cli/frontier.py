@@ -41,16 +41,14 @@ def run(argv: list[str]) -> int:
     job = read(options.job)
     problem = job.problem()
     drawn: dict[Granularity, tuple[Solution, ...]] = {}
-    frontiers: dict[Granularity, Frontier] = {}
     switching = job.switching if len(granularities) == 1 else None
     if switching is not None:
         must_be_punctual(str(options.job), problem, switching, granularities[0])
     began_s = time.perf_counter()
     try:
         with Progress(solving(f"frontier of {options.job.name}")) as progress:
-            for granularity in granularities:
-                frontiers[granularity] = prepared(problem, granularity)
-                frontier = frontiers[granularity]
+            frontiers, refused = _prepared(problem, granularities)
+            for granularity, frontier in frontiers.items():
                 if switching is None:
                     drawn[granularity] = frontier.points(points, progress.advance)
                 else:
@@ -72,13 +70,33 @@ def run(argv: list[str]) -> int:
             picture, chart, ("", "iteration", "energy"), rows, job.title(options.granularity)
         )
     if options.json:
-        print(json.dumps(_json(drawn, limited, seconds), allow_nan=False, indent=1))
-    elif len(drawn) > 1:
+        shown = _json(drawn, limited, seconds, several=len(granularities) > 1)
+        shown |= {"refused": refused} if refused else {}
+        print(json.dumps(shown, allow_nan=False, indent=1))
+    elif len(granularities) > 1:
         fastest = baseline(problem)
         print("\n".join(_comparison(job, fastest, frontiers, drawn, seconds, limited=limited)))
+        for granularity, why in refused.items():
+            print(f"{granularity}: {why}")
     else:
         print("\n".join(_text(job, baseline(problem), drawn[granularities[0]], seconds)))
     return FINE
+
+
+def _prepared(
+    problem: Problem, granularities: Sequence[Granularity]
+) -> tuple[dict[Granularity, Frontier], dict[Granularity, str]]:
+    """What can be asked; of several, why one cannot. Raises NoCommonClock for a single one."""
+    frontiers: dict[Granularity, Frontier] = {}
+    refused: dict[Granularity, str] = {}
+    for granularity in granularities:
+        try:
+            frontiers[granularity] = prepared(problem, granularity)
+        except NoCommonClock as none:
+            if len(granularities) == 1:
+                raise
+            refused[granularity] = str(none)
+    return frontiers, refused
 
 
 def _drawn_limited(
@@ -110,7 +128,11 @@ def _limited(problem: Problem, switching: Switching) -> Limited:
 
 
 def _json(
-    found: Mapping[Granularity, Sequence[Solution]], limited: Limited | None, seconds: float
+    found: Mapping[Granularity, Sequence[Solution]],
+    limited: Limited | None,
+    seconds: float,
+    *,
+    several: bool,
 ) -> dict[str, Any]:
     """One granularity as such; of several one object each, by name."""
     each: dict[str, Any] = {
@@ -126,7 +148,7 @@ def _json(
         }
         for granularity, points in found.items()
     }
-    if len(each) > 1:
+    if several:
         if limited is not None:
             each["switching"] = limited.as_json()
         return {**each, "solve_seconds": seconds}

@@ -18,6 +18,7 @@ from joulecut_cli.progress import Progress, solving
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
+from joulecut_controller.hardware import ANY_CLOCK_MHZ
 from joulecut_controller.solve import switchmargin
 from joulecut_controller.solve.jitter import Trials, judge_of
 from joulecut_controller.solve.margin import Assured, assured
@@ -276,7 +277,11 @@ def _stage_table(problem: Problem, plan: Solution) -> list[str]:
     rows = []
     for stage, indices in enumerate(problem.graph.order):
         clocks = [
-            [plan.clocks[i].clock_mhz for i in indices if operations[i].kind == kind]
+            [
+                plan.clocks[i].clock_mhz
+                for i in indices
+                if operations[i].kind == kind and plan.clocks[i].clock_mhz != ANY_CLOCK_MHZ
+            ]
             for kind in kinds
         ]
         busy_s = sum(plan.clocks[i].time_s for i in indices if operations[i].kind not in SENDS)

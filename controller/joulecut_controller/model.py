@@ -139,9 +139,10 @@ def lockstep(members: Sequence[Profile], blocking_power_w: float) -> Profile:
     """
     if len(members) == 1:
         return members[0]
-    told = [set(member.options) for member in members]
-    for stage, kind in sorted(set.union(*told) - set.intersection(*told)):
-        raise ValueError(f"only some tell {kind} of stage {stage}")
+    every = {key for member in members for key in member.options}
+    for stage, kind in sorted(every):
+        if not all((stage, kind) in member.options for member in members):
+            raise ValueError(f"only some tell {kind} of stage {stage}")
     options: dict[tuple[int, Kind], Options] = {}
     for key in members[0].options:
         menus = [member.options[key] for member in members]

@@ -171,6 +171,16 @@ def test_stages_of_different_cards_are_compared_as_far_as_rules_go(
         assert refused <= without <= refused | {"Joulecut edge"}
         assert all("no clock that all" in rules[name]["remark"] for name in without)
         assert "no clock that all" in _text(["compare", job], capsys)
+    shown = _text(["frontier", job, "--granularity", "all", "--points", "3"], capsys)
+    assert "gpu: stage 0 has no clock that all its operations" in shown
+    told = json.loads(
+        _text(["frontier", job, "--granularity", "all", "--points", "3", "--json"], capsys)
+    )
+    assert "gpu" in told["refused"]
+    assert "gpu" not in told
+    assert len(told["computation"]["points"]) > 1
+    with pytest.raises(BadInput, match="one common clock"):
+        dispatch(["frontier", job, "--granularity", "gpu"])
 
 
 def test_siblings_that_meet_at_every_layer_give_no_credit(

@@ -373,3 +373,19 @@ def test_progress_is_silent_elsewhere_and_for_the_quick() -> None:
         progress.advance(1, 2)
         stream = progress._stream
     assert stream.getvalue() == ""  # type: ignore[attr-defined]
+
+
+def test_what_has_no_clock_of_its_own_shows_none(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One stage's forward costs the same at every clock, the other's does not."""
+    job.with_name("graph.csv").write_text(
+        "id,stage,kind,after,time_s,energy_j\n"
+        "a,0,forward,,1.0,200\nb,1,forward,a,,\nc,1,forward,b,1.0,200\n"
+        "d,1,backward,c,,\ne,0,backward,d,,\n"
+    )
+    job.write_text("graph: graph.csv\nprofile: profile.csv\nblocking_power_w: 50\n")
+    assert cli.dispatch(["plan", str(job)]) == 0
+    table = capsys.readouterr().out.split("forward MHz")[1].splitlines()
+    assert table[1].split()[:3] == ["0", "-", "1400"]
+    assert table[2].split()[:3] == ["1", "1400", "1400"]
