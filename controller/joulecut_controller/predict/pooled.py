@@ -152,9 +152,9 @@ def _evidence(
     work: Work, points: Mapping[Work, Sequence[_Point]], snapshot: Snapshot
 ) -> Evidence | None:
     own = points[work]
-    drawn = {uuid: cards for uuid, cards in snapshot.cards.items() if uuid in {p.uuid for p in own}}
+    told = {snapshot.cards[uuid] for uuid in {p.uuid for p in own} & snapshot.cards.keys()}
     card: Card | None = None
-    for model in sorted(set(drawn.values())):
+    for model in sorted(told):
         card = card or named(model)
     at_clock: dict[int, list[_Point]] = {}
     for point in own:
