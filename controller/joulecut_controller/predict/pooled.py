@@ -8,6 +8,7 @@ taken from the clocks it shares with others before anything is averaged.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import cast
 
 import numpy as np
@@ -250,7 +251,7 @@ def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
             mean = _mean([(value, weight) for _, value, weight in shared])
             for who, value, _ in shared:
                 offsets.setdefault(who, []).append(value - mean)
-    offset = {who: float(np.median(values)) for who, values in offsets.items()}
+    offset = {who: median(values) for who, values in offsets.items()}
     return {
         clock: _mean([(value - offset.get(who, 0.0), weight) for who, value, weight in shared])
         for clock, shared in sorted(by_clock.items())
