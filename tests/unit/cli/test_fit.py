@@ -343,7 +343,7 @@ def test_units_that_make_no_gpu_are_asked_about(
     ("clock", "time_times", "energy_times", "said"),
     [
         (1140, 1.0, 1.0, None),
-        (1140, 30.0, 30.0, "forward took 1.789 s at 1140 MHz"),
+        (1140, 30.0, 30.0, "forward took 77.59 ms at 855 MHz and 1."),
         (1140, 0.3, 0.3, "forward took"),
         (1140, 1.0, 20.0, "forward drew"),
         (855, 0.4, 0.4, "forward took"),
