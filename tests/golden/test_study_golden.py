@@ -89,7 +89,7 @@ def test_fit_prints_what_it_found(swept: Path, capsys: pytest.CaptureFixture[str
         ("layer --device simulated --card a29", "no card is called 'a29'"),
         ("layer --device nvml --card a30", "names a simulated card"),
         ("layer --card a30 --lock-via h:1", "a simulated card needs no agent"),
-        ("layer --card a30 --at 1000", "has no 1000 MHz; allowed: 1005"),
+        ("layer --card a30 --at 1000", "--at: NVIDIA A30 has no 1000 MHz; allowed: 1005"),
         ("layer --card a30 --at 900 --clocks 5", "both given"),
         ("layer --card a30 --batch 1,2", "is several"),
         ("layer --card a30 --out table.xlsx", ".csv or .parquet"),

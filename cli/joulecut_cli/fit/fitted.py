@@ -38,6 +38,7 @@ class Result:
 
     clocks: dict[tuple[int, Kind], tuple[int, ...]]  # of the sweep, ascending
     probes: frozenset[int]
+    probed: Profile  # the sweep at these
     predicted: dict[tuple[int, Kind], Prediction]
     card: Card | None
     others: int  # further sweeps that went in
@@ -71,7 +72,7 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
     scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
     predicted = {key: _predicted(curves[key], own, scatter) for key, own in clocks.items()}
-    return Result(clocks, probes, predicted, card, len(others))
+    return Result(clocks, probes, probed, predicted, card, len(others))
 
 
 def _predicted(curve: ForestCurve, clocks: tuple[int, ...], scatter: float) -> Prediction:

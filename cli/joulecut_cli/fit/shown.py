@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 
 from joulecut_cli import figures
+from joulecut_cli.fit.doubts import doubts
 from joulecut_cli.fit.fitted import BUDGETS, Result
 from joulecut_cli.fit.next_probe import next_probe
 from joulecut_controller.predict.choice import choose
 from joulecut_controller.workload import Kind
-
-POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 
 
 def as_json(fitted: Result) -> dict[str, Any]:
@@ -34,6 +33,7 @@ def as_json(fitted: Result) -> dict[str, Any]:
     probe = next_probe(fitted)
     return {
         "card": fitted.card.name if fitted.card else None,
+        "doubts": list(doubts(fitted)),
         "next_probe": probe and {"clock_mhz": probe.clock_mhz, "reason": probe.reason},
         "rows": rows,
     }
@@ -60,7 +60,7 @@ def as_text(fitted: Result, name: str) -> list[str]:
     )
     return [
         f"{name}: predicted from {measured}{others}; {card}",
-        *_strange_powers(fitted),
+        *doubts(fitted),
         "",
         *figures.table(head, rows, frozenset(head) - {"instruction"}),
         "",
@@ -69,16 +69,6 @@ def as_text(fitted: Result, name: str) -> list[str]:
         "none below the lowest probed clock. Every clock: --json",
         *told,
     ]
-
-
-def _strange_powers(fitted: Result) -> list[str]:
-    """A line where an operation draws what no GPU does: milliseconds or kilojoules, most likely."""
-    for key in fitted.clocks:
-        power_w = float(fitted.predicted[key].power_w[-1])
-        if not POWER_MIN_W <= power_w <= POWER_MAX_W:
-            said = f"{figures.watts(power_w)} at stage {key[0]} {key[1]} is no GPU's power"
-            return [f"{said}: is time in seconds, and energy in joules?"]
-    return []
 
 
 def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import cast, get_args
 from joulecut_sim.layer import SIZES, Dtype, Pass, Shape, flops, shape
 from joulecut_wire.errors import BadInput
 
+GPT = "gpt-"  # what all models are called
 SEQUENCE_MAX = 65536  # attention scores of one head are then 8 GB: no card has them all
 BATCH_MAX = 4096
 CLOCKS_MIN, CLOCKS_USUAL, CLOCKS_MAX = 2, 25, 1000
@@ -62,7 +63,12 @@ def words(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
 
 
 def models(text: str) -> tuple[str, ...]:
-    return words("--models", text, tuple(SIZES))
+    """By name, or by size alone as people say it: "gpt-125m" is "125M". Raises BadInput."""
+    named = {name: one for one in SIZES for name in (one, one.removeprefix(GPT))}
+    asked = [word.strip() for word in text.split(",")]
+    return words(
+        "--models", ",".join(named.get(word.lower(), word) for word in asked), tuple(SIZES)
+    )
 
 
 def dtypes(text: str) -> tuple[Dtype, ...]:
@@ -90,7 +96,7 @@ def grid(selection: Selection, supported_mhz: Sequence[int], where: str) -> tupl
         for clock in selection.clocks_mhz:
             if clock not in supported_mhz:
                 near = min(supported_mhz, key=lambda one: abs(one - clock))
-                raise BadInput("--clocks", f"{where} has no {clock} MHz", f"{near}, for one")
+                raise BadInput("--at", f"{where} has no {clock} MHz", f"{near}, for one")
         return selection.clocks_mhz
     usable = [clock for clock in supported_mhz if clock >= LOWEST_SHARE * supported_mhz[-1]]
     count = min(selection.count, len(usable))

@@ -8,7 +8,7 @@ what is refused is counted by reason, never silently dropped.
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal, get_args
 
 from joulecut_controller.predict.estimator import Sample, Subject
@@ -16,6 +16,7 @@ from joulecut_controller.predict.estimator import Sample, Subject
 Reason = Literal[
     "not-a-number",
     "not-above-zero",
+    "out-of-range",
     "weight",
     "clock",
     "stale",
@@ -29,6 +30,10 @@ Reason = Literal[
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 WEIGHT_MAX = 100.0
+TIME_MIN_S, TIME_MAX_S = 1e-9, 1e6  # as in a profile: a nanosecond, eleven days
+POWER_MAX_W = 10_000.0  # no GPU draws a fifth of it
+TEMPERATURE_MAX_C = 200.0  # solder melts
+SHAPE_MAX = 1e30  # operations or bytes; forests know 3e38 at most
 CLOCK_MAX_MHZ = 10_000  # no GPU comes near
 STALE_S = 60.0  # twelve passes of the controller; what is older met other clocks
 LIMIT_RATIO_MAX = 1.3  # of the card's limit: spikes shorter than a sample reach 1.2
@@ -69,6 +74,7 @@ class Admission:
         """None where it may be learnt. `limit_w` and `clock_max_mhz` are the card's."""
         return (
             _values(sample)
+            or _range(sample)
             or self._order(sample)
             or _power(sample, limit_w)
             or _cap(sample, clock_max_mhz)
@@ -143,6 +149,23 @@ def _values(sample: Sample) -> Refusal | None:
         if value is not None and not math.isfinite(value):
             return _refusal("not-a-number", sample, f"{name} {value}")
     return None
+
+
+def _range(sample: Sample) -> Refusal | None:
+    """Numbers that no GPU gives would overflow in a fit, or in what is written down."""
+    power_w, temperature_c = sample.power_w, sample.temperature_c
+    shape = () if sample.shape is None else astuple(sample.shape)
+    beyond = (
+        (not TIME_MIN_S <= sample.time_s <= TIME_MAX_S, f"{sample.time_s:g} s for an operation"),
+        (power_w is not None and power_w > POWER_MAX_W, f"{power_w} W"),
+        (
+            temperature_c is not None and abs(temperature_c) > TEMPERATURE_MAX_C,
+            f"{temperature_c} C",
+        ),
+        (not all(0.0 <= value <= SHAPE_MAX for value in shape), f"a shape of {shape}"),
+    )
+    found = next((what for is_beyond, what in beyond if is_beyond), None)
+    return None if found is None else _refusal("out-of-range", sample, f"{found} cannot be")
 
 
 def _sequence(sample: Sample, seen: _Seen) -> Refusal | None:

@@ -5,11 +5,12 @@ taken in by one: a cap that is only noise, or a roofline, costs 10 % of the powe
 So it has to explain more than it takes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecut_controller.predict.grid import Axis, Floats, axis, fixed
+from joulecut_controller.predict.grid import NEARBY, Flags, Floats
 from joulecut_controller.predict.physics import Prior, Sweep, switching
 
 KNEE_RATIO_MIN = 0.45  # of f_max; no cap is below the lowest knee
@@ -35,66 +36,114 @@ MET_RATIO_MIN, MET_RATIO_MAX, MET_STEPS = 0.5, 2.0, 151
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Clocks to try for one curve, of its time and of its power."""
+    """Clocks to try for many curves, of their time and of their power.
 
-    time: Axis
-    power: Axis
+    Clocks are (curves, n), ascending but for those that `_tried` leaves out, and last "none"
+    (infinity), which must lose against the best there is. The lowest and steps are (curves, 1).
+    """
 
-    @property
-    def time_mhz(self) -> Floats:
-        """No cap is tried at every step: it must lose against the best one there is."""
-        return np.append(self.time.values, np.inf)
+    low_mhz: Floats
+    high_mhz: float
+    step_mhz: Floats
+    time_mhz: Floats
+    time_tried: Flags
+    power_mhz: Floats
+    power_tried: Flags
 
-    @property
-    def power_mhz(self) -> Floats:
-        return np.append(self.power.values, np.inf)
+    def around(self, time_mhz: Floats, power_mhz: Floats) -> "Caps":
+        """Finer ones near these (curves,); near the highest where one is infinite."""
+        if self.time_mhz.shape[1] == 1:
+            return self
+        time_mhz, time_tried = self._near(time_mhz, self.time_mhz, self.time_tried)
+        power_mhz, power_tried = self._near(power_mhz, self.power_mhz, self.power_tried)
+        return replace(
+            self,
+            step_mhz=self.step_mhz / 2.0,
+            time_mhz=time_mhz,
+            time_tried=time_tried,
+            power_mhz=power_mhz,
+            power_tried=power_tried,
+        )
 
-    def around(self, time_mhz: float, power_mhz: float) -> "Caps":
-        """Finer ones near these; near the highest where one is infinite."""
-        return Caps(
-            self.time.around(min(time_mhz, float(self.time.values[-1]))),
-            self.power.around(min(power_mhz, float(self.power.values[-1]))),
+    def _near(self, best_mhz: Floats, before_mhz: Floats, tried: Flags) -> tuple[Floats, Flags]:
+        highest_mhz = np.where(tried, before_mhz, 0.0)[:, :-1].max(axis=1)
+        near_mhz = np.minimum(best_mhz, highest_mhz)[:, None] + self.step_mhz * NEARBY
+        inside = (near_mhz >= self.low_mhz) & (near_mhz <= self.high_mhz)
+        # Those left out repeat the lowest: where all are refused alike, that is the first.
+        first = np.take_along_axis(near_mhz, inside.argmax(axis=1)[:, None], axis=1)
+        none = np.full_like(first, np.inf)
+        clocks_mhz = np.hstack([np.where(inside, near_mhz, first), none])
+        return clocks_mhz, np.hstack([inside, np.isinf(none)])
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of where caps hold curves before any is tried; arrays (curves, 1)."""
+
+    highest_mhz: Floats  # that was measured
+    close: Flags  # draws what its card is known to be held at
+    few: Flags  # clocks that a cap has to convince all the more
+    held_mhz: Floats
+    held_sd_mhz: Floats  # infinite where nobody knows
+
+    @staticmethod
+    def of(sweeps: Sequence[Sweep], prior: Prior) -> "Told":
+        held = [_held(sweep, prior) for sweep in sweeps]
+        few = [s.clocks_mhz.size < POINTS_FOR_CAP and not _known(s, prior) for s in sweeps]
+        return Told(
+            highest_mhz=np.array([[float(sweep.clocks_mhz.max())] for sweep in sweeps]),
+            close=np.array([[_near(sweep, prior)] for sweep in sweeps]),
+            few=np.array(few)[:, None],
+            held_mhz=np.array([[mhz] for mhz, _ in held]),
+            held_sd_mhz=np.array([[sd] for _, sd in held]),
         )
 
 
-def caps(sweep: Sweep, top_mhz: float, prior: Prior) -> Caps:
-    """What to try at first; nothing but "none" where too little is known."""
+def steps(sweep: Sweep, top_mhz: float, prior: Prior) -> int:
+    """How many caps to try at first beside none; 0 where too little is known."""
     clocks = sweep.clocks_mhz.size
     if clocks < POINTS_FOR_CAP_IN_TIME and not _known(sweep, prior):
-        return Caps(fixed(float("inf")), fixed(float("inf")))
-    low_mhz = float(sweep.clocks_mhz.min())
-    if clocks == 1:
-        seen = prior.cap_mhz is not None or sweep.held_mhz is not None
-        low_mhz = min(low_mhz, KNEE_RATIO_MIN * top_mhz) if seen else low_mhz
-    steps = CAP_STEPS if clocks >= POINTS_FOR_CAP else CAP_STEPS_FEW
-    found = axis(low_mhz, top_mhz, steps) if low_mhz < top_mhz else fixed(float("inf"))
-    return Caps(found, found)
+        return 0
+    if _lowest_mhz(sweep, top_mhz, prior) >= top_mhz:
+        return 0
+    return CAP_STEPS if clocks >= POINTS_FOR_CAP else CAP_STEPS_FEW
 
 
-def near(sweep: Sweep, prior: Prior) -> bool:
-    """Whether the work draws what its card is known to be held at."""
-    return float(sweep.power_w.max()) >= CAP_NEAR * prior.cap_w
+def caps(sweeps: Sequence[Sweep], top_mhz: float, prior: Prior, steps: int) -> Caps:
+    """What to try at first, for curves of so many `steps` each."""
+    low_mhz = np.array([_lowest_mhz(sweep, top_mhz, prior) for sweep in sweeps])
+    none = np.full((len(sweeps), 1), np.inf)
+    found = none
+    if steps:
+        found = np.hstack([np.linspace(low_mhz, top_mhz, steps + 1, axis=1), none])
+    tried = np.ones(found.shape, dtype=np.bool_)
+    return Caps(
+        low_mhz=low_mhz[:, None],
+        high_mhz=top_mhz,
+        step_mhz=(top_mhz - low_mhz[:, None]) / max(1, steps),
+        time_mhz=found,
+        time_tried=tried,
+        power_mhz=found,
+        power_tried=tried,
+    )
 
 
-def disbelief(sweep: Sweep, tried: Caps, times: Floats, prior: Prior) -> tuple[Floats, Floats]:
-    """Chi-squared of the best time cap for each power cap, and which it is; shape (power caps,).
+def disbelief(told: Told, tried: Caps, times: Floats, prior: Prior) -> tuple[Floats, Floats]:
+    """Chi-squared of the best time cap for each power cap, and which it is; (curves, power caps).
 
-    `times` is the misfit of the time for each time cap, the last without any.
+    `times` (curves, time caps) is the misfit of the time for each time cap, the last without any.
     """
     at_mhz = tried.time_mhz
     capped = np.isfinite(at_mhz)
-    close = near(sweep, prior)
-    cost = times + np.where(capped & (not close), CAP_GAIN_MIN, 0.0)
-    if sweep.clocks_mhz.size < POINTS_FOR_CAP and not _known(sweep, prior):
-        cost = np.where(capped & (times + CAP_GAIN_MIN_FEW > times[-1]), np.inf, cost)
-    held_mhz = np.where(capped, at_mhz, float(sweep.clocks_mhz.max()))
-    if sweep.held_mhz is not None:
-        cost = cost + ((held_mhz - sweep.held_mhz) / HELD_SD_MHZ) ** 2
-    elif close and prior.cap_mhz is not None:
-        cost = cost + ((held_mhz - _met_mhz(sweep, prior.cap_mhz, prior)) / prior.cap_sd_mhz) ** 2
-    pairs = cost[:, None] + _lead_cost(sweep, tried, prior)
-    best = pairs.argmin(axis=0)
-    return np.asarray(pairs.min(axis=0)), at_mhz[best]
+    cost = times + np.where(capped & ~told.close, CAP_GAIN_MIN, 0.0)
+    unlikely = told.few & capped & (times + CAP_GAIN_MIN_FEW > times[:, -1:])
+    cost = np.where(unlikely | ~tried.time_tried, np.inf, cost)
+    held_mhz = np.where(capped, at_mhz, told.highest_mhz)
+    cost = cost + ((held_mhz - told.held_mhz) / told.held_sd_mhz) ** 2
+    pairs = cost[:, :, None] + _lead_cost(told, tried, prior)
+    best = pairs.argmin(axis=1)
+    cost = np.where(tried.power_tried, pairs.min(axis=1), np.inf)
+    return cost, np.take_along_axis(at_mhz, best, axis=1)
 
 
 def load(power_w: float, clock_mhz: float, prior: Prior) -> float | None:
@@ -107,6 +156,28 @@ def load(power_w: float, clock_mhz: float, prior: Prior) -> float | None:
     shape = switching(np.array([clock_mhz]), prior.knee_mhz, prior.slope_per_ghz)
     found = (power_w - prior.static_w) / float(shape[0])
     return found if found > 0.0 else None
+
+
+def _lowest_mhz(sweep: Sweep, top_mhz: float, prior: Prior) -> float:
+    """No cap is looked for below: the lowest clock, or where only one is known, any."""
+    low_mhz = float(sweep.clocks_mhz.min())
+    if sweep.clocks_mhz.size == 1 and (prior.cap_mhz is not None or sweep.held_mhz is not None):
+        return min(low_mhz, KNEE_RATIO_MIN * top_mhz)
+    return low_mhz
+
+
+def _near(sweep: Sweep, prior: Prior) -> bool:
+    """Whether the work draws what its card is known to be held at."""
+    return float(sweep.power_w.max()) >= CAP_NEAR * prior.cap_w
+
+
+def _held(sweep: Sweep, prior: Prior) -> tuple[float, float]:
+    """The clock it is held at for all that is known beforehand, and its standard deviation."""
+    if sweep.held_mhz is not None:
+        return sweep.held_mhz, HELD_SD_MHZ
+    if _near(sweep, prior) and prior.cap_mhz is not None:
+        return _met_mhz(sweep, prior.cap_mhz, prior), prior.cap_sd_mhz
+    return 0.0, float("inf")
 
 
 def _met_mhz(sweep: Sweep, other_mhz: float, prior: Prior) -> float:
@@ -126,10 +197,13 @@ def _met_mhz(sweep: Sweep, other_mhz: float, prior: Prior) -> float:
     return float(np.interp(float(met[0]) * prior.cap_load_w_per_ghz / own, shapes, clocks_mhz))
 
 
-def _lead_cost(sweep: Sweep, tried: Caps, prior: Prior) -> Floats:
-    """Chi-squared of each pair of a time cap (rows) and a power cap: both, or power none."""
-    time_mhz, power_mhz = tried.time_mhz[:, None], tried.power_mhz[None, :]
-    met_mhz = np.where(np.isfinite(power_mhz), power_mhz, float(sweep.clocks_mhz.max()))
+def _lead_cost(told: Told, tried: Caps, prior: Prior) -> Floats:
+    """Chi-squared of each pair of caps, of time and of power: both, or power none.
+
+    Of shape (curves, time caps, power caps).
+    """
+    time_mhz, power_mhz = tried.time_mhz[:, :, None], tried.power_mhz[:, None, :]
+    met_mhz = np.where(np.isfinite(power_mhz), power_mhz, told.highest_mhz[:, :, None])
     lead = np.log(met_mhz / np.minimum(time_mhz, met_mhz))
     cost = np.minimum(((lead - prior.lead) / prior.lead_sd) ** 2, LEAD_COST_MAX)
     none = np.isinf(time_mhz) & np.isinf(power_mhz)

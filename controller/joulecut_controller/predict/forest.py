@@ -26,6 +26,7 @@ from joulecut_controller.predict.calibrate import (
     few_clocks,
     time_scales,
 )
+from joulecut_controller.predict.card import Card
 from joulecut_controller.predict.evidence import Evidence, Work
 from joulecut_controller.predict.grid import Floats
 from joulecut_controller.predict.physics import Physics
@@ -169,7 +170,7 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
         _left(one, curve, table) for one, curve, table in zip(pieces, physics, tables, strict=True)
     ]
     scales = time_scales([one.work.workload for one in pieces], [time for time, _ in left])
-    learnt_from = [_others(pieces, one) for one in pieces]
+    learnt_from = _others(pieces)
     curves = {
         one.work: ForestCurve(
             physics=curve,
@@ -187,15 +188,19 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
     return Fitted(curves, sum(one.sweep.clocks_mhz.size for one in pieces))
 
 
-def _others(pieces: Sequence[Evidence], one: Evidence) -> bool:
-    """Whether other work was swept on the same card."""
-    return any(
-        other.work.workload != one.work.workload
-        and other.card == one.card
-        and other.top_mhz == one.top_mhz
-        and other.sweep.clocks_mhz.size > one.sweep.clocks_mhz.size
-        for other in pieces
-    )
+def _others(pieces: Sequence[Evidence]) -> list[bool]:
+    """Of each, whether other work was swept on the same card, at more clocks."""
+    most: dict[tuple[Card | None, float], dict[str, int]] = {}
+    for one in pieces:
+        counts = most.setdefault((one.card, one.top_mhz), {})
+        counts[one.work.workload] = max(counts.get(one.work.workload, 0), one.sweep.clocks_mhz.size)
+    return [
+        any(
+            workload != one.work.workload and count > one.sweep.clocks_mhz.size
+            for workload, count in most[one.card, one.top_mhz].items()
+        )
+        for one in pieces
+    ]
 
 
 def _table_mhz(curve: Physics) -> Floats:

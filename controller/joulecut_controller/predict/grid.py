@@ -5,12 +5,16 @@ has a poor one); a grid over the numbers that enter nonlinearly, refined, needs 
 gives the same answer on every run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+NEARBY = np.linspace(-1.0, 1.0, 5)  # in old steps; see `Axis.around`
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,7 @@ class Axis:
         It reaches a whole old step either way: the numbers trade off against each other,
         so the best pair may lie further along the valley than half a step.
         """
-        if self.step <= 0.0:
-            return self
-        near = best + self.step * np.linspace(-1.0, 1.0, 5)
+        near = best + self.step * NEARBY
         inside = near[(near >= self.low) & (near <= self.high)]
         return Axis(self.low, self.high, self.step / 2.0, inside)
 
@@ -39,49 +41,86 @@ def axis(low: float, high: float, steps: int) -> Axis:
     return Axis(low, high, (high - low) / steps, np.linspace(low, high, steps + 1))
 
 
-def fixed(value: float) -> Axis:
-    return Axis(value, value, 0.0, np.array([value]))
-
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """What is believed of a line's value at x = 0 before anything is measured."""
-
-    value: float
-    sd: float  # in the unit of `value`
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`y = offset + slope * x`, neither negative; arrays over a grid of different x."""
+    """`y = offset + slope * x`, neither negative; arrays over curves and a grid of x."""
 
     offset: Floats
     slope: Floats
     misfit: Floats  # weighted sum of squared relative errors, the anchor's among them
 
 
-def line(x: Floats, y: Floats, weight: Floats, anchor: Anchor, misfit: float) -> Line:
-    """Least squares of relative error over the last axis of `x`, in closed form.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What lines are laid through, many curves at once: y, scaled to 1 at most, and sums of it.
 
-    The anchor counts as one more measurement; `misfit` is the relative error that one of
-    weight 1 has. Where the free minimum has a negative number, the better of the two edges
-    is taken: a line through the origin, or else a constant.
+    An anchor (what is believed of y at x = 0 before anything is measured) counts as one more
+    measurement. Arrays over curves: `columns` (curves, 2, n) holds weight and weight times
+    y, the others are (curves, 1, 1).
     """
-    scale = float(y.max())  # squares of very short times must not run out of floats
-    y = y / scale
-    w = weight / y**2
-    y0, w0 = anchor.value / scale, (misfit * scale / anchor.sd) ** 2
-    s, sy = float(w.sum()) + w0, float(w @ y) + w0 * y0
-    sx, sxx, sxy = x @ w, (x * x) @ w, x @ (w * y)
-    spread = s * sxx - sx * sx
-    free = spread > 1e-12 * s * sxx
-    slope = np.where(free, (s * sxy - sx * sy) / np.where(free, spread, 1.0), -1.0)
-    offset = (sy - slope * sx) / s
-    flat, steep = sy / s, sxy / sxx
-    inside = (slope >= 0.0) & (offset >= 0.0)
-    flat_wins = sy * flat > sxy * steep * (1.0 + 1e-9)
-    slope = np.where(inside, slope, np.where(flat_wins, 0.0, steep))
-    offset = np.where(inside, offset, np.where(flat_wins, flat, 0.0))
-    errors = y - offset[..., None] - slope[..., None] * x
-    squares = (errors * errors) @ w + w0 * (y0 - offset) ** 2
-    return Line(offset * scale, slope * scale, np.asarray(squares))
+
+    columns: Floats
+    scale: Floats
+    s: Floats
+    sy: Floats
+    syy: Floats
+
+    @staticmethod
+    def of(
+        y: Floats, weight: Floats, anchor: Floats, anchor_sd: Floats, misfit: float
+    ) -> "Measured":
+        """`y`, `weight` (curves, n), a weight of 0 for none; `anchor` and its sd (curves,).
+
+        `misfit` is the relative error that a measurement of weight 1 has.
+        """
+        # Squares of very short times must not run out of floats.
+        scale = np.where(weight > 0.0, y, 0.0).max(axis=1)
+        y = y / scale[:, None]
+        w = weight / y**2
+        y0, w0 = anchor / scale, (misfit * scale / anchor_sd) ** 2
+        return Measured(
+            columns=np.stack([w, w * y], axis=1),
+            scale=scale[:, None, None],
+            s=(w.sum(axis=1) + w0)[:, None, None],
+            sy=((w * y).sum(axis=1) + w0 * y0)[:, None, None],
+            syy=((w * y * y).sum(axis=1) + w0 * y0**2)[:, None, None],
+        )
+
+    def lines(self, x: Floats, alike: Sequence[Sequence[int]]) -> Line:
+        """Least squares of relative error, in closed form.
+
+        `x` is (x of their own, rows, n, columns); `alike` has the curves of each. Where the
+        free minimum has a negative number, the better of the two edges is taken: a line
+        through the origin, or else a constant. Returns arrays (curves, rows, columns).
+        """
+        sx, sxy = _sums(x, self.columns, alike)
+        (sxx,) = _sums(x * x, self.columns[:, :1], alike)
+        s, sy = self.s, self.sy
+        spread = s * sxx - sx * sx
+        free = spread > 1e-12 * s * sxx
+        slope = np.where(free, (s * sxy - sx * sy) / np.where(free, spread, 1.0), -1.0)
+        offset = (sy - slope * sx) / s
+        flat, steep = sy / s, sxy / sxx
+        outside = (slope < 0.0) | (offset < 0.0)
+        flat_wins = outside & (sy * flat > sxy * steep * (1.0 + 1e-9))
+        steep_wins = outside & ~flat_wins
+        slope = np.where(flat_wins, 0.0, np.where(steep_wins, steep, slope))
+        offset = np.where(steep_wins, 0.0, np.where(flat_wins, flat, offset))
+        # The squared errors, multiplied out: no pass over measurements for each line.
+        inner = offset * s + 2.0 * (slope * sx - sy)
+        squares = self.syy + offset * inner + slope * (slope * sxx - 2.0 * sxy)
+        return Line(offset * self.scale, slope * self.scale, np.maximum(squares, 0.0))
+
+
+def _sums(x: Floats, columns: Floats, alike: Sequence[Sequence[int]]) -> tuple[Floats, ...]:
+    """Of each column times x over the measurements: (curves, rows, columns of x) each."""
+    curves, sums, n = columns.shape
+    if len(alike) == curves:
+        found = columns[:, None] @ x
+        return tuple(found[:, :, i] for i in range(sums))
+    # Curves of the same x take one pass over it.
+    out = np.empty((sums, curves, x.shape[1], x.shape[3]))
+    for one, members in zip(x, alike, strict=True):
+        found = columns[members].swapaxes(0, 1).reshape(1, sums * len(members), n) @ one
+        out[:, members] = found.swapaxes(0, 1).reshape(sums, len(members), *one.shape[::2])
+    return tuple(out)

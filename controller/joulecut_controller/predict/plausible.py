@@ -70,6 +70,12 @@ class Plausibility:
             self._strange[str(workload), int(stage), str(kind)] = [float(x) for x in row]
 
 
+def follows_the_clock(power_ratio: float, clock_ratio: float) -> bool:
+    """Whether two clocks may make so much of a power: at most the cube of theirs, either way."""
+    reach = max(clock_ratio, 1.0 / clock_ratio) ** 3 * RATIO_MAX
+    return 1.0 / reach <= power_ratio <= reach
+
+
 def _nearest(cell: Cell, window: Window) -> Cell | None:
     cells = window.of_work(cell.workload, cell.stage, cell.kind)
     if not cells:
@@ -78,13 +84,11 @@ def _nearest(cell: Cell, window: Window) -> Cell | None:
 
 
 def _power(sample: Sample, readings: tuple[Reading, ...], stretch: float) -> Refusal | None:
-    """Power follows the clock at most with its cube."""
     drawn = sorted(r.power_w for r in readings if r.power_w is not None)
     if sample.power_w is None or not drawn:
         return None
     ratio = sample.power_w / drawn[len(drawn) // 2]
-    reach = max(stretch, 1.0 / stretch) ** 3 * RATIO_MAX
-    if 1.0 / reach <= ratio <= reach:
+    if follows_the_clock(ratio, stretch):
         return None
     what = f"{ratio:.3g} times the power seen at the nearest clock: the counter jumped"
     return _refusal("jump", sample, what)

@@ -8,6 +8,7 @@ taken from the clocks it shares with others before anything is averaged.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import cast
 
 import numpy as np
@@ -152,9 +153,9 @@ def _evidence(
     work: Work, points: Mapping[Work, Sequence[_Point]], snapshot: Snapshot
 ) -> Evidence | None:
     own = points[work]
-    drawn = {uuid: cards for uuid, cards in snapshot.cards.items() if uuid in {p.uuid for p in own}}
+    told = {snapshot.cards[uuid] for uuid in {p.uuid for p in own} & snapshot.cards.keys()}
     card: Card | None = None
-    for model in sorted(set(drawn.values())):
+    for model in sorted(told):
         card = card or named(model)
     at_clock: dict[int, list[_Point]] = {}
     for point in own:
@@ -250,7 +251,7 @@ def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
             mean = _mean([(value, weight) for _, value, weight in shared])
             for who, value, _ in shared:
                 offsets.setdefault(who, []).append(value - mean)
-    offset = {who: float(np.median(values)) for who, values in offsets.items()}
+    offset = {who: median(values) for who, values in offsets.items()}
     return {
         clock: _mean([(value - offset.get(who, 0.0), weight) for who, value, weight in shared])
         for clock, shared in sorted(by_clock.items())

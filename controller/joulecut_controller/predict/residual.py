@@ -6,6 +6,7 @@ features that mean the same everywhere: ratios, never names.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +15,16 @@ from joulecut_controller.predict.evidence import Evidence
 from joulecut_controller.predict.grid import Floats
 from joulecut_controller.predict.physics import Physics
 
+if TYPE_CHECKING:
+    from sklearn.tree import DecisionTreeRegressor
+
 TREES = 40  # twice as many change the public figures by under 0.01 points
 LEAF_MIN = 3  # single rows are noise
 FEATURES_SHARE = 0.6  # per split; all of them at once make the trees alike
 SEED = 0  # same data, same code: same numbers
 ROWS_MIN = 8  # fewer rows are no forest
 LEFT_MAX = 0.25  # a row further off is another regime and no departure from the form
+ROUNDED_TO = 2.0**20  # steps of a millionth: sums of them are exact
 UNCAPPED = 1.3  # of the highest clock: where a cap would be that is never met
 
 FEATURES = (
@@ -63,26 +68,56 @@ class Residuals:
         if rows.shape[0] < ROWS_MIN:
             raise ValueError(f"{rows.shape[0]} rows are no forest; at least {ROWS_MIN}")
         weight = np.concatenate([one.sweep.weights for one in evidence])
-        # A second to load: whoever fits a single workload never needs it.
-        from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
-
-        self._forest = RandomForestRegressor(
-            n_estimators=TREES,
-            min_samples_leaf=LEAF_MIN,
-            max_features=FEATURES_SHARE,
-            random_state=SEED,
-            n_jobs=1,
+        self._trees = _grown(
+            _rounded(rows), _rounded(np.clip(targets, -LEFT_MAX, LEFT_MAX)), weight
         )
-        self._forest.fit(rows, np.clip(targets, -LEFT_MAX, LEFT_MAX), sample_weight=weight)
 
     def predict(self, rows: Floats) -> Floats:
         """Logarithms of time and power against the physics, of shape (rows, 2)."""
-        return np.asarray(self._forest.predict(rows), dtype=np.float64)
+        asked = _rounded(rows).astype(np.float32)
+        found = np.zeros((rows.shape[0], 2))
+        for tree in self._trees:
+            found += tree.tree_.predict(asked).reshape(found.shape)
+        return found / TREES
 
     def importances(self) -> tuple[tuple[str, float], ...]:
         """Features by how much they explain, largest first; shares of 1."""
-        found = zip(FEATURES, self._forest.feature_importances_, strict=True)
+        shares = np.mean([tree.feature_importances_ for tree in self._trees], axis=0)
+        found = zip(FEATURES, shares / (shares.sum() or 1.0), strict=True)
         return tuple(sorted(((name, float(share)) for name, share in found), key=lambda x: -x[1]))
+
+
+def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTreeRegressor", ...]:
+    """Trees of a random forest, each on as many rows as there are, drawn by weight.
+
+    Drawn here, and the trees told what was checked already: a forest object spends more time
+    on copying and checking its trees than on growing such small ones, and how it draws by
+    weight changed with scikit-learn's versions.
+    """
+    # A second to load: whoever fits a single workload never needs it.
+    from sklearn import config_context  # noqa: PLC0415
+    from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415
+
+    seeds = np.random.RandomState(SEED).randint(np.iinfo(np.int32).max, size=TREES)
+    count, asked, share = rows.shape[0], rows.astype(np.float32), weight / weight.sum()
+    trees = []
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        for seed in seeds:
+            drawn = np.random.RandomState(seed).choice(count, count, p=share)
+            tree = DecisionTreeRegressor(
+                min_samples_leaf=LEAF_MIN, max_features=FEATURES_SHARE, random_state=int(seed)
+            )
+            times = np.bincount(drawn, minlength=count).astype(np.float64)
+            trees.append(tree.fit(asked, targets, sample_weight=times, check_input=False))
+    return tuple(trees)
+
+
+def _rounded(values: Floats) -> Floats:
+    """To millionths, so that the last bits of a fit choose no splits.
+
+    Many features put rows in one order; which of them a split takes would hang on rounding.
+    """
+    return np.round(values * ROUNDED_TO) / ROUNDED_TO
 
 
 def enough(evidence: Sequence[Evidence]) -> bool:

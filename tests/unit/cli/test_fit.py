@@ -339,6 +339,42 @@ def test_units_that_make_no_gpu_are_asked_about(
     assert ("is no GPU's power: is time in seconds, and energy in joules?" in out) is said
 
 
+@pytest.mark.parametrize(
+    ("clock", "time_times", "energy_times", "said"),
+    [
+        (1140, 1.0, 1.0, None),
+        (1140, 30.0, 30.0, "forward took 77.59 ms at 855 MHz and 1."),
+        (1140, 0.3, 0.3, "forward took"),
+        (1140, 1.0, 20.0, "forward drew"),
+        (855, 0.4, 0.4, "forward took"),
+        (1410, 1.0, 0.02, "forward drew"),
+        (1275, 30.0, 30.0, None),  # not probed
+    ],
+)
+def test_probes_that_no_clock_explains_are_asked_about(
+    clock: int,
+    time_times: float,
+    energy_times: float,
+    said: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        (*row[:3], row[3] * time_times, row[4] * energy_times)
+        if row[:3] == (0, "forward", clock)
+        else row
+        for row in _rows()
+    ]
+    path = _write(tmp_path / "a.csv", rows)
+    status, out, _ = _said(capsys, path, "--probes", "1410,1140,855")
+    assert status == 0
+    assert ("no clock explains that: was it the same work" in out) is (said is not None)
+    assert said is None or f"stage 0 {said}" in out
+    told = _json(capsys, path, "--probes", "1410,1140,855")["doubts"]
+    assert all(line in out.splitlines() for line in told)
+    assert len(told) == (said is not None)
+
+
 def test_no_clock_below_the_lowest_probe_is_proposed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,22 @@ def test_the_same_evidence_gives_the_same_bytes(seed: int, order: list[int]) -> 
         assert other.curves[work].time_s(CLOCKS) == pytest.approx(curve.time_s(CLOCKS), rel=0.01)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_bits_of_a_measurement_choose_no_tree(seed: int) -> None:
+    """Many features put rows in one order; which one a split takes must not hang on rounding."""
+    others = [_work(f"w{i}", 10 * seed + i, noise=0.02) for i in range(2)]
+    whole = _work("new", 99 + seed, noise=0.02)
+    new = _probed(whole, (1410, 1275, 1140, 990, 855))
+    nudged = [
+        replace(one, sweep=replace(one.sweep, time_s=one.sweep.time_s * (1.0 + 1e-13)))
+        for one in others
+    ]
+    before, after = (
+        fit_work([new, *these]).curves[new.work].time_s(CLOCKS) for these in (others, nudged)
+    )
+    assert after == pytest.approx(before, rel=1e-7)
+
+
 def test_nothing_measured_nothing_known() -> None:
     fitted = fit_work([])
     assert fitted.curve(Work("gpt", 0, "forward")) is None

@@ -190,6 +190,12 @@ SUBJECT = Subject("gpt", "GPU-gpt-0", 0, "forward")
         (Sample(SUBJECT, 1200, 0.06, 0.0), "not-above-zero"),
         (Sample(SUBJECT, 1200, 0.06, weight=0.0), "weight"),
         (Sample(SUBJECT, 1200, 0.06, weight=float("nan")), "weight"),
+        (Sample(SUBJECT, 1200, 1e308), "out-of-range"),
+        (Sample(SUBJECT, 1200, 5e-324), "out-of-range"),
+        (Sample(SUBJECT, 1200, 0.06, 1e308), "out-of-range"),
+        (Sample(SUBJECT, 1200, 0.06, temperature_c=1e39), "out-of-range"),
+        (Sample(SUBJECT, 1200, 0.06, shape=WorkShape(flops=float("nan"))), "out-of-range"),
+        (Sample(SUBJECT, 1200, 0.06, shape=WorkShape(sequence=-1)), "out-of-range"),
         (Sample(SUBJECT, 0, 0.06), "clock"),
         (Sample(SUBJECT, 99_999, 0.06), "clock"),
         (Sample(SUBJECT, 1200, 0.06, at_s=float("nan")), "not-a-number"),
@@ -208,6 +214,7 @@ def test_what_cannot_be_is_refused_counted_and_not_learnt(sample: Sample, reason
     _teach(estimator, job, (1410, 1200))
     before = _predicted(estimator, SUBJECT)
     _refused_as(estimator, sample, reason)
+    json.dumps(estimator.state(), allow_nan=False)  # or nothing could be stored any more
     assert _same(before, _predicted(estimator, SUBJECT))
     _fit(estimator)
     assert _same(before, _predicted(estimator, SUBJECT))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from joulecut_controller.predict.fitting import fit
+from joulecut_controller.predict.grid import Measured
 from joulecut_controller.predict.physics import Physics, Sweep
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
@@ -215,3 +217,59 @@ def test_a_sweep_of_nonsense_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"one length|finite"):
         Sweep(np.array(clocks), np.array(time_s), np.array(power_w))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_many_lines_at_once_are_each_the_best_there_is(seed: int) -> None:
+    """Against least squares of scipy, which holds both numbers at or above 0."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 9, size=5)
+    weights, y, x = (np.zeros((5, 8)), np.ones((5, 8)), np.ones((5, 3, 8, 2)))
+    for i, size in enumerate(sizes):  # shorter curves are filled up with weights of 0
+        weights[i, :size] = random.uniform(0.1, 2.0, size)
+        y[i, :size] = 10.0 ** random.uniform(-6, 3) * random.uniform(0.5, 2.0, size)
+        x[i, :, :size] = random.uniform(0.2, 3.0, (3, size, 2))
+    anchor, anchor_sd = random.uniform(0.1, 1.0, 5) * y[:, 0], random.uniform(0.1, 2.0, 5) * y[:, 0]
+    measured = Measured.of(y, weights, anchor, anchor_sd, misfit=0.005)
+    lines = measured.lines(x, [[i] for i in range(5)])
+    for i, row, column in np.ndindex(5, 3, 2):
+        root = np.sqrt(weights[i]) / y[i]
+        ways = np.column_stack([root, root * x[i, row, :, column]])
+        rows = np.vstack([ways, [0.005 / anchor_sd[i], 0.0]])
+        wanted = np.append(np.sqrt(weights[i]), 0.005 * anchor[i] / anchor_sd[i])
+        best, norm = nnls(rows / np.abs(rows).max(axis=0), wanted)
+        best = best / np.abs(rows).max(axis=0)
+        found = lines.offset[i, row, column], lines.slope[i, row, column]
+        assert found == pytest.approx(tuple(best), rel=1e-6, abs=1e-9 * y[i, 0])
+        assert lines.misfit[i, row, column] == pytest.approx(norm**2, rel=1e-6, abs=1e-12)
+
+
+def test_curves_that_share_their_clocks_share_a_pass_and_nothing_else() -> None:
+    random = np.random.default_rng(3)
+    y, x = random.uniform(1.0, 2.0, (4, 6)), random.uniform(0.5, 2.0, (2, 3, 6, 5))
+    measured = Measured.of(y, np.ones((4, 6)), y[:, 0], y[:, 0], misfit=0.005)
+    shared = measured.lines(x, [[0, 3], [2, 1]])
+    each = measured.lines(x[[0, 1, 1, 0]], [[0], [1], [2], [3]])
+    assert shared.slope == pytest.approx(each.slope, rel=1e-12)
+    assert shared.misfit == pytest.approx(each.misfit, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(truths=st.lists(physics(), min_size=2, max_size=4), seed=st.integers(0, 2**32 - 1))
+def test_sweeps_of_other_clocks_are_fitted_beside_each_other(
+    truths: list[Physics], seed: int
+) -> None:
+    """Each at clocks of its own, few or all: none is bent by what fills up the shorter.
+
+    Without caps, since few clocks may leave open where one is.
+    """
+    random = np.random.default_rng(seed)
+    card = {"clock_knee_mhz": 1107.0, "voltage_slope_per_ghz": 0.76, "clock_cap_mhz": float("inf")}
+    sweeps = [_sweep(replace(truths[0], **card))]
+    for truth in truths[1:]:
+        inner = random.choice(CLOCKS[1:-1], size=int(random.integers(3, 20)), replace=False)
+        clocks = np.sort(np.append(inner, CLOCKS[[0, -1]]))
+        sweeps.append(_sweep(replace(truth, **card), clocks))
+    for truth, fitted in zip(truths, fit(sweeps), strict=True):
+        assert max(_worst(fitted, replace(truth, **card))) < 0.002

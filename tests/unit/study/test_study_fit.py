@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from study_rows import ROW
 
-from joulecut_cli.study.cell import Selection, grid
+from joulecut_cli.study.cell import Selection, grid, models
 from joulecut_cli.study.evaluate import OURS, evaluate
 from joulecut_cli.study.fit import run
 from joulecut_cli.study.layers import Layers
@@ -206,3 +206,8 @@ _BASE = replace(
     sequence=128, clock_asked_mhz=600, clock_mhz=600.0, time_s=1.0, power_w=1.0, energy_j=1.0,
     flops=1e9, power_spread=0.0,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["gpt-125m,gpt-13b", "125M,13B", "13b, GPT-125M"])
+def test_models_are_known_by_their_size_too(text: str) -> None:
+    assert models(text) == ("gpt-125m", "gpt-13b")
