@@ -36,10 +36,12 @@ class Menu(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """`offset_s` by row; `short_s` by link, never above 0: what a wait there is rounded by."""
+    """`offset_s` by row; `short_s` by link, never above 0: what a wait there is rounded by;
+    `zero_s` by event."""
 
     offset_s: Floats
     short_s: Floats
+    zero_s: Floats
 
 
 class Arcs(NamedTuple):
@@ -54,7 +56,7 @@ class Arcs(NamedTuple):
 
 def none(network: Network) -> Phases:
     """All moments rounded down from the same zero."""
-    return Phases(np.zeros(network.size), np.zeros(len(network.tails)))
+    return Phases(np.zeros(network.size), np.zeros(len(network.tails)), np.zeros(0))
 
 
 def fitted(network: Network, events: Events, link_w: Floats, menu: Menu, tick_s: float) -> Phases:
@@ -89,6 +91,7 @@ def fitted(network: Network, events: Events, link_w: Floats, menu: Menu, tick_s:
     return Phases(
         phase_s[events.begin] - phase_s[events.done],
         np.where(tails == heads, 0.0, np.minimum(short_s, 0.0)),
+        phase_s[: events.count],
     )
 
 

@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.solve.ascent import climbed, dual, through
-from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.phases import fitted, none
+from joulecut_controller.solve.pinned import charged, held, moments, pairs, ticked
 from joulecut_controller.solve.ticks import Ticks
+from joulecut_controller.solve.walks import walked
 from joulecut_controller.solve.waves import Floats, Ints
 
 SHARE = 0.5  # of what is passed on; 1 ends lower, 0.3 takes longer
@@ -37,6 +38,7 @@ TICKS_MAX = 8192.0  # of one row: memory
 # Ticks met by ticks in one walk over all runs (a billion takes a tenth of a second), and how
 # often to and fro: coarse ones first, to choose a flow by and because they settle as quickly.
 WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
+WORK_MIDDLE, SWEEPS_MIDDLE = 5e8, 24  # a pass proves most of what one in the finest does
 WORK_LAST, SWEEPS_LAST = 2e9, 20
 ASKS = 24  # flows tried on paths' own prices, at coarse ticks: a third of a second each
 # Times the median price: what is pressed beyond that loses nothing whatever the tick, by phases.
@@ -53,6 +55,7 @@ class Spans:
         self.rows = np.array([row for run in runs for row in run], dtype=np.int64)
         self.first = np.cumsum([0, *map(len, runs)])
         run_of = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
+        self.follows = np.append(run_of[:-1] == run_of[1:], np.zeros(min(1, len(run_of)), np.bool_))
         meets: dict[tuple[int, int], list[int]] = defaultdict(list)
         for i in range(len(self.rows) - 1):
             if run_of[i] == run_of[i + 1]:
@@ -106,13 +109,20 @@ class Spans:
                 best_w, paths, lambda link_w: coarse_of(link_w).passed(SWEEPS_ASKED), ASKS
             )
             coarse = coarse_of(best_w)
-        best_j = max(found_j[best], coarse.passed(SWEEPS_FIRST, enough_j))
-        if best_j < enough_j:
-            tick_s = self._tick_s(best_w, WORK_LAST)
+        best_j, level = max(found_j[best], coarse.passed(SWEEPS_FIRST, enough_j)), coarse
+        finer = [(WORK_MIDDLE, SWEEPS_MIDDLE), (WORK_LAST, SWEEPS_LAST)]
+        for work, sweeps in finer if self._most() > WORK_MIDDLE else finer[1:]:
+            if best_j >= enough_j:
+                break
+            tick_s = self._tick_s(best_w, work)
             fine = _Level(self, best_w, tick_s, time_price_w, deadline_s)
-            fine.told(coarse)
-            best_j = max(best_j, fine.passed(SWEEPS_LAST, enough_j))
+            fine.told(level)
+            best_j, level = max(best_j, fine.passed(sweeps, enough_j)), fine
         return best_j, best_w
+
+    def _most(self) -> float:
+        """Work of one walk beyond which ticks need not be finer."""
+        return WORK_SPAN * 2 * len(self.pairs)
 
     def _tick_s(self, link_w: Floats, work: float) -> float:
         """So fine that one walk over all runs takes about so much work."""
@@ -121,7 +131,7 @@ class Spans:
         offset_s = none(network).offset_s
         count = self.ticks.tables(self.rows, price_w, tick_s, self.cap_j, offset_s).counts
         met = float((count[:-1] * count[1:])[self.span[:-1] >= 0].sum())
-        work = min(work, WORK_SPAN * 2 * len(self.pairs))
+        work = min(work, self._most())
         finer = min((work / met) ** 0.5, TICKS_MAX / float(count.max()))
         fair_w = np.minimum(price_w, PRICE_FAIR * float(np.median(price_w)))
         return self.ticks.fitting_s(fair_w, tick_s / finer, self.cap_j)
@@ -139,6 +149,7 @@ class _Level:
         phases = fitted(spans.network, spans.events, link_w, near, tick_s)
         offset_s = phases.offset_s
         self._tables = spans.ticks.tables(spans.rows, price_w, tick_s, spans.cap_j, offset_s)
+        self._pinned(phases.zero_s, deadline_s)
         plain_j, _ = dual(spans.network, link_w, time_price_w, deadline_s)
         waits_j = float(phases.short_s @ link_w)
         rounded_j = spans.ticks.given_j(spans.alone, price_w, tick_s, offset_s)
@@ -154,6 +165,22 @@ class _Level:
         self._price = np.zeros((len(pairs), int(ends.max()) + 1))
         self._loss_j = np.zeros(len(spans.first) - 1)
         self._back = np.empty_like(self._tables.value)
+
+    def _pinned(self, zero_s: Floats, deadline_s: float) -> None:
+        """What is known of rows between moments that cannot move, one or two in a row."""
+        spans, (base, value, count) = self._spans, self._tables
+        when = moments(spans.network, spans.events, deadline_s)
+        whole = ticked(when.early_s, zero_s, self._tick_s)
+        pinned = whole == ticked(when.late_s, zero_s, self._tick_s)
+        ticks = held(spans.events, spans.rows, pinned, whole)
+        for i in np.flatnonzero(ticks >= 0):
+            value[i, max(0, ticks[i] - base[i] + 1) : count[i]] = np.inf
+        found = pairs(spans.events, spans.rows, spans.follows, pinned)
+        if len(found.first):
+            charged(
+                spans.ticks.options, spans.network.curve[spans.rows], found, when, zero_s,
+                self._tick_s, whole, spans.cap_j, base, value, count,
+            )  # fmt: skip
 
     def told(self, coarser: "_Level") -> None:
         """Begins with another level's prices."""
@@ -191,114 +218,3 @@ class _Level:
         added = float(self._loss_j.sum())
         off = float(np.abs(self._loss_j).sum()) + self._spans.cap_j * len(self._spans.rows)
         return self._plain_j + added - ROUND_OFF * off
-
-
-@exact
-def walked(
-    value: Floats,
-    count: Ints,
-    span: Ints,
-    sign: Floats,
-    shift: Ints,
-    price: Floats,
-    gives: NDArray[np.bool_],
-    share_wall: tuple[float, float],
-    back: Floats,
-) -> float:
-    """The least one run can lose, by its rows' tables and its spans' prices; and passes on, where
-    `gives`, a share of what each length of a span would lose beyond that.
-
-    Span i is rows i and i + 1 together: `sign[i] * price[span[i], shift[i] + k]` for k ticks more
-    than their fastest, the last price for all that is longer.
-    """
-    rows, width = len(count), price.shape[1]
-    own, later, least = np.empty(width), np.empty(width), np.empty(width)
-    most = value.shape[1]
-    now, then = np.empty(most), np.empty(most)
-    back[rows - 1, : count[rows - 1]] = value[rows - 1, : count[rows - 1]]
-    for i in range(rows - 2, -1, -1):
-        here, after = count[i], count[i + 1]
-        if span[i] < 0:
-            back[i, :here] = value[i, :here] + np.min(back[i + 1, :after])
-            continue
-        _priced(price[span[i]], sign[i], shift[i], own, later)
-        _joined(back[i + 1, :after], value[i, :here], own, later, back[i, :here])
-    now[: count[0]] = value[0, : count[0]]
-    for i in range(rows - 1):
-        here, after = count[i], count[i + 1]
-        if span[i] < 0:
-            then[:after] = value[i + 1, :after] + np.min(now[:here])
-        else:
-            _priced(price[span[i]], sign[i], shift[i], own, later)
-            if gives[i]:
-                _lengths(now[:here], back[i + 1, :after], own, least)
-                _passed(least, share_wall, price[span[i]], sign[i], shift[i])
-                _priced(price[span[i]], sign[i], shift[i], own, later)
-            _joined(now[:here], value[i + 1, :after], own, later, then[:after])
-        now, then = then, now
-    found: float = np.min(now[: count[rows - 1]])
-    return found
-
-
-@exact
-def _priced(price: Floats, sign: float, shift: int, own: Floats, later: Floats) -> None:
-    """What each length costs this stage, and the least of all that are no shorter."""
-    last = len(price) - 1
-    for k in range(len(price)):
-        own[k] = sign * price[min(shift + k, last)]
-    least = np.inf
-    for k in range(last, -1, -1):
-        least = min(least, own[k])
-        later[k] = least
-
-
-@exact
-def _joined(now: Floats, value: Floats, own: Floats, later: Floats, out: Floats) -> None:
-    """out[y]: value[y] and the least over x of now[x] and the span's price. The last x and the
-    last y stand for all that is longer, so does their sum."""
-    n, m = len(now) - 1, len(value) - 1
-    out[:] = np.inf
-    for x in range(n):
-        v = now[x]
-        lane = own[x : x + m]
-        for y in range(m):
-            c = v + lane[y]
-            if c < out[y]:  # noqa: PLR1730 - min() is not made lanes of
-                out[y] = c
-        out[m] = min(out[m], v + later[x + m])
-    for y in range(m + 1):
-        out[y] = min(out[y], now[n] + later[n + y]) + value[y]
-
-
-@exact
-def _lengths(now: Floats, back: Floats, own: Floats, least: Floats) -> None:
-    """least[k]: what the run loses if this span takes k ticks more than its fastest."""
-    n, m = len(now) - 1, len(back) - 1
-    least[:] = np.inf
-    for x in range(n):
-        v = now[x]
-        lane = least[x : x + m]
-        for y in range(m):
-            c = v + back[y]
-            if c < lane[y]:  # noqa: PLR1730
-                lane[y] = c
-    longer = np.inf  # some row beyond its table: any length from there on
-    for k in range(len(least)):
-        if m <= k <= m + n:
-            longer = min(longer, now[k - m] + back[m])
-        if n <= k <= n + m:
-            longer = min(longer, now[n] + back[k - n])
-        least[k] = min(least[k], longer) + own[k]
-
-
-@exact
-def _passed(
-    least: Floats, share_wall: tuple[float, float], price: Floats, sign: float, shift: int
-) -> None:
-    share, wall = share_wall
-    best = np.min(least)
-    for k in range(len(price)):
-        beyond = wall  # shorter than its fastest
-        if k >= shift:
-            beyond = min(wall, least[k - shift] - best)
-        price[k] -= sign * share * beyond

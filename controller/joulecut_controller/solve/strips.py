@@ -173,6 +173,9 @@ class Strips:
         to thirty seconds at 8 x 96."""
         if relaxed.link_w is None or finer.link_w is None or not self._spines:
             return finer
+        most_j = PRESSED * abs(relaxed.bound_j)
+        if pressed(self.network, finer.link_w, relaxed.deadline_s, most_j) is not finer.link_w:
+            return finer  # where moments cannot move, flow moved by paths never proved more
         return self._told(relaxed, finer, time_price_w, enough_j, climb=True)
 
     def _told(

@@ -25,6 +25,14 @@ TICKS_TRIED = 512
 NEAR = 0.1  # of the cap: options that lose less matter for which tick and phases are best
 
 
+class Options(NamedTuple):
+    """Those of curve c are `at[c]` to `at[c + 1]`."""
+
+    at: Ints
+    time_s: Floats
+    cost_j: Floats
+
+
 class Tables(NamedTuple):
     """Losses in joules by ticks: `value[i, k]` of row i given `base[i] + k`, the last of
     `counts[i]` for all that is longer."""
@@ -43,6 +51,7 @@ class Ticks:
         self._at = np.cumsum([0, *(len(c.time_s) for c in curves)])
         self._time = np.concatenate([c.time_s for c in curves])
         self._cost = np.concatenate([c.cost_j for c in curves])
+        self.options = Options(self._at, self._time, self._cost)
 
     def tables(
         self, rows: Ints, price_w: Floats, tick_s: float, cap_j: float, offset_s: Floats

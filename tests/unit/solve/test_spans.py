@@ -19,8 +19,9 @@ from joulecut_controller.solve.events import events_of
 from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal
 from joulecut_controller.solve.relaxation import Interior
-from joulecut_controller.solve.spans import Spans, walked
+from joulecut_controller.solve.spans import Spans
 from joulecut_controller.solve.ticks import Ticks
+from joulecut_controller.solve.walks import walked
 from joulecut_controller.workload import KINDS, SCHEDULES, Pipeline, Profile, Schedule
 
 LOSS = st.integers(-3, 9).map(float)
