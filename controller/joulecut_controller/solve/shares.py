@@ -120,7 +120,7 @@ class Level:
         self._shares, self._tick_s = shares, tick_s
         network, moments = shares.network, shares.moments
         price_w = through(network, link_w)
-        phase_s = _phases(shares, link_w, price_w, tick_s)
+        self.phase_s = phase_s = _phases(shares, link_w, price_w, tick_s)
         offset_s = moments.lag_s + phase_s[moments.begin] - phase_s[moments.done]
         self._tables = shares.ticks.tables(shares.rows, price_w, tick_s, shares.cap_j, offset_s)
         plain_j, _ = dual(network, link_w, time_price_w, deadline_s)

@@ -221,6 +221,52 @@ def test_no_plan_is_better_than_what_is_proven(
         assert factor > 1.0 or found_j > plain_j
 
 
+@pytest.mark.parametrize("pressing", [False, True])
+def test_no_plan_loses_less_than_it_is_charged(pressing: bool) -> None:
+    """Moments of plans, each rounded down from its own zero: every share is one that is counted,
+    and tables charge no more than what the plan costs."""
+    computation = Computation(_job(Pipeline("1f1b", 3, 6, transfers="overlapped"), 4, 7))
+    network, moments = computation.network, _moments(computation)
+    goal = Goal(computation.fastest_s * (1.0 if pressing else 1.1))
+    price_w, link_w = computation.time_price_w(goal), computation.relax(goal).link_w
+    assert link_w is not None
+    if pressing:
+        link_w = pressed(network, link_w, goal.deadline_s, 1.0)
+    shares = Shares(network, moments)
+    level = Level(shares, link_w, shares.tick_s(link_w, 1e6), price_w, goal.deadline_s)
+    base, value, counts = level._tables
+    curves = [network.curves.distinct[c] for c in network.curve]
+    dice, met, ends = np.random.default_rng(8), set[str](), shares.ends
+    for trial in range(40):
+        slow = trial / 40 * (not pressing)
+        pick = [int(dice.integers(len(c.time_s)) * (dice.uniform() < slow)) for c in curves]
+        lasts_s = np.array([c.time_s[k] for c, k in zip(curves, pick, strict=True)])
+        end = network.ends(lasts_s)
+        if end.max() > goal.deadline_s * (1 + 1e-12):
+            continue
+        when_s = np.zeros(moments.count)
+        np.maximum.at(when_s, moments.done[shares.kept], end[shares.kept])
+        when_s[1] = end.max()
+        when_s[moments.begin[shares.kept]] = network.starts(end)[shares.kept]
+        at = np.floor((when_s - level.phase_s) / level._tick_s + 1e-6).astype(int)
+        late = at[moments.meets.second] - at[moments.meets.first]
+        assert (level._least <= late).all()
+        assert (late <= level._most).all()
+        met |= {"least"} if (late == level._least).any() else set()
+        met |= {"most"} if (late == level._most).any() else set()
+        length = at[moments.done] - at[moments.begin]
+        k = length[shares.rows] - base
+        assert (k >= 0).all()
+        charged_j = level._plain_j + value[np.arange(len(k)), np.minimum(k, counts - 1)].sum()
+        charged_j += sum(level._own_j[m][late[m] - level._least[m]] for m in ends[ends >= 0])
+        costs_j = sum(float(c.cost_j[k]) for c, k in zip(curves, pick, strict=True))
+        spent_j = costs_j + price_w * end.max()
+        assert charged_j <= spent_j + 1e-6 * abs(spent_j)
+        met.add("plan")
+    assert "plan" in met
+    assert "least" in met or "most" in met
+
+
 def test_where_sends_overlap_more_is_proven_than_the_relaxation_says() -> None:
     computation = Computation(_job(Pipeline("1f1b", 3, 8, transfers="overlapped"), 4, 5))
     goal = Goal(computation.fastest_s * 1.02)
