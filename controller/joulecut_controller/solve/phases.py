@@ -84,7 +84,7 @@ def fitted(network: Network, events: Events, link_w: Floats, menu: Menu, tick_s:
     early_s[end] = ends_s.max()
     early_s -= np.floor(early_s / tick_s) * tick_s
     starts_s = [early_s, np.zeros(end + 1)]
-    lost = [_placed(arcs, order % len(arcs.tail), at, start, tick_s, one) for one in starts_s]
+    lost = [placed(arcs, order % len(arcs.tail), at, start, tick_s, one) for one in starts_s]
     phase_s = starts_s[int(np.argmin(lost))]
     wait_s = phase_s[tails] - phase_s[heads]
     short_s = np.floor(wait_s / tick_s + EVEN) * tick_s - wait_s
@@ -96,7 +96,7 @@ def fitted(network: Network, events: Events, link_w: Floats, menu: Menu, tick_s:
 
 
 @exact
-def _placed(arcs: Arcs, near: Ints, at: Ints, start: int, tick: float, phase: Floats) -> float:
+def placed(arcs: Arcs, near: Ints, at: Ints, start: int, tick: float, phase: Floats) -> float:
     """Each moment in turn goes where the arcs at it lose least, to and fro. Tried are phases at
     which one time of one of them is whole. What all lose then, in ticks times watts."""
     tail, head, first, time, _ = arcs

@@ -33,8 +33,10 @@ from joulecut_controller.solve.compiled import exact
 from joulecut_controller.solve.events import Events, events_of
 from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
 from joulecut_controller.solve.losses import Losses
+from joulecut_controller.solve.moments import moments_of
 from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.relaxation import Relaxation
+from joulecut_controller.solve.shares import Shares
 from joulecut_controller.solve.spans import Spans
 from joulecut_controller.solve.waves import Floats, Ints
 
@@ -208,6 +210,9 @@ class Strips:
 
     @cached_property
     def _spans(self) -> Spans:
+        moments = moments_of(self.network, self._lines)
+        if len(moments.folded) and len(moments.meets.first):
+            return Shares(self.network, moments)
         return Spans(self.network, self._events, self._spines)
 
     def _fine(self, parts: list[_Part], link_w: Floats) -> list[float]:

@@ -40,27 +40,27 @@ def walked(
         if span[i] < 0:
             back[i, :here] = value[i, :here] + np.min(back[i + 1, :after])
             continue
-        _priced(price[span[i]], sign[i], shift[i], own, later)
-        _joined(back[i + 1, :after], value[i, :here], own, later, back[i, :here])
+        priced(price[span[i]], sign[i], shift[i], own, later)
+        joined(back[i + 1, :after], value[i, :here], own, later, back[i, :here])
     now[: count[0]] = value[0, : count[0]]
     for i in range(rows - 1):
         here, after = count[i], count[i + 1]
         if span[i] < 0:
             then[:after] = value[i + 1, :after] + np.min(now[:here])
         else:
-            _priced(price[span[i]], sign[i], shift[i], own, later)
+            priced(price[span[i]], sign[i], shift[i], own, later)
             if gives[i]:
-                _lengths(now[:here], back[i + 1, :after], own, least)
-                _passed(least, share_wall, price[span[i]], sign[i], shift[i])
-                _priced(price[span[i]], sign[i], shift[i], own, later)
-            _joined(now[:here], value[i + 1, :after], own, later, then[:after])
+                lengths(now[:here], back[i + 1, :after], own, least)
+                passed(least, share_wall, price[span[i]], sign[i], shift[i])
+                priced(price[span[i]], sign[i], shift[i], own, later)
+            joined(now[:here], value[i + 1, :after], own, later, then[:after])
         now, then = then, now
     found: float = np.min(now[: count[rows - 1]])
     return found
 
 
 @exact
-def _priced(price: Floats, sign: float, shift: int, own: Floats, later: Floats) -> None:
+def priced(price: Floats, sign: float, shift: int, own: Floats, later: Floats) -> None:
     """What each length costs this stage, and the least of all that are no shorter."""
     last = len(price) - 1
     for k in range(len(price)):
@@ -72,7 +72,7 @@ def _priced(price: Floats, sign: float, shift: int, own: Floats, later: Floats) 
 
 
 @exact
-def _joined(now: Floats, value: Floats, own: Floats, later: Floats, out: Floats) -> None:
+def joined(now: Floats, value: Floats, own: Floats, later: Floats, out: Floats) -> None:
     """out[y]: value[y] and the least over x of now[x] and the span's price. The last x and the
     last y stand for all that is longer, so does their sum."""
     n, m = len(now) - 1, len(value) - 1
@@ -90,7 +90,7 @@ def _joined(now: Floats, value: Floats, own: Floats, later: Floats, out: Floats)
 
 
 @exact
-def _lengths(now: Floats, back: Floats, own: Floats, least: Floats) -> None:
+def lengths(now: Floats, back: Floats, own: Floats, least: Floats) -> None:
     """least[k]: what the run loses if this span takes k ticks more than its fastest."""
     n, m = len(now) - 1, len(back) - 1
     least[:] = np.inf
@@ -111,7 +111,7 @@ def _lengths(now: Floats, back: Floats, own: Floats, least: Floats) -> None:
 
 
 @exact
-def _passed(
+def passed(
     least: Floats, share_wall: tuple[float, float], price: Floats, sign: float, shift: int
 ) -> None:
     share, wall = share_wall
