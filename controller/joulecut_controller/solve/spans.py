@@ -40,6 +40,7 @@ TICKS_MAX = 8192.0  # of one row: memory
 WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
 WORK_MIDDLE, SWEEPS_MIDDLE = 5e8, 24  # a pass proves most of what one in the finest does
 WORK_LAST, SWEEPS_LAST = 2e9, 20
+SWEEPS_MORE = 20  # where a gap is a little above its bar still
 ASKS = 24  # flows tried on paths' own prices, at coarse ticks: a third of a second each
 # Times the median price: what is pressed beyond that loses nothing whatever the tick, by phases.
 PRICE_FAIR = 5.0
@@ -72,6 +73,7 @@ class Spans:
         other[self.pairs[:, 0]], other[self.pairs[:, 1]] = run_of[self.pairs.T[::-1]]
         self.down, self.up = (other >= 0) & (other < run_of), other > run_of
         self.alone = np.setdiff1d(np.arange(network.size), self.rows)
+        self._last: tuple[_Level, Floats] | None = None  # where passing on ended
         curves = network.curves.distinct
         apart_j = [
             (CAP + 1.0 / max(len(c.time_s) - 1, 1)) * float(c.cost_j[0] - c.cost_j.min())
@@ -118,7 +120,15 @@ class Spans:
             fine = _Level(self, best_w, tick_s, time_price_w, deadline_s)
             fine.told(level)
             best_j, level = max(best_j, fine.passed(sweeps, enough_j)), fine
+        self._last = (level, best_w) if best_j < enough_j else None
         return best_j, best_w
+
+    def further(self, link_w: Floats, enough_j: float) -> float:
+        """Goes on passing where the last bound was proven; -inf where that was another flow."""
+        last, self._last = self._last, None
+        if last is None or last[1] is not link_w:
+            return -np.inf
+        return last[0].passed(SWEEPS_MORE, enough_j)
 
     def _most(self) -> float:
         """Work of one walk beyond which ticks need not be finer."""

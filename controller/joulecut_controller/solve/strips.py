@@ -171,13 +171,15 @@ class Strips:
     def climbed(
         self, relaxed: Relaxation, finer: Relaxation, time_price_w: float, enough_j: float
     ) -> Relaxation:
-        """What `finer` came to, and prices of stages moved to where passing on proves most: ten
-        to thirty seconds at 8 x 96."""
+        """What `finer` came to, and prices of stages moved to where passing on proves most, or
+        more passing on: ten to sixty seconds at 8 x 96."""
         if relaxed.link_w is None or finer.link_w is None or not self._spines:
             return finer
         most_j = PRESSED * abs(relaxed.bound_j)
         if pressed(self.network, finer.link_w, relaxed.deadline_s, most_j) is not finer.link_w:
-            return finer  # where moments cannot move, flow moved by paths never proved more
+            # Where moments cannot move, flow moved by paths never proved more.
+            bound_j = self._spans.further(finer.link_w, enough_j)
+            return self._proven(finer, bound_j, finer.link_w, time_price_w)
         return self._told(relaxed, finer, time_price_w, enough_j, climb=True)
 
     def _told(

@@ -191,6 +191,28 @@ def test_passing_on_raises_the_bound_and_is_what_it_says() -> None:
     assert plain_j <= enough_j <= found_j  # less work where less is asked for
 
 
+def test_passing_on_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the fastest deadline, where flow is not moved; once, and for the same flow only."""
+    monkeypatch.setattr("joulecut_controller.solve.spans.SWEEPS_FIRST", 1)
+    monkeypatch.setattr("joulecut_controller.solve.spans.SWEEPS_LAST", 1)
+    computation = coarse(4, 8)
+    goal = Goal(computation.fastest_s)
+    relaxed = computation.relax(goal)
+    plan = computation.solve(goal, relaxed, rolls=50)
+    spans, link_w, price_w, deadline_s = asked_of(computation, 1.0)
+    assert spans.further(link_w, np.inf) == -np.inf  # nothing was asked yet
+    found_j, at_w = spans.proven([link_w], price_w, deadline_s, np.inf)
+    more_j = spans.further(at_w, np.inf)
+    assert found_j < more_j <= plan.energy_j
+    assert spans.further(at_w, np.inf) == -np.inf
+    spans.proven([link_w], price_w, deadline_s, np.inf)
+    assert spans.further(link_w.copy(), np.inf) == -np.inf
+
+    finer = computation._strips.finer(relaxed, relaxed, price_w, np.inf)
+    more = computation._strips.climbed(relaxed, finer, price_w, np.inf)
+    assert finer.bound_j < more.bound_j <= plan.energy_j
+
+
 def test_flow_is_moved_to_where_passing_on_proves_more() -> None:
     """And what is proven there is below every plan, too."""
     computation = coarse(3, 3)
