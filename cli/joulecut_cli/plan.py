@@ -9,30 +9,35 @@ import time
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
-from joulecut_cli import figures, lateness, plot, switchshown, timeline
+from joulecut_cli import lateness, plot, switchshown, timeline
 from joulecut_cli.granularity import SHOWN, read_granularity
 from joulecut_cli.jobfile import JobFile, read
+from joulecut_cli.planshown import as_json, as_text
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
-from joulecut_controller.hardware import ANY_CLOCK_MHZ
 from joulecut_controller.solve import switchmargin
 from joulecut_controller.solve.jitter import Trials, judge_of
 from joulecut_controller.solve.margin import Assured, assured
-from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
+from joulecut_controller.solve.problem import (
+    Effort,
+    Goal,
+    Infeasible,
+    NoCommonClock,
+    Problem,
+    Solution,
+)
 from joulecut_controller.solve.schedule import baseline
 from joulecut_controller.solve.solver import Solver, prepared, solve
 from joulecut_controller.solve.switched import SwitchSearch
 from joulecut_controller.solve.switching import Switched
-from joulecut_controller.workload import KINDS_ALL, SENDS, Operation
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut plan"
-ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 
 def run(argv: list[str]) -> int:
@@ -59,7 +64,7 @@ def run(argv: list[str]) -> int:
             found = kept.plan if kept else switched.plan if switched else None
             if found is None:
                 with no_stray_output():
-                    found = solve(problem, goal, granularity, effort="thorough")
+                    found = solve(problem, goal, granularity, effort=_effort(options, "thorough"))
     except Infeasible as none:
         if job.switching is not None:
             raise _too_fast_switching(options, none) from None
@@ -132,7 +137,7 @@ def _switched(
 ) -> tuple[Assured | None, Switched]:
     """The plan under the job's switching, with margin where times jitter. Raises BadInput."""
     if job.jitter is None:
-        return None, search.solve(goal, effort="thorough")
+        return None, search.solve(goal, effort=_effort(options, "thorough"))
     found = switchmargin.assured(
         search,
         goal,
@@ -151,7 +156,7 @@ def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> 
     assert job.jitter is not None
     found = assured(
         problem,
-        Solver(problem, read_granularity(options.granularity)),
+        Solver(problem, read_granularity(options.granularity), _effort(options, "usual")),
         goal,
         Trials(problem, job.jitter.noise),
         statistic=job.jitter.hold,
@@ -166,8 +171,8 @@ def _assured(options: Namespace, job: JobFile, problem: Problem, goal: Goal) -> 
 def _parse(argv: list[str]) -> Namespace:
     parser = Parser(
         PROG,
-        "The clocks that use least energy within a deadline. Seconds; up to two minutes where "
-        "the gap between plan and bound is hard to close.",
+        "The clocks that use least energy within a deadline. Seconds; some minutes where the gap "
+        "between plan and bound is hard to close.",
     )
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument(
@@ -177,123 +182,17 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument(
         "--granularity", default="computation", help=f"{SHOWN} (default computation)"
     )
+    parser.add_argument(
+        "--effort",
+        choices=get_args(Effort),
+        help="how long to look and to prove (default thorough; usual where the job has jitter)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
     parser.add_argument("--timeline", metavar="FILE", help="write a trace for Perfetto: .json")
     return parser.parse_args(argv)
 
 
-def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> dict[str, Any]:
-    """The plan for programs; ratios and gaps are fractions, units are in the names."""
-    return {
-        "iteration_time_s": plan.iteration_time_s,
-        "energy_j": plan.energy_j,
-        "lower_bound_j": plan.lower_bound_j,
-        "bound_granularity": plan.bound_granularity,
-        "gap": plan.gap,
-        "gap_of_saving": gap_of_saving(fastest, plan),
-        "granularity": plan.granularity,
-        "deadline_s": goal.deadline_s,
-        "baseline": {
-            "iteration_time_s": fastest.iteration_time_s,
-            "energy_j": fastest.energy_j,
-        },
-        "solve_seconds": plan.solve_seconds,
-        "operations": [
-            {
-                **_named(operation),
-                "stage": operation.stage,
-                "microbatch": operation.microbatch,
-                "kind": operation.kind,
-                "clock_mhz": option.clock_mhz or None,  # none asked: it costs the same at all
-                "start_s": start_s,
-                "duration_s": option.time_s,
-                "energy_j": option.energy_j,
-            }
-            for operation, option, start_s in zip(
-                problem.graph.operations, plan.clocks, plan.start_s, strict=True
-            )
-        ],
-    }
-
-
-def _named(operation: Operation) -> dict[str, str | int]:
-    """What only some graphs have: an id, or parts of the model beside the first."""
-    named: dict[str, str | int] = {"id": operation.name} if operation.name else {}
-    return named | ({"chunk": operation.chunk} if operation.chunk else {})
-
-
-def gap_of_saving(fastest: Solution, plan: Solution) -> float:
-    """What share of the possible saving is not proven to be reached; 0 where none is possible."""
-    possible_j = fastest.energy_j - plan.lower_bound_j
-    if possible_j <= ROUND_OFF * fastest.energy_j:
-        return 0.0
-    return max(0.0, (plan.energy_j - plan.lower_bound_j) / possible_j)
-
-
-def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -> list[str]:
-    """What a person wants to know first, then the clocks of each stage."""
-
-    def row(name: str, time_s: float | None, energy_j: float) -> list[str]:
-        slower = None if time_s is None else time_s / fastest.iteration_time_s - 1
-        return [
-            name,
-            figures.seconds(time_s),
-            figures.percent(slower, signed=True),
-            figures.joules(energy_j),
-            figures.percent(energy_j / fastest.energy_j - 1, signed=True),
-        ]
-
-    head = ["", "iteration", "slower", "energy", "change"]
-    rows = [
-        row("baseline", fastest.iteration_time_s, fastest.energy_j),
-        row("plan", plan.iteration_time_s, plan.energy_j),
-        row("lower bound", None, plan.lower_bound_j),
-    ]
-    of_saving = gap_of_saving(fastest, plan)
-    gap = (
-        f"gap {plan.gap * 100:.2f} % of the energy, {of_saving * 100:.1f} % of the possible saving"
-    )
-    if plan.bound_granularity != plan.granularity:
-        gap += f" (at most: the bound is for {plan.bound_granularity})"
-    return [
-        *job.title(plan.granularity),
-        "",
-        *figures.table(head, rows, frozenset(head[1:])),
-        f"{gap}; solved in {plan.solve_seconds:.2f} s",
-        "",
-        *_stage_table(problem, plan),
-    ]
-
-
-def _stage_table(problem: Problem, plan: Solution) -> list[str]:
-    """Clocks by stage and kind, and the share of time that a stage computes nothing."""
-    operations = problem.graph.operations
-    chosen = {
-        o.kind for o, menu in zip(operations, problem.options, strict=True) if menu[0].clock_mhz
-    }
-    kinds = [kind for kind in KINDS_ALL if kind in chosen]
-    head = ["stage", *(f"{kind} MHz" for kind in kinds), "waiting"]
-    rows = []
-    for stage, indices in enumerate(problem.graph.order):
-        clocks = [
-            [
-                plan.clocks[i].clock_mhz
-                for i in indices
-                if operations[i].kind == kind and plan.clocks[i].clock_mhz != ANY_CLOCK_MHZ
-            ]
-            for kind in kinds
-        ]
-        busy_s = sum(plan.clocks[i].time_s for i in indices if operations[i].kind not in SENDS)
-        waiting = figures.percent(1 - busy_s / plan.iteration_time_s)
-        rows.append([str(stage), *map(_span, clocks), waiting])
-    return figures.table(head, rows, frozenset(head))
-
-
-def _span(clocks: list[int]) -> str:
-    if not clocks:
-        return figures.NONE
-    low, high = min(clocks), max(clocks)
-    if low == high:
-        return str(low)
-    return f"{low}-{high}, mean {sum(clocks) / len(clocks):.0f}"
+def _effort(options: Namespace, unasked: Effort) -> Effort:
+    asked: Effort | None = options.effort
+    return asked or unasked

@@ -102,6 +102,37 @@ def test_a_percentage_with_or_without_its_sign(
     assert plan["deadline_s"] == FASTEST_S * 1.02
 
 
+def test_less_effort_leaves_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one job, and each plan still within its deadline and certified."""
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "pipeline: {schedule: 1f1b, stages: 4, microbatches: 8}\n"
+        "profile: profile.csv\nblocking_power_w: 75\n"
+    )
+    rows = [
+        f"{stage},{kind},{mhz},{base * (0.4 + 0.6 * 1500 / mhz) * (1 + 0.07 * stage):.4f},"
+        f"{base * (60 + 200 * (mhz / 1500) ** 3):.3f}\n"
+        for stage in range(4)
+        for kind, base in (("forward", 0.08), ("backward", 0.17))
+        for mhz in (900, 1000, 1150, 1300, 1500)
+    ]
+    (tmp_path / "profile.csv").write_text(HEADER + "".join(rows))
+    words = ("plan", str(job), "--max-slowdown", "1", "--json")
+    quick, usual = (json.loads(said(capsys, *words, "--effort", e)[1]) for e in ("quick", "usual"))
+    plain = json.loads(said(capsys, *words)[1])
+    for plan in (quick, usual, plain):
+        assert plan["iteration_time_s"] <= plan["deadline_s"]
+        assert plan["lower_bound_j"] <= plain["energy_j"]
+    assert plain["energy_j"] <= usual["energy_j"] <= quick["energy_j"]
+    assert plain["gap"] < quick["gap"]
+
+
+def test_an_effort_nobody_knows_is_refused(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, "plan", str(job), "--effort", "heroic")
+    assert "--effort" in line
+    assert "quick" in line
+
+
 def test_a_deadline_in_seconds(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = json.loads(said(capsys, "plan", str(job), "--deadline", "12.5", "--json")[1])
     assert plan["deadline_s"] == 12.5
