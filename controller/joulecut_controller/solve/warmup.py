@@ -32,7 +32,8 @@ def warm_up() -> None:
         for relaxed in (direct, computation.relax(goal)):
             computation.solve(goal, relaxed, rolls=2, moves=1, chains=1.0)
             raised = computation.raised(goal, relaxed)
-            computation.finer(goal, relaxed, raised)
+            # Any bound is enough: a controller that starts waits for this.
+            computation.finer(goal, relaxed, raised, enough_j=0.0)
         clocks = computation.solve(goal, computation.relax(goal)).clocks
         Trials(problem, Noise(operation=0.01), draws=1).times_s(clocks)
         switching = Switching(max_per_iteration=2, latency_s=0.01)

@@ -12,7 +12,7 @@ from joulecut_cli.fit.fitted import Result
 from joulecut_cli.fit.next_probe import NextProbe, next_probe
 from joulecut_cli.main import dispatch
 from joulecut_controller.predict.estimator import Prediction
-from joulecut_controller.workload import Kind
+from joulecut_controller.workload import Kind, Profile
 
 CLOCKS = tuple(range(800, 1401, 50))
 # Half as long again at 800 MHz, and a power that makes 1000 MHz the cheapest clock of all.
@@ -30,7 +30,8 @@ def _result(
     """One operation; `deep` is how far below the prediction the band of a clock reaches."""
     low_s = TIME_S * (1.0 - np.array([deep.get(clock, 0.0) for clock in CLOCKS]))
     predicted = Prediction(CLOCKS, scale * TIME_S, POWER_W, scale * low_s, scale * TIME_S)
-    return Result({(0, kind): CLOCKS}, frozenset(probes), {(0, kind): predicted}, None, 0)
+    nothing = Profile({})
+    return Result({(0, kind): CLOCKS}, frozenset(probes), nothing, {(0, kind): predicted}, None, 0)
 
 
 def _told(result: Result) -> int | None:
