@@ -20,30 +20,26 @@ of the energy); the bound on the whole is Lagrangian decomposition with the rela
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import combinations, pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.solve.ascent import climbed, dual, paths_of, pressed, through
-from joulecut_controller.solve.compiled import exact
+from joulecut_controller.solve.cells import ASKS, CELLS_COARSE, WORK, Asked, Tried
 from joulecut_controller.solve.events import Events, events_of
-from joulecut_controller.solve.ladders import Ladder, Step, meetings, walked
+from joulecut_controller.solve.ladders import Ladder, Step, meetings
 from joulecut_controller.solve.losses import Losses
 from joulecut_controller.solve.moments import moments_of
 from joulecut_controller.solve.network import Network
+from joulecut_controller.solve.parts import Part, Strip
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.shares import Shares
 from joulecut_controller.solve.spans import Spans
 from joulecut_controller.solve.waves import Floats, Ints
 
-CELLS_COARSE = 100.0  # per mean duration of the fastest options: enough to choose prices by
-CELLS_LEAST, CELLS_CLIMB_MAX, CELLS_MAX = 25.0, 400.0, 10_000.0
-CELLS_LADDER, CELLS_STRIP = 400.0, 1600.0  # to choose parts by, where time allows
-WORK = 1e8  # cells met by cells: 0.1 s; three times as many prove a fiftieth more
 WORK_LAST = 6e8  # with the best prices found
 WORK_CHOICE = 1e9  # of all parts together, to choose among them
 LAST = 2  # choices of parts that so much is spent on
@@ -51,51 +47,7 @@ HARDER = (0.15, 0.5)  # of the mean flow, through the last stage: what else pass
 # Of the bound: where passing on proves so much, cells never proved more, but for pressed flows.
 TOLD_MUCH = 2e-4
 PRESSED = 1e-6  # of the bound: what more pressure at the fastest deadline may cost it
-# Where options are many, nine tenths of the cells of a ladder are of losses no plan would take.
-SHARE_LEAST, SHARE_WORTH = 0.125, 0.99
-ASKS = 24  # prices tried for each choice of parts; five times as many prove a fiftieth more
-ROUND_OFF = 1e-9  # of what is added
 PATHS_MAX = 64  # operations looked at for one side: a spine of a pipeline has a few neighbours
-
-
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    spine: tuple[int, ...]
-    sides: tuple[tuple[int, ...], ...]  # beside rows k and k + 1 of the spine; may be empty
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        return self.spine + tuple(row for side in self.sides for row in side)
-
-
-class _Part:
-    """A strip or a ladder with its tables named; rows are its own."""
-
-    def __init__(self, losses: Losses, shape: _Strip | Ladder) -> None:
-        self.rows = frozenset(shape.rows)
-        self._losses, self.ladder = losses, isinstance(shape, Ladder)
-        # Cells worth choosing it by, and with which power of them its work grows.
-        self.most, self.power = (CELLS_LADDER, 3) if self.ladder else (CELLS_STRIP, 2)
-        if isinstance(shape, Ladder):
-            spine = [rows for step in shape.steps for rows in step[:4]]
-            sides = [rows for step in shape.steps for rows in step[4:]]
-        else:
-            spine, sides = [(row,) for row in shape.spine], list(shape.sides)
-        self._spines = len(spine)
-        self._tables = losses.rows([*spine, *sides], self._spines)
-
-    def loss_j(self, price_w: Floats, cell_s: float, share: float = 1.0) -> tuple[float, float]:
-        """What any plan loses in it, at least; and cells met by cells to find out."""
-        tables = self._losses.tables(self._tables, price_w, cell_s, share)
-        base, value, count, beyond = tables
-        k = self._spines
-        if self.ladder:
-            n = int(count[:k].max())
-            return walked(base, value, count, beyond, k // 4, n)
-        work = float(np.sum(count[: k - 1] * count[1:k]))
-        return _least(
-            base[:k], value[:k], count[:k], beyond[:k], base[k:], value[k:], count[k:]
-        ), work
 
 
 class Strips:
@@ -124,7 +76,7 @@ class Strips:
         rounds = [self._alone, [*self._ladders, *self._alone]]
         for parts in rounds if self._ladders else rounds[:1]:
             chosen = self._chosen(parts, best_w, [CELLS_COARSE] * len(parts))
-            asked = _Asked(self, chosen, time_price_w, deadline_s)
+            asked = Asked(self.network, self.mean_s, chosen, time_price_w, deadline_s)
             cells = asked.cells(best_w)
             climbed_w = climbed(best_w, paths, partial(asked.value_j, cells=cells), ASKS)
             for link_w in [best_w] if climbed_w is best_w else [best_w, climbed_w]:
@@ -141,7 +93,7 @@ class Strips:
         if relaxed.link_w is None or raised.link_w is None or not self._spines:
             return raised
         told = self._told(relaxed, raised, time_price_w, enough_j)
-        deadline_s, tried = relaxed.deadline_s, list[_Tried]()
+        deadline_s, tried = relaxed.deadline_s, list[Tried]()
         most_j = PRESSED * abs(relaxed.bound_j)
         flows_w, presses = [raised.link_w], False
         for link_w in (raised.link_w, relaxed.link_w):
@@ -156,7 +108,7 @@ class Strips:
         rounds = [self._alone, [*self._ladders, *self._alone], self._ladders]
         for parts in rounds if self._ladders else rounds[:1]:
             chosen = self._chosen(parts, flows_w[-1], self._fine(parts, flows_w[-1]))
-            asked = _Asked(self, chosen, time_price_w, deadline_s)
+            asked = Asked(self.network, self.mean_s, chosen, time_price_w, deadline_s)
             tried.append(asked.best(flows_w, CELLS_COARSE, WORK))
         best_j, best_w = told.bound_j, raised.link_w
         for one in sorted(tried, key=lambda one: -one.bound_j)[:LAST]:
@@ -217,7 +169,7 @@ class Strips:
             return Shares(self.network, moments)
         return Spans(self.network, self._events, self._spines)
 
-    def _fine(self, parts: list[_Part], link_w: Floats) -> list[float]:
+    def _fine(self, parts: list[Part], link_w: Floats) -> list[float]:
         """Cells to choose parts by, fewer where operations are many."""
         price_w, cell_s = through(self.network, link_w), self.mean_s / CELLS_COARSE
         work = sum(
@@ -246,7 +198,7 @@ class Strips:
             link_w=link_w,
         )
 
-    def _chosen(self, parts: list[_Part], link_w: Floats, cells: list[float]) -> list[_Part]:
+    def _chosen(self, parts: list[Part], link_w: Floats, cells: list[float]) -> list[Part]:
         """Parts that lose most together, no row in two: its loss would count twice. Each is
         asked in so many cells."""
         price_w = through(self.network, link_w)
@@ -268,20 +220,20 @@ class Strips:
             free[list(part.rows)] = False
         for run in self._spines:  # what is left over, with fewer sides
             if free[run].all():
-                chosen.append(_Part(self._losses, self._strip(run, free)))
+                chosen.append(Part(self._losses, self._strip(run, free)))
                 free[list(chosen[-1].rows)] = False
         return chosen
 
     @cached_property
-    def _alone(self) -> list[_Part]:
+    def _alone(self) -> list[Part]:
         free = np.ones(self.network.size, dtype=np.bool_)
-        return [_Part(self._losses, self._strip(run, free)) for run in self._spines]
+        return [Part(self._losses, self._strip(run, free)) for run in self._spines]
 
     @cached_property
-    def _ladders(self) -> list[_Part]:
+    def _ladders(self) -> list[Part]:
         events, free = self._events, np.ones(self.network.size, dtype=np.bool_)
         passed = [[int(events.begin[run[0]]), *events.done[run].tolist()] for run in self._spines]
-        found = list[_Part]()
+        found = list[Part]()
         for i, j in combinations(range(len(passed)), 2):
             for met in meetings(passed[i], passed[j]):
                 first, second = self._spines[i], self._spines[j]
@@ -304,7 +256,7 @@ class Strips:
                             sides[1],
                         )
                     )
-                found.append(_Part(self._losses, Ladder(tuple(steps))))
+                found.append(Part(self._losses, Ladder(tuple(steps))))
         return found
 
     def _runs(self, line: list[int]) -> list[list[int]]:
@@ -317,14 +269,14 @@ class Strips:
                 runs.append([after])
         return [run for run in runs if len(run) > 1]
 
-    def _strip(self, spine: list[int], free: NDArray[np.bool_]) -> "_Strip":
+    def _strip(self, spine: list[int], free: NDArray[np.bool_]) -> Strip:
         """Sides of free rows, none of them twice."""
         done, sides, used = self._events.done, list[tuple[int, ...]](), set(spine)
         for first, second in pairwise(spine):
             side = self._side(int(self._events.begin[first]), int(done[second]), used, free)
             used.update(side)
             sides.append(side)
-        return _Strip(tuple(spine), tuple(sides))
+        return Strip(tuple(spine), tuple(sides))
 
     def _side(
         self, start: int, end: int, used: set[int], free: NDArray[np.bool_]
@@ -343,113 +295,3 @@ class Strips:
                 if looked > PATHS_MAX:
                     return ()
         return ()
-
-
-class _Asked:
-    """The bound that parts prove, for one flow after another."""
-
-    def __init__(
-        self, strips: Strips, parts: list[_Part], time_price_w: float, deadline_s: float
-    ) -> None:
-        self._network, self._mean_s, self._parts = strips.network, strips.mean_s, parts
-        self._price_w, self._deadline_s = time_price_w, deadline_s
-        self._work = 0.0  # cells met by cells for the last value
-        self._growth = 8.0 if any(part.ladder for part in parts) else 4.0  # cells halved
-
-    def value_j(self, link_w: Floats, cells: float, share: float = 1.0) -> float:
-        price_w, gain_j, self._work = through(self._network, link_w), 0.0, 0.0
-        for part in self._parts:
-            loss_j, work = part.loss_j(price_w, self._mean_s / cells, share)
-            gain_j, self._work = gain_j + loss_j, self._work + work
-        relaxed_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
-        return relaxed_j + gain_j * (1.0 - ROUND_OFF)
-
-    def best(self, flows_w: list[Floats], cells: float, work: float) -> "_Tried":
-        """The flow that proves most, the first of equals."""
-        found_j = [self.finest_j(link_w, cells, work) for link_w in flows_w]
-        most = int(np.argmax(found_j))
-        return _Tried(self, flows_w[most], found_j[most])
-
-    def cells(self, link_w: Floats) -> float:
-        """So many that all asking takes about as long as one answer of the finest."""
-        cells = CELLS_COARSE
-        self.value_j(link_w, cells)
-        while self._work * ASKS > WORK and cells > CELLS_LEAST:
-            cells /= 2
-            self.value_j(link_w, cells)
-        while self._growth * self._work * ASKS < WORK and cells < CELLS_CLIMB_MAX:
-            cells *= 2
-            self.value_j(link_w, cells)
-        return cells
-
-    def finest_j(self, link_w: Floats, cells: float, work: float) -> float:
-        """Cells halved while time allows, and the cap where that makes time."""
-        share, best_j = 1.0, self.value_j(link_w, cells)
-        last_j = best_j
-        plain_j, _ = dual(self._network, link_w, self._price_w, self._deadline_s)
-        while cells < CELLS_MAX:
-            while self._growth * self._work > work and share > SHARE_LEAST:
-                lower_j = self.value_j(link_w, cells, share / 2)
-                if lower_j - plain_j < SHARE_WORTH * (last_j - plain_j):
-                    return best_j
-                share /= 2
-            if self._growth * self._work > work:
-                break
-            cells *= 2
-            last_j = self.value_j(link_w, cells, share)
-            best_j = max(best_j, last_j)
-        return best_j
-
-
-class _Tried(NamedTuple):
-    asked: _Asked
-    link_w: Floats
-    bound_j: float
-
-
-@exact
-def _least(
-    base: Ints,
-    value: Floats,
-    count: Ints,
-    beyond: Floats,
-    side_base: Ints,
-    side: Floats,
-    side_count: Ints,
-) -> float:
-    """The least sum of spine and sides: a walk along the spine over the cells of its rows.
-
-    Cell i of one row and cell j of the next leave their side anything within two cells, whose
-    cheaper half counts. One more state stands for all that is beyond a row's cells: sides are
-    free then.
-    """
-    most = value.shape[1]
-    now, then = np.empty(most), np.empty(most)
-    double = np.empty(side.shape[1])
-    now[: count[0]] = value[0, : count[0]]
-    other = beyond[0]
-    for row in range(1, len(base)):
-        before, here, sides = count[row - 1], count[row], side_count[row - 1]
-        # double[k]: within the two cells that begin one before side cell k.
-        double[0] = side[row - 1, 0]
-        for k in range(1, sides):
-            double[k] = min(side[row - 1, k - 1], side[row - 1, k])
-        least = other
-        for i in range(before):
-            least = min(least, now[i])
-        shift = base[row - 1] + base[row] - side_base[row - 1] + 1
-        for j in range(here):
-            best = other
-            low = max(0, -shift - j)
-            fits = min(before, sides - shift - j)
-            for i in range(low, fits):
-                best = min(best, now[i] + double[shift + j + i])
-            for i in range(max(low, fits), before):
-                best = min(best, now[i])
-            then[j] = best + value[row, j]
-        other = least + beyond[row]
-        now, then = then, now
-    last: float = other
-    for i in range(count[-1]):
-        last = min(last, now[i])
-    return last
