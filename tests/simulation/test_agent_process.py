@@ -169,7 +169,7 @@ def test_the_end_of_a_job_gives_its_gpus_back(node: RunningAgent) -> None:
         second.kill()
         second.wait()
         eventually("the second one's back", lambda: node.locked() == {2: 810, 3: 1005})
-        assert node.log.count("cause=job_ended: done") == 2
+        eventually("said", lambda: node.log.count("cause=job_ended: done") == 2)
     finally:
         for job in (first, second):
             job.kill()

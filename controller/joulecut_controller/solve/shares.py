@@ -15,9 +15,9 @@ table by length is its own, made longer or shorter by shares at their prices at 
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecut_controller.solve import walks
 from joulecut_controller.solve.ascent import dual, through
@@ -28,11 +28,11 @@ from joulecut_controller.solve.network import Network
 from joulecut_controller.solve.phases import EVEN, SURE, Arcs, placed
 from joulecut_controller.solve.spans import (
     PRICE_FAIR,
-    ROUND_OFF,
     SHARE,
     TICKS_ASKED,
     TICKS_MAX,
     WALL,
+    Passing,
     Spans,
 )
 from joulecut_controller.solve.waves import Floats, Ints
@@ -108,13 +108,14 @@ class Shares(Spans):
         return self.ticks.fitting_s(fair_w, tick_s / finer, self.cap_j)
 
 
-class Level:
+class Level(Passing):
     """One flow and one tick: tables, prices of spans and shares, what each run loses by them."""
 
     def __init__(
         self, shares: Shares, link_w: Floats, tick_s: float, time_price_w: float, deadline_s: float
     ) -> None:
-        self._shares, self._tick_s = shares, tick_s
+        super().__init__(shares, tick_s)
+        self._shares = shares
         network, moments = shares.network, shares.moments
         price_w = through(network, link_w)
         self.phase_s = phase_s = _phases(shares, link_w, price_w, tick_s)
@@ -153,46 +154,25 @@ class Level:
         for at in (shares.begins, shares.ends):
             count[at >= 0] += (self._most - self._least)[at[at >= 0]]
         self._count, pairs = count, shares.pairs
-        self._base = (base[pairs] + base[pairs + 1]).min(axis=1)
-        self._shift = np.zeros(len(base), dtype=np.int64)
-        self._shift[pairs] = base[pairs] + base[pairs + 1] - self._base[:, None]
+        self._room(base, count)
         first, last = shares.rows[pairs[:, 0]], shares.rows[pairs[:, 0] + 1]
         self._offset_s = phase_s[shares.events.begin[first]] - phase_s[shares.events.done[last]]
-        top = self._shift[pairs] + count[pairs] + count[pairs + 1]
-        self._price = np.zeros((len(pairs), int(top.max()) + 1))
-        self._loss_j = np.zeros(len(shares.first) - 1)
         self._wall = WALL * shares.cap_j
 
-    def told(self, coarser: "Level") -> None:
+    def told(self, coarser: Self) -> None:
         """Begins with another level's prices."""
-        for k, price in enumerate(coarser._price):  # two ticks later: see `solve.spans`
-            length_s = (self._base[k] + np.arange(self._price.shape[1]) + 2) * self._tick_s
-            length = (length_s + coarser._offset_s[k] - self._offset_s[k]) / coarser._tick_s
-            at = np.clip(np.floor(length) - coarser._base[k], 0, len(price) - 1).astype(np.int64)
-            self._price[k] = price[at]
+        super().told(coarser)
         for k, share in enumerate(coarser._share):
             late_s = np.arange(self._least[k], self._most[k] + 1) * self._tick_s + self._apart_s[k]
             late = np.rint((late_s - coarser._apart_s[k]) / coarser._tick_s) - coarser._least[k]
             self._share[k] = share[np.clip(late, 0, len(share) - 1).astype(np.int64)]
 
-    def passed(self, sweeps: int, enough_j: float = np.inf) -> float:
-        """The best bound met while passing on, up and down so many times."""
-        runs, best_j = range(len(self._loss_j)), -np.inf
-        for _ in range(sweeps):
-            for run in reversed(runs):
-                self._walk(run, self._shares.down, up=False)
-            for run in runs:
-                self._walk(run, self._shares.up, up=True)
-            best_j = max(best_j, self._bound_j())
-            if best_j >= enough_j:
-                break
-        return best_j
-
-    def _walk(self, run: int, gives: NDArray[np.bool_], *, up: bool) -> None:
+    def walk(self, run: int, *, up: bool) -> None:
         """What a run loses. A meeting is given by the run whose row ends in its second moment on
         the way up, by the other on the way down, as spans are."""
         shares, price, rows = self._shares, self._price, range(*self._shares.first[run : run + 2])
         count, span = self._count[rows], shares.span[rows]
+        gives = shares.up if up else shares.down
         value = [self._value(i) for i in rows]
         own, later, least = (np.empty(price.shape[1]) for _ in range(3))
 
@@ -257,12 +237,6 @@ class Level:
         over = SHARE * np.minimum(found - found.min(), self._wall)
         self._share[number] += -over if up else over
         return True
-
-    def _bound_j(self) -> float:
-        """Valid after runs have passed on in one direction: who has given is given nothing."""
-        added = float(self._loss_j.sum())
-        off = float(np.abs(self._loss_j).sum()) + self._shares.cap_j * len(self._shares.rows)
-        return self._plain_j + added - ROUND_OFF * off
 
 
 def _phases(shares: Shares, link_w: Floats, price_w: Floats, tick_s: float) -> Floats:

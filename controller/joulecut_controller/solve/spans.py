@@ -13,11 +13,12 @@ Times are whole ticks (`solve.ticks`, `solve.phases`), so that two stages mean t
 exactly.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from joulecut_controller.solve.ascent import climbed, dual, through
 from joulecut_controller.solve.events import Events
@@ -40,7 +41,7 @@ TICKS_MAX = 8192.0  # of one row: memory
 WORK_FIRST, SWEEPS_ASKED, SWEEPS_FIRST = 1e8, 8, 24
 WORK_MIDDLE, SWEEPS_MIDDLE = 5e8, 24  # a pass proves most of what one in the finest does
 WORK_LAST, SWEEPS_LAST = 2e9, 20
-SWEEPS_MORE = 20  # where a gap is a little above its bar still
+SWEEPS_MORE = SWEEPS_LAST  # as many again where a gap is a little above its bar still
 ASKS = 24  # flows tried on paths' own prices, at coarse ticks: a third of a second each
 # Times the median price: what is pressed beyond that loses nothing whatever the tick, by phases.
 PRICE_FAIR = 5.0
@@ -147,13 +148,69 @@ class Spans:
         return self.ticks.fitting_s(fair_w, tick_s / finer, self.cap_j)
 
 
-class _Level:
+class Passing(ABC):
+    """Prices of spans at one tick, passed on by runs; how one run passes is its own (`walk`).
+
+    `_plain_j` is the bound without what runs lose (`_loss_j`, by run).
+    """
+
+    _plain_j: float
+    _offset_s: Floats  # of a span: by how much it is longer than its ticks
+
+    def __init__(self, spans: Spans, tick_s: float) -> None:
+        self._spans, self._tick_s = spans, tick_s
+        self._loss_j = np.zeros(len(spans.first) - 1)
+
+    def _room(self, base: Ints, count: Ints) -> None:
+        """For a price of every length, where a row takes `count` lengths from `base` ticks on."""
+        pairs = self._spans.pairs
+        self._base = (base[pairs] + base[pairs + 1]).min(axis=1)
+        self._shift = np.zeros(len(base), dtype=np.int64)
+        self._shift[pairs] = base[pairs] + base[pairs + 1] - self._base[:, None]
+        ends = self._shift[pairs] + count[pairs] + count[pairs + 1]
+        self._price = np.zeros((len(pairs), int(ends.max()) + 1))
+
+    def told(self, coarser: Self) -> None:
+        """Begins with another level's prices."""
+        # Lengths are sums of two that were rounded down: the second tick lies beyond the true one.
+        apart_s = coarser._offset_s - self._offset_s
+        for k, price in enumerate(coarser._price):
+            length_s = (self._base[k] + np.arange(self._price.shape[1]) + 2) * self._tick_s
+            length = (length_s + apart_s[k]) / coarser._tick_s
+            at = np.clip(np.floor(length) - coarser._base[k], 0, len(price) - 1).astype(np.int64)
+            self._price[k] = price[at]
+
+    def passed(self, sweeps: int, enough_j: float = np.inf) -> float:
+        """The best bound met while passing on, up and down so many times."""
+        runs, best_j = range(len(self._loss_j)), -np.inf
+        for _ in range(sweeps):
+            for run in reversed(runs):
+                self.walk(run, up=False)
+            for run in runs:
+                self.walk(run, up=True)
+            best_j = max(best_j, self._bound_j())
+            if best_j >= enough_j:
+                break
+        return best_j
+
+    @abstractmethod
+    def walk(self, run: int, *, up: bool) -> None:
+        """Passes on to runs after it (`up`) or before it, and notes what the run loses."""
+
+    def _bound_j(self) -> float:
+        """Valid after runs have passed on in one direction: who has given is given nothing."""
+        added = float(self._loss_j.sum())
+        off = float(np.abs(self._loss_j).sum()) + self._spans.cap_j * len(self._spans.rows)
+        return self._plain_j + added - ROUND_OFF * off
+
+
+class _Level(Passing):
     """One flow and one tick: tables, prices of spans, and what each run loses by them."""
 
     def __init__(
         self, spans: Spans, link_w: Floats, tick_s: float, time_price_w: float, deadline_s: float
     ) -> None:
-        self._spans, self._tick_s = spans, tick_s
+        super().__init__(spans, tick_s)
         price_w = through(spans.network, link_w)
         near = spans.ticks.near(price_w, spans.cap_j)
         phases = fitted(spans.network, spans.events, link_w, near, tick_s)
@@ -164,16 +221,10 @@ class _Level:
         waits_j = float(phases.short_s @ link_w)
         rounded_j = spans.ticks.given_j(spans.alone, price_w, tick_s, offset_s)
         self._plain_j = plain_j + waits_j + rounded_j
-        base, count = self._tables.base, self._tables.counts
+        self._room(self._tables.base, self._tables.counts)
         pairs = spans.pairs
-        self._base = (base[pairs] + base[pairs + 1]).min(axis=1)
-        self._shift = np.zeros(len(base), dtype=np.int64)
-        self._shift[pairs] = base[pairs] + base[pairs + 1] - self._base[:, None]
         rows = spans.rows[pairs[:, 0]], spans.rows[pairs[:, 0] + 1]
         self._offset_s = offset_s[rows[0]] + offset_s[rows[1]]  # of both stages alike
-        ends = self._shift[pairs] + count[pairs] + count[pairs + 1]
-        self._price = np.zeros((len(pairs), int(ends.max()) + 1))
-        self._loss_j = np.zeros(len(spans.first) - 1)
         self._back = np.empty_like(self._tables.value)
 
     def _pinned(self, zero_s: Floats, deadline_s: float) -> None:
@@ -192,39 +243,11 @@ class _Level:
                 self._tick_s, whole, spans.cap_j, base, value, count,
             )  # fmt: skip
 
-    def told(self, coarser: "_Level") -> None:
-        """Begins with another level's prices."""
-        # Lengths are sums of two that were rounded down: the second tick lies beyond the true one.
-        apart_s = coarser._offset_s - self._offset_s
-        for k, price in enumerate(coarser._price):
-            length_s = (self._base[k] + np.arange(self._price.shape[1]) + 2) * self._tick_s
-            length = (length_s + apart_s[k]) / coarser._tick_s
-            at = np.clip(np.floor(length) - coarser._base[k], 0, len(price) - 1).astype(np.int64)
-            self._price[k] = price[at]
-
-    def passed(self, sweeps: int, enough_j: float = np.inf) -> float:
-        """The best bound met while passing on, up and down so many times."""
-        runs, best_j = range(len(self._loss_j)), -np.inf
-        for _ in range(sweeps):
-            for run in reversed(runs):
-                self._walk(run, self._spans.down)
-            for run in runs:
-                self._walk(run, self._spans.up)
-            best_j = max(best_j, self._bound_j())
-            if best_j >= enough_j:
-                break
-        return best_j
-
-    def _walk(self, run: int, gives: NDArray[np.bool_]) -> None:
+    def walk(self, run: int, *, up: bool) -> None:
         spans, (_, value, count) = self._spans, self._tables
+        gives = spans.up if up else spans.down
         rows = slice(spans.first[run], spans.first[run + 1])
         self._loss_j[run] = walked(
             value[rows], count[rows], spans.span[rows], spans.sign[rows], self._shift[rows],
             self._price, gives[rows], (SHARE, WALL * spans.cap_j), self._back[rows],
         )  # fmt: skip
-
-    def _bound_j(self) -> float:
-        """Valid after runs have passed on in one direction: who has given is given nothing."""
-        added = float(self._loss_j.sum())
-        off = float(np.abs(self._loss_j).sum()) + self._spans.cap_j * len(self._spans.rows)
-        return self._plain_j + added - ROUND_OFF * off
