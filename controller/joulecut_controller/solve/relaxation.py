@@ -117,6 +117,8 @@ class Interior:
             at=network.envelope.at.astype(np.uint64),
         )
         self._work = work_of(self.shape, network.envelope.size)
+        wider = knee[curve, rank[:, None]] - network.fastest[self._owner]
+        self._most_saved = float((self._room * wider).ravel()[self._real].sum())
         self._top = np.bincount(self._owner.ravel(), self._room.ravel(), rows)
         self._state: Floats = np.zeros(len(self._room) * int(KNEES))
         self._field(KNEE)[:] = self._knee
@@ -131,7 +133,9 @@ class Interior:
         deadline = max(deadline_s * network.second, 1.0 + ROOM_LEAST)
         price = time_price_w * network.watt
         self.point = self._begin(deadline, price)
-        scale = abs(network.cheapest_j) * network.joule + price * deadline
+        # Costs beyond waiting may cancel; what is at stake cannot.
+        plain = abs(network.cheapest_j) * network.joule + price * deadline
+        scale = max(plain, self._most_saved)
         steps, apart = 0, 0.0
         if len(self._real) > 0:
             tolerance = TOLERANCE * scale

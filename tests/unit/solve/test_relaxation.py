@@ -97,6 +97,26 @@ def bound(problem: Problem, goal: Goal, *, near: bool = False) -> float:
     return relaxed.bound_j + waiting_j
 
 
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("factor", [1.0, 1.01, 1.02, 1.1])
+def test_costs_that_cancel_are_no_reason_to_stop_short(factor: float, waits: bool) -> None:
+    """Beyond waiting these cost -4 J and 4 J: their sum says nothing of what is at stake."""
+    forward = (ClockOption(1000, 0.03, 0.5), ClockOption(1015, 0.25, 3.5))
+    backward = (ClockOption(1000, 0.25, 11.5),)
+    operations = [Operation(0, i, kind) for kind in ("forward", "backward") for i in range(3)]
+    edges = {(0, 1), (0, 3), (1, 2), (1, 4), (2, 3), (2, 5), (3, 4), (4, 5)}
+    options = (forward,) * 3 + (backward,) * 3
+    problem = Problem(graph_of(operations, edges, 1), options, (30.0,), 0.0)
+    computation = Computation(problem)
+    goal = Goal(computation.fastest_s * factor, waits)
+    useful_s = computation.useful_deadline_s(goal.deadline_s)
+    relaxed = Interior(computation.network).relax(useful_s, computation.time_price_w(goal))
+    waiting_j = problem.time_price_w * goal.deadline_s if goal.waits else 0.0
+    assert relaxed.apart_ratio <= APART_MAX
+    expected_j = linear_program(problem, goal)
+    assert relaxed.bound_j + waiting_j == pytest.approx(expected_j, abs=1e-6)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
 def test_the_interior_point_stays_below_the_linear_program(
