@@ -106,13 +106,13 @@ def test_less_effort_leaves_more(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Of one job, and each plan still within its deadline and certified."""
     job = tmp_path / "job.yaml"
     job.write_text(
-        "pipeline: {schedule: 1f1b, stages: 4, microbatches: 8}\n"
+        "pipeline: {schedule: 1f1b, stages: 3, microbatches: 6}\n"
         "profile: profile.csv\nblocking_power_w: 75\n"
     )
     rows = [
         f"{stage},{kind},{mhz},{base * (0.4 + 0.6 * 1500 / mhz) * (1 + 0.07 * stage):.4f},"
         f"{base * (60 + 200 * (mhz / 1500) ** 3):.3f}\n"
-        for stage in range(4)
+        for stage in range(3)
         for kind, base in (("forward", 0.08), ("backward", 0.17))
         for mhz in (900, 1000, 1150, 1300, 1500)
     ]

@@ -175,7 +175,7 @@ def test_tables_are_the_least_of_what_fits_in_whole_ticks(tick_s: float) -> None
 
 def test_passing_on_raises_the_bound_and_is_what_it_says() -> None:
     """Never above a plan, and beyond strips and ladders where stages are many and clocks few."""
-    computation = coarse(5, 24)
+    computation = coarse(5, 16)
     goal = Goal(computation.fastest_s * 1.01)
     relaxed = computation.relax(goal)
     assert relaxed.link_w is not None
