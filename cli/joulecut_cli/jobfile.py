@@ -114,7 +114,7 @@ def read(path: Path) -> JobFile:
     must_be_bounded(document, pipeline)
     power_w = _power_w(document, data)
     profile, name = _profile(document, path, data["profile"], power_w)
-    profile = _split(document, pipeline, profile, data.get("weight_share"))
+    profile = _split(document, pipeline, profile, data)
     profile = _with_fixed(pipeline, profile, costs)
     complaint = mismatch(pipeline, profile)
     if complaint:
@@ -179,11 +179,13 @@ def _profile(document: Document, path: Path, given: object, power_w: float) -> t
     return together, ", ".join(names)
 
 
-def _split(document: Document, pipeline: Pipeline, profile: Profile, share: object) -> Profile:
+def _split(
+    document: Document, pipeline: Pipeline, profile: Profile, data: dict[str, object]
+) -> Profile:
     """The profile with the halves of backwards that the schedule needs, or a refusal."""
     kinds = kinds_of(pipeline)
     told = all((stage, "weight") in profile.options for stage in range(profile.stages))
-    if share is None:
+    if "weight_share" not in data:
         if "weight" in kinds and not told:
             what = f"{pipeline.schedule} needs input and weight apart, the profile has backward"
             allowed = "rows of input and weight in the profile, or weight_share beside it"
@@ -192,7 +194,7 @@ def _split(document: Document, pipeline: Pipeline, profile: Profile, share: obje
     if "weight" not in kinds or told:
         why = "the profile tells them" if told else f"{pipeline.schedule} never splits a backward"
         raise document.bad(("weight_share",), why, "no weight_share")
-    taken = value(document, ("weight_share",), share, number(SHARE_MIN, SHARE_MAX))
+    taken = value(document, ("weight_share",), data["weight_share"], number(SHARE_MIN, SHARE_MAX))
     return completed(profile, kinds, taken)
 
 

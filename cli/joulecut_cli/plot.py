@@ -22,6 +22,7 @@ from joulecut_cli.chart import (
     swatch_svg,
     view,
 )
+from joulecut_cli.outfile import checked, replacing
 from joulecut_controller.solve.problem import Solution
 from joulecut_controller.workload import GRANULARITIES, Granularity
 from joulecut_wire.errors import BadInput, Unavailable
@@ -87,8 +88,7 @@ def target(word: str | None) -> Path | None:
     path = Path(word)
     if path.suffix not in SUFFIXES:
         raise BadInput("--plot", f'"{word}" ends in none of them', " or ".join(SUFFIXES))
-    if not path.parent.is_dir():
-        raise BadInput("--plot", f"no folder {path.parent}", "a file in a folder that exists")
+    checked("--plot", path)
     if path.suffix == ".png":
         _pyplot()
     return path
@@ -105,10 +105,11 @@ def write(
 ) -> None:
     """Raises BadInput where the file cannot be written, Unavailable without matplotlib."""
     try:
-        if path.suffix == ".png":
-            _draw(path, chart)
-        else:
-            path.write_text(page(chart, head, rows, notes, bars=bars), encoding="utf-8")
+        with replacing(path) as spare:
+            if path.suffix == ".png":
+                _draw(spare, chart)
+            else:
+                spare.write_text(page(chart, head, rows, notes, bars=bars), encoding="utf-8")
     except OSError as error:
         raise BadInput("--plot", f"{path}: {error.strerror}", "a writable file") from None
 

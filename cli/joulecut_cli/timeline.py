@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from joulecut_cli.outfile import checked, replacing
 from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
 from joulecut_controller.solve.problem import Problem, Solution
 from joulecut_controller.workload import SENDS, Operation
@@ -24,15 +25,13 @@ def target(word: str | None) -> Path | None:
     path = Path(word)
     if path.suffix != ".json":
         raise BadInput("--timeline", f'"{word}" is no .json file', "a file that ends in .json")
-    if not path.parent.is_dir():
-        raise BadInput("--timeline", f"no folder {path.parent}", "a file in a folder that exists")
-    return path
+    return checked("--timeline", path)
 
 
 def write(path: Path, problem: Problem, plan: Solution, title: str) -> None:
     """Raises BadInput where the file cannot be written."""
     try:
-        with path.open("w", encoding="utf-8") as file:
+        with replacing(path) as spare, spare.open("w", encoding="utf-8") as file:
             json.dump(trace(problem, plan, title), file, allow_nan=False)
             file.write("\n")
     except OSError as error:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 
@@ -27,6 +27,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(self.prog, message, f"see {self.prog} --help")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        found = super()._get_values(action, arg_strings)
+        if found == [] and action.nargs in {None, argparse.ONE_OR_MORE}:
+            # Before Python 3.13 `--flag=--` loses its value and leaves a list, whatever the type.
+            wanted = "one argument" if action.nargs is None else "at least one argument"
+            raise argparse.ArgumentError(action, f"expected {wanted}")
+        return found
 
 
 def guarded(name: str, run: Callable[[], int]) -> int:

@@ -17,7 +17,8 @@ from joulecut_sim.skus import SKUS, Sku, find
 from joulecut_wire.command import FINE, Parser, guarded
 from joulecut_wire.errors import BadInput
 
-STAGES_MAX = 1024  # deeper pipelines than anybody trains
+STAGES_MAX = 256  # what is written must be read: a profile has no more
+SCALE_MIN, SCALE_MAX = 1e-6, 1e6  # times from 50 ns to half a day, in joules that have a number
 # Neighbouring clocks of the public sweeps differ by this much for no reason.
 NOISE_TIME = 0.002
 NOISE_POWER = 0.005
@@ -61,8 +62,8 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if not 1 <= args.stages <= STAGES_MAX:
         raise BadInput("--stages", str(args.stages), f"1 to {STAGES_MAX}")
-    if not 0.0 < args.scale <= 1e6:
-        raise BadInput("--scale", str(args.scale), "above 0, up to 1e6")
+    if not SCALE_MIN <= args.scale <= SCALE_MAX:
+        raise BadInput("--scale", str(args.scale), f"{SCALE_MIN:g} to {SCALE_MAX:g}")
     if not 0.0 <= args.noise <= 20.0:
         raise BadInput("--noise", str(args.noise), "0 to 20")
     made = rows(

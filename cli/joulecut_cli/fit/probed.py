@@ -50,10 +50,11 @@ def _without_unprobed(raw: bytes, probes: frozenset[int]) -> bytes:
     """Same lines, same columns. What is no CSV is left for the reader to complain about."""
     try:
         text = raw.decode("utf-8-sig")
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        rows = list(reader)
     except (UnicodeDecodeError, csv.Error):
         return raw
-    if len(rows) != len(text.splitlines()):
+    if len(rows) != reader.line_num:
         return raw  # a field over several lines: the reader will name it
     columns: list[str] = []
     out = io.StringIO(newline="")

@@ -87,6 +87,14 @@ def numbers(flag: str, text: str, low: int, high: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def one(flag: str, text: str, low: int, high: int) -> int:
+    """A single whole number. Raises BadInput."""
+    found = numbers(flag, text, low, high)
+    if len(found) != 1:
+        raise BadInput(flag, f'"{text}" is several', f"one whole number from {low} to {high}")
+    return found[0]
+
+
 def grid(selection: Selection, supported_mhz: Sequence[int], where: str) -> tuple[int, ...]:
     """The clocks of a sweep, ascending: raising a clock always passes an agent's bounds.
 

@@ -11,7 +11,7 @@ from joulecut_cli import figures
 from joulecut_cli.study import cell
 from joulecut_cli.study.evaluate import Result, evaluate
 from joulecut_cli.study.layers import Layers
-from joulecut_cli.study.row import Row, read
+from joulecut_cli.study.row import Row, ordered, read
 from joulecut_cli.study.scores import BUDGETS, TARGETS, Score
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--seed", default="1", metavar="N", help="of the random split")
     parser.add_argument("--json", action="store_true", help="machine-readable")
     args = parser.parse_args(argv)
-    seed = cell.numbers("--seed", args.seed, 0, SEED_MAX)[0]
+    seed = cell.one("--seed", args.seed, 0, SEED_MAX)
     rows, left_out = usable(args.files)
     results = evaluate(rows, seed)
     print(_json(rows, results) if args.json else _text(rows, left_out, results))
@@ -39,7 +39,7 @@ def run(argv: list[str]) -> int:
 
 def usable(files: Sequence[str]) -> tuple[list[Row], int]:
     """The stable rows of all files, and how many were left out. Raises BadInput."""
-    rows = [row for name in files for row in read(Path(name))]
+    rows = ordered(row for name in files for row in read(Path(name)))
     if len({row.basis for row in rows}) > 1:
         raise BadInput(", ".join(files), "measured and simulated rows are mixed", "one of them")
     stable = [row for row in rows if row.stable]
@@ -117,6 +117,7 @@ def _json(rows: Sequence[Row], results: Sequence[Result]) -> str:
                 for result in results
             ],
         },
+        allow_nan=False,
         indent=1,
     )
 

@@ -19,7 +19,7 @@ from joulecut_cli.study.measure import QUICK, Rule
 from joulecut_cli.study.row import Row
 from joulecut_cli.study.simulated import SimulatedBench
 from joulecut_cli.study.sweep import sweep
-from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES
+from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES, Dtype
 from joulecut_sim.layer_card import LAYER_CARDS, layer_card
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable
@@ -37,8 +37,8 @@ def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput, Unavailable."""
     args = _parser().parse_args(argv)
     selection = _selection(args)
-    out = row.target(args.out) if args.out else None
-    report = _reporter(args.report) if args.report else None
+    out = None if args.out is None else row.target(args.out)
+    report = None if args.report is None else _reporter(args.report)
     bench, clocks = _opened(args)
     try:
         grid = (
@@ -87,23 +87,29 @@ def _parser() -> Parser:
 
 def _selection(args: Namespace) -> Selection:
     quick = args.quick
-    models = args.models or (QUICK_MODELS if quick else ",".join(SIZES))
-    sequences = args.sequences or (QUICK_SEQUENCES if quick else ",".join(map(str, SEQUENCES)))
+    models, sequences = args.models, args.sequences
+    if models is None:
+        models = QUICK_MODELS if quick else ",".join(SIZES)
+    if sequences is None:
+        sequences = QUICK_SEQUENCES if quick else ",".join(map(str, SEQUENCES))
+    dtypes: tuple[Dtype, ...] = ("fp16",) if quick else DTYPES
+    if args.dtypes is not None:
+        dtypes = cell.dtypes(args.dtypes)
     if args.which not in PASSES:
         raise BadInput("--pass", f'"{args.which}" is none of them', ", ".join(PASSES))
-    if args.clocks and args.at:
+    if args.clocks is not None and args.at is not None:
         raise BadInput("--clocks and --at", "both given", "one of them")
     count = QUICK_CLOCKS if quick else CLOCKS_USUAL
-    if args.clocks:
-        count = _one("--clocks", args.clocks, CLOCKS_MIN, CLOCKS_MAX)
+    if args.clocks is not None:
+        count = cell.one("--clocks", args.clocks, CLOCKS_MIN, CLOCKS_MAX)
     return Selection(
         models=cell.models(models),
         sequences=cell.numbers("--sequences", sequences, 1, cell.SEQUENCE_MAX),
-        dtypes=cell.dtypes(args.dtypes) if args.dtypes else (("fp16",) if quick else DTYPES),
-        batch=_one("--batch", args.batch, 1, cell.BATCH_MAX),
+        dtypes=dtypes,
+        batch=cell.one("--batch", args.batch, 1, cell.BATCH_MAX),
         which=args.which,
         count=count,
-        clocks_mhz=cell.numbers("--at", args.at, 1, 100_000) if args.at else (),
+        clocks_mhz=() if args.at is None else cell.numbers("--at", args.at, 1, row.CLOCK_MHZ_MAX),
     )
 
 
@@ -115,37 +121,32 @@ def _reporter(word: str) -> Callable[[Sequence[Row]], Path]:
     return lambda rows: report.write_report(rows, out)
 
 
-def _one(flag: str, text: str, low: int, high: int) -> int:
-    found = cell.numbers(flag, text, low, high)
-    if len(found) != 1:
-        raise BadInput(flag, f'"{text}" is several', f"one whole number from {low} to {high}")
-    return found[0]
-
-
 def _opened(args: Namespace) -> tuple[Bench, Clocks]:
     """The bench, and whoever may set its clocks."""
     if args.device not in DEVICES:
         raise BadInput("--device", f'"{args.device}" is none of them', ", ".join(DEVICES))
-    gpu = _one("--gpu", args.gpu, 0, GPU_MAX)
-    seed = _one("--seed", args.seed, 0, SEED_MAX)
-    if args.device == "simulated" or (args.device == "auto" and args.card):
-        if args.lock_via:
+    gpu = cell.one("--gpu", args.gpu, 0, GPU_MAX)
+    seed = cell.one("--seed", args.seed, 0, SEED_MAX)
+    if args.device == "simulated" or (args.device == "auto" and args.card is not None):
+        if args.lock_via is not None:
             raise BadInput("--lock-via", "a simulated card needs no agent", "--device nvml")
-        bench = SimulatedBench(layer_card(args.card or "a30", "--card"), seed=seed)
+        bench = SimulatedBench(
+            layer_card("a30" if args.card is None else args.card, "--card"), seed=seed
+        )
         return bench, bench
-    if args.card:
+    if args.card is not None:
         raise BadInput("--card", "names a simulated card", "--device simulated")
     from joulecut_cli.study.torch_bench import open_bench  # noqa: PLC0415 -- loads a driver
 
     try:
         real = open_bench(gpu)
     except Unavailable as error:
-        if args.device == "nvml" or args.lock_via:
+        if args.device == "nvml" or args.lock_via is not None:
             raise
         _say(f"no card to measure ({error}): an A30 is simulated, and every row says so")
         simulated = SimulatedBench(layer_card("a30", "--card"), seed=seed)
         return simulated, simulated
-    if not args.lock_via:
+    if args.lock_via is None:
         _say("no --lock-via: clocks are left alone, the default one is measured")
         return real, NoClocks()
     from joulecut_cli.study.agent_clocks import AgentClocks  # noqa: PLC0415 -- loads gRPC

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from joulecut_cli import figures
+from joulecut_cli.outfile import replacing
 from joulecut_cli.study import views
 from joulecut_cli.study.evaluate import Result, evaluate
 from joulecut_cli.study.fit import ROWS_MIN
@@ -15,7 +16,7 @@ from joulecut_cli.study.layers import Layers
 from joulecut_cli.study.learners import PlainForest
 from joulecut_cli.study.panel import Panel, panel_svg
 from joulecut_cli.study.pareto import savings
-from joulecut_cli.study.row import Row, read
+from joulecut_cli.study.row import Row, ordered, read
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -55,7 +56,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the page")
     args = parser.parse_args(argv)
     out = folder(args.out, "--out")
-    rows = [row for name in args.files for row in read(Path(name))]
+    rows = ordered(row for name in args.files for row in read(Path(name)))
     print(write_report(rows, out))
     return FINE
 
@@ -63,6 +64,8 @@ def run(argv: list[str]) -> int:
 def folder(word: str, flag: str = "--report") -> Path:
     """Checks where a page is to go, before anything runs. Raises BadInput."""
     path = Path(word)
+    if not word:
+        raise BadInput(flag, "names nothing", "a folder")
     if path.exists() and not path.is_dir():
         raise BadInput(flag, f"{path} is a file", "a folder, made where it is missing")
     if not path.exists() and not path.absolute().parent.is_dir():
@@ -74,7 +77,8 @@ def write_report(rows: Sequence[Row], out: Path) -> Path:
     """The page's file. Raises BadInput where it cannot be written."""
     try:
         out.mkdir(exist_ok=True)
-        (out / PAGE).write_text(page(rows), encoding="utf-8")
+        with replacing(out / PAGE) as spare:
+            spare.write_text(page(rows), encoding="utf-8")
     except OSError as error:
         raise BadInput(str(out), error.strerror or "cannot be written", "a folder") from None
     return out / PAGE

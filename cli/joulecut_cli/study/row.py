@@ -12,11 +12,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from joulecut_cli.outfile import checked, replacing
 from joulecut_cli.study.bench import Basis
-from joulecut_sim.layer import Dtype, Pass, Shape
+from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
 from joulecut_wire.errors import BadInput, Unavailable
 
 SUFFIXES = (".csv", ".parquet")
+CLOCK_MHZ_MAX = 100_000
 ROWS_MAX = 1_000_000  # of a file: everything a card can be asked in a year
 
 
@@ -80,6 +82,17 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 _TEXT = {"card", "driver", "uuid", "model"}
 _FROM_ZERO = {"clock_asked_mhz", "time_spread", "power_spread", *_OPTIONAL}
+# As in a profile: what is outside was written in another unit, and squares of it fit no number.
+_TIME_S, _POWER_W, _ENERGY_J = (1e-9, 1e6), (1e-3, 1e5), (1e-12, 1e11)
+_SPANS: dict[str, tuple[float, float]] = {
+    "time_s": _TIME_S,
+    "power_w": _POWER_W,
+    "energy_j": _ENERGY_J,
+    "clock_asked_mhz": (0, CLOCK_MHZ_MAX),
+    "clock_mhz": (0, CLOCK_MHZ_MAX),
+    "flops": (0, 1e24),  # a second of a million of the fastest cards
+} | dict.fromkeys(("d_model", "heads", "d_ffn", "sequence", "batch"), (0, 1e7))
+_OTHER_MAX = 1e12  # joules by cause, spreads, degrees, windows: shown, or not used at all
 
 
 def target(word: str, flag: str = "--out") -> Path:
@@ -87,8 +100,7 @@ def target(word: str, flag: str = "--out") -> Path:
     path = Path(word)
     if path.suffix not in SUFFIXES:
         raise BadInput(flag, f'"{word}" ends in none of them', " or ".join(SUFFIXES))
-    if not path.parent.is_dir() or path.is_dir():
-        raise BadInput(flag, f"no folder {path.parent}", "a file in a folder that exists")
+    checked(flag, path)
     if path.suffix == ".parquet":
         _pyarrow("pyarrow")
     return path
@@ -98,20 +110,33 @@ def write(path: Path, rows: Sequence[Row]) -> None:
     """Raises BadInput where the file cannot be written, Unavailable without pyarrow."""
     cells = [_cells(row) for row in rows]
     try:
-        if path.suffix == ".parquet":
-            table = _pyarrow("pyarrow").table(
-                {name: [_typed(row, name) for row in rows] for name in COLUMNS}
-            )
-            _pyarrow("pyarrow.parquet").write_table(table, path)
-            return
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            writer.writerows(cells)
+        with replacing(path) as spare:
+            if path.suffix == ".parquet":
+                table = _pyarrow("pyarrow").table(
+                    {name: [_typed(row, name) for row in rows] for name in COLUMNS}
+                )
+                _pyarrow("pyarrow.parquet").write_table(table, spare)
+                return
+            with spare.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(COLUMNS)
+                writer.writerows(cells)
     except OSError as error:
         raise BadInput(
             str(path), error.strerror or "cannot be written", "a writable file"
         ) from None
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """As `joulecut study layer` writes them, card by card: a forest draws rows by their place, so
+    the same rows in another order would be told other numbers."""
+    return sorted(
+        rows,
+        key=lambda row: (
+            (row.card, row.basis, row.d_model, row.model, row.sequence, row.batch),
+            (DTYPES.index(row.dtype), row.which, row.clock_asked_mhz, row.clock_mhz, row.uuid),
+        ),
+    )
 
 
 def read(path: Path) -> list[Row]:
@@ -140,12 +165,15 @@ def read(path: Path) -> list[Row]:
 
 def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        # Spreadsheets put a byte order mark first, and empty lines last.
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             head = next(reader, [])
             _check_head(path, head)
             lines = []
             for cells in reader:
+                if not any(cells):
+                    continue
                 if len(cells) != len(head):
                     raise BadInput(
                         f"{path}:{reader.line_num}", f"{len(cells)} fields", f"{len(head)}"
@@ -206,6 +234,9 @@ def _value(name: str, text: str, where: str) -> Any:
         raise BadInput(f"{where}: {name}", f'"{text}" is not a number', allowed_number) from None
     if not math.isfinite(value) or value < 0.0 or (value == 0.0 and name not in _FROM_ZERO):
         raise BadInput(f"{where}: {name}", f'"{text}"', allowed_number)
+    low, high = _SPANS.get(name, (0.0, _OTHER_MAX))
+    if not low <= value <= high:
+        raise BadInput(f"{where}: {name}", f'"{text}" is out of range', f"{low:g} to {high:g}")
     if name in _WHOLE or name == "clock_asked_mhz":
         if value != int(value):
             raise BadInput(f"{where}: {name}", f'"{text}"', "a whole number")

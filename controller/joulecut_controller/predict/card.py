@@ -101,11 +101,17 @@ CARDS: tuple[Card, ...] = (
 )
 
 
+# The one form that drivers do not spell out: an H100 with 80 GB of HBM3 is the SXM board (PCIe
+# cards have HBM2e, the NVL 94 GB). A capture of one shows its 1,980 MHz and 700 W.
+_UNMARKED = {"H100-80GB-HBM3": "H100-SXM"}
+
+
 @lru_cache(maxsize=256)  # asked with every sample; clusters have a handful of models
 def named(model: str) -> Card | None:
     """The card of a model name as the driver says it ("NVIDIA A100-SXM4-80GB"), if known."""
     words = model.upper().replace("NVIDIA", "").replace("TESLA", "").replace("_", "-").split()
     text = "-".join(words)
+    text = _UNMARKED.get(text, text)
     for card in sorted(CARDS, key=lambda one: -len(one.name)):
         family, _, form = card.name.upper().partition("-")
         parts = text.split("-")

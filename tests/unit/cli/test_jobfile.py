@@ -233,6 +233,10 @@ BAD_JOBS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     "a share that nobody needs": (
         SHAPE, "whole.csv", ("weight_share: 0.5",), "job.yaml:4: weight_share: 1f1b never splits",
     ),
+    "a share without a number": (
+        "schedule: zb-h1, stages: 2, microbatches: 4", "whole.csv", ("weight_share:",),
+        "weight_share: no value is not a number",
+    ),
     "a share of what was measured": (
         "schedule: zb-h1, stages: 2, microbatches: 4", "split.csv", ("weight_share: 0.5",),
         "weight_share: the profile tells them",

@@ -98,13 +98,24 @@ def test_the_plot_shows_the_plan_where_it_is(
     assert math.isfinite(plan["energy_j"])
 
 
-@pytest.mark.parametrize("name", ["picture.pdf", "picture", "nowhere/picture.html"])
+@pytest.mark.parametrize("name", ["picture.pdf", "picture", "nowhere/picture.html", "folder.html"])
 def test_what_cannot_be_written_is_said_before_anything_is_computed(
     name: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "folder.html").mkdir()
     for command in ("plan", "frontier", "compare"):
         with pytest.raises(BadInput, match="--plot"):
             dispatch([command, write_job(tmp_path), "--plot", str(tmp_path / name)])
+
+
+def test_of_two_files_neither_is_written_where_one_cannot_be(tmp_path: Path) -> None:
+    picture, folder = tmp_path / "plan.html", tmp_path / "folder.json"
+    folder.mkdir()
+    with pytest.raises(BadInput, match="--timeline"):
+        dispatch(
+            ["plan", write_job(tmp_path), "--plot", str(picture), "--timeline", str(folder)],
+        )
+    assert not picture.exists()
 
 
 def test_png_needs_matplotlib_or_writes_one(

@@ -62,7 +62,8 @@ def test_sends_that_go_on_at_once_have_tracks_of_their_own(
         assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(spans)), name
 
 
-@pytest.mark.parametrize("name", ["trace.txt", "nowhere/trace.json"])
+@pytest.mark.parametrize("name", ["trace.txt", "nowhere/trace.json", "folder.json"])
 def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
     with pytest.raises(BadInput, match="--timeline"):
         dispatch(["plan", write_job(tmp_path), "--timeline", str(tmp_path / name)])

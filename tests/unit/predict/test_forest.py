@@ -195,6 +195,7 @@ def test_two_clocks_on_a_card_at_its_power_limit() -> None:
         ("NVIDIA A30", "A30"),
         ("NVIDIA H100 NVL", "H100-NVL"),
         ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
         ("NVIDIA H200", "H200"),
         ("Tesla V100-SXM2-16GB", "V100-SXM"),
         ("NVIDIA L40S", "L40S"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from joulecut_controller.sources import profile
 from joulecut_sim.gpt3 import curve
 from joulecut_sim.profile import rows, run, write
 from joulecut_sim.skus import A40, A100_SXM
@@ -55,6 +56,8 @@ def test_the_file_reads_back() -> None:
         (["--card", "h100"], "--card"),
         (["--stages", "0"], "--stages"),
         (["--stages", "x"], "--stages"),
+        (["--stages", "257"], "--stages"),
+        (["--scale", "1e-300"], "--scale"),
         (["--scale", "0"], "--scale"),
         (["--scale", "nan"], "--scale"),
         (["--noise", "-1"], "--noise"),
@@ -71,3 +74,13 @@ def test_the_command_writes_the_file(tmp_path: Path) -> None:
     out = tmp_path / "simulated.csv"
     assert run(["--card", "a40", "--stages", "2", "--out", str(out)]) == 0
     assert len(out.read_text().splitlines()) == 1 + 2 * 2 * 60
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--stages", "256"], ["--scale", "1e-6"], ["--scale", "1e6"], ["--noise", "20"]],
+)
+def test_what_it_writes_at_its_limits_can_be_read(flags: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "simulated.csv"
+    assert run(["--stages", "2", "--noise", "1", *flags, "--out", str(out)]) == 0
+    assert profile.read(out).stages in {2, 256}

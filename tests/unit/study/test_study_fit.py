@@ -14,16 +14,18 @@ from study_rows import ROW
 from joulecut_cli.study.cell import Selection, grid, models
 from joulecut_cli.study.evaluate import OURS, evaluate
 from joulecut_cli.study.fit import run
+from joulecut_cli.study.layer import run as layer
 from joulecut_cli.study.layers import Layers
 from joulecut_cli.study.learners import Curves, PlainForest
 from joulecut_cli.study.measure import Rule
 from joulecut_cli.study.report import run as report
-from joulecut_cli.study.row import Row, write
+from joulecut_cli.study.row import Row, ordered, write
 from joulecut_cli.study.scores import choices, score
 from joulecut_cli.study.simulated import SimulatedBench
 from joulecut_cli.study.splits import PROBES, splits
 from joulecut_cli.study.sweep import sweep
 from joulecut_sim.layer_card import layer_card
+from joulecut_wire.errors import BadInput
 
 
 def _study(card: str, models: Sequence[str], sequences: Sequence[int], count: int) -> list[Row]:
@@ -73,6 +75,37 @@ def test_same_rows_same_numbers(a30: list[Row]) -> None:
         other.learn(some)
         for first, second in zip(one.predict(some), other.predict(some), strict=True):
             assert np.array_equal(first, second)
+
+
+def test_the_numbers_do_not_depend_on_the_order_of_the_file(
+    a30: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [row for row in a30 if (row.model, row.sequence) == ("gpt-13b", 512)]
+    said = []
+    for rows in (few, few[::-1], few[1::2] + few[::2]):
+        write(tmp_path / "a.csv", rows)
+        assert run([str(tmp_path / "a.csv"), "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == said[2]
+    assert ordered(reversed(few)) == few, "as the sweep itself writes them"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--models="], ["--sequences="], ["--dtypes="], ["--clocks="], ["--at="], ["--card="],
+        ["--out="], ["--report="], ["--device=simulated", "--lock-via="], ["--seed="],
+    ],
+)  # fmt: skip
+def test_an_empty_word_is_not_a_flag_left_out(flags: list[str]) -> None:
+    """A variable of a script that was never set must not sweep something else for an hour."""
+    with pytest.raises(BadInput, match=flags[-1].removesuffix("=")):
+        layer([*flags, "--quick"])
+
+
+def test_several_seeds_are_refused() -> None:
+    with pytest.raises(BadInput, match="--seed"):
+        run(["none.csv", "--seed", "1,2"])
 
 
 def test_an_unseen_card_is_judged_where_there_are_two() -> None:

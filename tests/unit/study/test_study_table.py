@@ -50,6 +50,13 @@ def test_columns_may_come_in_any_order_and_with_others(tmp_path: Path) -> None:
         ("sequence", "12.5", "a whole number"),
         ("model", "", "is empty"),
         ("clock_asked_mhz", "-3", "from 0 up"),
+        ("clock_asked_mhz", "1e308", "0 to 100000"),
+        ("d_model", "1e308", "0 to 1e+07"),
+        ("batch", "1e18", "0 to 1e+07"),
+        ("time_s", "1e-308", "1e-09 to 1e+06"),
+        ("power_w", "1e308", "0.001 to 100000"),
+        ("flops", "1e300", "0 to 1e+24"),
+        ("memory_j", "1e300", "0 to 1e+12"),
     ],
 )
 def test_a_wrong_field_is_named_by_line(tmp_path: Path, column: str, text: str, said: str) -> None:
@@ -88,3 +95,18 @@ def test_bytes_that_are_no_text_and_repeated_rows(tmp_path: Path) -> None:
     write(tmp_path / "b.csv", [ROW, ROW])
     with pytest.raises(BadInput, match=r"b\.csv:3: repeats line 2"):
         read(tmp_path / "b.csv")
+
+
+def test_a_table_that_a_spreadsheet_saved(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", ROWS)
+    saved = (tmp_path / "a.csv").read_text().replace("\n", "\r\n") + "\r\n"
+    (tmp_path / "b.csv").write_bytes(b"\xef\xbb\xbf" + saved.encode())
+    assert read(tmp_path / "b.csv") == ROWS
+
+
+def test_where_a_table_cannot_go_is_said_truly(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(BadInput, match=r"folder\.csv is a folder"):
+        target(str(tmp_path / "folder.csv"))
+    with pytest.raises(BadInput, match="no folder"):
+        target(str(tmp_path / "nowhere" / "a.csv"))
