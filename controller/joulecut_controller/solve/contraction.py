@@ -87,7 +87,7 @@ def contracted(problem: Problem) -> Contracted | None:
             after[p] = set(nexts)
     if not gone.any():
         return None
-    return _without(problem, gone, after, longer_s, dearer_j)
+    return merged(problem, gone, after, longer_s, dearer_j)
 
 
 def _meet(firsts: set[int], lasts: set[int], before: Neighbours, after: Neighbours) -> bool:
@@ -111,9 +111,11 @@ def _needed(edges: tuple[tuple[int, int], ...], count: int) -> tuple[Neighbours,
     return before, after
 
 
-def _without(
+def merged(
     problem: Problem, gone: NDArray[np.bool_], after: Neighbours, longer_s: Floats, dearer_j: Floats
 ) -> Contracted:
+    """Without what is `gone`: the others last so much longer (or shorter) and cost so much more,
+    by operation, and `after` says what follows each that stays."""
     graph, kept = problem.graph, np.flatnonzero(~gone)
     here = (np.cumsum(~gone) - 1).tolist()
     edges = sorted((here[p], here[q]) for p in kept.tolist() for q in after[p])
@@ -125,7 +127,7 @@ def _without(
         if key not in shared:
             more_j = problem.blocking_power_w[stage] * key[2] + key[3]
             shared[key] = menu
-            if key[2] > 0.0:
+            if key[2] != 0.0 or key[3] != 0.0:
                 shared[key] = tuple(
                     ClockOption(o.clock_mhz, o.time_s + key[2], o.energy_j + more_j) for o in menu
                 )

@@ -83,12 +83,13 @@ class Shares(Spans):
         found_j = [level.passed(SWEEPS_ASKED, enough_j) for level in levels]
         best = int(np.argmax(found_j))
         best_w, coarse = flows_w[best], levels[best]
-        best_j = max(found_j[best], coarse.passed(SWEEPS_FIRST, enough_j))
+        best_j, level = max(found_j[best], coarse.passed(SWEEPS_FIRST, enough_j)), coarse
         tick_s = self.tick_s(best_w, WORK_LAST)
         if best_j < enough_j and tick_s < ticks_s[best]:
             fine = Level(self, best_w, tick_s, time_price_w, deadline_s)
             fine.told(coarse)
-            best_j = max(best_j, fine.passed(SWEEPS_LAST, enough_j))
+            best_j, level = max(best_j, fine.passed(SWEEPS_LAST, enough_j)), fine
+        self._last = (level, best_w) if best_j < enough_j else None
         return best_j, best_w
 
     def tick_s(self, link_w: Floats, work: float) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from joulecut_controller.solve.allotment import allotted
 from joulecut_controller.solve.branching import GAP_ENOUGH, settled, sliced, small
 from joulecut_controller.solve.computation import Computation, must_meet
 from joulecut_controller.solve.contraction import contracted
@@ -125,6 +126,7 @@ class Solver:
             if found.gap <= GAP_SMALL:
                 return found
             hints, bound_j = (*hints, found), found.lower_bound_j
+        hints = allotted(computation, goal, hints, self._rolls, self._moves)
         found = computation.sharpened(goal, relaxed, hints, self._rolls, self._moves)
         bound_j = max(found.lower_bound_j, min(bound_j, found.energy_j))
         found = replace(found, lower_bound_j=bound_j)

@@ -74,7 +74,7 @@ class Spans:
         other[self.pairs[:, 0]], other[self.pairs[:, 1]] = run_of[self.pairs.T[::-1]]
         self.down, self.up = (other >= 0) & (other < run_of), other > run_of
         self.alone = np.setdiff1d(np.arange(network.size), self.rows)
-        self._last: tuple[_Level, Floats] | None = None  # where passing on ended
+        self._last: tuple[Passing, Floats] | None = None  # where passing on ended
         curves = network.curves.distinct
         apart_j = [
             (CAP + 1.0 / max(len(c.time_s) - 1, 1)) * float(c.cost_j[0] - c.cost_j.min())

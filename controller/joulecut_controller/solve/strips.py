@@ -128,8 +128,9 @@ class Strips:
         if relaxed.link_w is None or finer.link_w is None or not self._spines:
             return finer
         most_j = PRESSED * abs(relaxed.bound_j)
-        if pressed(self.network, finer.link_w, relaxed.deadline_s, most_j) is not finer.link_w:
-            # Where moments cannot move, flow moved by paths never proved more.
+        presses = pressed(self.network, finer.link_w, relaxed.deadline_s, most_j)
+        if presses is not finer.link_w or isinstance(self._spans, Shares):
+            # Where moments cannot move or waits are shared, flow moved by paths never proved more.
             bound_j = self._spans.further(finer.link_w, enough_j)
             return self._proven(finer, bound_j, finer.link_w, time_price_w)
         return self._told(relaxed, finer, time_price_w, enough_j, climb=True)

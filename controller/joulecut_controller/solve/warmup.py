@@ -13,15 +13,31 @@ from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.relaxation import Interior
 from joulecut_controller.solve.switched import SwitchSearch
 from joulecut_controller.solve.switching import Switching
-from joulecut_controller.workload import Pipeline
+from joulecut_controller.workload import SENDS, Pipeline, Transfers
+
+TRANSFERS: tuple[tuple[Transfers, float], ...] = (("free", 1.0), ("overlapped", 1.1))
 
 
 def warm_up() -> None:
     """Solves a small problem in every way there is, and a smaller one by trying everything.
 
-    Two options far apart leave a gap that no search closes: so all of it runs.
+    Two options far apart leave a gap that no search closes: so all of it runs. At the fastest
+    deadline a first stage with time to spare fits pairs between moments that cannot move; where
+    sends overlap stages share waits.
     """
     menu = (ClockOption(1400, 1.0, 90.0), ClockOption(1000, 1.3, 60.0))
+    sooner = (ClockOption(1400, 0.9, 90.0), ClockOption(1000, 1.17, 60.0))
+    sent = (ClockOption(0, 0.01, 0.1),)
+    for transfers, factor in TRANSFERS:
+        graph = build(Pipeline("1f1b", 2, 6, transfers=transfers))
+        menus = [
+            sent if operation.kind in SENDS else (menu if operation.stage else sooner)
+            for operation in graph.operations
+        ]
+        computation = Computation(Problem(graph, tuple(menus), (10.0,) * 2), 0)
+        goal = Goal(factor * computation.fastest_s)
+        relaxed = computation.relax(goal)
+        computation.finer(goal, relaxed, relaxed, enough_j=0.0)
     for stages, microbatches, combinations_all in ((2, 6, 0), (1, 1, 2**2)):
         graph = build(Pipeline("1f1b", stages, microbatches))
         problem = Problem(graph, (menu,) * len(graph.operations), (10.0,) * stages)

@@ -276,3 +276,17 @@ def test_where_sends_overlap_more_is_proven_than_the_relaxation_says() -> None:
     left_j = plan.energy_j - computation.bound_j(goal, relaxed)
     proven_j = computation.bound_j(goal, finer) - computation.bound_j(goal, relaxed)
     assert 0.2 * left_j < proven_j <= left_j
+
+
+def test_passing_goes_on_where_it_ended_and_proves_no_more_than_there_is() -> None:
+    computation = Computation(_job(Pipeline("1f1b", 3, 4, transfers="overlapped"), 2, 3))
+    goal = Goal(computation.fastest_s * 1.01)
+    relaxed, price_w = computation.relax(goal), computation.time_price_w(goal)
+    shares = Shares(computation.network, _moments(computation))
+    assert relaxed.link_w is not None
+    found_j, link_w = shares.proven([relaxed.link_w], price_w, goal.deadline_s, np.inf)
+    more_j = shares.further(link_w, np.inf)
+    assert found_j < more_j <= _best_j(computation.problem, goal) * (1 + 1e-6)
+    assert shares.further(link_w, np.inf) == -np.inf  # once
+    shares.proven([relaxed.link_w], price_w, goal.deadline_s, np.inf)
+    assert shares.further(link_w.copy(), np.inf) == -np.inf  # of another flow nothing is known

@@ -13,7 +13,7 @@ from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.schedule import baseline
 from joulecut_controller.solve.solver import frontier, solve
-from joulecut_controller.workload import Pipeline
+from joulecut_controller.workload import SENDS, Pipeline
 
 menu = tuple(ClockOption(1400 - 50 * k, 1.0 + 0.05 * k, 90.0 - 5 * k) for k in range(8))
 for microbatches in (2, 40):
@@ -25,9 +25,20 @@ for microbatches in (2, 40):
             solve(problem, goal, granularity, effort=effort)
         frontier(problem, 3, granularity)
     fastest_s = baseline(problem).iteration_time_s
+    solve(problem, Goal(fastest_s), "computation", effort="thorough")
     for waits in (False, True):
         for effort in ("usual", "thorough"):
             solve(problem, Goal(1.02 * fastest_s, waits), "computation", effort=effort)
+sent = (ClockOption(0, 0.02, 0.1),)
+for transfers in ("overlapped", "synchronous"):
+    graph = build(Pipeline("1f1b", 4, 40, transfers=transfers))
+    menus = tuple(
+        sent if o.kind in SENDS else menu[o.stage % 2 : 7 + o.stage % 2] for o in graph.operations
+    )
+    problem = Problem(graph, menus, (10.0,) * 4)
+    fastest_s = baseline(problem).iteration_time_s
+    for factor in (1.0, 1.02):
+        solve(problem, Goal(factor * fastest_s), "computation", effort="thorough")
 """
 
 
