@@ -68,6 +68,7 @@ docs: setup-dev
 	@$(BIN)/python tools/metrics-doc
 	@$(BIN)/python tools/policy-doc
 	@$(BIN)/python tools/pictures
+	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/dashboards
 
 proto: setup-dev
