@@ -71,6 +71,14 @@ class Bounds:
         floors_s = floor_s(self._least_s, self._within_cap, np.minimum(rows, self._top))
         return np.asarray(np.maximum(model.time_s(rows), floors_s))
 
+    def mean_s(self, rows: Floats) -> Floats:
+        """Iteration times on the mean of the jobs that readings do not deny, each of them raised to
+        what windows show at the least; by the fit alone where there are no others.
+        """
+        floors_s = floor_s(self._least_s, self._within_cap, np.minimum(rows, self._top))
+        guesses_s = np.maximum(self._model.rival_times_s(rows), floors_s[:, None])
+        return np.asarray(guesses_s.mean(axis=1))
+
     def _guessed_s(self, asked: Floats, proven_s: Floats) -> Floats:
         """By all fits; but they decide over no more than a part of what windows leave open."""
         least_s = floor_s(self._least_s, self._within_cap, asked)

@@ -33,6 +33,9 @@ DOUBTS_SURE = 1.5  # of one that rests on windows, and on a job that is the wors
 # A stage may turn out to be the one that all wait for. Even then one window is late by no more
 # than this; the mean of the guess must keep the deadline without it.
 OVER_RATIO = 0.0045
+# A budget of fewer clocks is narrow: half of it is used up before it is full, and what is then left
+# is one clock or none. In wider ones steps of several clocks leave room as it is.
+CLOCKS_FEW = 4
 # Fits that agree may all be wrong by some of the room between default and deadline, so a window
 # that only shows where there is room leaves a part of it.
 EARLY_PART = 0.15
@@ -160,7 +163,9 @@ class Evidence:
     ) -> NDArray[np.bool_]:
         """Which rows of clocks may be tried: the worst case is over the budget by no more than that
         ratio, and the upper band (so many doubts) keeps the deadline; both by that much earlier
-        where it is below 0, unless measured times alone show that the deadline is kept.
+        where it is below 0, unless measured times alone show that the deadline is kept. Where the
+        budget is narrow and they show the worst case, the mean of all jobs that readings do not
+        deny may keep it instead.
         """
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
@@ -169,10 +174,40 @@ class Evidence:
         high_s = self._bounds.raised_s(self.model, rows) * (1.0 + doubts * doubt)
         high_s = np.minimum(high_s, proven_s)
         kept = high_s <= self.deadline_s * (1.0 + min(0.0, over))
+        if over > 0.0 and self.narrow:
+            # By windows alone: where fits are wrong, so are the likeliest and their mean alike.
+            sure = ~kept & (proven_s <= self.deadline_s * (1.0 + over))
+            kept[sure] = self.mean_s(rows[sure]) <= self.deadline_s
         kept[kept] = self.affordable(rows[kept], over)
         if over < 0.0:  # that is for the case that fits are wrong
             kept |= proven_s <= self.deadline_s
         return np.asarray(kept)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether one clock of the table is much of the budget, so that what may be dared
+        decides how far it gets: at the rate alone, and where windows tell more than their luck.
+        """
+        if self.model.detailed or self.strays:
+            return False
+        clock = max((grid[-1] / grid[-2] for grid in self.facts.grids if grid[1:]), default=1.0)
+        return bool(self.deadline_s / self.base_s - 1.0 < CLOCKS_FEW * (clock - 1.0))
+
+    def mean_s(self, rows: Floats) -> Floats:
+        """Iteration times on the mean of all jobs that readings do not deny (m,). The likeliest of
+        them is often the one in which each stage just lowered is about to be waited for by all:
+        at the next clock its mean is the worst case.
+        """
+        return self._bounds.mean_s(rows)
+
+    def expected_s(self, clocks_mhz: tuple[int, ...], *, trial: bool) -> float:
+        """What an iteration is expected to take: by the fit, and of a window that is run to learn
+        by what it was chosen by, where that is less.
+        """
+        time_s = self.judge_one(clocks_mhz)[0]
+        if not (trial and self.narrow):
+            return time_s
+        return min(time_s, float(self.mean_s(np.array([clocks_mhz], dtype=np.float64))[0]))
 
     @property
     def early(self) -> float:

@@ -165,7 +165,7 @@ class _Step:
             stages,
             gain_ratio=gain,
             gain_doubt_ratio=self._known.gain_doubt(clocks_mhz, now_j),
-            time_s=self._known.judge_one(clocks_mhz)[0],
+            time_s=self._known.expected_s(clocks_mhz, trial=verdict == "probe"),
             time_high_s=self._known.high_s(clocks_mhz),
             deadline_s=self._known.deadline_s,
             energy_j=self._known.judge_one(clocks_mhz)[1],

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.plan.ceiling import ceiling_s
-from joulecut_controller.plan.evidence import STEP_RATIO, Evidence, Facts
+from joulecut_controller.plan.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
 from joulecut_controller.plan.together import Together
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.predict.rate import RateModel
@@ -32,14 +32,17 @@ def reading(clocks: tuple[int, ...], *, told: bool = False) -> Reading:
     return Reading(clocks, 50, time_s, 0.001 * time_s, tuple(map(float, energy_j)), busy)
 
 
-def evidence(*measured: tuple[int, ...], told: bool = False) -> Evidence:
+def evidence(*measured: tuple[int, ...], told: bool = False, budget: float = 0.05) -> Evidence:
     default = (TOP,) * 4
     ground = Ground(PIPELINE, default, TOP, 80.0)
-    facts = Facts(
-        ground, (CLOCKS,) * 4, measured[-1], Slo(max_slowdown=0.05), 50, alike=(0, 0, 0, 0)
-    )
+    slo = Slo(max_slowdown=budget)
+    facts = Facts(ground, (CLOCKS,) * 4, measured[-1], slo, 50, alike=(0, 0, 0, 0))
     readings = tuple(reading(clocks, told=told) for clocks in measured)
     return Evidence(facts, readings, RateModel(ground, readings, Paths(PIPELINE)))
+
+
+def waiting_at(mhz: int) -> tuple[int, ...]:
+    return (mhz, TOP, mhz, mhz)
 
 
 SEEN = [(TOP,) * 4, (TOP, 1350, TOP, TOP), (1350, TOP, 1350, 1350)]
@@ -117,3 +120,38 @@ def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() 
 
 def test_work_that_was_told_is_not_guessed() -> None:
     assert evidence(*SEEN, told=True).model.expected() is None
+
+
+# A budget in which one clock of the table is more than half of the room. All that wait are lowered
+# together; the one waited for was seen once.
+NARROW = 0.02
+LOWERED = [(TOP,) * 4, (TOP, 1395, TOP, TOP), *map(waiting_at, (1395, 1380, 1350))]
+
+
+def test_with_a_narrow_budget_one_clock_is_dared_that_only_the_likeliest_job_takes_for_late() -> (
+    None
+):
+    known = evidence(*LOWERED, budget=NARROW)
+    steps = [waiting_at(mhz) for mhz in (1335, 1320, 1305)]
+    rows = np.array(steps, dtype=np.float64)
+    likeliest_s, limit_s = known.model.time_s(rows), known.deadline_s * (1.0 + OVER_RATIO)
+    assert likeliest_s[0] * (1.0 + known.doubt(steps[0])) > known.deadline_s, "by its upper band"
+    assert reading(steps[0]).time_s < known.mean_s(rows)[0] <= known.deadline_s
+    assert list(known.bearable(rows)) == [True, False, False], "the worst case bounds it all"
+    assert known.worst_s(rows)[0] <= limit_s < known.worst_s(rows)[1]
+    told = evidence(*LOWERED, told=True, budget=NARROW)
+    assert not told.narrow, "with busy times there is nothing to guess"
+    wide = evidence(*LOWERED)
+    assert known.narrow
+    assert not wide.narrow
+
+
+def test_a_window_run_to_learn_is_announced_by_what_it_was_chosen_by() -> None:
+    """The guard refuses what is announced as late."""
+    known = evidence(*LOWERED, waiting_at(1335), waiting_at(1320), budget=NARROW)
+    clocks = waiting_at(1305)
+    likeliest_s = known.expected_s(clocks, trial=False)
+    assert likeliest_s == known.judge_one(clocks)[0] > known.deadline_s
+    chosen_by_s = known.expected_s(clocks, trial=True)
+    assert chosen_by_s <= known.deadline_s
+    assert chosen_by_s == pytest.approx(reading(clocks).time_s, rel=0.002)
