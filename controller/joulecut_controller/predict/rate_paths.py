@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 # the surplus is left: known to a twentieth of it.
 DRAWS = 12
 SEED = 7  # any; always the same luck, so that two choices differ by their clocks alone
-LANES = 16  # guesses side by side: 8 take longer, 32 no less
+LANES = 16  # guesses side by side: 8 take as long for each, 32 a third longer
 LUCK_MIN = 0.1  # of a mean time: no operation ends before it begins
 
 
