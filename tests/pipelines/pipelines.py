@@ -5,13 +5,15 @@ import itertools
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.model import problem
 from joulecut_controller.solve.problem import Goal, Problem
-from joulecut_controller.workload import KINDS, SCHEDULES, Pipeline, Profile, Schedule
+from joulecut_controller.workload import KINDS, SCHEDULES, SENDS, Pipeline, Profile, Schedule
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "perseus"
 PUBLIC = {
@@ -46,6 +48,24 @@ def public_problem(
         }
     )
     return problem(Pipeline(schedule, stages, microbatches), profile, PUBLIC[name][1])
+
+
+def with_sends(pipeline: Pipeline, clocks: int, seed: int, send_s: float = 0.004) -> Problem:
+    """Clocks like dice; gradients take half as long again as what is sent forwards, and each stage
+    sends its way.
+    """
+    dice, rows = np.random.default_rng(seed), {}
+    for stage, kind in itertools.product(range(pipeline.stages), kinds_of(pipeline)):
+        times, joules = np.sort(dice.uniform(1, 1.6, clocks)), np.sort(dice.uniform(1, 2, clocks))
+        rows[stage, kind] = tuple(
+            ClockOption(1400 - 10 * k, 0.1 * float(t), 30 * float(e))
+            for k, (t, e) in enumerate(zip(times, joules[::-1], strict=True))
+        )
+        if kind in SENDS:
+            own_s = send_s * (1.0 if kind == "send-forward" else 1.5) + 0.001 * stage
+            rows[stage, kind] = (ClockOption(0, own_s, 0.1),)
+    powers_w = [60.0 + 4 * stage for stage in range(pipeline.stages)]
+    return problem(pipeline, Profile(rows), powers_w, 5.0)
 
 
 def options(count: int = 4, scale: float = 1.0) -> st.SearchStrategy[tuple[ClockOption, ...]]:

@@ -1,14 +1,12 @@
 """Shares of waits fixed: such plans are plans of the real problem, no later and no dearer."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from pipelines import with_sends
 
-from joulecut_controller.graph.shape import kinds_of
 from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem as made
 from joulecut_controller.solve.allotment import Allotment, allotment_of, allotted
 from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.contraction import Contracted
@@ -16,28 +14,13 @@ from joulecut_controller.solve.opinion import check
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.schedule import baseline, solution
 from joulecut_controller.solve.solver import Solver
-from joulecut_controller.workload import SENDS, Pipeline, Profile
+from joulecut_controller.workload import SENDS, Pipeline
 
 SHAPES = [
     Pipeline("1f1b", 2, 3, transfers="overlapped"),
     Pipeline("1f1b", 4, 9, transfers="overlapped"),
     Pipeline("1f1b", 3, 5, transfers="overlapped", optimizer=True, data_collective=True),
 ]
-
-
-def _job(pipeline: Pipeline, clocks: int, seed: int, send_s: float = 0.004) -> Problem:
-    """Clocks like dice; gradients take half as long again as what is sent forwards."""
-    dice, rows = np.random.default_rng(seed), {}
-    for stage, kind in itertools.product(range(pipeline.stages), kinds_of(pipeline)):
-        times, joules = np.sort(dice.uniform(1, 1.6, clocks)), np.sort(dice.uniform(1, 2, clocks))
-        rows[stage, kind] = tuple(
-            ClockOption(1400 - 10 * k, 0.1 * float(t), 30 * float(e))
-            for k, (t, e) in enumerate(zip(times, joules[::-1], strict=True))
-        )
-        if kind in SENDS:
-            own_s = send_s * (1.0 if kind == "send-forward" else 1.5) + 0.001 * stage
-            rows[stage, kind] = (ClockOption(0, own_s, 0.1),)
-    return made(pipeline, Profile(rows), [60.0 + 4 * s for s in range(pipeline.stages)], 5.0)
 
 
 def _of(problem: Problem) -> Allotment:
@@ -59,7 +42,7 @@ def test_plans_are_no_later_and_no_dearer_than_with_shares_fixed(
     pipeline: Pipeline, send_s: float
 ) -> None:
     """Whatever the shares; and with those that a plan has by itself just as long, just as dear."""
-    problem = _job(pipeline, 4, 1, send_s)
+    problem = with_sends(pipeline, 4, 1, send_s)
     allotment, goal = _of(problem), Goal(1e9)
     dice, later = np.random.default_rng(2), 0
     for _ in range(20):
@@ -88,7 +71,7 @@ def test_plans_are_no_later_and_no_dearer_than_with_shares_fixed(
     "pipeline", [Pipeline("1f1b", 3, 4), Pipeline("1f1b", 3, 4, transfers="synchronous")], ids=str
 )
 def test_where_nothing_is_shared_hints_are_all_there_is(pipeline: Pipeline) -> None:
-    computation = Computation(_job(pipeline, 3, 1))
+    computation = Computation(with_sends(pipeline, 3, 1))
     goal = Goal(1.1 * computation.fastest_s)
     hints = (computation.solve(goal, computation.relax(goal)),)
     assert allotment_of(computation) is None
@@ -97,7 +80,7 @@ def test_where_nothing_is_shared_hints_are_all_there_is(pipeline: Pipeline) -> N
 
 def test_a_send_longer_than_what_waits_for_it_is_left_alone() -> None:
     """A share at its least would leave the operation after the send less than no time."""
-    problem = _job(Pipeline("1f1b", 3, 5, transfers="overlapped"), 3, 1, send_s=0.2)
+    problem = with_sends(Pipeline("1f1b", 3, 5, transfers="overlapped"), 3, 1, send_s=0.2)
     allotment = _of(problem)
     assert allotment.fixed(allotment.least_s) is None
     found = Solver(problem, "computation", "thorough").solve(
@@ -109,7 +92,7 @@ def test_a_send_longer_than_what_waits_for_it_is_left_alone() -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_plans_with_shares_fixed_compete(waits: bool) -> None:
     """In time, real, cheaper than what windows find at once; and no bound of theirs is kept."""
-    problem = _job(Pipeline("1f1b", 4, 12, transfers="overlapped"), 12, 3)
+    problem = with_sends(Pipeline("1f1b", 4, 12, transfers="overlapped"), 12, 3)
     computation = Computation(problem)
     goal = Goal(1.01 * computation.fastest_s, waits)
     relaxed = computation.relax(goal)
@@ -125,7 +108,7 @@ def test_plans_with_shares_fixed_compete(waits: bool) -> None:
 def test_the_cheaper_side_is_where_the_bottleneck_does_not_wait() -> None:
     """Sends on the side of the slow stage cost it time that nobody else has to spare."""
     for slow in (0, 2):
-        problem = _job(Pipeline("1f1b", 3, 8, transfers="overlapped"), 6, 4)
+        problem = with_sends(Pipeline("1f1b", 3, 8, transfers="overlapped"), 6, 4)
         menus = tuple(
             tuple(ClockOption(o.clock_mhz, 1.3 * o.time_s, 1.3 * o.energy_j) for o in menu)
             if operation.stage == slow and operation.kind not in SENDS

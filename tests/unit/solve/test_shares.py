@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipelines import with_sends
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from joulecut_controller.graph.shape import kinds_of
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem as made
 from joulecut_controller.solve.ascent import dual, pressed
 from joulecut_controller.solve.computation import Computation
 from joulecut_controller.solve.convolution import by_begin, by_end, shrunk, stretched
 from joulecut_controller.solve.moments import Moments, moments_of
 from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.shares import Level, Shares
-from joulecut_controller.workload import SENDS, Pipeline, Profile
+from joulecut_controller.workload import Pipeline
 
 LOSS = st.integers(-3, 9).map(float)
 TABLE = st.lists(LOSS, min_size=1, max_size=6)
@@ -36,21 +34,6 @@ SHAPES = [
 ]
 
 
-def _job(pipeline: Pipeline, clocks: int, seed: int) -> Problem:
-    """Clocks like dice; forwards are sent sooner than gradients, and each stage sends its way."""
-    dice, rows = np.random.default_rng(seed), {}
-    for stage, kind in itertools.product(range(pipeline.stages), kinds_of(pipeline)):
-        times, joules = np.sort(dice.uniform(1, 1.6, clocks)), np.sort(dice.uniform(1, 2, clocks))
-        rows[stage, kind] = tuple(
-            ClockOption(1400 - 100 * k, 0.1 * float(t), 30 * float(e))
-            for k, (t, e) in enumerate(zip(times, joules[::-1], strict=True))
-        )
-        if kind in SENDS:
-            send_s = (0.004 if kind == "send-forward" else 0.006) + 0.001 * stage
-            rows[stage, kind] = (ClockOption(0, send_s, 0.1),)
-    return made(pipeline, Profile(rows), [60.0 + 4 * s for s in range(pipeline.stages)], 5.0)
-
-
 def _moments(computation: Computation) -> Moments:
     order = computation.problem.graph.order
     return moments_of(computation.network, [computation.network.row[list(o)] for o in order])
@@ -59,7 +42,7 @@ def _moments(computation: Computation) -> Moments:
 @pytest.mark.parametrize("pipeline", SHAPES, ids=str)
 def test_every_plan_keeps_its_moments_apart(pipeline: Pipeline) -> None:
     """In any schedule each arc is as long as it must be, if all begins as early as it can."""
-    computation = Computation(_job(pipeline, 3, 1))
+    computation = Computation(with_sends(pipeline, 3, 1))
     network, moments = computation.network, _moments(computation)
     kept = np.setdiff1d(np.arange(network.size), moments.folded)
     dice, near = np.random.default_rng(2), np.inf
@@ -85,7 +68,7 @@ def test_every_plan_keeps_its_moments_apart(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("pipeline", SHAPES, ids=str)
 def test_what_flows_into_a_moment_leaves_it(pipeline: Pipeline) -> None:
-    computation = Computation(_job(pipeline, 3, 3))
+    computation = Computation(with_sends(pipeline, 3, 3))
     network, moments = computation.network, _moments(computation)
     goal = Goal(computation.fastest_s * 1.03)
     link_w = computation.relax(goal).link_w
@@ -102,7 +85,9 @@ def test_what_flows_into_a_moment_leaves_it(pipeline: Pipeline) -> None:
 
 def test_meetings_are_found_where_stages_hand_over() -> None:
     """Each forward but the last stage's meets the backward before it, between warm-up and end."""
-    moments = _moments(Computation(_job(Pipeline("1f1b", 4, 9, transfers="overlapped"), 2, 1)))
+    moments = _moments(
+        Computation(with_sends(Pipeline("1f1b", 4, 9, transfers="overlapped"), 2, 1))
+    )
     assert len(moments.meets.first) == sum(9 - 4 + stage + 1 for stage in range(3))
     assert sorted(moments.begins[moments.begins >= 0]) == list(range(len(moments.meets.first)))
     assert sorted(moments.ends[moments.ends >= 0]) == list(range(len(moments.meets.first)))
@@ -198,7 +183,7 @@ def test_no_plan_is_better_than_what_is_proven(
     """Pressed flows and prices told from coarse to fine ticks among them. At the fastest deadline
     the relaxation sees less than all of it, and what is pressed loses nothing by rounding."""
     pipeline = Pipeline("1f1b", stages, microbatches, transfers="overlapped")
-    computation = Computation(_job(pipeline, clocks, seed))
+    computation = Computation(with_sends(pipeline, clocks, seed))
     network, goal = computation.network, Goal(computation.fastest_s * factor)
     relaxed, price_w = computation.relax(goal), computation.time_price_w(goal)
     best_j = _best_j(computation.problem, goal)
@@ -225,7 +210,7 @@ def test_no_plan_is_better_than_what_is_proven(
 def test_no_plan_loses_less_than_it_is_charged(pressing: bool) -> None:
     """Moments of plans, each rounded down from its own zero: every share is one that is counted,
     and tables charge no more than what the plan costs."""
-    computation = Computation(_job(Pipeline("1f1b", 3, 6, transfers="overlapped"), 4, 7))
+    computation = Computation(with_sends(Pipeline("1f1b", 3, 6, transfers="overlapped"), 4, 7))
     network, moments = computation.network, _moments(computation)
     goal = Goal(computation.fastest_s * (1.0 if pressing else 1.1))
     price_w, link_w = computation.time_price_w(goal), computation.relax(goal).link_w
@@ -268,7 +253,7 @@ def test_no_plan_loses_less_than_it_is_charged(pressing: bool) -> None:
 
 
 def test_where_sends_overlap_more_is_proven_than_the_relaxation_says() -> None:
-    computation = Computation(_job(Pipeline("1f1b", 3, 8, transfers="overlapped"), 4, 5))
+    computation = Computation(with_sends(Pipeline("1f1b", 3, 8, transfers="overlapped"), 4, 5))
     goal = Goal(computation.fastest_s * 1.02)
     relaxed = computation.relax(goal)
     finer = computation.finer(goal, relaxed, computation.raised(goal, relaxed))
@@ -279,7 +264,7 @@ def test_where_sends_overlap_more_is_proven_than_the_relaxation_says() -> None:
 
 
 def test_passing_goes_on_where_it_ended_and_proves_no_more_than_there_is() -> None:
-    computation = Computation(_job(Pipeline("1f1b", 3, 4, transfers="overlapped"), 2, 3))
+    computation = Computation(with_sends(Pipeline("1f1b", 3, 4, transfers="overlapped"), 2, 3))
     goal = Goal(computation.fastest_s * 1.01)
     relaxed, price_w = computation.relax(goal), computation.time_price_w(goal)
     shares = Shares(computation.network, _moments(computation))
