@@ -1,6 +1,7 @@
 """What every seat of a leader must do: a lock on a file, and one of a real PostgreSQL."""
 
 import contextlib
+import errno
 import itertools
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import postgres_server
 import pytest
@@ -18,6 +20,7 @@ from joulecut_controller.lead.file_seat import FileSeat
 from joulecut_controller.lead.postgres_seat import PostgresSeat
 from joulecut_controller.lead.seat import Seat
 from joulecut_controller.lead.timing import Timing
+from joulecut_controller.store.link import Link
 from joulecut_controller.store.place import place_of
 from joulecut_wire.errors import Unavailable
 
@@ -203,6 +206,34 @@ def test_a_session_that_an_operator_ends_is_lost(server: Postgres, url: str) -> 
     assert seat.gone
     until(seat.take)
     seat.leave()
+
+
+def test_a_connection_that_breaks_while_it_is_read_is_lost(server: Postgres, url: str) -> None:
+    seat = _seat([url, str(server.secret)], "seat")
+    assert isinstance(seat, PostgresSeat)
+    assert seat.take()
+    assert seat._session is not None
+    link = seat._session.connection.dbapi_connection
+    assert isinstance(link, Link)
+    link._sock = Breaking(link._sock)
+    with pytest.raises(Unavailable, match=r"does not answer.*Connection reset"):
+        seat.prove()
+    assert seat.gone
+    until(lambda: _took(seat))
+    seat.leave()
+
+
+class Breaking:
+    """A socket's file that can be written; what was written is answered with a reset."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def test_a_lock_that_was_let_go_behind_our_back_is_no_proof(server: Postgres, url: str) -> None:

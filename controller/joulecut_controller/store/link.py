@@ -1,13 +1,16 @@
-"""A connection to PostgreSQL that ends in silence when the server has gone.
+"""A connection to PostgreSQL that is known to be over, and ends in silence, once the server has
+gone.
 
 The driver says good-bye through a buffer. Of a server that was killed, the good-bye stays in
-there, and Python complains about it much later and on standard error, with a traceback.
+there, and Python complains about it much later and on standard error, with a traceback. And
+where the network breaks just while it reads, the driver lets the bare error through, which
+SQLAlchemy does not take for the end of the connection.
 """
 
 import contextlib
 from typing import Any
 
-from pg8000.exceptions import Error
+from pg8000.exceptions import Error, InterfaceError
 from pg8000.legacy import Connection
 
 
@@ -20,6 +23,12 @@ class Link(Connection):  # type: ignore[misc]  # the driver ships no types
         except BaseException:
             self.close()
             raise
+
+    def handle_messages(self, context: Any) -> None:
+        try:
+            super().handle_messages(context)
+        except OSError as error:  # also a read that took too long: what follows is half an answer
+            raise InterfaceError("network error") from error
 
     def close(self) -> None:
         buffer, wire = getattr(self, "_sock", None), getattr(self, "_usock", None)
