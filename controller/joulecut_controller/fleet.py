@@ -72,7 +72,8 @@ class _Agent:
 class GrpcFleet:
     """The agents at these addresses (host:port). `watch_s` is how often they send; a command
     that is not answered within `deadline_s` counts as refused, a stream that brings nothing
-    for `silence_s` is taken up anew. With `tls` every agent is met in TLS, and has to be in its
+    for `silence_s` is taken up anew. Of the reports that nobody takes, the newest
+    `reports_kept` stay. With `tls` every agent is met in TLS, and has to be in its
     certificate what its address says, or `server_name`.
     """
 
@@ -83,6 +84,7 @@ class GrpcFleet:
         watch_s: float,
         deadline_s: float = COMMAND_DEADLINE_S,
         silence_s: float = SILENCE_S_MIN,
+        reports_kept: int = REPORTS_KEPT,
         tls: Rotating[Pem] | None = None,
         server_name: str = "",
     ) -> None:
@@ -97,7 +99,7 @@ class GrpcFleet:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, AgentServiceAsyncStub] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._reports: deque[ArrivedReport] = deque(maxlen=REPORTS_KEPT)
+        self._reports: deque[ArrivedReport] = deque(maxlen=reports_kept)
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
