@@ -7,11 +7,12 @@ what is refused is counted by reason, never silently dropped.
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Literal, get_args
 
 from joulecut_controller.predict.estimator import Sample, Subject
+from joulecut_controller.predict.newest import RESTARTED, Newest
 
 Reason = Literal[
     "not-a-number",
@@ -35,11 +36,8 @@ POWER_MAX_W = 10_000.0  # no GPU draws a fifth of it
 TEMPERATURE_MAX_C = 200.0  # solder melts
 SHAPE_MAX = 1e30  # operations or bytes; forests know 3e38 at most
 CLOCK_MAX_MHZ = 10_000  # no GPU comes near
-STALE_S = 60.0  # twelve passes of the controller; what is older met other clocks
 LIMIT_RATIO_MAX = 1.3  # of the card's limit: spikes shorter than a sample reach 1.2
 TRACKED_MAX = 16_384  # subjects whose order is watched; the least recently seen goes
-# This many in a row that start over are a restarted job and no disorder.
-RESTARTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Admission:
     def __init__(self, tracked_max: int = TRACKED_MAX) -> None:
         self._tracked_max = tracked_max
         self._seen: OrderedDict[Subject, _Seen] = OrderedDict()
-        self._newest_s: float | None = None
+        self._newest = Newest()
 
     def judge(
         self, sample: Sample, limit_w: float | None, clock_max_mhz: int | None
@@ -84,11 +82,13 @@ class Admission:
         """Also takes note of it."""
         if sample.iteration is None and sample.at_s is None:
             return None
-        newest_s = self._newest_s
         if sample.at_s is not None:
-            if newest_s is not None and sample.at_s < newest_s - STALE_S:
-                return _refusal("stale", sample, f"{newest_s - sample.at_s:.0f} s old")
-            self._newest_s = sample.at_s if newest_s is None else max(newest_s, sample.at_s)
+            ahead = self._newest.is_ahead_of(sample.at_s)
+            age_s = self._newest.age_s(sample.at_s)
+            if age_s > 0.0:
+                return _refusal("stale", sample, f"{age_s:.0f} s old")
+            if ahead:
+                self._forget_times()  # of the subjects that were told a time far ahead
         seen = self._seen.setdefault(sample.subject, _Seen())
         self._seen.move_to_end(sample.subject)
         while len(self._seen) > self._tracked_max:
@@ -101,7 +101,10 @@ class Admission:
 
     def restarted(self) -> None:
         """Monotonic times told so far belong to another process; iterations go on."""
-        self._newest_s = None
+        self._newest = Newest()
+        self._forget_times()
+
+    def _forget_times(self) -> None:
         for seen in self._seen.values():
             seen.at_s = None
 
@@ -111,15 +114,15 @@ class Admission:
 
     def state(self) -> dict[str, Any]:
         return {
-            "newest_s": self._newest_s,
+            "newest": self._newest.state(),
             "seen": [
                 [s.workload, s.uuid, s.stage, s.kind, v.iteration, v.at_s, v.behind, v.behind_last]
                 for s, v in self._seen.items()
             ],
         }
 
-    def restore(self, newest_s: float | None, rows: Iterable[Iterable[Any]]) -> None:
-        self._newest_s = newest_s
+    def restore(self, newest: Sequence[Any], rows: Iterable[Iterable[Any]]) -> None:
+        self._newest = Newest.restored(newest)
         for workload, uuid, stage, kind, *seen in rows:
             self._seen[Subject(workload, uuid, stage, kind)] = _Seen(*seen)
 

@@ -24,7 +24,7 @@ from joulecut_controller.predict.told import Told
 from joulecut_controller.predict.window import Cell, Reading, Window
 from joulecut_controller.workload import Profile
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 REFIT_EVERY = 25  # accepted samples: the public stream experiment's
 
 
@@ -170,7 +170,7 @@ class Learnt:
             raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
         self._number, self._since_snapshot = int(state["number"]), int(state["since_snapshot"])
         self._new_clock = bool(state["new_clock"])
-        self.admission.restore(state["admission"]["newest_s"], state["admission"]["seen"])
+        self.admission.restore(state["admission"]["newest"], state["admission"]["seen"])
         self.window.restore(state["window"])
         self.biases.restore(state["biases"])
         self.watch.restore(state["watch"])

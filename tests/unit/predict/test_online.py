@@ -380,7 +380,7 @@ def test_a_restart_in_the_middle_of_learning_loses_nothing(
 @pytest.mark.parametrize(
     "damage",
     [
-        {"version": 2},
+        {"version": 1},
         {"window": None},
         {"window": [[["gpt"], []]]},
         {"biases": [["gpt", "GPU-a", [0.1], [0.0]]]},
