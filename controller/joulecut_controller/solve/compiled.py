@@ -1,9 +1,9 @@
 """How inner loops are compiled: one place that knows the tool, so that all else is plain Python.
 
 Machine code is kept on disk beside the module, or in the user's cache directory where that
-cannot be written (`NUMBA_CACHE_DIR` moves it); the first run after an install compiles, some
-fifteen seconds (`python -m joulecut_controller.solve.warmup` does it beforehand). Results do
-not depend on it. `NUMBA_DISABLE_JIT=1` runs the same functions as Python, for a debugger.
+cannot be written (`NUMBA_CACHE_DIR` moves it); the first run after an install compiles, about
+a minute (`python -m joulecut_controller.solve.warmup` does it beforehand). Results do not depend
+on it. `NUMBA_DISABLE_JIT=1` runs the same functions as Python, for a debugger.
 
 What is kept is renewed when its own module changes, not when another does: so no compiled
 function calls one of another module.
@@ -39,6 +39,15 @@ def kept() -> bool:
     """Whether an earlier run has left machine code on disk; also true where nothing compiles."""
     places = {f.stats.cache_path for f in _compiled if hasattr(f, "stats")}
     return not places or any(place and any(Path(place).glob("*.nbi")) for place in places)
+
+
+def versions() -> set[str]:
+    """The machine code that this process has called so far, by function and types."""
+    return {
+        f"{one.py_func.__module__}.{one.py_func.__qualname__}{types}"
+        for one in _compiled
+        for types in getattr(one, "signatures", ())
+    }
 
 
 def _compile(function: Any, **options: Any) -> Any:
