@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from http import HTTPStatus
 from typing import Any
 
 from joulecut_dashboards.panels import Dashboard
@@ -30,7 +31,16 @@ def ask(server: str, path: str, **fields: str) -> Any:
         with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:  # noqa: S310 -- a person's own server
             return json.load(answer)["data"]
     except urllib.error.HTTPError as error:
-        told = json.loads(error.read() or b"{}").get("error", error.reason)
-        raise Unavailable(f"{server}: {told}: {fields.get('query', path)}") from None
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # in plain words while it starts
+            raise Unavailable(f"{server} does not answer: {error}") from None
+        raise Unavailable(f"{server}: {_told(error)}: {fields.get('query', path)}") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{server} does not answer: {error}") from None
+
+
+def _told(error: urllib.error.HTTPError) -> str:
+    """The server's own words, where it is a Prometheus that says them; else the status's."""
+    try:
+        return str(json.loads(error.read())["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return error.reason
