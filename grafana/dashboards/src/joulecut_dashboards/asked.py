@@ -31,9 +31,11 @@ def ask(server: str, path: str, **fields: str) -> Any:
         with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:  # noqa: S310 -- a person's own server
             return json.load(answer)["data"]
     except urllib.error.HTTPError as error:
+        with error:
+            told = _told(error)
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # in plain words while it starts
             raise Unavailable(f"{server} does not answer: {error}") from None
-        raise Unavailable(f"{server}: {_told(error)}: {fields.get('query', path)}") from None
+        raise Unavailable(f"{server}: {told}: {fields.get('query', path)}") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{server} does not answer: {error}") from None
 
