@@ -38,7 +38,7 @@ class Clean:
         self.bin = folder / "bin"
         done = _run(
             sys.executable, "-m", "pip", "--python", self.python, "install", "-q",
-            "--disable-pip-version-check", "-c", ROOT / "constraints" / constraints,
+            "--disable-pip-version-check", "--no-compile", "-c", ROOT / "constraints" / constraints,
             f"{wheel}{extra}",
         )  # fmt: skip
         if done.returncode != 0 and "No matching distribution" in done.stderr:
