@@ -38,8 +38,14 @@ class CardPlant(Plant):
         self._work = [dice.gauss(1.0, STAGE_SD) for _ in range(stages)]
         self._work[-1] *= dice.uniform(*LAST_STAGE)
         self._unit_s = ITERATION_S / (max(self._work) * (microbatches + stages - 1))
+        self._curves: dict[tuple[int, Instruction], Curve] = {}
 
     def curve(self, stage: int, instruction: Instruction) -> Curve:
+        if (stage, instruction) not in self._curves:
+            self._curves[stage, instruction] = self._made(stage, instruction)
+        return self._curves[stage, instruction]
+
+    def _made(self, stage: int, instruction: Instruction) -> Curve:
         sku = self.skus[stage]
         forward = instruction == "forward"
         share = FORWARD_SHARE if forward else 1.0 - FORWARD_SHARE

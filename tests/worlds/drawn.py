@@ -88,8 +88,14 @@ class DrawnPlant(Plant):
         self._work[-1] *= dice.uniform(*LAST_STAGES)
         iteration_s = dice.uniform(*ITERATIONS_S)
         self._unit_s = iteration_s / (max(self._work) * (microbatches + stages - 1))
+        self._curves: dict[tuple[int, Instruction], Curve] = {}
 
     def curve(self, stage: int, instruction: Instruction) -> Curve:
+        if (stage, instruction) not in self._curves:
+            self._curves[stage, instruction] = self._made(stage, instruction)
+        return self._curves[stage, instruction]
+
+    def _made(self, stage: int, instruction: Instruction) -> Curve:
         sku, forward = self.skus[stage], instruction == "forward"
         share = self._forward if forward else 1.0 - self._forward
         return Curve(
