@@ -223,14 +223,17 @@ def test_at_the_fastest_iteration_nobody_may_be_late() -> None:
     goal = Goal(computation.fastest_s)
     relaxed = computation.relax(goal)
     raised = computation.raised(goal, relaxed)
-    finer = computation.finer(goal, relaxed, raised)
+    near_j = computation.solve(goal, raised, rolls=20).energy_j * (1 - 5e-5)
+    finer = computation.finer(goal, relaxed, raised, near_j)
     plan = computation.solve(goal, finer, rolls=20)
     assert finer.bound_j - relaxed.bound_j > 10 * (raised.bound_j - relaxed.bound_j)
     assert plan.gap < 1e-4
     later = Goal(computation.fastest_s * 1.02)
     relaxed = computation.relax(later)
-    finer = computation.finer(later, relaxed, computation.raised(later, relaxed))
-    assert finer.bound_j <= computation.solve(later, finer, rolls=20).energy_j
+    raised = computation.raised(later, relaxed)
+    plan = computation.solve(later, raised, rolls=20)
+    finer = computation.finer(later, relaxed, raised, plan.energy_j * (1 - 5e-4))
+    assert raised.bound_j < finer.bound_j <= plan.energy_j
 
 
 def test_finer_questions_agree() -> None:
