@@ -27,7 +27,7 @@ from joulecut_wire.messages import Command, NodeDescription, Result, Setting, Wa
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
-PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
+PATIENCE_S = 90.0  # for a machine that stands still now and then; met early on every other
 LOWER = {0: 1005, 1: 1200, 2: 810, 3: 1005}  # a clock for each GPU, in MHz
 COMMAND = str(Path(sys.executable).with_name("joulecut-agent"))
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class RunningAgent:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
             env=self.env,
         )
 
@@ -212,7 +212,8 @@ class RunningAgent:
             call.cancel()
 
     def metrics(self, path: str = "/metrics") -> str:
-        with urllib.request.urlopen(f"http://{self.ready['metrics']}{path}", timeout=10) as answer:
+        url = f"http://{self.ready['metrics']}{path}"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     # -- what became of the GPUs ---------------------------------------------------------

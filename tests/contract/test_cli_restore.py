@@ -1,7 +1,6 @@
 """`joulecut restore` where no controller answers: straight to real agents."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from held_port import held_port
 from running_agent import PATIENCE_S, RunningAgent
 
 JOULECUT = str(Path(sys.executable).with_name("joulecut"))
@@ -27,10 +27,10 @@ def node() -> Iterator[RunningAgent]:
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
     """The URL of a controller that is gone."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    with held_port() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: str) -> None:
