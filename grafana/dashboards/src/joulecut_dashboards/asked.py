@@ -30,7 +30,10 @@ def ask(server: str, path: str, **fields: str) -> Any:
         with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:  # noqa: S310 -- a person's own server
             return json.load(answer)["data"]
     except urllib.error.HTTPError as error:
-        told = json.loads(error.read() or b"{}").get("error", error.reason)
+        try:
+            told = json.loads(error.read())["error"]
+        except (ValueError, KeyError, TypeError):  # a server that still starts says it in words
+            raise Unavailable(f"{server} does not answer: {error.reason}") from None
         raise Unavailable(f"{server}: {told}: {fields.get('query', path)}") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{server} does not answer: {error}") from None
