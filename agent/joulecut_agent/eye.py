@@ -191,7 +191,7 @@ class Eye:
         worker.open = True
         self._describe_s = 0.0
 
-    def _ask(self, call: str, *arguments: Any, wait_s: float = READ_WAIT_S) -> Any:
+    def _ask(self, call: str, *arguments: Any, wait_s: float | None = None) -> Any:
         """The answer. Raises JoulecutError, and _Hung."""
         worker = self._worker
         assert worker is not None
@@ -199,7 +199,7 @@ class Eye:
             worker.line.send(words.encode([call, *arguments]))
             packet: Any = ()
             while isinstance(packet, tuple):  # what it had read by itself is older than the answer
-                self._wait(worker, wait_s)
+                self._wait(worker, READ_WAIT_S if wait_s is None else wait_s)
                 packet = words.decode(worker.line.recv(PACKET_BYTES_MAX))
             error, answer = packet
         except (

@@ -30,6 +30,7 @@ class OrderedReader:
 
     def _do(self, index: int, what: str) -> None:
         if what == "hang":
+            (self._path.parent / f"hanging-{os.getpid()}").touch()
             time.sleep(3600.0)
         if what == "die":
             os.kill(os.getpid(), signal.SIGKILL)

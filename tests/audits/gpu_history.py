@@ -7,7 +7,6 @@ of its habits are kept: labels of a pod come and go with it, and the energy coun
 """
 
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,7 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PATIENCE_S = 60.0
+from held_port import held_port
+
+PATIENCE_S = 120.0  # for a machine that stands still now and then; met early on every other
 
 
 @dataclass(frozen=True)
@@ -161,26 +162,26 @@ def serving(text: str, home: Path, *, web: str = "") -> Iterator[str]:
     )
     assert made.returncode == 0, made.stderr
     (home / "prometheus.yml").write_text("scrape_configs: []\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
     command = [
         prometheus,
         f"--config.file={home}/prometheus.yml",
         f"--storage.tsdb.path={home}/data",
-        f"--web.listen-address=127.0.0.1:{port}",
         "--storage.tsdb.retention.time=30d",
     ]
     if web:
         (home / "web.yml").write_text(web)
         command.append(f"--web.config.file={home}/web.yml")
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
-        url = f"http://127.0.0.1:{port}"
-        _await(url)
-        yield url
-        process.terminate()
-        process.wait(timeout=PATIENCE_S)
+    with held_port() as port:
+        command.append(f"--web.listen-address=127.0.0.1:{port}")
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
+            try:
+                url = f"http://127.0.0.1:{port}"
+                _await(url)
+                yield url
+            finally:
+                process.terminate()
+                process.wait(timeout=PATIENCE_S)
 
 
 def _await(url: str) -> None:

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import postgres_server
 import pytest
 from certificates import Authority
 from postgres_server import Postgres
+from running_agent import PATIENCE_S, eventually
 
 from joulecut_controller.ports import Event
 from joulecut_controller.store import postgres
@@ -28,12 +30,6 @@ from joulecut_wire.errors import BadInput, Unavailable
 NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres_server.running() as server:
-        yield server
-
-
 @pytest.fixture
 def database(server: Postgres) -> str:
     name = f"kept {next(NUMBERS)}"
@@ -43,9 +39,30 @@ def database(server: Postgres) -> str:
 
 @pytest.fixture
 def store(server: Postgres, database: str) -> Iterator[DatabaseStore]:
-    made = open_store(server.url(database), password_file=server.secret, timeout_s=1.0)
+    made = open_store(server.url(database), password_file=server.secret, timeout_s=PATIENCE_S)
     yield made
     made.close()
+
+
+@pytest.fixture
+def hasty(server: Postgres, database: str, store: DatabaseStore) -> Iterator[DatabaseStore]:
+    """The same store, for calls that are to end in vain; it may be too hasty for any other."""
+    made = eventually("it opens", lambda: _hasty(server.url(database), server.secret))
+    yield made
+    made.close()
+
+
+def _hasty(url: str, secret: Path) -> DatabaseStore | None:
+    with contextlib.suppress(Unavailable):
+        return open_store(url, password_file=secret, timeout_s=0.5)
+    return None
+
+
+def _refuses(act: Callable[[], object], sentence: str) -> bool:
+    """Whether it ends with that sentence: a busy server may be too late to tell."""
+    with pytest.raises(Unavailable) as caught:
+        act()
+    return sentence in str(caught.value)
 
 
 def _event(number: int) -> Event:
@@ -54,7 +71,7 @@ def _event(number: int) -> Event:
 
 def _says(url: str, match: str, **how: Path) -> None:
     with pytest.raises(Unavailable, match=match) as caught:
-        open_store(url, **how)
+        open_store(url, timeout_s=PATIENCE_S, **how)
     line = str(caught.value)
     assert "\n" not in line
     assert line.startswith("store postgresql://")
@@ -86,35 +103,44 @@ def test_a_crash_of_the_server_between_two_calls_goes_unnoticed(
 
 
 def test_a_server_that_hangs_ends_the_call_and_not_the_pass(
-    server: Postgres, store: DatabaseStore
+    server: Postgres, store: DatabaseStore, hasty: DatabaseStore
 ) -> None:
-    store.record(_event(1))
+    eventually("an open connection", lambda: _kept(hasty, _event(1)))
     server.freeze()
     try:
         for _ in range(2):  # on an open connection, and for want of a new one
             with pytest.raises(Unavailable, match="does not answer"):
-                store.record(_event(2))
+                hasty.record(_event(2))
     finally:
         server.freeze(signal.SIGCONT)
-    store.record(_event(3))
+    eventually("it goes on", lambda: _kept(hasty, _event(3)))
     assert store.events()[0] == _event(3)
 
 
+def _kept(store: DatabaseStore, event: Event) -> bool:
+    try:
+        store.record(event)
+    except Unavailable:
+        return False
+    return True
+
+
 def test_a_writer_that_never_ends_is_waited_for_in_vain(
-    server: Postgres, database: str, store: DatabaseStore
+    server: Postgres, database: str, store: DatabaseStore, hasty: DatabaseStore
 ) -> None:
-    holding = f"SELECT pg_advisory_lock({WRITERS_KEY}); SELECT pg_sleep(60)"
+    holding = f"SELECT pg_advisory_lock({WRITERS_KEY}); SELECT pg_sleep(600)"
     other = threading.Thread(target=server.sql, args=(holding, database), kwargs={"check": False})
     other.start()
     locked = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {WRITERS_KEY & 0xFFFFFFFF} AND granted"  # noqa: E501
-    while server.sql(locked, database) != "1":
-        pass
-    with pytest.raises(Unavailable, match="another process holds it"):
-        store.next_generation()
-    assert store.events() == (), "reading goes on"
-    ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%sleep(60)%'"
-    server.sql(ending + " AND pid <> pg_backend_pid()", database)
-    other.join()
+    ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%'"
+    try:
+        eventually("it holds the lock", lambda: server.sql(locked, database) == "1")
+        sentence = "another process holds it"
+        eventually(sentence, lambda: _refuses(hasty.next_generation, sentence))
+        assert store.events() == (), "reading goes on"
+    finally:
+        server.sql(ending + " AND pid <> pg_backend_pid()", database)
+        other.join()
     assert store.next_generation() == 1
 
 
@@ -138,7 +164,8 @@ def test_one_connection_is_all_it_takes(
 
 def test_a_server_set_to_forget_commits_is_told_not_to(server: Postgres, database: str) -> None:
     server.sql(f"ALTER DATABASE \"{database}\" SET synchronous_commit = 'off'")
-    engine = postgres.engine(place_of(server.url(database), password_file=server.secret))
+    place = place_of(server.url(database), password_file=server.secret)
+    engine = postgres.engine(place, timeout_s=PATIENCE_S)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
     engine.dispose()
@@ -169,12 +196,12 @@ def test_wrong_words_are_one_sentence_each(
     _says(f"{url}?sslmode=require", "does not speak TLS", password_file=right)
     _says(f"{url}?sslmode=verify-full&sslrootcert=/no/ca", "/no/ca is not there")
     monkeypatch.setenv(PASSWORD_ENV, postgres_server.PASSWORD)
-    open_store(url).close()
+    open_store(url, timeout_s=PATIENCE_S).close()
 
 
 def test_it_is_reached_by_its_socket_as_well(server: Postgres, database: str) -> None:
     url = f"postgresql://joulecut@:{server.port}/{database}?host={server.folder}"
-    store = open_store(url, password_file=server.secret)
+    store = open_store(url, password_file=server.secret, timeout_s=PATIENCE_S)
     assert store.next_epoch(0) == 1
     store.close()
 
@@ -187,13 +214,13 @@ def test_the_password_may_change_while_it_runs(
     secret = tmp_path / "password"
     secret.write_text("one")
     url = server.url(database).replace("joulecut@", "rotating@")
-    store = open_store(url, password_file=secret)
+    store = open_store(url, password_file=secret, timeout_s=PATIENCE_S)
     server.sql("ALTER ROLE rotating PASSWORD 'two'")
     assert store.next_generation() == 1
     secret.write_text("two\n")
-    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotating'")
-    with contextlib.suppress(Unavailable):  # where the session was ended in the middle of a call
-        store.events()
+    sessions = "FROM pg_stat_activity WHERE usename = 'rotating'"
+    server.sql(f"SELECT pg_terminate_backend(pid) {sessions}")
+    eventually("it has ended", lambda: server.sql(f"SELECT count(*) {sessions}") == "0")
     assert store.next_generation() == 2
     store.close()
 
@@ -208,7 +235,8 @@ def test_it_is_spoken_to_in_tls_and_has_to_be_who_it_says(
     server.start("ssl=on", f"ssl_cert_file={cert}", f"ssl_key_file={key}")
     try:
         full = f"{server.url(database)}?sslmode=verify-full&sslrootcert="
-        store = open_store(full + str(ours.cert), password_file=server.secret)
+        how: Any = {"password_file": server.secret, "timeout_s": PATIENCE_S}
+        store = open_store(full + str(ours.cert), **how)
         sessions = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
         assert server.sql(f"{sessions} WHERE ssl AND datname = '{database}'") == "1"
         store.close()
@@ -216,7 +244,7 @@ def test_it_is_spoken_to_in_tls_and_has_to_be_who_it_says(
         _says(full + str(other.cert), said, password_file=server.secret)
         elsewhere = full.replace("127.0.0.1", "localhost") + str(ours.cert)
         _says(elsewhere, said, password_file=server.secret)
-        open_store(f"{server.url(database)}?sslmode=require", password_file=server.secret).close()
+        open_store(f"{server.url(database)}?sslmode=require", **how).close()
     finally:
         server.stop()
         server.start()
@@ -232,7 +260,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
     server = Postgres(folder)
     try:
         server.make("kept")
-        store = open_store(server.url("kept"), password_file=server.secret)
+        store = open_store(server.url("kept"), password_file=server.secret, timeout_s=PATIENCE_S)
         store.record(_event(1))
         generation = store.next_generation()
         filler = folder / "filler"

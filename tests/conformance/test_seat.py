@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import postgres_server
 import pytest
 from postgres_server import Postgres
 
@@ -36,12 +35,6 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres_server.running() as server:
-        yield server
-
-
 @pytest.fixture(params=["file", "postgresql"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """Arguments of `_seat`, in this process or another."""
@@ -51,18 +44,18 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     return [server.make(f"seat {next(NUMBERS)}"), str(server.secret)]
 
 
-def _seat(where: list[str], name: str, hold_s: float = 60.0) -> Seat:
+def _seat(where: list[str], name: str, hold_s: float = 600.0) -> Seat:
     if len(where) == 1:
         return FileSeat(Path(where[0]), name)
     place = place_of(where[0], password_file=Path(where[1]))
-    return PostgresSeat(place, Timing(0.1, hold_s, 5.0), name)
+    return PostgresSeat(place, Timing(0.1, hold_s, LIMIT_S), name)
 
 
 @pytest.fixture
 def make(where: list[str]) -> Iterator[Make]:
     made: list[Seat] = []
 
-    def one(name: str = "somebody", hold_s: float = 60.0) -> Seat:
+    def one(name: str = "somebody", hold_s: float = 600.0) -> Seat:
         made.append(_seat(where, name, hold_s))
         return made[-1]
 
@@ -109,7 +102,7 @@ if len(sys.argv) == 2:
     seat = FileSeat(Path(sys.argv[1]), "child")
 else:
     place = place_of(sys.argv[1], password_file=Path(sys.argv[2]))
-    seat = PostgresSeat(place, Timing(0.1, 60.0, 5.0), "child")
+    seat = PostgresSeat(place, Timing(0.1, 600.0, 60.0), "child")
 print(seat.take(), flush=True)
 time.sleep(600)
 """
@@ -138,10 +131,12 @@ def url(server: Postgres) -> str:
 
 def test_who_is_not_heard_for_long_loses_it(server: Postgres, url: str) -> None:
     """As a frozen leader is: its connection stays open, and nothing comes over it."""
-    first = _seat([url, str(server.secret)], "first", hold_s=0.5)
+    hold_s = 0.5
+    first = _seat([url, str(server.secret)], "first", hold_s=hold_s)
     second = _seat([url, str(server.secret)], "second")
-    assert first.take()
-    assert not second.take()
+    until(lambda: _took(first))  # a busy machine may lose it while it is being taken
+    begun_s = time.monotonic()
+    assert not second.take() or time.monotonic() - begun_s > hold_s / 2
     until(second.take)
     with pytest.raises(Unavailable, match=r"heard nothing|does not answer|57P05"):
         first.prove()
@@ -172,7 +167,7 @@ def _kept(first: Seat, second: Seat, hold_s: float) -> bool:
     """It is kept for twice as long as silence would lose it; False where this machine stood
     still for so long that nothing can be said.
     """
-    until(first.take)
+    until(lambda: _took(first))
     begun_s = heard_s = time.monotonic()
     while time.monotonic() < begun_s + 2 * hold_s:
         kept = _proved(first) and not second.take()
@@ -198,13 +193,13 @@ def test_a_session_that_an_operator_ends_is_lost(server: Postgres, url: str) -> 
     assert seat.take()
     ended = server.sql(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-        " WHERE application_name = 'seat'"
+        f" WHERE application_name = 'seat' AND datname = '{url.rpartition('/')[2]}'"
     )
     assert ended == "1"
     with pytest.raises(Unavailable):
         until(lambda: not seat.prove())
     assert seat.gone
-    until(seat.take)
+    until(lambda: _took(seat))
     seat.leave()
 
 
@@ -249,8 +244,8 @@ def test_a_lock_that_was_let_go_behind_our_back_is_no_proof(server: Postgres, ur
 
 def test_a_database_that_hangs_proves_nothing_and_the_call_ends(server: Postgres, url: str) -> None:
     place = place_of(url, password_file=server.secret)
-    seat = PostgresSeat(place, Timing(0.1, 60.0, 0.5), "seat")
-    assert seat.take()
+    seat = PostgresSeat(place, Timing(0.1, 600.0, 0.5), "seat")
+    until(lambda: _took(seat))
     server.freeze()
     try:
         with pytest.raises(Unavailable, match="does not answer"):

@@ -74,10 +74,12 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
         )
         for _ in range(3)
     ]
-    first = [writer.stdout.readline().split() for writer in writers if writer.stdout]
-    for writer in writers:
-        writer.kill()
-        writer.communicate()
+    try:
+        first = [writer.stdout.readline().split() for writer in writers if writer.stdout]
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
     assert all(len(line) == 2 for line in first), "one of them could not open the store"
     assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 1]]
 

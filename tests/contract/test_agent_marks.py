@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
 from joulecut_agent.attribution.binding import Binding
@@ -84,7 +85,7 @@ def test_what_the_client_sends_is_what_the_wire_reads(
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
     ):
         listener.bind(f"{home}/s")
-        listener.settimeout(10.0)
+        listener.settimeout(PATIENCE_S)
         reporter = Reporter(job, uuid, 2, f"{home}/s")
         since_ns = time.monotonic_ns()
         assert reporter.mark(mark, kind, microbatch, iteration)
@@ -150,9 +151,12 @@ def test_the_end_of_a_process_that_only_sends_marks_is_seen(desk: Desk) -> None:
     assert (len(desk.heard), desk.ended) == (1, [])
     go.send(b"x")
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + 30.0
-    while not desk.ended and time.monotonic() < deadline:
+
+    def ended() -> bool:
         desk.jobs.turn()
+        return bool(desk.ended)
+
+    eventually("the end", ended)
     assert desk.ended == [("demo", "GPU-a")]
     ready.close()
     go.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from running_agent import eventually
+from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
 from joulecut_agent.feed import Feed, Subscription
@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 def listener(folder: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(folder / "jobs.sock"))
-        sock.settimeout(10.0)
+        sock.settimeout(PATIENCE_S)
         yield sock
 
 
@@ -278,15 +278,18 @@ def test_the_end_of_the_last_process_ends_the_job(folder: Path, desk: Desk) -> N
     children = [
         _reporting_child(folder / "jobs.sock", uuid) for uuid in ("GPU-a", "GPU-a", "GPU-b")
     ]
-    while sum(desk.counts().values()) < 3:
+
+    def heard(reports: int, ends: int) -> bool:
         desk.jobs.turn()
+        return sum(desk.counts().values()) >= reports and len(desk.ended) >= ends
+
+    eventually("all reports", lambda: heard(3, 0))
     for end, (pid, pipe) in enumerate(children):
         assert len(desk.ended) == max(0, end - 1)
         os.write(pipe, b"go")
         os.close(pipe)
         os.waitpid(pid, 0)
-        while end and len(desk.ended) < end:
-            desk.jobs.turn()
+        eventually("the end", lambda end=end: heard(3, end))
         desk.jobs.turn()
     assert desk.ended == [("demo", "GPU-a"), ("demo", "GPU-b")]
     assert not any(desk.jobs.live.holding().values())

@@ -14,11 +14,12 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from running_agent import PATIENCE_S, RunningAgent, eventually
+from running_agent import LATE, PATIENCE_S, RunningAgent, eventually
 
 from joulecut import Reporter
 from joulecut_agent import __version__, scrape
 from joulecut_wire import codec
+from joulecut_wire.messages import WatchTick
 from joulecut_wire.v1 import agent_pb2 as pb
 
 
@@ -87,10 +88,10 @@ def test_a_request_without_sense_is_invalid(
 
 def test_a_refusal_is_a_value_with_its_reason(node: RunningAgent, generation: int) -> None:
     for ttl_s in (math.nan, math.inf, 0.0, -1.0, 1e9):
-        results = node.apply({0: 1005}, ttl_s=ttl_s, generation=generation)
+        results = node.obey({0: 1005}, ttl_s=ttl_s, generation=generation)
         assert [result.accepted for result in results] == [False]
         assert "ttl" in results[0].reason
-    huge = node.apply({0: 2**32 - 1}, generation=generation)
+    huge = node.obey({0: 2**32 - 1}, generation=generation)
     assert not huge[0].accepted
     unknown = pb.ApplyRequest(
         epoch=1, job="demo", generation=generation, ttl_s=9,
@@ -108,12 +109,12 @@ def test_a_refusal_is_a_value_with_its_reason(node: RunningAgent, generation: in
 def test_numbers_are_compared_per_gpu_and_equal_ones_by_content(
     node: RunningAgent, generation: int
 ) -> None:
-    assert node.apply({0: 1005}, generation=generation)[0].accepted
+    assert node.obey({0: 1005}, generation=generation)[0].accepted
     writes = node.writes()
-    assert node.apply({0: 1005}, generation=generation)[0].accepted
+    assert node.obey({0: 1005}, generation=generation)[0].accepted
     assert node.writes() == writes, "idempotent"
-    assert not node.apply({0: 1200}, generation=generation)[0].accepted
-    assert not node.apply({0: 1200}, generation=generation - 1)[0].accepted
+    assert not node.obey({0: 1200}, generation=generation)[0].accepted
+    assert not node.obey({0: 1200}, generation=generation - 1)[0].accepted
     assert node.locked() == {0: 1005}
     assert not node.renew(generation=generation + 1)[0].accepted
     assert not node.renew(job="other", generation=generation)[0].accepted
@@ -121,7 +122,7 @@ def test_numbers_are_compared_per_gpu_and_equal_ones_by_content(
 
 
 def test_clear_is_for_the_jobs_own_gpus(node: RunningAgent, generation: int) -> None:
-    assert node.apply({0: 1005, 1: 1005}, generation=generation)[0].accepted
+    assert node.obey({0: 1005, 1: 1005}, generation=generation)[0].accepted
     held = node.clear(node.gpus.uuid(0), job="other")
     assert (held[0].accepted, held[0].reason) == (False, "held by job demo")
     assert not node.clear("GPU-elsewhere")[0].accepted
@@ -132,28 +133,32 @@ def test_clear_is_for_the_jobs_own_gpus(node: RunningAgent, generation: int) -> 
 
 
 def test_clear_without_an_epoch_is_older_than_any(node: RunningAgent, generation: int) -> None:
-    node.apply({0: 1005}, generation=generation)
+    node.obey({0: 1005}, generation=generation)
     for job in ("demo", ""):
         (refused,) = node.clear(job=job, epoch=0)
         assert (refused.accepted, refused.reason) == (False, "epoch 0 is older than 1")
     assert node.locked() == {0: 1005}
 
 
+def _whole(tick: WatchTick) -> WatchTick | None:
+    """None where a GPU is missing, whose reading was late on a busy machine."""
+    return tick if len(tick.gpus) == 2 else None
+
+
 def test_watch_shows_gpus_leases_and_reports(node: RunningAgent, generation: int) -> None:
-    assert node.apply({1: 1005}, generation=generation, ttl_s=30.0)[0].accepted
+    assert node.obey({1: 1005}, generation=generation, ttl_s=30.0)[0].accepted
     call = node.stub.Watch(pb.WatchRequest(interval_s=0.1), timeout=PATIENCE_S)
-    first = codec.decode_tick(next(call))
+    first = eventually("both GPUs", lambda: _whole(codec.decode_tick(next(call))))
     lease = first.gpus[1].lease
     assert lease is not None
     assert (lease.job, lease.generation, lease.clock_max_mhz) == ("demo", generation, 1005)
     assert 0 < lease.expires_in_s <= 30.0
     assert first.gpus[0].lease is None
-    assert 0 <= first.age_s < 1.0
+    eventually("a fresh reading", lambda: 0 <= codec.decode_tick(next(call)).age_s < 1.0)
     reporter = Reporter("demo", node.gpus.uuid(1), 3, node.ready["socket"])
     assert reporter.iteration(7, 0.5, {"forward": (4, 0.1)}, peer_iteration_time_s=0.6)
     reporter.close()
-    for _ in range(200):
-        tick = codec.decode_tick(next(call))
+    for tick in map(codec.decode_tick, call):
         assert tick.sequence >= first.sequence
         if tick.reports:
             break
@@ -167,9 +172,17 @@ def test_watchers_are_bounded_and_their_places_come_free(node: RunningAgent) -> 
         lambda: next(node.stub.Watch(pb.WatchRequest(interval_s=math.nan), timeout=PATIENCE_S))
     )
     assert (code, "interval_s" in details) == ("INVALID_ARGUMENT", True)
-    calls = [node.stub.Watch(pb.WatchRequest(interval_s=60.0)) for _ in range(8)]
-    for call in calls:
-        next(call)
+
+    def seated() -> Any:
+        """A watcher; none where one that has left still holds his place."""
+        call = node.stub.Watch(pb.WatchRequest(interval_s=60.0))
+        try:
+            next(call)
+        except grpc.RpcError:
+            return None
+        return call
+
+    calls = [eventually("a place", seated) for _ in range(8)]
     code, details = _code(lambda: next(node.stub.Watch(pb.WatchRequest(interval_s=1.0))))
     assert (code, details) == ("RESOURCE_EXHAUSTED", "8 watchers already")
     assert node.describe().gpus, "other calls still have room"
@@ -194,9 +207,14 @@ import grpc
 from joulecut_wire.v1 import agent_pb2 as pb, agent_pb2_grpc
 channel = grpc.insecure_channel(sys.argv[1])
 stub = agent_pb2_grpc.AgentServiceStub(channel)
-calls = [stub.Watch(pb.WatchRequest(interval_s=0.1)) for _ in range(8)]
-for call in calls:
-    next(call)
+seated = []
+while len(seated) < 8:  # those who have left may still hold a place
+    try:
+        call = stub.Watch(pb.WatchRequest(interval_s=0.1))
+        next(call)
+        seated.append(call)
+    except grpc.RpcError:
+        time.sleep(0.05)
 print("watching", flush=True)
 time.sleep(600)
 """
@@ -219,17 +237,22 @@ def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
                     return False
 
             assert not free()
-            eventually("a free place", free, patience_s=90.0)
+            eventually("a free place", free, patience_s=2 * PATIENCE_S)
         finally:
             frozen.kill()
 
 
 def _limit(node: RunningAgent, limit_mw: int, generation: int, clock_mhz: int = 0) -> Any:
     setting = pb.Setting(uuid=node.gpus.uuid(0), clock_max_mhz=clock_mhz, power_limit_mw=limit_mw)
-    return node.stub.Apply(
-        pb.ApplyRequest(epoch=1, job="demo", generation=generation, ttl_s=30.0, settings=[setting]),
-        timeout=PATIENCE_S,
-    ).results[0]
+    request = pb.ApplyRequest(
+        epoch=1, job="demo", generation=generation, ttl_s=30.0, settings=[setting]
+    )
+
+    def in_time() -> Any:
+        (result,) = node.stub.Apply(request, timeout=PATIENCE_S).results
+        return None if LATE.search(result.reason) else result
+
+    return eventually("an answer in time", in_time)
 
 
 def test_a_power_limit_is_set_shown_and_given_back(node: RunningAgent, generation: int) -> None:
@@ -238,11 +261,11 @@ def test_a_power_limit_is_set_shown_and_given_back(node: RunningAgent, generatio
     assert _limit(node, 300_000, generation).accepted
     assert node.gpus.card(0).power_limit_mw == 300_000
     assert node.locked() == {}, "clocks of 0 are left alone"
-    lease = node.watch().gpus[0].lease
+    lease = eventually("both GPUs", lambda: _whole(node.watch())).gpus[0].lease
     assert lease is not None
     assert (lease.clock_max_mhz, lease.power_limit_w) == (0, 300.0)
     series = f'joulecut_gpu_power_limit_watts{{kind="requested",uuid="{about.uuid}"}} 300.0'
-    assert series in node.metrics()
+    eventually("the series", lambda: series in node.metrics())
     assert "=300W accepted" in node.log
     assert _limit(node, 250_000, generation + 1, clock_mhz=1005).accepted
     assert node.locked() == {0: 1005}
@@ -258,7 +281,7 @@ def test_a_power_limit_out_of_range_is_refused(node: RunningAgent, generation: i
         assert "W; allowed: 100 to 500 W" in result.reason
     code, details = _code(lambda: _limit(node, 0, generation))
     assert (code, "0 W" in details) == ("INVALID_ARGUMENT", True)
-    assert node.gpus.card(0).writes == 0 or node.watch().gpus[0].lease is None
+    assert not any(gpu.lease for gpu in node.watch().gpus)
 
 
 def test_grpc_health_serves(node: RunningAgent) -> None:
@@ -275,7 +298,7 @@ def test_http_serves_two_paths_and_openmetrics(node: RunningAgent) -> None:
         node.metrics("/")
     caught.value.close()
     host, _, port = node.ready["metrics"].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as line:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as line:
         line.sendall(
             b"GET /metrics HTTP/1.0\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n"
         )
@@ -292,9 +315,12 @@ def test_commands_are_counted_per_setting(node: RunningAgent, generation: int) -
         [line] = [line for line in node.metrics().splitlines() if line.startswith(series)]
         return float(line.split()[1])
 
+    node.obey({0: 1005, 1: 1005}, generation=generation)
     accepted, refused = count("apply", "accepted"), count("apply", "refused")
-    node.apply({0: 1005, 1: 1005}, generation=generation)
-    node.apply({0: 1005, 1: 1001}, generation=generation + 1)
+    results = node.apply({0: 1005, 1: 1005}, generation=generation)
+    results += node.apply({0: 1005, 1: 1001}, generation=generation + 1)
+    good = sum(result.accepted for result in results)
+    assert (len(results), good) == (4, 2), "the first had nothing to write"
     assert (count("apply", "accepted"), count("apply", "refused")) == (accepted + 2, refused + 2)
 
 
@@ -313,22 +339,24 @@ def test_a_taken_address_is_one_line(node: RunningAgent) -> None:
 
 def test_who_sends_his_request_a_byte_at_a_time_gives_up_his_seat(node: RunningAgent) -> None:
     host, _, port = node.ready["metrics"].rpartition(":")
+    begun_s = time.monotonic()
     lines = [socket.create_connection((host, int(port))) for _ in range(scrape.SCRAPES_MAX)]
 
     def scraped() -> bool:
         for line in lines:
             with contextlib.suppress(OSError):
                 line.send(b"G")
-        time.sleep(0.5)  # far below what a single wait allows
         try:
             return "joulecut_build_info" in node.metrics()
         except OSError:
+            time.sleep(0.5)  # far below what a single wait allows
             return False
 
     try:
         for line in lines:
             line.send(b"G")
-        assert not scraped()
+        # Who was silent for a single wait has left, as all have where this machine stood still.
+        assert not scraped() or time.monotonic() - begun_s > scrape.REQUEST_WAIT_S
         eventually("a scrape", scraped)
     finally:
         for line in lines:

@@ -91,7 +91,7 @@ class Cluster:
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
     command = [JOULECUT, "audit", *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.fixture(scope="module")

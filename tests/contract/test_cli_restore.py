@@ -1,7 +1,6 @@
 """`joulecut restore` where no controller answers: straight to real agents."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from held_port import held_port
 from running_agent import PATIENCE_S, RunningAgent
 
 JOULECUT = str(Path(sys.executable).with_name("joulecut"))
@@ -27,10 +27,10 @@ def node() -> Iterator[RunningAgent]:
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
     """The URL of a controller that is gone."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    with held_port() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: str) -> None:
@@ -44,7 +44,7 @@ def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: s
         ("restore", "n1", "--direct", *agents),  # the node's own name
         ("restore", "--node", "n1", "--direct", *agents),
     ):
-        assert node.apply({0: 1005, 1: 1005})[0].accepted, words
+        assert node.obey({0: 1005, 1: 1005})[0].accepted, words
         assert len(node.locked()) == 2
         done = joulecut(*words)
         assert (done.returncode, done.stderr) == (0, ""), words
@@ -59,7 +59,7 @@ def test_the_controllers_file_tells_where_they_are(
     config = {"agents": [node.ready["grpc"]], "policy": "p.yaml", "store": "sqlite:///c.db"}
     path = tmp_path / "controller.yaml"
     path.write_text(yaml.safe_dump(config))
-    assert node.apply({0: 1005})[0].accepted
+    assert node.obey({0: 1005})[0].accepted
     done = joulecut("restore", "--all", "--json", "--controller", nobody, "--config", str(path))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -71,7 +71,7 @@ def test_the_controllers_file_tells_where_they_are(
 def test_another_job_keeps_its_clocks_and_a_dead_agent_is_named(
     node: RunningAgent, nobody: str
 ) -> None:
-    assert node.apply({0: 1005})[0].accepted
+    assert node.obey({0: 1005})[0].accepted
     dead = nobody.removeprefix("http://")
     agents = f"{node.ready['grpc']},{dead}"
     done = joulecut("restore", "other-job", "--direct", "--agents", agents)
@@ -87,7 +87,7 @@ def test_a_name_that_nothing_is_held_for_is_not_passed_over(
     node: RunningAgent, nobody: str
 ) -> None:
     """A typing error in a hurry must not read like success."""
-    assert node.apply({0: 1005})[0].accepted
+    assert node.obey({0: 1005})[0].accepted
     agents = ("--agents", node.ready["grpc"])
     done = joulecut("restore", "dmeo", "--controller", nobody, *agents)
     assert "Telling 1 agent directly." in done.stdout

@@ -14,7 +14,7 @@ from running_agent import PATIENCE_S, RunningAgent
 from joulecut_controller import config
 from joulecut_controller.fleet import GrpcFleet
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import Command, Setting
+from joulecut_wire.messages import Command, Result, Setting
 from joulecut_wire.tls import TlsFiles, rotating
 
 ROLES = {role: ["controller.test"] for role in ("observe", "clear", "apply")}
@@ -51,14 +51,16 @@ def run(
     node: RunningAgent,
     play: Callable[[GrpcFleet, str], Awaitable[None]],
     server_name: str = "joulecut-agent.test",
-) -> list[str]:
-    said: list[str] = []
+    said: list[str] | None = None,
+) -> None:
+    """`said` takes the complaints about certificates."""
+    complain = said.append if said is not None else print
 
     async def scene() -> None:
         address = node.ready["grpc"]
         fleet = GrpcFleet(
             [address], watch_s=0.1, deadline_s=3.0, silence_s=1.0,
-            tls=rotating(files, said.append), server_name=server_name,
+            tls=rotating(files, complain), server_name=server_name,
         )  # fmt: skip
         await fleet.start()
         try:
@@ -67,11 +69,20 @@ def run(
             await fleet.stop()
 
     asyncio.run(scene())
-    return said
 
 
 def order(generation: int, uuid: str, mhz: int) -> Command:
     return Command(1, "demo", generation, 30.0, (Setting(uuid, clock_max_mhz=mhz),), "test")
+
+
+async def answer(fleet: GrpcFleet, address: str, command: Command) -> Result:
+    """The agent's word on a command; asked for again where a busy machine was late with it."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        (result,) = await fleet.apply(address, command)
+        if "DEADLINE_EXCEEDED" not in result.reason:
+            return result
+        assert time.monotonic() < end_s, result
 
 
 def connected(fleet: GrpcFleet) -> bool:
@@ -89,20 +100,26 @@ def test_commands_pass_and_certificates_rotate_under_them(
     fresh = Authority(other, "ca")
     uuid = agent.gpus.uuid(0)
 
+    said: list[str] = []
+
     async def play(fleet: GrpcFleet, address: str) -> None:
         await until("connected", lambda: connected(fleet))
-        results = await fleet.apply(address, order(1, uuid, 1005))
-        assert [(r.accepted, r.reason) for r in results] == [(True, "")]
+        result = await answer(fleet, address, order(1, uuid, 1005))
+        assert (result.accepted, result.reason) == (True, "")
 
         # Half of it first: nothing breaks off.
+        before = fleet._pem
         (home / "own.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\nMII")
-        await asyncio.sleep(3.5)
-        assert connected(fleet)
+        await until("the complaint", lambda: bool(said))
+        assert (await answer(fleet, address, order(2, uuid, 1005))).accepted
+        assert fleet._pem is before
+        assert not fleet._retired
+        await until("connected", lambda: connected(fleet))
 
         # Then both ends move to another authority.
         install(fresh.leaf("agent", "DNS:joulecut-agent.test"), fresh.cert, agent.home)
         install(fresh.leaf("controller", "DNS:controller.test"), fresh.cert, home)
-        generation = 1
+        generation = 2
         end_s = time.monotonic() + PATIENCE_S
         while True:
             generation += 1
@@ -115,8 +132,10 @@ def test_commands_pass_and_certificates_rotate_under_them(
         await until("connected", lambda: connected(fleet))
         assert agent.locked() == {0: 1200}
 
-    said = run(files, agent, play)
-    assert len([line for line in said if "stays in force" in line]) == 1
+    run(files, agent, play, said=said)
+    # While both files are exchanged, one may be found that does not belong to the other.
+    assert len([line for line in said if "does not load" in line]) == 1
+    assert "stays in force" in said[0]
 
 
 def test_an_agent_that_is_not_who_its_address_says_gets_no_command(
@@ -128,7 +147,7 @@ def test_an_agent_that_is_not_who_its_address_says_gets_no_command(
     files = install(ca.leaf("controller", "DNS:controller.test"), ca.cert, home)
 
     async def play(fleet: GrpcFleet, address: str) -> None:
-        (result,) = await fleet.apply(address, order(1, agent.gpus.uuid(0), 1005))
+        result = await answer(fleet, address, order(1, agent.gpus.uuid(0), 1005))
         assert not result.accepted
         assert "UNAVAILABLE" in result.reason
         assert not connected(fleet)
@@ -146,7 +165,7 @@ def test_a_controller_without_the_role_is_told_so(
     files = install(ca.leaf("intern", "DNS:intern.test"), ca.cert, home)
 
     async def play(fleet: GrpcFleet, address: str) -> None:
-        (result,) = await fleet.apply(address, order(1, agent.gpus.uuid(0), 1005))
+        result = await answer(fleet, address, order(1, agent.gpus.uuid(0), 1005))
         assert "apply needs the role apply; intern.test has none" in result.reason
 
     run(files, agent, play)

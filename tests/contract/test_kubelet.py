@@ -8,8 +8,10 @@ from pathlib import Path
 import grpc
 import pytest
 from fake_kubelet import FakeApi, FakeKubelet
-from running_agent import eventually
+from running_agent import PATIENCE_S, eventually
 
+from joulecut_agent.attribution import kubelet as kubelet_module
+from joulecut_agent.attribution import pods as pods_module
 from joulecut_agent.attribution.inventory import Inventory
 from joulecut_agent.attribution.kubelet import Kubelet, Silent
 from joulecut_agent.attribution.kubernetes import Kubernetes
@@ -26,6 +28,15 @@ def home() -> Iterator[Path]:
     home = Path(tempfile.mkdtemp(prefix="jc"))
     yield home
     shutil.rmtree(home)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers at all is waited for, and what was told is as young as it was on any machine."""
+    monkeypatch.setattr(kubelet_module, "ANSWER_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(pods_module, "ANSWER_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(pods_module, "RECHECK_S", 3600.0)
+    monkeypatch.setattr(pods_module, "ABSENT_S", 3600.0)
 
 
 @pytest.fixture
@@ -217,8 +228,12 @@ def test_without_an_api_server_log_folders_tell_the_uid(
 
 
 def test_an_api_server_in_trouble_costs_labels_and_nothing_else(
-    kubelet: FakeKubelet, api: FakeApi, look: Callable[..., Kubernetes]
+    kubelet: FakeKubelet,
+    api: FakeApi,
+    look: Callable[..., Kubernetes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pods_module, "DOWN_S", 0.5)  # a constant, so that the test is quick
     api.run("train", "gpt-0", UID, {"job-name": "gpt"})
     api.status = 503
     kubelet.give("train", "gpt-0", [A])

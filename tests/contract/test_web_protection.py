@@ -15,8 +15,9 @@ import bcrypt
 import pytest
 import yaml
 from certificates import Authority, Leaf
-from running_agent import eventually
+from running_agent import PATIENCE_S, eventually
 
+from joulecut_agent import scrape
 from joulecut_agent.heartbeat import Health
 from joulecut_agent.scrape import Exporter
 from joulecut_controller.web.app import build
@@ -70,9 +71,9 @@ def fetch(
         context.maximum_version = highest
     line: http.client.HTTPConnection
     if ca is None:
-        line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     else:
-        line = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+        line = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=context)
     headers = {}
     if password is not None:
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -120,17 +121,18 @@ class Doors:
 
         thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
         thread.start()
-        assert ready.wait(30)
+        assert ready.wait(PATIENCE_S)
         try:
             yield ports[0]
         finally:
             loop.call_soon_threadsafe(done.set)
-            thread.join(30)
+            thread.join(PATIENCE_S)
             loop.close()
 
 
 @pytest.fixture(params=["agent", "controller"])
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(scrape, "REQUEST_WAIT_S", PATIENCE_S)  # nobody here is slow on purpose
     return str(request.param)
 
 

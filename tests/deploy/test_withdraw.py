@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from manifests import chart, one
 
-PATIENCE_S = 30
+PATIENCE_S = 180  # for a machine that stands still now and then; met early on every other
 
 
 class ApiServer:
     """One DaemonSet; its pods end a few looks after its selector fits no node."""
 
     def __init__(self, nodes: dict[str, int], *, exists: bool = True, broken: int = 0) -> None:
-        """`nodes`: looks until the pod of a node is gone. The first `broken` requests fail."""
+        """`nodes`: looks that still show the pod of a node. The first `broken` requests fail."""
         self.left = dict(nodes)
         self.exists = exists
         self.broken = broken
@@ -72,11 +72,11 @@ class ApiServer:
             assert (
                 "app.kubernetes.io/component=agent" in parse_qs(address.query)["labelSelector"][0]
             )
+            if self.selector != {"nvidia.com/gpu.deploy.client": "true"}:
+                self.left = {node: n - 1 for node, n in self.left.items() if n > 0}
             items = [
                 {"spec": {"nodeName": node}, "status": {"phase": "Running"}} for node in self.left
             ]
-            if self.selector != {"nvidia.com/gpu.deploy.client": "true"}:
-                self.left = {node: n - 1 for node, n in self.left.items() if n > 1}
             return 200, {"items": items}
         if not self.exists:
             return 404, {}
@@ -96,7 +96,7 @@ def hook(tmp_path: Path) -> Iterator[Any]:
     env = {entry["name"]: entry["value"] for entry in container["env"]}
     servers = []
 
-    def run(server: ApiServer, wait_s: str = "20") -> subprocess.CompletedProcess[str]:
+    def run(server: ApiServer, wait_s: str = "120") -> subprocess.CompletedProcess[str]:
         servers.append(server)
         given = {**env, "WAIT_S": wait_s, "API_SERVER": server.url, "IDENTITY": str(tmp_path)}
         return subprocess.run(
@@ -114,7 +114,7 @@ def hook(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_it_ends_every_pod_and_waits_for_the_last(hook: Any) -> None:
-    server = ApiServer({"node1": 1, "node2": 3})
+    server = ApiServer({"node1": 1, "node2": 2})
     done = hook(server)
     assert done.returncode == 0, done.stdout + done.stderr
     assert server.selector == {"joulecut.io/withdrawn": "true"}
@@ -123,7 +123,7 @@ def test_it_ends_every_pod_and_waits_for_the_last(hook: Any) -> None:
 
 
 def test_a_node_that_does_not_answer_is_named(hook: Any) -> None:
-    done = hook(ApiServer({"node1": 1, "node-gone": 10**6}), wait_s="2")
+    done = hook(ApiServer({"node1": 0, "node-gone": 10**6}), wait_s="1")
     assert done.returncode == 1
     assert "node-gone" in done.stdout
     assert "node1" not in done.stdout

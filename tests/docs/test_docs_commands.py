@@ -25,6 +25,7 @@ FOREVER = re.compile(
     r"^(joulecut-agent (run|keeper|restore|release|resume|audit)|joulecut-controller\b)"
     r"|^joulecut demo\b"
 )
+LATE = re.compile(r"no controller answers .*nothing within \d+ s")
 QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
 # Programs of a cluster that is not here; what the commands name is looked for. tests/deploy renders
 # and judges everything that they would install.
@@ -137,7 +138,7 @@ def cluster() -> Iterator[DocsCluster]:
         yield made
 
 
-def _run(text: str, folder: Path, limit_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+def _run(text: str, folder: Path, limit_s: float = 1200.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
         cwd=folder,
@@ -189,9 +190,15 @@ def test_offline_commands_run(command: Command, desk: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", _of("online"), ids=_id)
 def test_commands_to_a_cluster_run(command: Command, cluster: DocsCluster) -> None:
-    """Whatever was paused or released is taken back before the next."""
+    """Whatever was paused or released is taken back before the next. A command gives up a
+    controller that stands still; where the machine did, it is typed again.
+    """
     try:
-        _assert_ran(command, _run(cluster.typed(command.text), cluster.folder))
+        for _ in range(5):
+            done = _run(cluster.typed(command.text), cluster.folder)
+            if not LATE.search(done.stderr):
+                break
+        _assert_ran(command, done)
     finally:
         cluster.as_before()
 

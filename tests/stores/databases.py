@@ -19,12 +19,16 @@ import sys
 from pathlib import Path
 from joulecut_controller.ports import Event
 from joulecut_controller.store.database import open_store
-store = open_store(sys.argv[1], password_file=Path(sys.argv[2]) if sys.argv[2:] else None)
+secret = Path(sys.argv[2]) if sys.argv[2:] else None
+store = open_store(sys.argv[1], password_file=secret, timeout_s=60.0)
 while True:
     epoch, generation = store.next_epoch(0), store.next_generation()
     store.record(Event(0.0, "apply", "job", generation, "written"))
     print(epoch, generation, flush=True)
 """
+
+
+PATIENCE_S = 60.0  # for a server on a machine that stands still now and then
 
 
 class Database:
@@ -37,18 +41,23 @@ class Database:
     def open(self, kept: Kept | None = None) -> DatabaseStore:
         """Opens it again, as a restarted controller would: the one before is closed."""
         self.close()
-        self._opened.append(open_store(self.url, kept, password_file=self.password_file))
+        self._opened.append(self._open(kept))
         return self._opened[-1]
 
     def beside(self) -> DatabaseStore:
         """Opens it once more, as a second controller would."""
-        self._opened.append(open_store(self.url, password_file=self.password_file))
+        self._opened.append(self._open())
         return self._opened[-1]
+
+    def _open(self, kept: Kept | None = None) -> DatabaseStore:
+        secret = self.password_file
+        return open_store(self.url, kept, password_file=secret, timeout_s=PATIENCE_S)
 
     def engine(self) -> Engine:
         if self.password_file is None:
             return sqlite.engine(sqlite.file_of(self.url))
-        return postgres.engine(place_of(self.url, password_file=self.password_file))
+        place = place_of(self.url, password_file=self.password_file)
+        return postgres.engine(place, timeout_s=PATIENCE_S)
 
     def run(self, *statements: str) -> list[list[object]]:
         """What the last of these statements answers."""

@@ -51,7 +51,7 @@ def test_processes_beside_each_other_lose_no_line(tmp_path: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(300)
         assert writer.exitcode == 0
     entries = list(read(tmp_path))
     assert None not in entries

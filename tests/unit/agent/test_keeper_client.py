@@ -1,9 +1,9 @@
 """What the agent believes of its leases between two words of the keeper."""
 
-import time
-
 import pytest
+from held_clock import HeldClock
 
+from joulecut_agent import keeper_client as module
 from joulecut_agent.keeper_client import KeeperClient, Status
 from joulecut_agent.keeper_protocol import Reply, Slot
 from joulecut_agent.limits import Bounds
@@ -14,12 +14,19 @@ AGE_S = 0.7
 
 
 @pytest.fixture
-def client() -> KeeperClient:
+def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
+    made = HeldClock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+@pytest.fixture
+def client(clock: HeldClock) -> KeeperClient:
     """Two GPUs as they were told AGE_S ago; B cannot be controlled."""
     client = KeeperClient("no keeper")
     client.epoch_seen = 3
     slots = {A: Slot(A, True), B: Slot(B, False, "MIG is on", Lease("other", 3, 1, (0, 900), 30.0))}
-    client.status = Status(time.monotonic() - AGE_S, 3, 60.0, 1.0, 0, 0, slots)
+    client.status = Status(clock.monotonic() - AGE_S, 3, 60.0, 1.0, 0, 0, slots)
     return client
 
 
@@ -27,16 +34,18 @@ def _reply(*slots: Slot, epoch: int = 4) -> Reply:
     return Reply(1, epoch, Bounds(), slots)
 
 
-def test_an_accepted_order_shows_at_once_and_runs_out_in_its_own_time(client: KeeperClient) -> None:
+def test_an_accepted_order_shows_at_once_and_runs_out_in_its_own_time(
+    client: KeeperClient, clock: HeldClock
+) -> None:
     client.learn(_reply(Slot(A, True, "", Lease("demo", 4, 7, (0, 600), 20.0))))
-    status, now_s = client.status, time.monotonic()
+    status, now_s = client.status, clock.monotonic()
     assert status is not None
     lease, other = status.lease(A, now_s), status.lease(B, now_s)
     assert lease is not None
     assert (lease.job, lease.generation, lease.clock_max_mhz) == ("demo", 7, 600)
-    assert lease.expires_in_s == pytest.approx(20.0, abs=AGE_S / 2)
+    assert lease.expires_in_s == pytest.approx(20.0)
     assert other is not None
-    assert other.expires_in_s == pytest.approx(30.0 - AGE_S, abs=AGE_S / 2)
+    assert other.expires_in_s == pytest.approx(30.0 - AGE_S)
     assert (status.epoch_seen, client.epoch_seen) == (4, 4)
 
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from held_clock import HeldClock
 from keeper_board import (
     FREE,
     UUIDS,
@@ -22,7 +23,16 @@ from joulecut_agent.ports.failure import Transient
 from joulecut_agent.state import Command
 
 
-def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
+    made = HeldClock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(
+    tmp_path: Path, clock: HeldClock
+) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
@@ -37,7 +47,7 @@ def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(tmp_path: Pat
     assert "released for 1 s more" in refused.slots[0].reason
     assert refused.stopped == refused.slots[0].reason
     assert not board.calls, "nothing touches the driver"
-    time.sleep(0.21)
+    clock.pass_s(0.21)
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
     keeper.handle(4, Command(leases.RELEASE, ttl_s=60.0))
     keeper.handle(5, Command(leases.RESUME))
@@ -124,11 +134,12 @@ def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
     assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
 
 
-def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path) -> None:
+def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path, clock: HeldClock) -> None:
     keeper = open_keeper(tmp_path, Board())
     assert keeper.handle(1, Command(leases.STATUS)).released_s == 0.0
     keeper.handle(2, Command(leases.RELEASE, ttl_s=600.0))
-    assert 599.0 < keeper.handle(3, Command(leases.STATUS)).released_s <= 600.0
+    clock.pass_s(1.0)
+    assert keeper.handle(3, Command(leases.STATUS)).released_s == pytest.approx(599.0)
     keeper.handle(4, Command(leases.RESUME))
     assert keeper.handle(5, Command(leases.STATUS)).released_s == 0.0
 

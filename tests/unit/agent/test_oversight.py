@@ -60,6 +60,11 @@ class Watched:
         self._client.refresh()
         return command
 
+    def obey(self, generation: int) -> None:
+        """An order whose answer is known here as well; what is seen is read after that."""
+        self.oversight.purposes.answered(self.hold(generation))
+        self.now_s = max(self.now_s, time.monotonic())
+
     def end(self) -> None:
         self.keeper.lease = None
 
@@ -88,7 +93,7 @@ def watched() -> Iterator[Watched]:
 
 
 def test_a_clock_that_runs_free_ends_the_lease(watched: Watched) -> None:
-    watched.oversight.purposes.answered(watched.hold(1))
+    watched.obey(1)
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
@@ -99,20 +104,22 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     watched: Watched,
 ) -> None:
     """The first ran out, its GPU was given back, and nobody looked at it without a lease."""
-    watched.oversight.purposes.answered(watched.hold(1))
+    watched.obey(1)
     watched.see(OURS_MHZ)
     watched.see(FREE_MHZ, turns=drift.TICKS - 1)  # it has just been given back
     watched.end()
     second = watched.hold(2)
     watched.see(FREE_MHZ)  # read while the second is being written
     assert watched.asked() == []
-    watched.now_s = time.monotonic() - 10.0
+    ordered_s = time.monotonic()
+    watched.now_s = ordered_s - 10.0
     watched.oversight.purposes.answered(second)
     watched.see(FREE_MHZ)  # read before that, and looked at after it
     assert watched.asked() == []
-    watched.now_s = time.monotonic()
+    watched.now_s = ordered_s
     watched.see(FREE_MHZ, turns=drift.TICKS - 1, each_s=drift.SETTLE_S / drift.TICKS)
     assert watched.asked() == [], "it has not settled"
+    watched.now_s = time.monotonic() + drift.SETTLE_S
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
@@ -122,7 +129,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
 def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_taken_back(
     watched: Watched,
 ) -> None:
-    watched.oversight.purposes.answered(watched.hold(1))
+    watched.obey(1)
     watched.see(OURS_MHZ)
     watched.see(FREE_MHZ)
     watched.now_s += 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from joulecut_sim.demo import layout
+from joulecut_sim.demo import layout, lookout
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.lookout import Commands, Follower, get_json
 from joulecut_sim.demo.settings import ITERATION_S, STAGES, Phases, Settings
@@ -42,9 +42,13 @@ def _served(body: dict[str, bytes]) -> Iterator[str]:
             pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        with pytest.MonkeyPatch.context() as patient:
+            patient.setattr(lookout, "HTTP_S_MAX", 90.0)  # whoever is there answers
+            yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
+        thread.join()
 
 
 def _metrics(accepted: float, refused: float = 0.0) -> bytes:

@@ -25,7 +25,7 @@ from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
 from joulecut_wire.reports import decode
 
-WAIT_S = 60.0  # far more than anything here takes on an idle machine
+WAIT_S = 120.0  # far more than anything here takes on an idle machine
 
 
 @pytest.fixture

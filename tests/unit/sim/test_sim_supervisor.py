@@ -13,7 +13,7 @@ import pytest
 from joulecut_sim.supervisor import LINES_KEPT, Child, Recipe, Witness, children
 from joulecut_wire.errors import Unavailable
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 READY = re.compile(r"ready (\d+)")
 
 
