@@ -23,11 +23,18 @@ import yaml
 
 from joulecut_sim.card import StateFile
 from joulecut_wire import codec
-from joulecut_wire.messages import Command, NodeDescription, Result, Setting, WatchTick
+from joulecut_wire.messages import (
+    Command,
+    GpuSnapshot,
+    NodeDescription,
+    Result,
+    Setting,
+    WatchTick,
+)
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
-PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
+PATIENCE_S = 90.0  # for a machine that stands still now and then; met early on every other
 LOWER = {0: 1005, 1: 1200, 2: 810, 3: 1005}  # a clock for each GPU, in MHz
 COMMAND = str(Path(sys.executable).with_name("joulecut-agent"))
 T = TypeVar("T")
@@ -143,7 +150,7 @@ class RunningAgent:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
             env=self.env,
         )
 
@@ -158,7 +165,19 @@ class RunningAgent:
         return self.process.wait(timeout=PATIENCE_S)
 
     def kill_keeper(self) -> None:
+        """Kills the agent's child, and waits for its end."""
         os.kill(self.keeper_pid, signal.SIGKILL)
+        eventually("the keeper's end", lambda: not alive(self.keeper_pid))
+
+    def replace_keeper(self) -> None:
+        """Kills it while it holds a lock, and waits until the next one has given back and governs.
+
+        Given back is the sign: for a moment the agent still shows what the dead one said.
+        """
+        assert self.locked()
+        self.kill_keeper()
+        eventually("given back", lambda: not self.locked())
+        eventually("control again", lambda: all(g.controllable for g in self.describe().gpus))
 
     @property
     def log(self) -> str:
@@ -211,8 +230,14 @@ class RunningAgent:
         finally:
             call.cancel()
 
+    def gpu(self, place: int = 0) -> GpuSnapshot:
+        """As the newest picture shows it: there is none where the reader stood still just now."""
+        shown = eventually("it is shown", lambda: self.watch().gpus[place : place + 1])
+        return shown[0]
+
     def metrics(self, path: str = "/metrics") -> str:
-        with urllib.request.urlopen(f"http://{self.ready['metrics']}{path}", timeout=10) as answer:
+        url = f"http://{self.ready['metrics']}{path}"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     # -- what became of the GPUs ---------------------------------------------------------

@@ -23,7 +23,7 @@ from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.web_config import WebConfig
 
-WAIT_S = 30.0  # generous: two cores are shared by a whole test run
+WAIT_S = 90.0  # generous: two cores are shared by a whole test run
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,19 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from held_port import held_port
 
 PASSWORD = "of the tests: 'quoted' @ 100 %"
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 FAST = ("fsync=off", "shared_buffers=16MB", "max_connections=60", "jit=off")
 MISSING = "no PostgreSQL server: apt-get install --no-install-recommends postgresql"
 
@@ -60,8 +61,8 @@ class Postgres:
         self.folder, self.data = folder, folder / "data"
         self._log = (folder / "log").open("wb")
         self._child: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self._held = ExitStack()
+        self.port = self._held.enter_context(held_port())  # while it is stopped, too
         secret = folder / "secret"
         secret.write_text(PASSWORD)
         if self._as:
@@ -108,6 +109,7 @@ class Postgres:
     def end(self) -> None:
         self.freeze(signal.SIGCONT)
         self.stop(signal.SIGQUIT)
+        self._held.close()
         self._log.close()
 
     def freeze(self, number: int = signal.SIGSTOP) -> None:
