@@ -34,7 +34,10 @@ def _held_for_a_while(driver: FakeNvml, node: RunningAgent, clock_mhz: int) -> N
     (result,) = node.stub.Apply(request, timeout=PATIENCE_S).results
     assert result.accepted, result.reason
     eventually("the order is seen", lambda: node.gpu().lease)
-    _pictures(node, 3)  # and judged
+    # And judged, as nobody says of it: whatever else is said of a picture is said by who judges.
+    for brake in (True, False):
+        driver.set_power_brake(0, brake)
+        eventually("judged", lambda brake=brake: bool(node.gpu().slow_reason) is brake)
     assert all(renewed.accepted for renewed in node.renew(ttl_s=0.2))
     eventually("the lease ends", lambda: driver.locks()[0] is None)
     eventually("and is seen to", lambda: node.gpu().lease is None)
