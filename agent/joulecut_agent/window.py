@@ -130,5 +130,6 @@ class Window:
             self._keeper.refresh()
             self._line = self._keeper.lines
         except KeeperGone as error:
-            return str(error)
+            ended = self.left_s and not self._keeper.connected  # and nobody had noticed yet
+            return "" if ended else str(error)
         return "" if reply.slots[0].accepted else reply.slots[0].reason

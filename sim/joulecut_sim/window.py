@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from joulecut_sim.results import Record
 
+GAP_S = 1e-3  # far below an iteration; where there is no gap the schedule leaves none at all
+
 
 @dataclass(slots=True)
 class Window:
@@ -19,9 +21,12 @@ class Window:
     _last: Record | None = None
 
     def add(self, record: Record) -> None:
-        """Takes the next iteration; after a gap counting begins anew."""
+        """Takes the next iteration; after a gap counting begins anew.
+
+        A machine that stood still leaves one, too: what idle boards used in it was no iteration's.
+        """
         last = self._last
-        if last is not None and record.iteration == last.iteration + 1:
+        if last is not None and _follows(last, record):
             self.iterations += 1
             self.seconds += last.duration_s
             self.joules += sum(record.counters_j) - sum(last.counters_j)
@@ -40,3 +45,8 @@ class Window:
     def energy_j(self) -> float | None:
         """Mean energy of all GPUs per iteration."""
         return self.joules / self.iterations if self.iterations else None
+
+
+def _follows(last: Record, record: Record) -> bool:
+    between_s = record.begin_s - (last.begin_s + last.duration_s)
+    return record.iteration == last.iteration + 1 and abs(between_s) < GAP_S

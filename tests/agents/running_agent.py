@@ -24,7 +24,14 @@ import yaml
 
 from joulecut_sim.card import StateFile
 from joulecut_wire import codec
-from joulecut_wire.messages import Command, NodeDescription, Result, Setting, WatchTick
+from joulecut_wire.messages import (
+    Command,
+    GpuSnapshot,
+    NodeDescription,
+    Result,
+    Setting,
+    WatchTick,
+)
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
@@ -160,7 +167,19 @@ class RunningAgent:
         return self.process.wait(timeout=PATIENCE_S)
 
     def kill_keeper(self) -> None:
+        """Kills the agent's child, and waits for its end."""
         os.kill(self.keeper_pid, signal.SIGKILL)
+        eventually("the keeper's end", lambda: not alive(self.keeper_pid))
+
+    def replace_keeper(self) -> None:
+        """Kills it while it holds a lock, and waits until the next one has given back and governs.
+
+        Given back is the sign: for a moment the agent still shows what the dead one said.
+        """
+        assert self.locked()
+        self.kill_keeper()
+        eventually("given back", lambda: not self.locked())
+        eventually("control again", lambda: all(g.controllable for g in self.describe().gpus))
 
     @property
     def log(self) -> str:
@@ -189,12 +208,19 @@ class RunningAgent:
         ttl_s: float = 60.0,
         job: str = "demo",
     ) -> tuple[Result, ...]:
-        """Maximum clocks by GPU index."""
+        """Maximum clocks by GPU index. Where the process that writes stood still meanwhile, all was
+        reverted and is asked for again, as a controller would.
+        """
         settings = tuple(Setting(self.gpus.uuid(i), mhz) for i, mhz in clocks_mhz.items())
         command = Command(epoch, job, generation, ttl_s, settings, "test")
-        return codec.decode_results(
-            self.stub.Apply(codec.encode_command(command), timeout=PATIENCE_S)
-        )
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            answer = self.stub.Apply(codec.encode_command(command), timeout=PATIENCE_S)
+            results = codec.decode_results(answer)
+            stood_still = any("lock does not answer" in result.reason for result in results)
+            if not stood_still or time.monotonic() > until_s:
+                return results
+            time.sleep(0.2)
 
     def obey(
         self, clocks_mhz: Mapping[int, int], *, generation: int = 1, ttl_s: float = 60.0
@@ -228,6 +254,11 @@ class RunningAgent:
             return codec.decode_tick(next(call))
         finally:
             call.cancel()
+
+    def gpu(self, place: int = 0) -> GpuSnapshot:
+        """As the newest picture shows it: there is none where the reader stood still just now."""
+        shown = eventually("it is shown", lambda: self.watch().gpus[place : place + 1])
+        return shown[0]
 
     def metrics(self, path: str = "/metrics") -> str:
         url = f"http://{self.ready['metrics']}{path}"

@@ -17,7 +17,7 @@ from fixture import CompilerMissing, FakeNvml
 
 UNINITIALIZED, INVALID, NO_PERMISSION, TIMEOUT = 1, 2, 4, 10
 DRIVER_NOT_LOADED, LOST, MISMATCH, IN_USE, UNKNOWN = 9, 15, 18, 19, 999
-PATIENCE_S = 30.0  # for a machine busy with other tests; met early on every other
+PATIENCE_S = 90.0  # for a machine that stands still now and then; met early on every other
 
 _CLIENT = """
 import json, sys
@@ -251,18 +251,18 @@ def test_events_reach_each_set_that_asked_once(pair: FakeNvml, open_client: Open
         assert client.ask(wait_for % 0) == TIMEOUT
     pair.set_mig(0, True)  # an event of a kind that nobody asked for
     pair.lose(1, xid=79)
-    clients[0].tell("n.nvmlEventSetWait_v2(h[-1], 30000).eventData")
+    clients[0].tell("n.nvmlEventSetWait_v2(h[-1], 90000).eventData")
     assert clients[0].answer() == 79
     assert clients[0].ask(wait_for % 0) == TIMEOUT
-    clients[1].tell("(lambda e: [e.eventType, e.eventData])(n.nvmlEventSetWait_v2(h[-1], 30000))")
+    clients[1].tell("(lambda e: [e.eventType, e.eventData])(n.nvmlEventSetWait_v2(h[-1], 90000))")
     assert clients[1].answer() == [8, 79]
-    clients[1].tell("n.nvmlEventSetWait_v2(h[-1], 30000).eventData")  # it waits, and is told
+    clients[1].tell("n.nvmlEventSetWait_v2(h[-1], 90000).eventData")  # it waits, and is told
     pair.xid(0, 48)
     assert clients[1].answer() == 48
-    assert clients[0].ask(wait_for % 30000) == [8, 48, 0]
+    assert clients[0].ask(wait_for % 90000) == [8, 48, 0]
     for number in range(200):  # more than are kept: the oldest are lost, and nothing else
         pair.xid(0, number)
-    assert clients[0].ask("n.nvmlEventSetWait_v2(h[-1], 30000).eventData") == 200 - 64
+    assert clients[0].ask("n.nvmlEventSetWait_v2(h[-1], 90000).eventData") == 200 - 64
     assert clients[0].ask("n.nvmlEventSetFree(h.pop())") is None
 
 
@@ -401,6 +401,7 @@ while True:
     n.nvmlDeviceGetPowerUsage(h)
     n.nvmlDeviceSetPersistenceMode(h, 1)
 """
+    before_s = time.monotonic()
     (first_j, _), began_s = pair.energies_j(), time.monotonic()
     for number in range(12):
         victim = subprocess.Popen(
@@ -413,9 +414,9 @@ while True:
             victim.kill()
     assert pair.clients() == ()
     ended_s = time.monotonic()
-    (last_j, _) = pair.energies_j()
+    (last_j, _), after_s = pair.energies_j(), time.monotonic()
     busy_w = pair.ask("answer = n.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(0))") / 1000
-    low_s, high_s = ended_s - began_s, time.monotonic() - began_s + 1e-3
+    low_s, high_s = ended_s - began_s, after_s - before_s + 1e-3
     assert busy_w * low_s * 0.999 - 1 <= last_j - first_j <= busy_w * high_s * 1.001
     pair.forget_writes()
     assert pair.writes() == ()

@@ -47,6 +47,8 @@ def test_metrics_read_as_they_always_did() -> None:
             lambda: (
                 m
                 if "gpu_clock_limit" in (m := node.metrics())
+                and "collect_success 1.0" in m
+                and "keeper_up 1.0" in m
                 and "job_energy_joules_total{" in m
                 and "control_restores_total{" in m
                 else ""

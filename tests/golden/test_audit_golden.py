@@ -45,7 +45,7 @@ def test_the_trail_of_a_short_day() -> None:
         show = [COMMAND, "audit", "--config", str(node.write_config()), "--since", "1h"]
         texts = {
             kind: subprocess.run(
-                [*show, *flags], capture_output=True, text=True, check=True, timeout=60
+                [*show, *flags], capture_output=True, text=True, check=True, timeout=PATIENCE_S
             ).stdout
             for kind, flags in (("text", []), ("jsonl", ["--json"]))
         }

@@ -10,8 +10,12 @@ from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
+from joulecut_sim.card import now_s
+from joulecut_sim.physics import Work
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, GpuSnapshot, Result, Setting
+
+AGAIN_S = 2.5  # a little longer than the agent waits for the effect of an order
 
 
 @pytest.fixture
@@ -42,10 +46,6 @@ def _apply(
     return result
 
 
-def _gpu(node: RunningAgent, index: int = 0) -> GpuSnapshot:
-    return node.watch().gpus[index]
-
-
 def _drift(node: RunningAgent, cause: str) -> GpuSnapshot:
     def seen() -> GpuSnapshot | None:
         gpus = node.watch().gpus
@@ -54,14 +54,14 @@ def _drift(node: RunningAgent, cause: str) -> GpuSnapshot:
     found = eventually(f"drift {cause}", seen)
     assert found is not None
     series = f'joulecut_control_drift_total{{cause="{cause}",uuid="{found.uuid}"}} 1.0'
-    assert series in node.metrics()
+    eventually("counted", lambda: series in node.metrics())
     return found
 
 
 def test_a_foreign_lock_is_not_fought(driver: FakeNvml, node: RunningAgent) -> None:
     uuid = driver.uuids[0]
     assert _apply(node, uuid, 1200, 1).accepted
-    eventually("the clock in force", lambda: _gpu(node).clock_sm_mhz == 1200)
+    eventually("the clock in force", lambda: node.gpu().clock_sm_mhz == 1200)
     eventually("seen in force for long enough", lambda: _settled(node))
     ours = len(driver.writes())
     driver.foreign_lock(0, 345, 900)
@@ -89,13 +89,13 @@ def test_our_lock_that_shows_when_a_lower_ceiling_lifts_is_taken_back(
     assert driver.locks()[0] is not None
     driver.set_clock_ceiling(0, 0)
     eventually("given back", lambda: driver.locks()[0] is None)
-    eventually("free", lambda: _gpu(node).clock_sm_mhz == 1980)
+    eventually("free", lambda: node.gpu().clock_sm_mhz == 1980)
     eventually("and said", lambda: "our lock at 1200 MHz showed, and was taken back" in node.log)
 
 
 def _settled(node: RunningAgent) -> bool:
     """Past the time in which a change may still be under way."""
-    lease = _gpu(node).lease
+    lease = node.gpu().lease
     return lease is not None and lease.expires_in_s < 58.0
 
 
@@ -117,7 +117,7 @@ def test_a_step_that_ends_with_a_reset_ends_the_lease_alone(
     assert (gpu.lease, gpu.stands_back_s) == (None, 0.0)
     assert _apply(node, uuid, 900, 2).accepted, "the next step may be slowed again"
     driver.foreign_reset(0)
-    eventually("the second one counts", lambda: _gpu(node).stands_back_s > 0.0)
+    eventually("the second one counts", lambda: node.gpu().stands_back_s > 0.0)
     assert not _apply(node, uuid, 900, 3).accepted
     assert driver.locks()[0] is None
 
@@ -127,8 +127,8 @@ def test_a_limit_enforced_from_outside_is_told_and_kept(
 ) -> None:
     assert _apply(node, driver.uuids[0], 0, 1, limit_w=500.0).accepted
     assert driver.limits_w()[0] == 500.0
-    eventually("shown", lambda: _gpu(node).lease is not None)
-    lease = _gpu(node).lease
+    eventually("shown", lambda: node.gpu().lease is not None)
+    lease = node.gpu().lease
     assert lease is not None
     assert (lease.clock_max_mhz, lease.power_limit_w) == (0, 500.0)
     driver.set_out_of_band_limit(0, 400.0)
@@ -136,11 +136,9 @@ def test_a_limit_enforced_from_outside_is_told_and_kept(
     assert gpu.lease is not None
     assert gpu.stands_back_s == 0.0
     driver.set_out_of_band_limit(0, 0.0)
-    eventually("over", lambda: not _gpu(node).drift)
-    text = node.metrics()
-    assert (
-        f'joulecut_gpu_power_limit_watts{{kind="requested",uuid="{driver.uuids[0]}"}} 500.0' in text
-    )
+    eventually("over", lambda: not node.gpu().drift)
+    asked = f'joulecut_gpu_power_limit_watts{{kind="requested",uuid="{driver.uuids[0]}"}} 500.0'
+    eventually("told", lambda: asked in node.metrics())
 
 
 def test_a_foreign_limit_costs_the_limit_and_gives_the_clocks_back(
@@ -173,7 +171,7 @@ def test_a_reload_of_the_driver_ends_the_lease(driver: FakeNvml, node: RunningAg
     uuid = driver.uuids[0]
     assert _apply(node, uuid, 900, 1).accepted
     driver.advance(20.0)  # a counter that has run for a while, as any real one has
-    eventually("energy counted", lambda: (_gpu(node).energy_j or 0.0) > 1000.0)
+    eventually("energy counted", lambda: (node.gpu().energy_j or 0.0) > 1000.0)
     eventually("looked at", lambda: _settled(node))
     driver.reload_driver()
     gpu = _drift(node, "driver_reload")
@@ -186,14 +184,14 @@ def test_a_reload_of_the_driver_ends_the_lease(driver: FakeNvml, node: RunningAg
 def test_a_power_brake_is_no_drift_but_a_reason(driver: FakeNvml, node: RunningAgent) -> None:
     assert _apply(node, driver.uuids[0], 1500, 1).accepted
     driver.set_power_brake(0, True)
-    eventually("the reason", lambda: _gpu(node).slow_reason == "power_brake")
+    eventually("the reason", lambda: node.gpu().slow_reason == "power_brake")
     eventually("long enough for drift", lambda: _settled(node))
-    gpu = _gpu(node)
+    gpu = node.gpu()
     assert (gpu.drift, gpu.lease is None) == ("", False)
     series = f'joulecut_gpu_slow_active{{reason="power_brake",uuid="{driver.uuids[0]}"}} 1.0'
-    assert series in node.metrics()
+    eventually("told", lambda: series in node.metrics())
     driver.set_power_brake(0, False)
-    eventually("over", lambda: not _gpu(node).slow_reason)
+    eventually("over", lambda: not node.gpu().slow_reason)
 
 
 def test_a_sites_own_lock_bars_control_until_it_is_explained(driver: FakeNvml) -> None:
@@ -208,7 +206,7 @@ def test_a_sites_own_lock_bars_control_until_it_is_explained(driver: FakeNvml) -
         assert not refused.accepted
         assert "site_default" in refused.reason
         assert not driver.writes()
-        assert _gpu(node).slow_reason == "site_lock"
+        assert node.gpu().slow_reason == "site_lock"
         node.config["site_default"] = {"clock_max_mhz": 1200}
         assert node.kill(15) == 0
         node.start()
@@ -220,13 +218,15 @@ def test_a_sites_own_lock_bars_control_until_it_is_explained(driver: FakeNvml) -
 def test_a_driver_reload_ends_every_lease(simulated: RunningAgent) -> None:
     node = simulated
     assert node.apply({0: 1005, 1: 1005})[0].accepted
-    # More than it can count again before the next look.
-    eventually("energy counted", lambda: (_gpu(node).energy_j or 0.0) > 150.0)
-    eventually("energy counted", lambda: (_gpu(node, 1).energy_j or 0.0) > 150.0)
+    # More than they can count again before the next look, however late that is.
+    begin_s = now_s()
+    node.gpus.deposit({n: Work(begin_s, begin_s + 0.1, 30_000.0, 1410) for n in range(2)})
+    for n in range(2):
+        eventually("energy counted", lambda n=n: (node.gpu(n).energy_j or 0.0) > 29_000.0)
     node.gpus.reload()
     gpu = _drift(node, "driver_reload")
     assert gpu.lease is None
-    eventually("both", lambda: _gpu(node, 1).drift == "driver_reload")
+    eventually("both", lambda: node.gpu(1).drift == "driver_reload")
     assert not node.locked()
     eventually("said", lambda: "cause=driver_reload" in node.log)
     assert node.apply({0: 1005}, generation=2)[0].accepted
@@ -258,8 +258,10 @@ def test_who_looks_for_sick_gpus_finds_the_intent(simulated: RunningAgent) -> No
     assert (one["job"], one["reason"], one["clock_max_mhz"]) == ("demo", "test", 1005)
     assert one["max_slowdown_ratio"] == round(1410 / 1005 - 1, 4)
     assert path.stat().st_mode & 0o777 == 0o644
-    text = node.metrics()
-    [line] = [line for line in text.splitlines() if line.startswith("joulecut_gpu_intent_info{")]
+    series = "joulecut_gpu_intent_info{"
+    [line] = eventually(
+        "in metrics", lambda: [m for m in node.metrics().splitlines() if m.startswith(series)]
+    )
     assert 'reason="test"' in line
     assert 'max_slowdown="0.403"' in line
     assert node.clear()[0].accepted
@@ -274,12 +276,14 @@ def test_the_time_until_a_clock_follows_is_learnt_from_orders() -> None:
         node.start()
         assert node.describe().gpus[0].set_latency_p95_s == 0.0
         generations = itertools.count(1)
+        asked_s = float("-inf")
 
         def measured() -> float:
-            """Nothing is learnt from an order whose effect was looked for late."""
-            generation = next(generations)
-            if generation % 100 == 1:
-                clock_mhz = 1005 if generation % 200 == 1 else 810
+            """Nothing is learnt from an order whose effect was looked for late: another follows."""
+            nonlocal asked_s
+            if time.monotonic() - asked_s > AGAIN_S:
+                generation, asked_s = next(generations), time.monotonic()
+                clock_mhz = 1005 if generation % 2 else 810
                 assert node.apply({0: clock_mhz}, generation=generation)[0].accepted
             return node.describe().gpus[0].set_latency_p95_s
 
@@ -299,7 +303,7 @@ def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
         return driver.locks()[0] is None
 
     eventually("the clocks given back", free)
-    eventually("and seen to be", lambda: _gpu(node).lease is None)
+    eventually("and seen to be", lambda: node.gpu().lease is None)
 
 
 def test_a_power_profile_is_told_and_not_fought() -> None:
@@ -308,16 +312,15 @@ def test_a_power_profile_is_told_and_not_fought() -> None:
         node.start()
         clock_mhz = node.describe().gpus[0].clocks_mhz[-5]
         assert _apply(node, driver.uuids[0], clock_mhz, 1).accepted
-        eventually("the clock", lambda: _gpu(node).clock_sm_mhz == clock_mhz)
+        eventually("the clock", lambda: node.gpu().clock_sm_mhz == clock_mhz)
         driver.set_profiles(0, requested=(1,), enforced=(1,))
-        eventually("it is slower", lambda: _gpu(node).slow_reason == "power_profile")
+        eventually("it is slower", lambda: node.gpu().slow_reason == "power_profile")
         series = f'joulecut_gpu_power_profile_active{{profile="max_q",uuid="{driver.uuids[0]}"}} 1'
-        assert series in node.metrics()
-        until_s = time.monotonic() + 3.0
-        while time.monotonic() < until_s:
-            assert not _gpu(node).drift
-            time.sleep(0.2)
-        lease = _gpu(node).lease
+        eventually("told", lambda: series in node.metrics())
+        sequence = node.watch().sequence
+        eventually("fifteen pictures more", lambda: node.watch().sequence > sequence + 15)
+        assert not node.gpu().drift
+        lease = node.gpu().lease
         assert lease is not None
         assert lease.clock_max_mhz == clock_mhz
 

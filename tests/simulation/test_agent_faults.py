@@ -3,10 +3,12 @@
 import json
 import re
 import signal
+import statistics
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 
 import grpc
 import pytest
@@ -18,6 +20,8 @@ from joulecut import Reporter
 from joulecut_wire.v1 import agent_pb2 as pb
 
 ENERGY = "joulecut_gpu_energy_joules_total"
+POWER_W_MAX = 4 * 400.0  # of four A100
+CLOSE_J = 600.0  # what a busy and three idle ones use in a second
 
 
 @pytest.fixture
@@ -67,14 +71,15 @@ def test_a_call_that_hangs_costs_that_gpu_alone_and_says_so_once(
     driver.hang("nvmlDeviceGetTotalEnergyConsumption", gpu=1, count=-1)
     eventually("it hung", lambda: driver.hits("nvmlDeviceGetTotalEnergyConsumption"))
     eventually("three of four", shows(node, driver, 0, 2, 3))
-    assert series(node, "joulecut_driver_unresponsive") == {driver.uuids[1]: 1.0}
+    hangs = {driver.uuids[1]: 1.0}
+    eventually("said", lambda: series(node, "joulecut_driver_unresponsive") == hangs)
     keeps_ticking(node)
     eventually("it was tried again", lambda: driver.hits("nvmlDeviceGetTotalEnergyConsumption") > 1)
     assert set(shown(node, driver)) <= {0, 2, 3}, "never a number of the one that hangs"
     assert node.log.count("driver_unresponsive: GPU 1") == 1
     driver.clear_errors()
     eventually("all four again", shows(node, driver, 0, 1, 2, 3))
-    assert series(node, "joulecut_driver_unresponsive") == {}
+    eventually("none hangs", lambda: series(node, "joulecut_driver_unresponsive") == {})
     assert alive(node)
 
 
@@ -84,9 +89,9 @@ def test_a_gpu_that_hangs_in_every_call_does_not_keep_an_agent_from_starting(
     driver.hang("*", gpu=2, count=-1)
     with agent_on(driver, keeper="none") as node:
         node.start()
-        assert shown(node, driver) == [0, 1, 3]
+        eventually("three of four", shows(node, driver, 0, 1, 3))
         driver.clear_errors()
-        eventually("the fourth is found", shows(node, driver, 0, 1, 2, 3), 2 * PATIENCE_S)
+        eventually("the fourth is found", shows(node, driver, 0, 1, 2, 3))
 
 
 def unready(node: RunningAgent) -> str:
@@ -105,17 +110,15 @@ def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
     pid = node.process.pid
     driver.hang("*", count=-1)
     eventually("nothing is shown", shows(node, driver))
-    eventually(
-        "the driver is named", lambda: "" in series(node, "joulecut_driver_unresponsive"), 60.0
-    )
+    eventually("the driver is named", lambda: "" in series(node, "joulecut_driver_unresponsive"))
     for _ in range(20):
         assert shown(node, driver) == []
         assert node.metrics("/healthz").startswith("ok\ndriver_unresponsive: the driver")
         assert unready(node).startswith("no GPU was read lately\ndriver_unresponsive: the driver")
     assert series(node, "joulecut_collect_success") == {"": 0.0}
     driver.clear_errors()
-    eventually("everything is back", shows(node, driver, 0, 1, 2, 3), 90.0)
-    assert node.metrics("/healthz") == node.metrics("/readyz") == "ok\n"
+    eventually("everything is back", shows(node, driver, 0, 1, 2, 3))
+    eventually("well", lambda: node.metrics("/healthz") == node.metrics("/readyz") == "ok\n")
     assert (node.process.pid, alive(node)) == (pid, True)
     assert node.log.count("driver_unresponsive: the driver") == 1
 
@@ -124,7 +127,7 @@ def test_no_scrape_and_no_probe_asks_the_driver(driver: FakeNvml) -> None:
     with agent_on(driver, keeper="none", sample_interval_s=60.0) as node:
         node.start()
         before = driver.calls_total()
-        for _ in range(50):
+        for _ in range(10):
             assert shown(node, driver) == [0, 1, 2, 3]
             node.metrics("/healthz")
             node.metrics("/readyz")
@@ -136,7 +139,7 @@ def test_no_scrape_and_no_probe_asks_the_driver(driver: FakeNvml) -> None:
 def test_a_gpu_lost_and_returned(node: RunningAgent, driver: FakeNvml) -> None:
     driver.lose(3, xid=79)
     eventually("three of four", shows(node, driver, 0, 1, 2))
-    assert series(node, "joulecut_collect_success") == {"": 0.0}
+    eventually("said", lambda: series(node, "joulecut_collect_success") == {"": 0.0})
     driver.return_gpu(3)
     eventually("all four", shows(node, driver, 0, 1, 2, 3))
     assert series(node, ENERGY)[driver.uuids[3]] < 1e6, "a counter of the new load"
@@ -160,9 +163,10 @@ def test_a_driver_reloaded_under_it(node: RunningAgent, driver: FakeNvml, upgrad
 def test_a_driver_unloaded_for_a_while(node: RunningAgent, driver: FakeNvml) -> None:
     driver.unload_driver()
     eventually("nothing is shown", shows(node, driver))
-    before = driver.calls_total()
+    began_s, before = time.monotonic(), driver.calls_total()
     time.sleep(3.0)
-    assert driver.calls_total() - before < 100, "asked for now and then, not in a loop"
+    calls = driver.calls_total() - before
+    assert calls < 33 * (time.monotonic() - began_s), "asked for now and then, not in a loop"
     driver.load_driver()
     eventually("everything is back", shows(node, driver, 0, 1, 2, 3))
     assert node.log.count("driver is not loaded") == 1
@@ -172,8 +176,8 @@ def test_mig_switched_on_at_run_time(node: RunningAgent, driver: FakeNvml) -> No
     driver.set_mig(0, True)
     name = "joulecut_gpu_utilization_ratio"
     eventually("no utilisation", lambda: driver.uuids[0] not in series(node, name))
-    assert shown(node, driver) == [0, 1, 2, 3]
-    eventually("it is said", lambda: node.describe().gpus[0].reason == "MIG is on", 2 * PATIENCE_S)
+    eventually("all four", shows(node, driver, 0, 1, 2, 3))
+    eventually("it is said", lambda: node.describe().gpus[0].reason == "MIG is on")
     assert not node.describe().gpus[0].controllable
 
 
@@ -226,7 +230,8 @@ class TestReadSamples:
         call.cancel()
         times_s = [sample.time_s for sample in power]
         assert times_s == sorted(set(times_s))
-        assert (times_s[-1] - times_s[0]) / len(times_s) < 0.025, "50 each second"
+        steps_s = [later - now for now, later in pairwise(times_s)]
+        assert statistics.median(steps_s) < 0.025, "50 each second"
         assert power[-1].value > 200.0
         assert links[-1].value == pytest.approx(4e9, rel=0.2)
         assert answer.utilization[-1].value == 1.0
@@ -260,8 +265,7 @@ class TestJobEnergy:
         self, node: RunningAgent, driver: FakeNvml
     ) -> None:
         uuid = driver.uuids[0]
-        before_j = sum(driver.energies_j())
-        began_j = self._total(node)
+        before_j, began_j = self._both(node, driver)
         driver.set_load(0, 1.0)
         with closing(Reporter("red", uuid, 0, str(node.home / "jobs.sock"))) as reporter:
             reporter.iteration(1, 0.01)
@@ -269,22 +273,22 @@ class TestJobEnergy:
             self._pass(node, driver, 300.0)
             held_j = self._jobs(node)["red"]
             assert held_j > 100_000.0
-            eventually("kept", lambda: self._kept(node)["red"] >= held_j)
+            eventually("kept", lambda: self._kept(node).get("red", 0.0) >= held_j)
             node.kill(signal.SIGKILL)
             driver.advance(20.0)
             node.start()
             eventually("it reports again", lambda: reporter.iteration(2, 0.01))
             assert self._jobs(node)["red"] > held_j + 5_000.0, "the gap is the job's too"
-            keeps_ticking(node)
-            grown_j = sum(driver.energies_j()) - before_j
-            assert self._total(node) - began_j == pytest.approx(grown_j, rel=0.005)
-            before_j, began_j = 0.0, self._total(node)
+            used_j, told_j = self._both(node, driver)
+            assert told_j - began_j == pytest.approx(used_j - before_j, rel=0.005)
             driver.reload_driver()
+            reloading_j = (time.monotonic() - self._read_s) * POWER_W_MAX  # told by nobody
             eventually("read again", shows(node, driver, 0, 1, 2, 3))
             self._pass(node, driver, 300.0)
             assert self._jobs(node)["red"] > 1.9 * held_j
-            grown_j = sum(driver.energies_j()) - before_j
-            assert self._total(node) - began_j == pytest.approx(grown_j, rel=0.005)
+            began_j, (used_j, told_j) = told_j, self._both(node, driver)
+            slack_j = 0.005 * used_j + reloading_j
+            assert told_j - began_j == pytest.approx(used_j, abs=slack_j)
 
     def test_a_job_shorter_than_a_scrape_is_told_of(
         self, node: RunningAgent, driver: FakeNvml
@@ -294,7 +298,19 @@ class TestJobEnergy:
         ) as reporter:
             reporter.iteration(1, 0.3)
         eventually("it is there", lambda: "brief" in self._jobs(node))
-        assert "brief" in self._kept(node)
+        eventually("kept", lambda: "brief" in self._kept(node))
+
+    def _both(self, node: RunningAgent, driver: FakeNvml) -> tuple[float, float]:
+        """What the boards have used and what is told of it, read while little was used."""
+
+        def close() -> tuple[float, float] | None:
+            least_j = sum(driver.energies_j())
+            keeps_ticking(node, but=-1)
+            self._read_s = time.monotonic()
+            told_j, most_j = self._total(node), sum(driver.energies_j())
+            return (most_j, told_j) if most_j - least_j < CLOSE_J else None
+
+        return eventually("two readings at about the same time", close)
 
     def _pass(self, node: RunningAgent, driver: FakeNvml, seconds: float) -> None:
         """In steps, because a board that draws more than 10 kW is not believed."""

@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import socket
-import time
 
 from running_agent import LOWER, PATIENCE_S, RunningAgent, accepted, alive, eventually
 
@@ -30,12 +29,13 @@ def test_a_keeper_of_its_own_outlives_the_agent_and_its_leases_run_out(
     keeper = node.start_keeper()
     node.start()
     assert node.ready["keeper_pid"] == "-"
-    assert accepted(node.apply(LOWER, ttl_s=3.0))
-    began_s = time.monotonic()
+    assert accepted(node.apply(LOWER))
     node.kill()
     assert node.locked() == LOWER, "an agent's crash alone changes nothing"
+    node.start()
+    assert accepted(node.renew(ttl_s=1.0))
+    node.kill()
     eventually("all at default", lambda: not node.locked())
-    assert time.monotonic() - began_s < 20.0
     assert keeper.poll() is None
     node.start()
     assert accepted(node.apply(LOWER, generation=2))
@@ -51,7 +51,7 @@ def test_the_keeper_comes_back_behind_its_path(node: RunningAgent) -> None:
     eventually("control", lambda: all(g.controllable for g in node.describe().gpus))
     assert accepted(node.apply(LOWER))
     keeper.terminate()
-    assert keeper.wait(timeout=20) == 0
+    assert keeper.wait(timeout=PATIENCE_S) == 0
     assert not node.locked()
     eventually("control lost", lambda: not any(g.controllable for g in node.describe().gpus))
 
@@ -60,7 +60,7 @@ def test_there_is_one_keeper(node: RunningAgent) -> None:
     node.start()
     second = node._spawn("keeper")
     node.keepers.append(second)
-    assert second.wait(timeout=30) == 1
+    assert second.wait(timeout=PATIENCE_S) == 1
     assert "another keeper" in node.log
     assert accepted(node.apply(LOWER))
 
@@ -83,7 +83,7 @@ def test_with_no_keeper_everything_else_works() -> None:
         assert {(g.controllable, g.reason) for g in node.describe().gpus} == {(False, "no keeper")}
         assert not any(result.accepted for result in node.apply(LOWER))
         assert "joulecut_keeper_up" not in node.metrics()
-        assert len(node.watch().gpus) == 4
+        assert node.gpu(3)
         assert node.kill(signal.SIGTERM) == 0
         assert node.writes() == 0
 
@@ -92,10 +92,11 @@ def test_a_keeper_that_hangs_costs_control_only(node: RunningAgent) -> None:
     node.start()
     os.kill(node.keeper_pid, signal.SIGSTOP)
     eventually("seen", lambda: "joulecut_keeper_up 0.0" in node.metrics())
-    assert "joulecut_collect_success 1.0" in node.metrics()
-    assert len(node.watch().gpus) == 4
-    assert not any(result.accepted for result in node.apply(LOWER))
-    with contextlib.suppress(ProcessLookupError):  # on a busy machine it was replaced by now
+    eventually("measured", lambda: "joulecut_collect_success 1.0" in node.metrics())
+    assert node.gpu(3)
+    refused = not any(result.accepted for result in node.apply(LOWER))
+    assert refused or not alive(node.keeper_pid), "on a busy machine it was replaced by now"
+    with contextlib.suppress(ProcessLookupError):
         os.kill(node.keeper_pid, signal.SIGCONT)
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert accepted(node.apply(LOWER, generation=2))
@@ -131,7 +132,7 @@ def test_where_no_keeper_can_be_started_the_agent_goes_on_and_tries_again(
     eventually("given back", lambda: not node.locked())
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert accepted(node.apply(LOWER, generation=2))
-    assert "joulecut_collect_success 1.0" in node.metrics()
+    eventually("measured", lambda: "joulecut_collect_success 1.0" in node.metrics())
     assert "Traceback" not in node.log
 
 
@@ -143,14 +144,14 @@ def test_strangers_at_the_keepers_socket_change_nothing(node: RunningAgent) -> N
         stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         strangers.append(stranger)
         with contextlib.suppress(OSError):  # more than eight are sent away
-            stranger.settimeout(5.0)
+            stranger.settimeout(PATIENCE_S)
             stranger.connect(str(node.state_dir / "keeper.sock"))
             stranger.send(bytes([number]) * (1 + 400 * number))
     for stranger in strangers:
         stranger.close()
     assert accepted(node.renew())
     assert node.locked() == LOWER
-    assert node.restore().returncode == 0, "and there is room again"
+    eventually("there is room again", lambda: node.restore().returncode == 0)
 
 
 def test_a_full_pipe_for_its_log_does_not_stop_a_keeper() -> None:

@@ -45,13 +45,16 @@ def test_it_is_described_ordered_and_given_back(driver: FakeNvml, node: RunningA
     assert [gpu.uuid for gpu in node.describe().gpus] == [driver.uuids[0]]
     assert "no GPU" in _apply(node, late)
     _come(driver, node)
-    about = {gpu.uuid: gpu for gpu in node.describe().gpus}[late]
-    assert (about.controllable, about.reason) == (True, "")
+    (about,) = eventually(
+        "described and free",
+        lambda: [g for g in node.describe().gpus if g.uuid == late and g.controllable],
+    )
+    assert about.reason == ""
     assert _apply(node, late) == ""
     locked = driver.locks()[1]
     assert locked is not None
     assert locked[1] == 1005
-    lease = eventually("its lease is told", lambda: node.watch().gpus[1].lease)
+    lease = eventually("its lease is told", lambda: node.gpu(1).lease)
     assert lease.job == "demo"
     eventually("so it is in metrics", lambda: f'bound="max",uuid="{late}"' in node.metrics())
     request = pb.ClearRequest(epoch=1, job="demo", uuids=[late])

@@ -22,12 +22,25 @@ def node(driver: FakeNvml) -> Iterator[RunningAgent]:
         yield agent.start()
 
 
-def _lock(driver: FakeNvml, node: RunningAgent, clock_mhz: int, ttl_s: float = 60.0) -> None:
+def _pictures(node: RunningAgent, count: int) -> None:
+    sequence = node.watch().sequence
+    eventually(f"{count} pictures more", lambda: node.watch().sequence > sequence + count)
+
+
+def _held_for_a_while(driver: FakeNvml, node: RunningAgent, clock_mhz: int) -> None:
+    """An order whose lease was seen while it lasted, and has run out."""
     setting = pb.Setting(uuid=driver.uuids[0], clock_max_mhz=clock_mhz)
-    request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=ttl_s, settings=[setting])
+    request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=60.0, settings=[setting])
     (result,) = node.stub.Apply(request, timeout=PATIENCE_S).results
     assert result.accepted, result.reason
-    eventually("the order is seen", lambda: node.watch().gpus[0].lease)
+    eventually("the order is seen", lambda: node.gpu().lease)
+    # And judged, as nobody says of it: whatever else is said of a picture is said by who judges.
+    for brake in (True, False):
+        driver.set_power_brake(0, brake)
+        eventually("judged", lambda brake=brake: bool(node.gpu().slow_reason) is brake)
+    assert all(renewed.accepted for renewed in node.renew(ttl_s=0.2))
+    eventually("the lease ends", lambda: driver.locks()[0] is None)
+    eventually("and is seen to", lambda: node.gpu().lease is None)
 
 
 def _resets(driver: FakeNvml) -> int:
@@ -37,17 +50,14 @@ def _resets(driver: FakeNvml) -> int:
 def test_our_clock_that_shows_after_its_lease_is_taken_back_once(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
-    _lock(driver, node, 1005, ttl_s=1.5)
-    eventually("the lease ends", lambda: driver.locks()[0] is None)
-    eventually("and is seen to", lambda: node.watch().gpus[0].lease is None)
+    _held_for_a_while(driver, node, 1005)
     resets = _resets(driver)
     driver.foreign_lock(0, 210, 1005)  # what was asked takes effect now
     eventually("taken back", lambda: driver.locks()[0] is None)
     assert _resets(driver) == resets + 1
     eventually("and said", lambda: "our lock at 1005 MHz showed, and was taken back" in node.log)
     driver.foreign_lock(0, 210, 1005)  # the second time it is somebody else's
-    sequence = node.watch().sequence
-    eventually("ten pictures more", lambda: node.watch().sequence > sequence + 10)
+    _pictures(node, 10)
     assert driver.locks()[0] == (210, 1005)
     assert _resets(driver) == resets + 1
 
@@ -61,7 +71,7 @@ def test_a_lock_that_never_showed_and_comes_after_its_lease_is_taken_back(
     assert node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
     driver.foreign_reset(0)  # before it could show
     eventually("given up", lambda: "cause=reset" in node.log)
-    eventually("and is seen to", lambda: node.watch().gpus[0].lease is None)
+    eventually("and is seen to", lambda: node.gpu().lease is None)
     resets = _resets(driver)
     driver.foreign_lock(0, 210, 1005)  # what was asked takes effect now
     eventually("taken back", lambda: driver.locks()[0] is None)
@@ -71,21 +81,15 @@ def test_a_lock_that_never_showed_and_comes_after_its_lease_is_taken_back(
 def test_another_clock_after_a_lease_is_somebody_elses(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
-    _lock(driver, node, 1005, ttl_s=1.5)
-    eventually("the lease ends", lambda: driver.locks()[0] is None)
-    eventually("and is seen to", lambda: node.watch().gpus[0].lease is None)
+    _held_for_a_while(driver, node, 1005)
     driver.foreign_lock(0, 210, 1200)
-    sequence = node.watch().sequence
-    eventually("ten pictures more", lambda: node.watch().sequence > sequence + 10)
+    _pictures(node, 10)
     assert driver.locks()[0] == (210, 1200)
 
 
 def test_the_default_clock_is_no_lock_that_was_left(driver: FakeNvml, node: RunningAgent) -> None:
     """Beside the highest clock nothing tells a lock from none: nothing is written for it."""
-    _lock(driver, node, 1395, ttl_s=1.5)
-    eventually("the lease ends", lambda: driver.locks()[0] is None)
-    eventually("and is seen to", lambda: node.watch().gpus[0].lease is None)
+    _held_for_a_while(driver, node, 1395)
     resets = _resets(driver)
-    sequence = node.watch().sequence
-    eventually("ten pictures more", lambda: node.watch().sequence > sequence + 10)
+    _pictures(node, 10)
     assert _resets(driver) == resets

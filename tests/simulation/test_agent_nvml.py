@@ -46,7 +46,7 @@ def test_measured_controlled_and_given_back(driver: FakeNvml, node: RunningAgent
     assert [lock[1] for lock in driver.locks() if lock] == [clock_mhz] * 4
 
     def seen() -> bool:
-        gpu = node.watch().gpus[0]
+        gpu = node.gpu()
         return gpu.clock_sm_mhz == clock_mhz and gpu.lease is not None
 
     eventually("the clock seen at the lock", seen)
@@ -82,7 +82,7 @@ def test_a_right_that_is_missing_is_found_at_the_first_write(
     eventually("said", lambda: not any(gpu.controllable for gpu in node.describe().gpus))
     assert "no permission" in node.describe().gpus[0].reason
     assert node.log.count("cannot set clocks") == 1
-    assert node.watch().gpus[0].energy_j is not None
+    assert node.gpu().energy_j is not None
     assert driver.locks() == (None,) * 4
 
 

@@ -31,7 +31,7 @@ def _slurm_node(cards: int = 2) -> RunningAgent:
     return node
 
 
-def _script(node: RunningAgent, script: Path, job: str, gpus: str, wait_s: int = 30) -> str:
+def _script(node: RunningAgent, script: Path, job: str, gpus: str, wait_s: int = 90) -> str:
     words = {
         "JOULECUT_SLURM_DIR": str(node.home / "map"),
         "JOULECUT_STATE_DIR": str(node.state_dir),
@@ -41,7 +41,7 @@ def _script(node: RunningAgent, script: Path, job: str, gpus: str, wait_s: int =
         "PATH": os.environ["PATH"],
     }
     done = subprocess.run(
-        [script], env=words, capture_output=True, text=True, check=True, timeout=60
+        [script], env=words, capture_output=True, text=True, check=True, timeout=2 * PATIENCE_S
     )
     assert done.stdout == ""
     return done.stderr
@@ -153,11 +153,13 @@ def test_a_pod_s_end_gives_its_gpu_back_and_a_shared_gpu_is_not_taken(
         kubelet.give("web", "a", [f"{second}::0"])
         kubelet.give("web", "b", [f"{second}::1"])
         node.start()
-        assert node.watch().allocations == (
+        owners = (
             Allocation(first, "gpt-0", "train", "gpt-0", "kubernetes"),
             Allocation(second, "shared", source="kubernetes", labels={"joulecut/owners": "2"}),
         )
-        assert f'joulecut_gpu_owners{{uuid="{second}"}} 2.0' in node.metrics()
+        eventually("both owners", lambda: node.watch().allocations == owners)
+        shared = f'joulecut_gpu_owners{{uuid="{second}"}} 2.0'
+        eventually("counted", lambda: shared in node.metrics())
         described = {gpu.uuid: gpu for gpu in node.describe().gpus}
         assert described[first].controllable
         assert not described[second].controllable

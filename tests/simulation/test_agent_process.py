@@ -1,5 +1,6 @@
 """What becomes of the GPUs when something dies: real processes, real signals."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,13 +17,8 @@ def test_silence_gives_the_gpus_back_when_the_lease_ends_and_not_before(
     node.start()
     began_s = time.monotonic()
     assert accepted(node.apply(LOWER, ttl_s=2.0))
-    seen_s = time.monotonic()
-    assert node.locked() == LOWER
-    while node.locked() == LOWER:
-        seen_s = time.monotonic()
-        time.sleep(0.01)
-        assert seen_s - began_s < 30.0
-    assert time.monotonic() - began_s >= 2.0
+    eventually("the first one back", lambda: node.locked() != LOWER)
+    assert time.monotonic() - began_s >= 2.0, "held until then"
     eventually("all at default", lambda: not node.locked())
     assert 'cause="lease_expired"' in eventually(
         "counted", lambda: m if "lease_expired" in (m := node.metrics()) else ""
@@ -31,12 +27,18 @@ def test_silence_gives_the_gpus_back_when_the_lease_ends_and_not_before(
 
 def test_a_heartbeat_keeps_the_lease(node: RunningAgent) -> None:
     node.start()
-    assert accepted(node.apply(LOWER, ttl_s=1.5))
-    until_s = time.monotonic() + 3.0
-    while time.monotonic() < until_s:
-        assert accepted(node.renew(ttl_s=1.5))
-        assert node.locked() == LOWER
-        time.sleep(0.2)
+    generations = itertools.count(1)
+
+    def heard_in_time() -> bool:
+        """Before the lease ended: a machine that stood still for so long tells nothing."""
+        number = next(generations)
+        return accepted(node.apply(LOWER, generation=number, ttl_s=1.0)) and accepted(
+            node.renew(generation=number, ttl_s=60.0)
+        )
+
+    eventually("a heartbeat in time", heard_in_time)
+    time.sleep(1.5)
+    assert node.locked() == LOWER
 
 
 def test_a_killed_agent_is_noticed_at_once(node: RunningAgent) -> None:
@@ -44,7 +46,7 @@ def test_a_killed_agent_is_noticed_at_once(node: RunningAgent) -> None:
     node.start()
     assert accepted(node.apply(LOWER, ttl_s=60.0))
     node.kill()
-    eventually("all at default", lambda: not node.locked(), patience_s=20.0)
+    eventually("all at default", lambda: not node.locked())
     eventually("the keeper gone", lambda: not alive(node.keeper_pid))
     assert "agent_gone" in node.log
 
@@ -53,7 +55,7 @@ def test_a_killed_keeper_is_replaced_and_the_next_one_restores(node: RunningAgen
     node.start()
     assert accepted(node.apply(LOWER, ttl_s=60.0))
     node.kill_keeper()
-    eventually("all at default", lambda: not node.locked(), patience_s=20.0)
+    eventually("all at default", lambda: not node.locked())
     again = eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert again
     assert "keeper_start" in eventually(
@@ -69,7 +71,6 @@ def test_both_killed_then_started_again_restores_before_it_is_ready(node: Runnin
     os.kill(node.keeper_pid, signal.SIGSTOP)  # so that it cannot see its agent go
     node.kill()
     node.kill_keeper()
-    eventually("the keeper gone", lambda: not alive(node.keeper_pid))
     assert node.locked() == LOWER, "nobody is left to restore: this is what the start is for"
     node.start()
     assert not node.locked()

@@ -38,7 +38,7 @@ def simulated() -> Iterator[RunningAgent]:
 
 def _ask(node: RunningAgent, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=60, env=node.env
+        words, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=node.env
     )
 
 
@@ -86,7 +86,7 @@ def test_an_order_in_a_window_opens_no_device(driver: FakeNvml, node: RunningAge
     node.kill_keeper()  # one that knows of no clocks yet
     eventually("its end is seen", lambda: node.log.count("another one is started") == 1)
     eventually("a new keeper", lambda: "joulecut_keeper_up 1.0" in node.metrics())
-    assert node.describe().gpus[1].reason
+    eventually("why not all", lambda: node.describe().gpus[1].reason)
     node.stub.Release(pb.ReleaseRequest(duration_s=60.0), timeout=PATIENCE_S)
     assert driver.clients() == ()
     setting = pb.Setting(uuid=driver.uuids[1], clock_max_mhz=1005)
@@ -98,9 +98,12 @@ def test_an_order_in_a_window_opens_no_device(driver: FakeNvml, node: RunningAge
 
 def test_a_window_ends_by_itself(simulated: RunningAgent) -> None:
     node = simulated
-    left_s = node.stub.Release(pb.ReleaseRequest(duration_s=1.5), timeout=PATIENCE_S).until_s
-    assert 0.0 < left_s <= 1.5
-    assert node.watch().gpus == ()
+    began_s = time.monotonic()
+    left_s = node.stub.Release(pb.ReleaseRequest(duration_s=1.0), timeout=PATIENCE_S).until_s
+    shown = node.watch().gpus
+    if time.monotonic() - began_s < 1.0:  # on a machine that is not overrun
+        assert 0.0 < left_s <= 1.0
+        assert shown == ()
     eventually("over", lambda: len(node.watch().gpus) == 2)
     eventually("orders again", lambda: node.watch().stopped == "")
     assert node.apply({0: 1005})[0].accepted
@@ -165,8 +168,9 @@ def test_a_window_that_an_agent_starts_in_ends_when_it_was_to_end(
     node.stub.Release(pb.ReleaseRequest(duration_s=6.0), timeout=PATIENCE_S)
     node.kill()
     node.start()
+    clients = driver.clients()
     if time.monotonic() - began_s < 6.0:  # on a machine that is not overrun
-        assert driver.clients() == ()
+        assert clients == ()
     eventually("read again", lambda: len(node.watch().gpus) == 2)
     assert time.monotonic() - began_s >= 6.0, "not before"
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
@@ -321,11 +325,12 @@ def test_its_window_ends_by_itself_and_by_hand(driver: FakeNvml) -> None:
     with agent_on(driver) as node:
         keeper = _with_its_own_keeper(node)
         config = str(node.home / "agent.yaml")
-        began_s = time.monotonic()
-        assert _ask(node, COMMAND, "release", "--config", config, "--for", "8s").returncode == 0
+        assert _ask(node, COMMAND, "release", "--config", config, "--for", "9m").returncode == 0
         keeper = _again(node, keeper)
+        began_s = time.monotonic()
+        node.stub.Release(pb.ReleaseRequest(duration_s=2.0), timeout=PATIENCE_S)
         eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
-        assert time.monotonic() - began_s >= 8.0, "not before"
+        assert time.monotonic() - began_s >= 2.0, "not before"
         assert _lock(driver, node, 1)
         assert _ask(node, COMMAND, "release", "--config", config, "--for", "9m").returncode == 0
         _again(node, keeper)

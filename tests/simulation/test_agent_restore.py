@@ -74,8 +74,9 @@ class TestRestore:
 
 def test_a_restore_that_fails_is_tried_until_it_is_done(node: RunningAgent) -> None:
     node.start()
-    assert accepted(node.apply(LOWER, ttl_s=1.0))
+    assert accepted(node.apply(LOWER))
     node.gpus.set_lost(2)
+    assert accepted(node.renew(ttl_s=0.2))
     eventually("the others at default", lambda: node.locked() == {2: 810})
     eventually("said", lambda: "trying again" in node.log)
     refused = node.apply({2: 810}, generation=2)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_agent import RunningAgent, eventually
+from running_agent import PATIENCE_S, RunningAgent, eventually
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "joulecut-agent.service"
 
@@ -21,7 +21,7 @@ def manager() -> Iterator[socket.socket]:
     ):
         listening.bind(str(Path(folder) / "notify"))
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        listening.settimeout(30.0)
+        listening.settimeout(PATIENCE_S)
         yield listening
 
 
@@ -38,7 +38,7 @@ def test_ready_alive_and_stopping(manager: socket.socket, abstract: bool) -> Non
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         manager.bind(f"\0{path}")
         manager.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        manager.settimeout(30.0)
+        manager.settimeout(PATIENCE_S)
         path = f"@{path}"
     env = {**os.environ, "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"}
     with RunningAgent(cards=2, env=env) as node:
@@ -47,7 +47,7 @@ def test_ready_alive_and_stopping(manager: socket.socket, abstract: bool) -> Non
         assert _hear(manager) == (
             "READY=1\nSTATUS=2 of 2 GPUs measured, 0 under a lease", node.process.pid,
         )  # fmt: skip
-        assert _hear(manager)[0] == "WATCHDOG=1"
+        eventually("alive, and no news", lambda: _hear(manager)[0] == "WATCHDOG=1")
         assert node.apply({0: 1005})[0].accepted
         news = "WATCHDOG=1\nSTATUS=2 of 2 GPUs measured, 1 under a lease"
         eventually("the news", lambda: _hear(manager) == (news, node.process and node.process.pid))
@@ -64,7 +64,7 @@ def test_a_manager_that_went_away_stops_nothing() -> None:
     env = {**os.environ, "NOTIFY_SOCKET": "/nonexistent/notify"}
     with RunningAgent(cards=1, env=env) as node:
         node.start()
-        assert node.watch().gpus
+        assert node.gpu()
         assert node.kill(signal.SIGTERM) == 0
 
 

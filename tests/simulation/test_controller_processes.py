@@ -6,7 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running_cluster import BIN, LIMIT_S, TTL_S, Cluster, get, job_of, until
+from running_cluster import BIN, LIMIT_S, Cluster, get, job_of, until
+
+
+def nothing_held_by_itself(cluster: Cluster) -> None:
+    """No lease outlives its controller: each ends on its node, which grants none above TTL_S."""
+    until(lambda: not any(cluster.locks_mhz()), "the leases did not end")
+    until(lambda: cluster.restores().get("lease_expired"), "given back for another cause")
 
 
 @pytest.mark.slow
@@ -27,16 +33,15 @@ def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
     assert "_created" not in text
 
     first.child.kill()
-    first.child.wait(30)
-    took_s = until(lambda: not any(cluster.locks_mhz()), "the lease did not end")
-    assert took_s <= TTL_S + 2.0, "one lease, and a moment for a busy machine to notice"
+    first.child.wait(LIMIT_S)
+    nothing_held_by_itself(cluster)
 
     second, _, later = cluster.controller()
     assert later > epoch
     until(lambda: any(cluster.locks_mhz()), "the second controller did not enforce")
     second.child.send_signal(signal.SIGTERM)
-    assert second.child.wait(30) == 0
-    until(lambda: not any(cluster.locks_mhz()), "not given back", limit_s=3.0)
+    assert second.child.wait(LIMIT_S) == 0
+    assert not any(cluster.locks_mhz()), "it gives back before it goes"
     assert "Traceback" not in second.log.read_text()
 
 
@@ -47,8 +52,7 @@ def test_a_stopped_controller_is_a_dead_one(cluster: Cluster) -> None:
     process, _, _ = cluster.controller()
     until(lambda: any(cluster.locks_mhz()), "nothing was enforced")
     process.child.send_signal(signal.SIGSTOP)
-    took_s = until(lambda: not any(cluster.locks_mhz()), "the lease did not end")
-    assert took_s <= TTL_S + 2.0
+    nothing_held_by_itself(cluster)
     process.child.send_signal(signal.SIGCONT)
     until(lambda: any(cluster.locks_mhz()), "it did not take up its work again")
 

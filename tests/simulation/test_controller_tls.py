@@ -24,7 +24,7 @@ def _get(url: str, ca: Path, password: str = "") -> tuple[int, Any]:
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"})
     context = ssl.create_default_context(cafile=ca)
     try:
-        with urllib.request.urlopen(request, context=context, timeout=10) as answer:
+        with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -74,6 +74,6 @@ def test_a_controller_on_the_network() -> None:
 
         config.pop("web_config")
         path.write_text(yaml.safe_dump(config))
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert "0.0.0.0 without encryption" in done.stderr

@@ -51,10 +51,12 @@ class Demo:
         """The line in which the words stand for the `count`th time."""
         limit_s = time.monotonic() + WAIT_S
         while time.monotonic() < limit_s:
+            if ended := self._process.poll() is not None:
+                self._reader.join(WAIT_S)
             found = [line for line in list(self.lines) if words in line]
             if len(found) >= count:
                 return found[count - 1]
-            assert self._process.poll() is None, self.text()
+            assert not ended, self.text()
             time.sleep(0.05)
         raise AssertionError(f"never said {words!r}:\n{self.text()}")
 
@@ -100,7 +102,7 @@ def _alive(pid: int) -> bool:
 
 
 def _until(condition: Callable[[], bool]) -> bool:
-    limit_s = time.monotonic() + 30.0
+    limit_s = time.monotonic() + WAIT_S
     while not condition() and time.monotonic() < limit_s:
         time.sleep(0.05)
     return condition()

@@ -5,12 +5,12 @@ import subprocess
 from typing import Any
 
 import pytest
-from running_cluster import BIN, Cluster, until
+from running_cluster import BIN, LIMIT_S, Cluster, until
 
 
 def receipt(*source: str) -> dict[str, Any]:
     argv = [str(BIN / "joulecut"), "report", "--receipt", "demo", "--json", *source]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -30,7 +30,7 @@ def test_the_receipt_outlives_the_controller(cluster: Cluster) -> None:
     assert "holdout: 5%" in live["report"]["reason"]
 
     process.child.kill()
-    process.child.wait(30)
+    process.child.wait(LIMIT_S)
     left = receipt("--store", f"sqlite:///{cluster.folder}/controller.db")
     assert left["changes"][: len(applied)] == live["changes"][: len(applied)]
     assert left["report"] is None

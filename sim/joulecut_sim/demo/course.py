@@ -23,7 +23,7 @@ from joulecut_sim.window import Window
 from joulecut_wire.command import FINE, INTERRUPTED
 from joulecut_wire.errors import Unavailable
 
-PATIENCE_S = 30.0  # beyond a phase's time, for a busy machine to get there
+PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
 WARM_S = 1.0  # the first iterations, while processes still start, are not judged
 STRAGGLER_RATIO = 1.15  # of the job's own iteration: a sibling with one throttled GPU
 # A target within half a percent of default clocks leaves no room for a step of 15 MHz (1 %).

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 import bcrypt
 import boards
 import pytest
+from held_port import held_port
 from serving import WAIT_S, Serving
 
 from joulecut_cli.main import COMMANDS
@@ -159,14 +159,13 @@ def test_what_the_controller_refuses_is_one_line(served: Serving, clerk: Clerk) 
 
 
 def test_without_a_controller_every_command_says_what_helps() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    for words in (("pause", "x"), ("resume", "x"), ("recommend", "x"), ("restore", "x")):
-        done = joulecut(*words, "--controller", url)
-        assert done.returncode == 1
-        line = one_line(done)
-        assert "is joulecut-controller running?" in line
-        assert ("--agents" in line) == (words[0] == "restore")
+    with held_port() as port:
+        for words in (("pause", "x"), ("resume", "x"), ("recommend", "x"), ("restore", "x")):
+            done = joulecut(*words, "--controller", f"http://127.0.0.1:{port}")
+            assert done.returncode == 1
+            line = one_line(done)
+            assert "is joulecut-controller running?" in line
+            assert ("--agents" in line) == (words[0] == "restore")
 
 
 def test_recommend_is_a_difference_of_clocks(served: Serving) -> None:

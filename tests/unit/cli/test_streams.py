@@ -22,6 +22,7 @@ blocking_power_w: 50
 """
 JOULECUT = f"{sys.executable} -m joulecut_cli.main"
 FULL = Path("/dev/full")
+WAIT_S = 180.0  # for a line that takes one second on an idle machine
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 
 
@@ -39,7 +40,7 @@ def shell(folder: Path, line: str, **environment: str) -> subprocess.CompletedPr
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
-        timeout=60.0,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -81,7 +82,7 @@ def test_a_reader_who_leaves_is_no_error(folder: Path, words: str) -> None:
             cwd=folder,
             stdout=writing,
             stderr=subprocess.PIPE,
-            timeout=60.0,
+            timeout=WAIT_S,
             check=False,
         )
     finally:

@@ -1,5 +1,7 @@
 """Averages over whole iterations, from counters that are read when each begins."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,20 @@ def test_nothing_is_claimed_before_a_whole_iteration() -> None:
     assert (window.time_s, window.energy_j) == (None, None)
     window.add(_records([1.0], [10.0])[0])
     assert (window.time_s, window.energy_j) == (None, None)
+
+
+def test_what_boards_used_while_the_machine_stood_still_is_no_iterations() -> None:
+    window = Window()
+    before = _records([1.0, 1.0, 1.0], [10.0, 10.0, 10.0])
+    after = [
+        replace(one, begin_s=one.begin_s + 5.0, counters_j=(one.counters_j[0] + 700.0, 0.0))
+        for one in _records([1.0, 1.0], [10.0, 10.0], first=3)
+    ]
+    for record in (*before, *after):
+        window.add(record)
+    assert window.iterations == 3
+    assert window.time_s == pytest.approx(1.0)
+    assert window.energy_j == pytest.approx((10.0 + 10.0 + 2.5) / 3)
 
 
 def test_a_gap_is_not_bridged() -> None:
