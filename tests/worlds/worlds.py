@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from at_once import AtOnce, studied
+
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.answers import Prepare
@@ -401,10 +403,12 @@ class Controller:
         """So many passes; fewer where `until()` holds earlier. Answers how many it took."""
 
         async def go() -> int:
+            asyncio.get_running_loop().set_default_executor(AtOnce())
             for done in range(passes):
                 self.world.advance(self.interval_s)
                 await self.reconciler.beat()
                 self.boards.append(await self.reconciler.run_pass())
+                await studied()
                 if callable(until) and until():
                     return done + 1
             return passes
