@@ -5,7 +5,8 @@ what was fitted before and what is fitted after are the same bytes.
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from joulecut_controller.predict.estimator import WorkShape
@@ -13,17 +14,21 @@ from joulecut_controller.predict.pooled import Snapshot
 from joulecut_controller.predict.window import Cell, Reading
 
 NOT_A_STATE = "not the state of an estimator"
+# Thousands are written at every change; `dataclasses.astuple` copies each number for itself.
+_CELL = attrgetter(*(field.name for field in fields(Cell)))
+_READING = attrgetter(*(field.name for field in fields(Reading)))
+_SHAPE = attrgetter(*(field.name for field in fields(WorkShape)))
 
 
 def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "number": snapshot.number,
         "cells": [
-            [list(astuple(cell)), [list(astuple(reading)) for reading in readings]]
+            [list(_CELL(cell)), [list(_READING(reading)) for reading in readings]]
             for cell, readings in snapshot.cells
         ],
         "cards": dict(snapshot.cards),
-        "shapes": {workload: list(astuple(shape)) for workload, shape in snapshot.shapes.items()},
+        "shapes": {workload: list(_SHAPE(shape)) for workload, shape in snapshot.shapes.items()},
     }
 
 

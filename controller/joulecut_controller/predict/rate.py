@@ -25,10 +25,11 @@ from joulecut_controller.predict.rate_fit import (
 )
 from joulecut_controller.predict.rate_form import Form
 from joulecut_controller.predict.rate_near import Near
-from joulecut_controller.predict.rate_paths import Ints, Paths
+from joulecut_controller.predict.rate_paths import Paths
 from joulecut_controller.predict.rate_reading import Ground, Reading
 from joulecut_controller.predict.rate_rivals import Hollows, Rivals
 from joulecut_controller.predict.rate_slack import expected
+from joulecut_controller.solve.waves import Ints
 
 SURPLUS_ROUNDS = 2  # what jitter adds follows from the fit, and the fit from the surplus
 # What the form cannot say, and over which distance (of the highest clock) it is alike.

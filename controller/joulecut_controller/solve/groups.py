@@ -13,10 +13,10 @@ import numpy as np
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.problem import NoCommonClock, Problem
-from joulecut_controller.solve.waves import Floats, Ints, Waves, waves_of
+from joulecut_controller.solve.waves import Floats, Ints, waves_of
 from joulecut_controller.workload import Granularity
 
-ENTRIES = 2_000_000  # rows x choices judged at once: 16 MB
+ENTRIES = 2_000_000  # classes x choices judged at once: 16 MB
 
 BACKWARDS = ("backward", "input")  # whole, or the part that the stage before waits for
 
@@ -54,7 +54,6 @@ class Groups:
         self.sizes = np.bincount(self._class, minlength=len(self._group))
         self._seconds = self._tabulate([problem.blocking_power_w[stage] for stage in stage_of])
         self.busy_s = self.lengths(self.sizes.astype(np.float64))
-        self._before = _before(waves)
 
     def _tabulate(self, powers_w: list[float]) -> Floats:
         width = max(map(len, self.menus))
@@ -100,13 +99,13 @@ class Groups:
 
     def iteration_times(self, choice: Ints) -> Floats:
         """Exact makespans of (groups, K) choices: (K,) seconds."""
-        step = max(1, ENTRIES // self._waves.size)
-        group = self._class_group[self._row_class]
+        every = np.arange(len(self._group))[:, None]
+        step = max(1, ENTRIES // len(self._group))
         parts = []
         for first in range(0, choice.shape[1], step):
-            chosen = choice[group, first : first + step]
-            duration_s = self._seconds[self._row_class[:, None], chosen]
-            parts.append(self._waves.iteration_times(duration_s))
+            chosen = choice[self._class_group, first : first + step]
+            duration_s = self._seconds[every, chosen]
+            parts.append(self._waves.iteration_times(duration_s, self._row_class))
         return np.concatenate(parts)
 
     def critical(self, choice: Ints) -> Floats:
@@ -116,15 +115,7 @@ class Groups:
 
     def longest(self, seconds: Floats) -> tuple[float, Floats]:
         """The makespan where each class takes so long, and the class counts of its path."""
-        end_s = np.append(self._waves.ends(seconds[self._row_class]), -1.0)
-        counts = np.zeros(len(self._group))
-        row = int(np.argmax(end_s))
-        time_s = float(end_s[row])
-        while row < self._waves.size:
-            counts[self._row_class[row]] += 1.0
-            before = self._before[row]
-            row = int(before[np.argmax(end_s[before])])
-        return time_s, counts
+        return self._waves.critical(seconds, self._row_class)
 
     def mixed_s(self, share: Floats) -> Floats:
         """By class: seconds where each group takes its choices (groups, choices) by shares."""
@@ -192,11 +183,3 @@ def _cost_j(paired: Paired, counts: Sequence[int] | Ints, power_w: float) -> flo
         int(count) * option.effective_cost_j(power_w)
         for count, option in zip(counts, paired, strict=True)
     )
-
-
-def _before(waves: Waves) -> Ints:
-    """Predecessors of every row in one table, padded with the row that stands for nobody."""
-    table = np.full((waves.size, max(w.before.shape[1] for w in waves.waves)), waves.size)
-    for wave in waves.waves:
-        table[wave.rows, : wave.before.shape[1]] = wave.before
-    return table

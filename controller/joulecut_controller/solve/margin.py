@@ -219,11 +219,13 @@ class _Search:
     def _mixed(self, plan: Solution, share: float) -> Solution:
         """A share of the way from the fastest plan to this one, rounded to the fast side."""
         one = _mixed_by_clock if plan.granularity != "computation" else _mixed_by_time
-        clocks = tuple(
-            one(menu, fast, slow, share)
-            for menu, fast, slow in zip(self._menus, self._anchor.clocks, plan.clocks, strict=True)
-        )
-        return self._priced(clocks)
+        told = list(zip(self._menus, self._anchor.clocks, plan.clocks, strict=True))
+        # Microbatches share their menus and mostly their clocks: each is asked once.
+        which = [(id(menu), id(fast), id(slow)) for menu, fast, slow in told]
+        mixed = {
+            key: one(*each, share) for key, each in dict(zip(which, told, strict=True)).items()
+        }
+        return self._priced(tuple(mixed[key] for key in which))
 
     def _priced(self, clocks: tuple[ClockOption, ...]) -> Solution:
         full = self.full
@@ -245,8 +247,13 @@ def _menus(problem: Problem, granularity: Granularity) -> tuple[tuple[ClockOptio
     for indices in problem.graph.order:
         clocks = [{o.clock_mhz for o in menus[i]} for i in indices if len(menus[i]) > 1]
         shared.append(set.intersection(*clocks) if clocks else set())
+    made: dict[tuple[int, int], tuple[ClockOption, ...]] = {}  # one object for all microbatches
+    for operation, menu in zip(problem.graph.operations, menus, strict=True):
+        key = (operation.stage, id(menu))
+        if key not in made:
+            made[key] = tuple(o for o in menu if o.clock_mhz in shared[operation.stage])
     return tuple(
-        tuple(o for o in menu if o.clock_mhz in shared[operation.stage])
+        made[operation.stage, id(menu)]
         for operation, menu in zip(problem.graph.operations, menus, strict=True)
     )
 

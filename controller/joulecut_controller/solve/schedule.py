@@ -7,32 +7,28 @@ longest paths, whatever search found them.
 import math
 from collections import Counter
 from collections.abc import Sequence
+from operator import add
 
 import numpy as np
 
 from joulecut_controller.hardware import ClockOption
 from joulecut_controller.solve.problem import Goal, Problem, Solution
-from joulecut_controller.solve.waves import Floats, Waves, waves_of
+from joulecut_controller.solve.waves import Floats, waves_of
 from joulecut_controller.workload import SENDS, Granularity
 
 
 def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tuple[float, ...]]:
     """Iteration time and the start of each operation, in seconds, all as early as possible."""
-    before: list[list[int]] = [[] for _ in clocks]
-    for first, second in problem.graph.edges:
-        before[second].append(first)
-    start_s: list[float] = []
-    end_s: list[float] = []
-    for i, option in enumerate(clocks):
-        start_s.append(max((end_s[j] for j in before[i]), default=0.0))
-        end_s.append(start_s[i] + option.time_s)
-    return max(end_s), tuple(start_s)
+    start_s, time_s = [0.0] * len(clocks), [option.time_s for option in clocks]
+    for first, second in problem.graph.edges:  # sorted: what `first` waits for came before
+        start_s[second] = max(start_s[second], start_s[first] + time_s[first])
+    return max(map(add, start_s, time_s)), tuple(start_s)
 
 
-def iteration_times(problem: Problem, duration_s: Floats, waves: Waves | None = None) -> Floats:
+def iteration_times(problem: Problem, duration_s: Floats) -> Floats:
     """Makespans of many schedules at once: `duration_s` (operations, K) gives (K,) seconds."""
-    waves = waves_of(problem.graph) if waves is None else waves
-    return waves.iteration_times(duration_s[waves.operation])
+    waves = waves_of(problem.graph)
+    return waves.iteration_times(duration_s, waves.operation)
 
 
 def energy(problem: Problem, clocks: Sequence[ClockOption], iteration_time_s: float) -> float:

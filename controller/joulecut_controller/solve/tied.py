@@ -10,7 +10,7 @@ on the makespan).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from joulecut_controller.solve.groups import Groups
 from joulecut_controller.solve.problem import Goal, Solution
 from joulecut_controller.solve.relaxation import Relaxation
 from joulecut_controller.solve.schedule import solution
+from joulecut_controller.solve.tiedmoves import one, two
 from joulecut_controller.solve.waves import Floats, Ints, combinations
 from joulecut_controller.workload import Granularity
 
@@ -29,10 +30,11 @@ BUDGETS = 96  # starting points from a busy time common to all stages
 PRICES = np.geomspace(0.2, 5.0, 48)  # ... and from multiples of the relaxation's prices
 STARTS = 6  # so many of them are improved; more found nothing better on the public profiles
 PATHS_MAX = 256  # known at once; a few dozen are the rule
-REACH = 6  # clocks by which two groups move at once; any distance found nothing better
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SMALL = 1e-12  # of the value: less is no improvement
+
+Move = Callable[[Floats, Floats, Floats, float, Ints, float, float], tuple[float, Ints]]
 
 
 class Tied:
@@ -203,12 +205,12 @@ class _Search:
     def _descend(self, choice: Ints) -> list[Ints]:
         """Steepest descent on the known paths; the trail, start included."""
         trail = [choice]
-        paths = np.stack(self._paths)
+        paths = np.stack(self._paths, axis=-1)
         value = self._promise(choice)
         while True:
-            moved = self._one(paths, choice)
+            moved = self._moved(one, paths, choice)
             if not self._better(moved, value):
-                moved = self._two(paths, choice)
+                moved = self._moved(two, paths, choice)
             if not self._better(moved, value):
                 return trail
             value, choice = moved
@@ -217,42 +219,8 @@ class _Search:
     def _better(self, moved: tuple[float, Ints], value: float) -> bool:
         return moved[0] < value - SMALL * abs(value)
 
-    def _one(self, paths: Floats, choice: Ints) -> tuple[float, Ints]:
-        """The best move of a single group to any clock."""
+    def _moved(self, move: Move, paths: Floats, choice: Ints) -> tuple[float, Ints]:
         group = np.arange(len(choice))
-        now_s = paths[:, group, choice]
-        times_s = (now_s.sum(axis=1)[:, None, None] + paths - now_s[:, :, None]).max(axis=0)
-        now_j = self._cost_j[group, choice]
-        values = self._priced(now_j.sum() + self._cost_j - now_j[:, None], times_s)
-        at, to = np.unravel_index(int(np.argmin(values)), values.shape)
-        moved = choice.copy()
-        moved[at] = to
-        return float(values[at, to]), moved
-
-    def _two(self, paths: Floats, choice: Ints) -> tuple[float, Ints]:
-        """The best move of two groups at once: one gives the time that another uses."""
-        groups, width = self._cost_j.shape
-        group = np.arange(groups)
-        near = choice[:, None] + np.arange(-REACH, REACH + 1)
-        inside = (near >= 0) & (near < width)
-        near = np.where(inside, near, choice[:, None])
-        delta_s = paths[:, group[:, None], near] - paths[:, group, choice][:, :, None]
-        delta_j = self._cost_j[group[:, None], near] - self._cost_j[group, choice][:, None]
-        now_s = paths[:, group, choice].sum(axis=1)
+        sums_s = np.ascontiguousarray(paths[group, choice].T).sum(axis=1)
         now_j = float(self._cost_j[group, choice].sum())
-        best = (math.inf, choice)
-        for first in range(groups - 1):
-            rest = slice(first + 1, None)
-            times_s = (
-                now_s[:, None, None, None]
-                + delta_s[:, first, :, None, None]
-                + delta_s[:, None, rest]
-            ).max(axis=0)
-            values = self._priced(now_j + delta_j[first][:, None, None] + delta_j[rest], times_s)
-            to, other, other_to = np.unravel_index(int(np.argmin(values)), values.shape)
-            if values[to, other, other_to] < best[0]:
-                moved = choice.copy()
-                moved[first] = near[first, to]
-                moved[first + 1 + other] = near[first + 1 + other, other_to]
-                best = (float(values[to, other, other_to]), moved)
-        return best
+        return move(paths, sums_s, self._cost_j, now_j, choice, self._limit_s, self._price_w)

@@ -13,6 +13,7 @@ from joulecut_controller.solve.problem import Goal, Problem
 from joulecut_controller.solve.relaxation import Interior
 from joulecut_controller.solve.switched import SwitchSearch
 from joulecut_controller.solve.switching import Switching
+from joulecut_controller.solve.tied import Tied
 from joulecut_controller.workload import SENDS, Pipeline, Transfers
 
 TRANSFERS: tuple[tuple[Transfers, float], ...] = (("free", 1.0), ("overlapped", 1.1))
@@ -52,6 +53,7 @@ def warm_up() -> None:
             computation.finer(goal, relaxed, raised, enough_j=0.0)
         clocks = computation.solve(goal, computation.relax(goal)).clocks
         Trials(problem, Noise(operation=0.01), draws=1).times_s(clocks)
+        Tied(computation, "gpu", combinations_all=0).solve(goal, direct)
         switching = Switching(max_per_iteration=2, latency_s=0.01)
         SwitchSearch(problem, switching, combinations_all=0).solve(goal, effort="quick")
 

@@ -1,8 +1,7 @@
-"""The graph as arrays, a wave at a time, so that hundreds of schedules cost one numpy pass.
+"""The graph as arrays, a wave at a time, so that hundreds of schedules cost one pass.
 
 Longest paths are what every search here spends its time on. Rows are operations sorted by
-wave (all predecessors in earlier waves); an array of shape (rows, K) holds K schedules, and
-one pass over the waves times all of them.
+wave: all predecessors of one are in earlier waves.
 """
 
 import math
@@ -12,112 +11,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.graph import Graph
+from joulecut_controller.solve.compiled import exact
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """Rows `first` to `last` (exclusive), none of which waits for another.
-
-    `before` and `after` are row numbers of neighbours, padded with the row after the last,
-    which stands for nobody; the links are the numbers of those edges, padded likewise.
-    """
-
-    first: int
-    last: int
-    before: Ints  # (rows of the wave, most predecessors)
-    after: Ints  # (rows of the wave, most successors)
-    links_before: Ints
-    links_after: Ints
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.first, self.last)
+LANES = 16  # schedules side by side: 8 take as long for each, 32 a third longer
 
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """`operation[k]` is the graph's index of row k; `edges` are in row numbers."""
+    """`operation[k]` is the graph's index of row k; `edges` are in row numbers.
+
+    Row k waits for `before[begins[k]:begins[k + 1]]`; nobody waits for the `last`.
+    """
 
     operation: Ints
-    waves: tuple[Wave, ...]
     edges: Ints  # (edges, 2)
+    begins: Ints  # (rows + 1,)
+    before: Ints  # (edges,)
+    last: Ints
 
     @property
     def size(self) -> int:
         return len(self.operation)
 
-    def ends(self, duration_s: Floats) -> Floats:
-        """Earliest end of each row, same shape as `duration_s`: (rows,) or (rows, K)."""
-        end = np.zeros((self.size + 1, *duration_s.shape[1:]))
-        for wave in self.waves:
-            end[wave.rows] = end[wave.before].max(axis=1) + duration_s[wave.rows]
-        return end[:-1]
+    def iteration_times(self, duration_s: Floats, which: Ints) -> Floats:
+        """The makespan of each schedule: (classes, K) gives (K,). `which` is each row's class."""
+        duration_s = np.ascontiguousarray(duration_s)
+        return _iteration_times(duration_s, which, self.begins, self.before, self.last)
 
-    def iteration_times(self, duration_s: Floats) -> Floats:
-        """The makespan of each schedule: (rows, K) gives (K,)."""
-        times: Floats = self.ends(duration_s).max(axis=0)
-        return times
-
-    def mirrored(self) -> "Waves":
-        """Time runs backwards: ends in the mirror are the longest ways to the end here."""
-        waves = tuple(
-            Wave(w.first, w.last, w.after, w.before, w.links_after, w.links_before)
-            for w in reversed(self.waves)
-        )
-        return Waves(self.operation, waves, self.edges[:, ::-1])
+    def critical(self, duration_s: Floats, which: Ints) -> tuple[float, Floats]:
+        """The makespan of one schedule (classes,), and how many rows of each class one longest
+        path takes: of several that which leads over the first of equals.
+        """
+        counts = np.zeros(len(duration_s))
+        return _critical(duration_s, which, self.begins, self.before, counts), counts
 
 
 def waves_of(graph: Graph) -> Waves:
     """Raises ValueError where an edge leaves the topological order."""
-    count, edges = len(graph.operations), len(graph.edges)
-    before: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    after: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    count = len(graph.operations)
     depth = [0] * count
-    for link, (first, second) in sorted(enumerate(graph.edges), key=lambda item: item[1][1]):
+    for first, second in sorted(graph.edges, key=lambda edge: edge[1]):
         if not 0 <= first < second < count:
             raise ValueError(f"edge ({first}, {second}) leaves the topological order")
-        before[second].append((first, link))
-        after[first].append((second, link))
         depth[second] = max(depth[second], depth[first] + 1)
-    operation = sorted(range(count), key=lambda i: (depth[i], i))
-    row = [0] * count
-    for k, i in enumerate(operation):
-        row[i] = k
-
-    def wave(first: int, last: int) -> Wave:
-        ins = [before[i] for i in operation[first:last]]
-        outs = [after[i] for i in operation[first:last]]
-        return Wave(
-            first,
-            last,
-            _padded([[row[j] for j, _ in edge] for edge in ins], count),
-            _padded([[row[j] for j, _ in edge] for edge in outs], count),
-            _padded([[link for _, link in edge] for edge in ins], edges),
-            _padded([[link for _, link in edge] for edge in outs], edges),
-        )
-
-    runs = _runs([depth[i] for i in operation])
-    in_rows = np.array([(row[a], row[b]) for a, b in graph.edges], dtype=np.int64)
+    operation = np.array(sorted(range(count), key=lambda i: (depth[i], i)), dtype=np.int64)
+    row = np.argsort(operation)
+    edges = row[np.array(graph.edges, dtype=np.int64).reshape(-1, 2)]
+    waiting = np.bincount(edges[:, 1], minlength=count)
     return Waves(
-        np.array(operation, dtype=np.int64),
-        tuple(wave(first, last) for first, last in runs),
-        in_rows.reshape(-1, 2),
+        operation=operation,
+        edges=edges,
+        begins=np.concatenate([[0], np.cumsum(waiting)]),
+        before=np.ascontiguousarray(edges[np.argsort(edges[:, 1], kind="stable"), 0]),
+        last=np.setdiff1d(np.arange(count), edges[:, 0]),
     )
-
-
-def _runs(values: list[int]) -> list[tuple[int, int]]:
-    """Where equal neighbours begin and end."""
-    starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
-    return list(zip(starts, [*starts[1:], len(values)], strict=True))
-
-
-def _padded(lists: list[list[int]], filler: int) -> Ints:
-    width = max(1, *map(len, lists))
-    rows = [row + [filler] * (width - len(row)) for row in lists]
-    return np.array(rows, dtype=np.int64)
 
 
 def combinations(sizes: list[int]) -> Ints:
@@ -131,3 +81,54 @@ def combinations(sizes: list[int]) -> Ints:
     if free:
         every[free] = np.unravel_index(np.arange(count), [sizes[k] for k in free])
     return every
+
+
+@exact
+def _iteration_times(
+    duration_s: Floats, which: Ints, begins: Ints, before: Ints, last: Ints
+) -> Floats:
+    """Some schedules at a time, side by side, or the processor waits for each sum."""
+    schedules = duration_s.shape[1]
+    ends, own = np.empty((len(which), LANES)), np.zeros((len(duration_s), LANES))
+    longest = np.zeros(schedules)
+    for first in range(0, schedules, LANES):
+        lanes = min(LANES, schedules - first)
+        own[:, :lanes] = duration_s[:, first : first + lanes]
+        for row in range(len(which)):
+            end, mine = ends[row], own[which[row]]
+            for lane in range(LANES):
+                end[lane] = 0.0
+            for at in range(begins[row], begins[row + 1]):
+                done = ends[before[at]]
+                for lane in range(LANES):
+                    one, other = done[lane], end[lane]
+                    end[lane] = one if one > other else other  # noqa: FURB136 (twice as slow)
+            for lane in range(LANES):
+                end[lane] += mine[lane]
+        for row in last:
+            for lane in range(lanes):
+                longest[first + lane] = max(longest[first + lane], ends[row, lane])
+    return longest
+
+
+@exact
+def _critical(duration_s: Floats, which: Ints, begins: Ints, before: Ints, counts: Floats) -> float:
+    """Adds to `counts`, by class."""
+    ends = np.empty(len(which))
+    latest = 0
+    for row in range(len(which)):
+        begin = 0.0
+        for at in range(begins[row], begins[row + 1]):
+            begin = max(begin, ends[before[at]])
+        ends[row] = begin + duration_s[which[row]]
+        if ends[row] > ends[latest]:
+            latest = row
+    row = latest
+    while row >= 0:
+        counts[which[row]] += 1.0
+        slowest = -1
+        for at in range(begins[row], begins[row + 1]):
+            if slowest < 0 or ends[before[at]] > ends[slowest]:
+                slowest = before[at]
+        row = slowest
+    return float(ends[latest])
