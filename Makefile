@@ -46,7 +46,7 @@ demo: setup
 # -- the proof -------------------------------------------------------------------------------
 
 test: setup-dev debian
-# Four also on two cores: a third of what tests do is waiting for processes.
+# Four also on two cores: many tests wait for processes.
 	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/dev.done

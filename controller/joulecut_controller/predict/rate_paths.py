@@ -1,7 +1,7 @@
 """Iteration times of many guesses at once: what a fit without a profile asks for all the time.
 
-A fit tries thousands of sets of operation times on one schedule; the solver's own longest
-path takes one set at a time. Pure.
+A fit tries thousands of sets of operation times on one schedule, with the solver's longest
+paths, and asks what jitter adds to each. Pure.
 """
 
 import numpy as np
@@ -55,8 +55,8 @@ def _rows(times_s: Floats) -> Floats:
 
 @exact
 def _lucky(guesses: Floats, luck: Floats, which: Ints, begins: Ints, before: Ints) -> Floats:
-    """The same by draw and guess, here a row of times, with each operation so many times as long,
-    for every row of luck.
+    """The longest path by draw and guess, here a row of times, with each operation so many times
+    as long, for every row of luck.
     """
     count = len(which)
     ends, longest = np.empty(count), np.zeros((len(luck), len(guesses)))

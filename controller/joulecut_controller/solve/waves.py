@@ -1,4 +1,4 @@
-"""The graph as arrays, a wave at a time, so that hundreds of schedules cost one pass.
+"""The graph as arrays, so that hundreds of schedules cost one pass of compiled code.
 
 Longest paths are what every search here spends its time on. Rows are operations sorted by
 wave: all predecessors of one are in earlier waves.
