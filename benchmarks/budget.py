@@ -11,11 +11,11 @@ import argparse
 
 from jitter import CARDS, read
 
-from joulecut_controller.solve import baselines
-from joulecut_controller.solve.budget import Bidder, Offer, allocate
-from joulecut_controller.solve.schedule import baseline, energy, makespan
-from joulecut_controller.solve.solver import prepared
-from joulecut_controller.solve.straggler import Kept
+from joulecut_engine.optimize import baselines
+from joulecut_engine.optimize.budget import Bidder, Offer, allocate
+from joulecut_engine.optimize.schedule import baseline, energy, makespan
+from joulecut_engine.optimize.solver import prepared
+from joulecut_engine.optimize.straggler import Kept
 
 
 def main() -> None:

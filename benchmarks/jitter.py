@@ -14,14 +14,14 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem
-from joulecut_controller.solve.jitter import Noise, Trials, judge_of
-from joulecut_controller.solve.margin import assured
-from joulecut_controller.solve.problem import Goal, Problem
-from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import Solver
-from joulecut_controller.workload import Pipeline, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.optimize.formulation import problem
+from joulecut_engine.optimize.jitter import Noise, Trials, judge_of
+from joulecut_engine.optimize.jitter_margin import assured
+from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import Solver
 
 PROFILES = Path(__file__).resolve().parents[2] / "shared" / "data" / "perseus" / "stage_profile"
 CARDS = {

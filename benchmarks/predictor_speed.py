@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joulecut_controller.predict.estimator import Sample, Subject
-from joulecut_controller.predict.online import OnlineEstimator
-from joulecut_controller.predict.pooled import refit
-from joulecut_controller.workload import Kind
+from joulecut_engine.estimate.estimator import Sample, Subject
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.pooled import refit
+from joulecut_engine.graph.pipeline import Kind
 
 CLOCKS = (1410, 1350, 1275, 1200, 1140, 1065, 990, 900)
 GRID = tuple(range(210, 1411, 15))

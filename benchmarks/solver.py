@@ -44,15 +44,15 @@ from lowtime.solver import PhillipsDessouky
 from scipy import sparse
 from scipy.optimize import linprog
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem
-from joulecut_controller.solve.curves import curves_of
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.problem import Effort, Goal, Problem, Solution
-from joulecut_controller.solve.schedule import baseline, energy, makespan
-from joulecut_controller.solve.solver import Solver, frontier, prepared
-from joulecut_controller.solve.warmup import warm_up
-from joulecut_controller.workload import KINDS, Granularity, Pipeline, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, Granularity, Pipeline, Profile
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.curves import curves_of
+from joulecut_engine.optimize.formulation import problem
+from joulecut_engine.optimize.problem import Effort, Goal, Problem, Solution
+from joulecut_engine.optimize.schedule import baseline, energy, makespan
+from joulecut_engine.optimize.solver import Solver, frontier, prepared
+from joulecut_engine.optimize.warmup import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILES = ROOT.parent / "shared" / "data" / "perseus" / "stage_profile"

@@ -32,25 +32,25 @@ import boards  # noqa: E402 -- found there
 import large  # noqa: E402
 
 from joulecut_controller.board import Board  # noqa: E402
-from joulecut_controller.exposition import Exposition  # noqa: E402
 from joulecut_controller.garbage import Sweeper  # noqa: E402
-from joulecut_controller.model import problem as problem_of  # noqa: E402
+from joulecut_controller.metrics.collector import BoardCollector  # noqa: E402
+from joulecut_controller.metrics.exposition import Exposition  # noqa: E402
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa: E402
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
-from joulecut_controller.predict.adaptive import AdaptiveEstimator  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
 from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
 from joulecut_controller.reconcile.solving import Solving  # noqa: E402
-from joulecut_controller.solve.opinion import check  # noqa: E402
-from joulecut_controller.solve.problem import Goal  # noqa: E402
-from joulecut_controller.solve.solver import Solver  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
-from joulecut_controller.telemetry import BoardCollector  # noqa: E402
 from joulecut_controller.view import GpuView  # noqa: E402
 from joulecut_controller.web.app import build  # noqa: E402
 from joulecut_controller.web.publisher import Publisher  # noqa: E402
 from joulecut_controller.web.server import Server  # noqa: E402
-from joulecut_controller.workload import Pipeline  # noqa: E402
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator  # noqa: E402
+from joulecut_engine.graph.pipeline import Pipeline  # noqa: E402
+from joulecut_engine.optimize.check import check  # noqa: E402
+from joulecut_engine.optimize.formulation import problem as problem_of  # noqa: E402
+from joulecut_engine.optimize.problem import Goal  # noqa: E402
+from joulecut_engine.optimize.solver import Solver  # noqa: E402
 from joulecut_wire.messages import Result  # noqa: E402
 
 INTERVAL_S = 5.0  # the default

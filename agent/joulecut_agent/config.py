@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent import devices, keeper, protection
-from joulecut_agent.attribution import settings as attribution
-from joulecut_agent.limits import Bounds
+from joulecut_agent import devices, protection
+from joulecut_agent.jobs import settings as attribution
+from joulecut_agent.keeper import keeper
+from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.log import say
 from joulecut_agent.settings import Settings
 from joulecut_wire import document

@@ -10,17 +10,19 @@ import sys
 import time
 from pathlib import Path
 
-from joulecut_agent import devices, drift, keeper, memory
-from joulecut_agent.bell import signal_bell
-from joulecut_agent.eye import Eye
-from joulecut_agent.eye_trouble import BACK_OFF_S
+from joulecut_agent import devices, memory
+from joulecut_agent.control import drift
+from joulecut_agent.control.release_file import ReleaseFile
+from joulecut_agent.keeper import keeper
+from joulecut_agent.keeper_supervisor import Tether
 from joulecut_agent.log import say
+from joulecut_agent.monitor.driver_reader import Eye
+from joulecut_agent.monitor.unresponsive import BACK_OFF_S
 from joulecut_agent.notify import Notifier
 from joulecut_agent.parts import Parts
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_agent.release_file import ReleaseFile
 from joulecut_agent.settings import Settings
-from joulecut_agent.tether import Tether
+from joulecut_agent.signal_wakeup import signal_bell
 from joulecut_wire.errors import JoulecutError
 
 SWITCH_S = 0.0001  # Python's own 5 ms is five times what a mark may take; a scrape can wait

@@ -18,7 +18,7 @@ from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
-    from joulecut_agent import keeper
+    from joulecut_agent.keeper import keeper
     from joulecut_agent.ports.writer import DeviceWriter
     from joulecut_agent.settings import Settings
 
@@ -97,10 +97,11 @@ def _keeper(settings: "Settings") -> int:
     """A keeper of its own. One that starts inside a release window opens nothing until it is over;
     but where a lock is left, which no window begins with, that comes first.
     """
-    from joulecut_agent import break_glass, keeper  # noqa: PLC0415
+    from joulecut_agent.control import local_release  # noqa: PLC0415
+    from joulecut_agent.keeper import keeper  # noqa: PLC0415
     from joulecut_agent.log import say  # noqa: PLC0415
 
-    window = break_glass.window(settings.keeper.state_dir)
+    window = local_release.window(settings.keeper.state_dir)
     if window.left_s() and not keeper.journal(settings.keeper).held:
         say("keeper", "started inside a release window: nothing is opened until it is over")
         if not window.wait():
@@ -109,8 +110,9 @@ def _keeper(settings: "Settings") -> int:
 
 
 def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
-    from joulecut_agent import devices, keeper, memory, promptness  # noqa: PLC0415
-    from joulecut_agent.hand import Hand  # noqa: PLC0415
+    from joulecut_agent import devices, memory, scheduling  # noqa: PLC0415
+    from joulecut_agent.keeper import keeper  # noqa: PLC0415
+    from joulecut_agent.keeper.writer_process import Hand  # noqa: PLC0415
 
     backend = devices.load(device)
 
@@ -119,13 +121,14 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
         memory.give_back()
         return writer
 
-    promptness.be_prompt()
+    scheduling.be_prompt()
     gc.freeze()  # what is loaded now is never worth a look again, least of all during an order
     return keeper.run(settings, Hand(open_writer), agent_fd)
 
 
 def _audit(path: Path, since: str | None, as_json: bool) -> int:
-    from joulecut_agent import audit_print, config  # noqa: PLC0415
+    from joulecut_agent import config  # noqa: PLC0415
+    from joulecut_agent.control import audit_print  # noqa: PLC0415
 
     since_s = None if since is None else duration.seconds(since, "--since", SINCE_S_MAX)
     folder = Path(config.load(path).keeper.state_dir)
@@ -133,7 +136,7 @@ def _audit(path: Path, since: str | None, as_json: bool) -> int:
 
 
 def _noted(settings: "Settings", op: str, act: Callable[[], int], **asked: Any) -> int:
-    from joulecut_agent import audit_print  # noqa: PLC0415
+    from joulecut_agent.control import audit_print  # noqa: PLC0415
 
     folder = Path(settings.keeper.state_dir)
     return audit_print.noted(folder, settings.audit, op, act, **asked)
@@ -156,22 +159,22 @@ def _restore(settings: "Settings") -> int:
 
 
 def _release(settings: "Settings", duration_s: float) -> int:
-    from joulecut_agent import break_glass  # noqa: PLC0415
+    from joulecut_agent.control import local_release  # noqa: PLC0415
 
-    sockets, file = _sockets(settings), break_glass.window(settings.keeper.state_dir)
+    sockets, file = _sockets(settings), local_release.window(settings.keeper.state_dir)
     return _noted(
         settings,
         "release",
-        lambda: break_glass.release(sockets, file, duration_s),
+        lambda: local_release.release(sockets, file, duration_s),
         duration_s=duration_s,
     )
 
 
 def _resume(settings: "Settings") -> int:
-    from joulecut_agent import break_glass  # noqa: PLC0415
+    from joulecut_agent.control import local_release  # noqa: PLC0415
 
-    file = break_glass.window(settings.keeper.state_dir)
-    return _noted(settings, "resume", lambda: break_glass.resume(_sockets(settings), file))
+    file = local_release.window(settings.keeper.state_dir)
+    return _noted(settings, "resume", lambda: local_release.resume(_sockets(settings), file))
 
 
 def _sockets(settings: "Settings") -> list[Path]:
@@ -186,8 +189,8 @@ def _child(agent_fd: int, given_as: str) -> int:
     """A keeper for the agent at `agent_fd`: that one has read the configuration already, so
     that a file broken since then cannot keep a keeper from restoring.
     """
-    from joulecut_agent import keeper  # noqa: PLC0415
-    from joulecut_agent.limits import Bounds  # noqa: PLC0415
+    from joulecut_agent.keeper import keeper  # noqa: PLC0415
+    from joulecut_agent.keeper.bounds import Bounds  # noqa: PLC0415
 
     os.set_inheritable(agent_fd, False)
     given: dict[str, Any] = json.loads(given_as)

@@ -8,32 +8,32 @@ import contextlib
 from pathlib import Path
 
 from joulecut_agent import devices
-from joulecut_agent.access import ROLES
-from joulecut_agent.attribution.registry import Registry
-from joulecut_agent.audit import Trail
-from joulecut_agent.custody import Custody
-from joulecut_agent.energy_file import EnergyFile
-from joulecut_agent.exporter import Collector
-from joulecut_agent.eye import Eye
-from joulecut_agent.feed import Feed
-from joulecut_agent.gate import Gate
-from joulecut_agent.heartbeat import Heartbeat
-from joulecut_agent.intent import IntentFile
-from joulecut_agent.jobs import Jobs
-from joulecut_agent.keeper_client import KeeperClient
-from joulecut_agent.latency import SetLatency
+from joulecut_agent.control.access import ROLES
+from joulecut_agent.control.audit_log import Trail
+from joulecut_agent.control.authorization import Gate
+from joulecut_agent.control.clock_schedule import RESULTS, Programs
+from joulecut_agent.control.drift_watch import Oversight
+from joulecut_agent.control.heartbeat import Heartbeat
+from joulecut_agent.control.maintenance_window import Window
+from joulecut_agent.control.owner_change import Custody
+from joulecut_agent.control.release_file import ReleaseFile
+from joulecut_agent.control.server import Doors, Server
+from joulecut_agent.control.service import AgentService, Node
+from joulecut_agent.control.set_latency import SetLatency
+from joulecut_agent.control.slowdown_notice import IntentFile
+from joulecut_agent.counters import Tally
+from joulecut_agent.export.exporter import Collector
+from joulecut_agent.export.http_server import Exporter
+from joulecut_agent.jobs.registry import Registry
+from joulecut_agent.jobs.report_queue import Feed
+from joulecut_agent.jobs.report_socket import Jobs
+from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.log import say
-from joulecut_agent.oversight import Oversight
-from joulecut_agent.programs import RESULTS, Programs
-from joulecut_agent.release_file import ReleaseFile
-from joulecut_agent.sampler import Picture, Sampler
-from joulecut_agent.samples import Samples
-from joulecut_agent.scrape import Exporter
-from joulecut_agent.server import Doors, Server
-from joulecut_agent.service import AgentService, Node
+from joulecut_agent.monitor.driver_reader import Eye
+from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.monitor.sampler import Picture, Sampler
+from joulecut_agent.monitor.samples import Samples
 from joulecut_agent.settings import Settings
-from joulecut_agent.tally import Tally
-from joulecut_agent.window import Window
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuSnapshot
 from joulecut_wire.metrics import (

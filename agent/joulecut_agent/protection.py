@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent.access import PATTERNS_MAX, ROLES, LocalSocket, Rules
-from joulecut_agent.audit import Limits
+from joulecut_agent.control.access import PATTERNS_MAX, ROLES, LocalSocket, Rules
+from joulecut_agent.control.audit_log import Limits
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.tls import TlsFiles
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from joulecut_agent import keeper
-from joulecut_agent import state as leases
-from joulecut_agent.hand import Hand
-from joulecut_agent.keeper_client import KeeperClient, KeeperGone
+from joulecut_agent.keeper import keeper
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.client import KeeperClient, KeeperGone
+from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.writer_process import Hand
 from joulecut_agent.ports.writer import DeviceWriter
-from joulecut_agent.state import Command
 from joulecut_wire.errors import Unavailable
 
 WAIT_S = 10.0  # for a keeper that is just starting or leaving

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent import keeper
-from joulecut_agent.access import LocalSocket, Rules
-from joulecut_agent.attribution.settings import AttributionSettings
-from joulecut_agent.audit import Limits
+from joulecut_agent.control.access import LocalSocket, Rules
+from joulecut_agent.control.audit_log import Limits
+from joulecut_agent.jobs.settings import AttributionSettings
+from joulecut_agent.keeper import keeper
 from joulecut_wire.tls import TlsFiles
 
 

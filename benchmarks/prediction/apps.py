@@ -9,9 +9,9 @@ from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingRegressor, Ran
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from joulecut_controller.predict import application
-from joulecut_controller.predict.application import ApplicationModel
-from joulecut_controller.predict.estimator import Floats
+from joulecut_engine.estimate import application
+from joulecut_engine.estimate.application import ApplicationModel
+from joulecut_engine.estimate.estimator import Floats
 from prediction.scores import PERCENT, percent_off
 from prediction.sweeps import Application, applications
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecut_controller.predict.evidence import Evidence, Work
+from joulecut_engine.estimate.evidence import Evidence, Work
 from prediction import scores
 from prediction.learners import LEARNERS, Learner, product
 from prediction.scores import Predicted, Score

@@ -8,9 +8,9 @@ from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from joulecut_controller.predict import shapes
-from joulecut_controller.predict.estimator import Floats
-from joulecut_controller.predict.shapes import LayerSample
+from joulecut_engine.estimate import shapes
+from joulecut_engine.estimate.estimator import Floats
+from joulecut_engine.estimate.shapes import LayerSample
 from prediction.scores import PERCENT
 from prediction.sweeps import Layer, layers
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecut_controller.predict.application import Counters, Swept
-from joulecut_controller.predict.card import Card, named
-from joulecut_controller.predict.evidence import Evidence, Work
-from joulecut_controller.predict.physics import Sweep
-from joulecut_controller.predict.roofline import Ceiling
-from joulecut_controller.predict.shapes import LayerSample, LayerShape
-from joulecut_controller.workload import KINDS
+from joulecut_engine.estimate.application import Counters, Swept
+from joulecut_engine.estimate.card import Card, named
+from joulecut_engine.estimate.evidence import Evidence, Work
+from joulecut_engine.estimate.physics import Sweep
+from joulecut_engine.estimate.roofline import Ceiling
+from joulecut_engine.estimate.shapes import LayerSample, LayerShape
+from joulecut_engine.graph.pipeline import KINDS
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 STAGES_AT = DATA / "perseus" / "stage_profile"

@@ -16,13 +16,13 @@ from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.switchkeys import must_be_punctual, too_late
 from joulecut_cli.switchshown import Limited
-from joulecut_controller.solve.frontier import Frontier
-from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
-from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import prepared
-from joulecut_controller.solve.switched import SwitchSearch
-from joulecut_controller.solve.switching import Switched, Switching
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.frontier import Frontier
+from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import prepared
+from joulecut_engine.optimize.switched import SwitchSearch
+from joulecut_engine.optimize.switching import Switched, Switching
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 

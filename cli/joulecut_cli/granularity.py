@@ -1,6 +1,6 @@
 """Which granularities a command takes."""
 
-from joulecut_controller.workload import GRANULARITIES, Granularity
+from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
 from joulecut_wire.errors import BadInput
 
 BUILT: tuple[Granularity, ...] = GRANULARITIES

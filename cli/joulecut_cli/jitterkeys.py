@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from joulecut_cli.jobkeys import mapping, value
 from joulecut_controller.policy.quantity import choice, duration, percentage, whole
-from joulecut_controller.solve.jitter import Noise
-from joulecut_controller.solve.margin import Statistic
+from joulecut_engine.optimize.jitter import Noise
+from joulecut_engine.optimize.jitter_margin import Statistic
 from joulecut_wire.document import Document
 
 PERCENT_MAX = 100.0  # a standard deviation as large as the mean: no longer a training job

@@ -25,19 +25,19 @@ from joulecut_cli.jobkeys import (
     value,
 )
 from joulecut_cli.switchkeys import read_switching
-from joulecut_controller.graph import Circular, build
-from joulecut_controller.graph.build import deadlock
-from joulecut_controller.graph.shape import kinds_of
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import completed, lockstep, mismatch, priced, problem
 from joulecut_controller.policy.quantity import number, text
 from joulecut_controller.policy.schema import POWER_W_MAX
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.switching import Switching
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
 from joulecut_controller.sources.graph_file import GraphFile
-from joulecut_controller.workload import KINDS, SENDS, Kind, Pipeline, Profile
+from joulecut_engine.graph import Circular, build
+from joulecut_engine.graph.build import deadlock
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, SENDS, Kind, Pipeline, Profile
+from joulecut_engine.graph.shape import kinds_of
+from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, priced, problem
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.switching import Switching
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
 

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from joulecut_controller.graph.shape import CHUNKS_MAX, chunks_of, kinds_of, misfit
-from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
 from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, whole
 from joulecut_controller.policy.schema import MICROBATCHES_MAX, SCHEDULES_NOWHERE, STAGES_MAX
-from joulecut_controller.solve.straggler import Sync
-from joulecut_controller.workload import (
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
+from joulecut_engine.graph.pipeline import (
     SCHEDULES_ALL,
     SENDS,
     Kind,
@@ -20,6 +18,8 @@ from joulecut_controller.workload import (
     Schedule,
     Transfers,
 )
+from joulecut_engine.graph.shape import CHUNKS_MAX, chunks_of, kinds_of, misfit
+from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document, KeyPath
 
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; beyond that nobody waits

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from joulecut_cli import figures
-from joulecut_controller.solve.jitter import Spread
-from joulecut_controller.solve.margin import Assured, of
-from joulecut_controller.solve.problem import Solution
+from joulecut_engine.optimize.jitter import Spread
+from joulecut_engine.optimize.jitter_margin import Assured, of
+from joulecut_engine.optimize.problem import Solution
 from joulecut_wire.errors import BadInput
 
 _WORDS = {"p95": "P95", "mean": "mean"}

@@ -13,7 +13,7 @@ from joulecut_wire.errors import BadInput, Unavailable
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("joulecut_cli.plan", "the clocks that use least energy within a deadline"),
     "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
-    "compare": ("joulecut_cli.compare.command", "what other rules for clocks would save"),
+    "compare": ("joulecut_lab.compare.command", "what other rules for clocks would save"),
     "fit": ("joulecut_cli.fit.command", "time and power at every clock, from a few probed ones"),
     "policy": ("joulecut_cli.policy", "check a policy file, or compare it with the one in force"),
     "audit": ("joulecut_cli.audit.command", "what a cluster wastes, before anything is changed"),
@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("joulecut_cli.release", "drop every device handle of a node for a while"),
     "completion": ("joulecut_cli.completion", "completion for bash, zsh or fish"),
     "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
-    "study": ("joulecut_cli.study.command", "decoder layers over clocks: sweep, report, fit"),
+    "study": ("joulecut_lab.study.command", "decoder layers over clocks: sweep, report, fit"),
 }
 
 

@@ -19,10 +19,10 @@ from joulecut_cli.progress import Progress, solving
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
-from joulecut_controller.solve import switchmargin
-from joulecut_controller.solve.jitter import Trials, judge_of
-from joulecut_controller.solve.margin import Assured, assured
-from joulecut_controller.solve.problem import (
+from joulecut_engine.optimize import switchmargin
+from joulecut_engine.optimize.jitter import Trials, judge_of
+from joulecut_engine.optimize.jitter_margin import Assured, assured
+from joulecut_engine.optimize.problem import (
     Effort,
     Goal,
     Infeasible,
@@ -30,10 +30,10 @@ from joulecut_controller.solve.problem import (
     Problem,
     Solution,
 )
-from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import Solver, prepared, solve
-from joulecut_controller.solve.switched import SwitchSearch
-from joulecut_controller.solve.switching import Switched
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import Solver, prepared, solve
+from joulecut_engine.optimize.switched import SwitchSearch
+from joulecut_engine.optimize.switching import Switched
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from joulecut_cli import figures
 from joulecut_cli.jobfile import JobFile
-from joulecut_controller.hardware import ANY_CLOCK_MHZ
-from joulecut_controller.solve.problem import Goal, Problem, Solution
-from joulecut_controller.workload import KINDS_ALL, SENDS, Operation
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
+from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Operation
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 

@@ -23,8 +23,8 @@ from joulecut_cli.chart import (
     view,
 )
 from joulecut_cli.outfile import checked, replacing
-from joulecut_controller.solve.problem import Solution
-from joulecut_controller.workload import GRANULARITIES, Granularity
+from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_engine.optimize.problem import Solution
 from joulecut_wire.errors import BadInput, Unavailable
 
 SUFFIXES = (".html", ".png")

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from joulecut_controller.solve.compiled import kept
+from joulecut_engine.optimize.compiled import kept
 
 PATIENCE_S = 2.0  # what is quicker needs no sign
 TICK_S = 0.5

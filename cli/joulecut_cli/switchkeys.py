@@ -6,12 +6,12 @@ switching: {latency_s: 0.01, max_per_iteration: 8, min_dwell_s: 0.5, cost_s: 0.0
 """
 
 from joulecut_cli.jobkeys import mapping, value
-from joulecut_controller.hardware import ANY_CLOCK_MHZ
 from joulecut_controller.policy.quantity import choice, number, whole
-from joulecut_controller.solve.groups import inner
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.switching import LATENCIES_MIN, UNLIMITED, Switching
-from joulecut_controller.workload import SENDS, Granularity
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
+from joulecut_engine.graph.pipeline import SENDS, Granularity
+from joulecut_engine.optimize.groups import inner
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.switching import LATENCIES_MIN, UNLIMITED, Switching
 from joulecut_wire.document import Document
 from joulecut_wire.errors import BadInput
 

@@ -5,11 +5,11 @@ import re
 from argparse import Namespace
 from collections import Counter
 
-from joulecut_controller.graph import longest_path
-from joulecut_controller.solve.problem import Goal, Infeasible, Problem
-from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import Solver
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph import longest_path
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.errors import BadInput
 
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_cli.outfile import checked, replacing
-from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
-from joulecut_controller.solve.problem import Problem, Solution
-from joulecut_controller.workload import SENDS, Operation
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
+from joulecut_engine.graph.pipeline import SENDS, Operation
+from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_wire.errors import BadInput
 
 _COLOURS = {"forward": "thread_state_running", "backward": "thread_state_iowait"}

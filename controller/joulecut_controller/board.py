@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
-from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Mode, Policy

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joulecut_controller.lead import timing as leading
-from joulecut_controller.lead.timing import Timing
+from joulecut_controller.election import timing as leading
+from joulecut_controller.election.timing import Timing
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.store.place import PREFIX as POSTGRESQL
 from joulecut_controller.store.place import place_of, without_password

@@ -9,16 +9,16 @@ import signal
 import socket
 
 from joulecut_controller.config import Config
-from joulecut_controller.face import Face
-from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.election.file_lock import FileSeat
+from joulecut_controller.election.leader_lock import Seat
+from joulecut_controller.election.leadership import Leadership
+from joulecut_controller.election.postgres_lock import PostgresSeat
+from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
-from joulecut_controller.lead.file_seat import FileSeat
-from joulecut_controller.lead.leadership import Leadership
-from joulecut_controller.lead.postgres_seat import PostgresSeat
-from joulecut_controller.lead.seat import Seat
-from joulecut_controller.office import NAME, Office, log
+from joulecut_controller.metrics.endpoint import Face
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.reconcile.warming import Warming
+from joulecut_controller.service_context import NAME, Office, log
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.place import PREFIX as POSTGRESQL

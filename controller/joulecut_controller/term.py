@@ -8,19 +8,19 @@ import asyncio
 import signal
 import time
 
-from joulecut_controller.lead.led_fleet import LedFleet
-from joulecut_controller.lead.standby import standing_by
-from joulecut_controller.office import NAME, Office, log, say
-from joulecut_controller.predict.adaptive import AdaptiveEstimator
+from joulecut_controller.election.fenced_fleet import LedFleet
+from joulecut_controller.election.standby import standing_by
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.reconcile.solving import Solving
 from joulecut_controller.reconcile.terms import Absurd, absurd
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.solver import Solver, frontier, prepared
-from joulecut_controller.solve.straggler import Kept
-from joulecut_controller.workload import Granularity
+from joulecut_controller.service_context import NAME, Office, log, say
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.solver import Solver, frontier, prepared
+from joulecut_engine.optimize.straggler import Kept
 from joulecut_wire.errors import BadInput, Unavailable
 
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself

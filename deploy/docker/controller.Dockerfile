@@ -11,7 +11,7 @@ ENV NUMBA_CACHE_DIR=/opt/compiled
 RUN python -m venv --without-pip /opt/joulecut \
     && pip --no-cache-dir --python /opt/joulecut/bin/python install -c constraints/all.txt '.[controller]' \
     && /opt/joulecut/bin/python -m compileall -q /opt/joulecut/lib \
-    && /opt/joulecut/bin/python -m joulecut_controller.solve.warmup
+    && /opt/joulecut/bin/python -m joulecut_engine.optimize.warmup
 
 FROM ${PYTHON}
 COPY --from=build /opt/joulecut /opt/joulecut

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from joulecut_agent import keeper_protocol as wire
-from joulecut_agent import state as leases
-from joulecut_agent.journal import Journal
-from joulecut_agent.keeper import Keeper, Settings
-from joulecut_agent.keeper_protocol import Reply
-from joulecut_agent.limits import Bounds
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.journal import Journal
+from joulecut_agent.keeper.keeper import Keeper, Settings
+from joulecut_agent.keeper.lease import Command, Knobs
+from joulecut_agent.keeper.protocol import Reply
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_agent.state import Command, Knobs
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")

@@ -10,9 +10,9 @@ import pytest
 from faulty_node import CLOCKS_MHZ, FREE, OURS, Card
 from walked_node import ASKED_MW, BYSTANDER, NAMED, NODE, TTL_S_MAX, WalkedNode
 
-from joulecut_agent import keeper_protocol as wire
-from joulecut_agent import state as leases
-from joulecut_agent.state import STEP_S, Command
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.lease import STEP_S, Command
 
 STRANGER = "GPU-of-another-node"
 ASKED_MHZ = tuple((low, high) for low in (0, 210) for high in CLOCKS_MHZ[1:4])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent.eye_protocol import DRIVER
+from joulecut_agent.monitor.reader_protocol import DRIVER
 from joulecut_agent.ports.failure import Gone
 from joulecut_agent.ports.reader import Burst, Reading, untold
 from joulecut_wire.errors import BadInput

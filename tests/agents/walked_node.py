@@ -13,12 +13,12 @@ from typing import Any
 
 from faulty_node import FREE, OURS, THEIRS, Card, Clock, Disk, Driver, Killed, Life
 
-from joulecut_agent import keeper_protocol as wire
-from joulecut_agent import state as leases
-from joulecut_agent.keeper import STOP_LOOK_S, Keeper, Settings
-from joulecut_agent.keeper_client import decode_reply, encode_request
-from joulecut_agent.limits import Bounds
-from joulecut_agent.state import RETRY_S_MAX, Command
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.client import decode_reply, encode_request
+from joulecut_agent.keeper.keeper import STOP_LOOK_S, Keeper, Settings
+from joulecut_agent.keeper.lease import RETRY_S_MAX, Command
 
 TTL_S_MAX = 60.0
 NODE = tuple(f"GPU-{n}" for n in range(6))

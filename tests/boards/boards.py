@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import Board, FrontierPoint, Holdout, JobBoard, Learnt
-from joulecut_controller.graph import build
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
-from joulecut_controller.solve.problem import Solution
 from joulecut_controller.verify.interval import Interval
 from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
-from joulecut_controller.workload import KINDS, Kind, Pipeline, Profile
+from joulecut_engine.graph import build
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, Kind, Pipeline, Profile
+from joulecut_engine.optimize.problem import Solution
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease
 
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.predict.adaptive import AdaptiveEstimator
-from joulecut_controller.predict.bias import BIASES_MAX
-from joulecut_controller.predict.estimator import Estimator, Sample, Subject
-from joulecut_controller.predict.online import OnlineEstimator
-from joulecut_controller.predict.pooled import refit
-from joulecut_controller.predict.profile_estimator import (
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.estimate.bias import BIASES_MAX
+from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.pooled import refit
+from joulecut_engine.estimate.profile_estimator import (
     ForestEstimator,
     PhysicsEstimator,
     ProfileEstimator,
 )
-from joulecut_controller.workload import Kind, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Profile
 
 Make = Callable[[Mapping[str, Profile]], Estimator]
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from postgres_server import Postgres
 
-from joulecut_controller.lead.file_seat import FileSeat
-from joulecut_controller.lead.postgres_seat import PostgresSeat
-from joulecut_controller.lead.seat import Seat
-from joulecut_controller.lead.timing import Timing
+from joulecut_controller.election.file_lock import FileSeat
+from joulecut_controller.election.leader_lock import Seat
+from joulecut_controller.election.postgres_lock import PostgresSeat
+from joulecut_controller.election.timing import Timing
 from joulecut_controller.store.link import Link
 from joulecut_controller.store.place import place_of
 from joulecut_wire.errors import Unavailable
@@ -94,9 +94,9 @@ def test_who_leaves_frees_it_at_once_and_may_come_back(make: Make) -> None:
 SITTER = """
 import sys, time
 from pathlib import Path
-from joulecut_controller.lead.file_seat import FileSeat
-from joulecut_controller.lead.postgres_seat import PostgresSeat
-from joulecut_controller.lead.timing import Timing
+from joulecut_controller.election.file_lock import FileSeat
+from joulecut_controller.election.postgres_lock import PostgresSeat
+from joulecut_controller.election.timing import Timing
 from joulecut_controller.store.place import place_of
 if len(sys.argv) == 2:
     seat = FileSeat(Path(sys.argv[1]), "child")

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from joulecut import Reporter
-from joulecut_agent.attribution.binding import Binding, Sender
-from joulecut_agent.attribution.owner import KUBERNETES, REPORT, SLURM, Owner, Owners
-from joulecut_agent.attribution.processes import Belonging, Processes
-from joulecut_agent.feed import Feed
-from joulecut_agent.jobs import Jobs
-from joulecut_agent.tally import Tally
+from joulecut_agent.counters import Tally
+from joulecut_agent.jobs.binding import Binding, Sender
+from joulecut_agent.jobs.owner import KUBERNETES, REPORT, SLURM, Owner, Owners
+from joulecut_agent.jobs.processes import Belonging, Processes
+from joulecut_agent.jobs.report_queue import Feed
+from joulecut_agent.jobs.report_socket import Jobs
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 
 UID = "12345678-1234-1234-1234-1234567890ab"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
-from joulecut_agent.attribution.binding import Binding
-from joulecut_agent.attribution.owner import KUBERNETES, Owner
-from joulecut_agent.attribution.processes import Processes
-from joulecut_agent.feed import Feed
-from joulecut_agent.jobs import Jobs
-from joulecut_agent.tally import Tally
+from joulecut_agent.counters import Tally
+from joulecut_agent.jobs.binding import Binding
+from joulecut_agent.jobs.owner import KUBERNETES, Owner
+from joulecut_agent.jobs.processes import Processes
+from joulecut_agent.jobs.report_queue import Feed
+from joulecut_agent.jobs.report_socket import Jobs
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 from joulecut_wire.reports import Mark, decode
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
-from joulecut_agent.feed import Feed, Subscription
-from joulecut_agent.jobs import Jobs
-from joulecut_agent.live_jobs import HOLDERS_MAX
-from joulecut_agent.tally import Tally
+from joulecut_agent.counters import Tally
+from joulecut_agent.jobs.live_jobs import HOLDERS_MAX
+from joulecut_agent.jobs.report_queue import Feed, Subscription
+from joulecut_agent.jobs.report_socket import Jobs
 from joulecut_wire.messages import IterationReport, OperationReport
 from joulecut_wire.metrics import REPORTS
 from joulecut_wire.reports import DATAGRAM_BYTES_MAX, Mark, decode

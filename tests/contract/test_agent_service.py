@@ -17,7 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from running_agent import LATE, PATIENCE_S, RunningAgent, eventually
 
 from joulecut import Reporter
-from joulecut_agent import __version__, scrape
+from joulecut_agent import __version__
+from joulecut_agent.export import http_server
 from joulecut_wire import codec
 from joulecut_wire.messages import WatchTick
 from joulecut_wire.v1 import agent_pb2 as pb
@@ -340,7 +341,7 @@ def test_a_taken_address_is_one_line(node: RunningAgent) -> None:
 def test_who_sends_his_request_a_byte_at_a_time_gives_up_his_seat(node: RunningAgent) -> None:
     host, _, port = node.ready["metrics"].rpartition(":")
     begun_s = time.monotonic()
-    lines = [socket.create_connection((host, int(port))) for _ in range(scrape.SCRAPES_MAX)]
+    lines = [socket.create_connection((host, int(port))) for _ in range(http_server.SCRAPES_MAX)]
 
     def scraped() -> bool:
         for line in lines:
@@ -356,7 +357,7 @@ def test_who_sends_his_request_a_byte_at_a_time_gives_up_his_seat(node: RunningA
         for line in lines:
             line.send(b"G")
         # Who was silent for a single wait has left, as all have where this machine stood still.
-        assert not scraped() or time.monotonic() - begun_s > scrape.REQUEST_WAIT_S
+        assert not scraped() or time.monotonic() - begun_s > http_server.REQUEST_WAIT_S
         eventually("a scrape", scraped)
     finally:
         for line in lines:

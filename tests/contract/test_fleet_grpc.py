@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 from held_port import held_port
 
-from joulecut_controller.fleet import REPORTS_KEPT, GrpcFleet
+from joulecut_controller.fleet.grpc_fleet import REPORTS_KEPT, GrpcFleet
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
 from joulecut_wire.messages import (

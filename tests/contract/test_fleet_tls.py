@@ -12,7 +12,7 @@ from certificates import Authority, Leaf
 from running_agent import PATIENCE_S, RunningAgent
 
 from joulecut_controller import config
-from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import Command, Result, Setting
 from joulecut_wire.tls import TlsFiles, rotating

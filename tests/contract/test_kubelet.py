@@ -10,13 +10,13 @@ import pytest
 from fake_kubelet import FakeApi, FakeKubelet
 from running_agent import PATIENCE_S, eventually
 
-from joulecut_agent.attribution import kubelet as kubelet_module
-from joulecut_agent.attribution import pods as pods_module
-from joulecut_agent.attribution.inventory import Inventory
-from joulecut_agent.attribution.kubelet import Kubelet, Silent
-from joulecut_agent.attribution.kubernetes import Kubernetes
-from joulecut_agent.attribution.owner import Owner
-from joulecut_agent.attribution.pods import ApiPods, LoggedPods, Server, Watched
+from joulecut_agent.jobs import kubelet as kubelet_module
+from joulecut_agent.jobs import pods as pods_module
+from joulecut_agent.jobs.inventory import Inventory
+from joulecut_agent.jobs.kubelet import Kubelet, Silent
+from joulecut_agent.jobs.kubernetes import Kubernetes
+from joulecut_agent.jobs.owner import Owner
+from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Server, Watched
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 MIG = "MIG-cccccccc-0000-0000-0000-000000000000"

@@ -3,8 +3,8 @@
 import pytest
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-from joulecut_cli.study import agent_clocks
-from joulecut_cli.study.agent_clocks import JOB, AgentClocks
+from joulecut_lab.study import agent_clocks
+from joulecut_lab.study.agent_clocks import JOB, AgentClocks
 from joulecut_wire.errors import BadInput, Unavailable
 
 

@@ -17,9 +17,9 @@ import yaml
 from certificates import Authority, Leaf
 from running_agent import PATIENCE_S, eventually
 
-from joulecut_agent import scrape
-from joulecut_agent.heartbeat import Health
-from joulecut_agent.scrape import Exporter
+from joulecut_agent.control.heartbeat import Health
+from joulecut_agent.export import http_server
+from joulecut_agent.export.http_server import Exporter
 from joulecut_controller.web.app import build
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
@@ -132,7 +132,7 @@ class Doors:
 
 @pytest.fixture(params=["agent", "controller"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(scrape, "REQUEST_WAIT_S", PATIENCE_S)  # nobody here is slow on purpose
+    monkeypatch.setattr(http_server, "REQUEST_WAIT_S", PATIENCE_S)  # nobody here is slow on purpose
     return str(request.param)
 
 

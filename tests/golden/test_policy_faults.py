@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.parse import parse
-from joulecut_controller.workload import KINDS, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, Profile
 from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 

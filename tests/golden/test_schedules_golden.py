@@ -6,9 +6,9 @@ import orders
 import pytest
 from golden_text import same_as_golden
 
-from joulecut_controller.graph import build
-from joulecut_controller.graph.shape import chunks_of
-from joulecut_controller.workload import SCHEDULES_ALL, Pipeline, Schedule
+from joulecut_engine.graph import build
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
+from joulecut_engine.graph.shape import chunks_of
 
 KEPT = Path(__file__).parent / "schedules"
 STAGES, MICROBATCHES = 4, 8  # as in most of the figures

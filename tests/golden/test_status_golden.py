@@ -12,7 +12,7 @@ from golden_text import same_as_golden
 
 from joulecut_cli import explain, status
 from joulecut_controller.board import Board, Learnt
-from joulecut_controller.lead.standby import standing_by
+from joulecut_controller.election.standby import standing_by
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import FleetState
 from joulecut_controller.web.render import board_json, event_with_detail_json

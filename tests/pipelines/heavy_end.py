@@ -1,9 +1,9 @@
 """A pipeline small enough for tests and real enough for margins: its last stage is heavier."""
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.workload import Kind, Pipeline, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
+from joulecut_engine.optimize.formulation import problem
+from joulecut_engine.optimize.problem import Problem
 
 BLOCKING_POWER_W = 80.0
 STAGES = (1.0, 1.0, 1.1)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from joulecut_controller.graph import Graph
-from joulecut_controller.graph.shape import part_of
-from joulecut_controller.workload import Kind, Operation, Pipeline
+from joulecut_engine.graph import Graph
+from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
+from joulecut_engine.graph.shape import part_of
 
 # Letters of torch.distributed.pipelining: forward, whole backward, input and weight gradient.
 LETTERS: dict[Kind, str] = {"forward": "F", "backward": "B", "input": "I", "weight": "W"}

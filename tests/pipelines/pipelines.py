@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from joulecut_controller.graph.shape import kinds_of
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem
-from joulecut_controller.solve.problem import Goal, Problem
-from joulecut_controller.workload import KINDS, SCHEDULES, SENDS, Pipeline, Profile, Schedule
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, SCHEDULES, SENDS, Pipeline, Profile, Schedule
+from joulecut_engine.graph.shape import kinds_of
+from joulecut_engine.optimize.formulation import problem
+from joulecut_engine.optimize.problem import Goal, Problem
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "perseus"
 PUBLIC = {

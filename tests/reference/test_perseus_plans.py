@@ -7,10 +7,10 @@ dependencies, makespan and energy are written out again here.
 import pipelines
 import pytest
 
-from joulecut_controller.solve.problem import Goal, Solution
-from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import Solver
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Goal, Solution
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import Solver
 
 GAP_MAX = 0.01
 SLOWDOWNS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)

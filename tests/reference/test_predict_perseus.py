@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.predict.estimator import Subject
-from joulecut_controller.predict.fitting import fit
-from joulecut_controller.predict.physics import Sweep
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.workload import Kind, Profile
+from joulecut_engine.estimate.estimator import Subject
+from joulecut_engine.estimate.fitting import fit
+from joulecut_engine.estimate.physics import Sweep
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Profile
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data/perseus/stage_profile"
 FILES = {"A100": "gpt3-175b+a100_sxm_bf16.csv", "A40": "gpt3-175b+a40_bf16.csv"}

@@ -10,9 +10,9 @@ from pathlib import Path
 import orders
 import pytest
 
-from joulecut_controller.graph import build
-from joulecut_controller.graph.shape import chunks_of
-from joulecut_controller.workload import Pipeline, Schedule
+from joulecut_engine.graph import build
+from joulecut_engine.graph.pipeline import Pipeline, Schedule
+from joulecut_engine.graph.shape import chunks_of
 
 KEPT = Path(__file__).with_name("torch_schedules.txt")
 CLASSES: dict[Schedule, str] = {

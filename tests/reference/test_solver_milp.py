@@ -12,13 +12,13 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_matrix
 
-from joulecut_controller.graph import graph_of
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import priced
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem
-from joulecut_controller.solve.solver import Solver, solve
-from joulecut_controller.workload import Granularity, Kind, Operation
+from joulecut_engine.graph import graph_of
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity, Kind, Operation
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.formulation import priced
+from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem
+from joulecut_engine.optimize.solver import Solver, solve
 
 EXACT = 1e-7  # relative: what two ways of adding up may differ by, and HiGHS' tolerances
 WORSE = 1e-3  # of the optimum: what a plan may cost more, its bound aside

@@ -74,7 +74,8 @@ def test_the_agent_role_is_light_and_starts(wheel: Path, tmp_path: Path, constra
     said = _run(env.bin / "joulecut-agent", "run", "--config", "missing.yaml", cwd=env.bin)
     assert said.returncode == 2
     assert "missing.yaml" in said.stderr
-    modules = "import joulecut_agent.server, joulecut_agent.exporter, joulecut_agent.keeper"
+    parts = ("control.server", "export.exporter", "keeper.keeper")
+    modules = f"import {', '.join('joulecut_agent.' + part for part in parts)}"
     loaded = env.runs(modules)
     assert loaded.returncode == 0, loaded.stderr
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from keeper_walk import Walk
 
-from joulecut_agent import keeper as module
+from joulecut_agent.keeper import keeper as module
 
 STEPS = int(os.environ.get("JOULECUT_WALK_STEPS", "10000"))
 CAP_MW = 180_000

@@ -7,11 +7,11 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.adaptive import AdaptiveEstimator
-from joulecut_controller.predict.estimator import Prediction, Subject
 from joulecut_controller.reconcile.holds import STAND_BACK_S
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.verify.breaker import WINDOWS
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.estimate.estimator import Prediction, Subject
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 

@@ -6,15 +6,15 @@ import pytest
 from enforced import PASSES_TO_PLAN, enforcing
 from worlds import Controller, World
 
-from joulecut_controller.graph.shape import chunks_of, part_of
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.solve.margin import Statistic
-from joulecut_controller.solve.problem import Problem, Solution
-from joulecut_controller.solve.solver import Solver, frontier, prepared
-from joulecut_controller.solve.straggler import Kept
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.workload import Granularity, Kind, Pipeline, Profile, Schedule
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile, Schedule
+from joulecut_engine.graph.shape import chunks_of, part_of
+from joulecut_engine.optimize.jitter_margin import Statistic
+from joulecut_engine.optimize.problem import Problem, Solution
+from joulecut_engine.optimize.solver import Solver, frontier, prepared
+from joulecut_engine.optimize.straggler import Kept
 from joulecut_sim.plant import Noise
 
 

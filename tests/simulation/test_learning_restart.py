@@ -8,11 +8,11 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.board import Learnt
-from joulecut_controller.predict.adaptive import AdaptiveEstimator
-from joulecut_controller.predict.estimator import Prediction, Subject
 from joulecut_controller.reconcile.learning import KEEP_S, NAME, packed, unpacked
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.workload import KINDS
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.estimate.estimator import Prediction, Subject
+from joulecut_engine.graph.pipeline import KINDS
 from joulecut_sim.plant import Noise
 
 PASSES = 400  # more than enough

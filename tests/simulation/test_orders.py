@@ -7,10 +7,10 @@ from worlds import Controller, World
 
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import Record
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.solver import Solver
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.errors import Unavailable
 
 

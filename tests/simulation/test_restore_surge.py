@@ -6,8 +6,8 @@ No node knows of another: what spreads the restores is the GPU's own name.
 
 from dataclasses import dataclass, field
 
-from joulecut_agent import state as leases
-from joulecut_agent.state import Command, State, restored, step
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.lease import Command, State, restored, step
 from joulecut_sim.skus import find
 
 NODES, GPUS_PER_NODE = 125, 8

@@ -8,14 +8,14 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_cli import status
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Record, Store
-from joulecut_controller.reconcile.shadows import PROMISES_KEPT
+from joulecut_controller.reconcile.shadow_evaluation import PROMISES_KEPT
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.verify.shadow import Promise, Score, Verdict, from_json
 from joulecut_controller.web.render import board_json
-from joulecut_controller.workload import Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_sim.plant import Noise
 
 PASSES_TO_PLAN = 40

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.ports import Event
-from joulecut_controller.solve.problem import Solution
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.place import place_of
 from joulecut_controller.store.retention import Kept
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.problem import Solution
 
 # A controller that writes as fast as it can, and says what was written.
 WRITER = """

@@ -3,10 +3,10 @@
 import json
 import math
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.solve.problem import Solution
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.problem import Solution
 
 FAST, SLOW = ClockOption(1410, 0.05, 24.0), ClockOption(1200, 0.056, 19.0)
 PLAN = Plan(

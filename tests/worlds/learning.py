@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from joulecut_controller.observe.scatter import Scatter, ratios
-from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.evidence import Facts
-from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import Facts
+from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
+from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.observe.variance import Scatter, ratios
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import KINDS, Pipeline
+from joulecut_engine.graph.pipeline import KINDS, Pipeline
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Iteration, Plant
 from joulecut_sim.possible import search_in_jitter

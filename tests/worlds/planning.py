@@ -9,11 +9,11 @@ from typing import Any
 from worlds import World
 
 from joulecut_controller.plan.appraisal import Appraisal, appraise, default_clocks
-from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.costs import Costs, price
+from joulecut_controller.plan.planning_input import Case
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.estimator import Estimator
 from joulecut_controller.view import JobView, View, Window
+from joulecut_engine.estimate.estimator import Estimator
 
 
 def view_of(world: World, now_s: float) -> View:

@@ -1,6 +1,6 @@
 """A row as a study measures it, for all that only differ from it by little."""
 
-from joulecut_cli.study.row import Row
+from joulecut_lab.study.row import Row
 
 ROW = Row(
     basis="measured",

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field, replace
 from at_once import AtOnce, studied
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.plan.answers import Prepare
 from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Store
-from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.reconcile.solving import Solving
 from joulecut_controller.reconcile.stragglers import Keep
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.solver import Solver
 from joulecut_controller.view import GpuView, NodeView
-from joulecut_controller.workload import Kind, Pipeline, Profile
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.solver import Solver
 from joulecut_sim.plant import Iteration, Noise, Plant
 from joulecut_sim.profile import rows
 from joulecut_sim.skus import Sku, find

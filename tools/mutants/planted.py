@@ -409,11 +409,11 @@ DRIFT = [
 ]
 
 BY_FILE = {
-    "state.py": STATE,
-    "keeper.py": KEEPER,
-    "journal.py": JOURNAL,
-    "limits.py": LIMITS,
-    "hand.py": HAND,
-    "drift.py": DRIFT,
+    "keeper/lease.py": STATE,
+    "keeper/keeper.py": KEEPER,
+    "keeper/journal.py": JOURNAL,
+    "keeper/bounds.py": LIMITS,
+    "keeper/writer_process.py": HAND,
+    "control/drift.py": DRIFT,
 }
 PLANTED = [(file, old, new) for file, pairs in BY_FILE.items() for old, new in pairs]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from joulecut_controller.audit.reading import NOBODY, SHARED, Frame, Name, Reading
-from joulecut_controller.fleet import GrpcFleet
+from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.policy.owner import instance_of, shared
 from joulecut_controller.view import GpuView
 from joulecut_wire.errors import Unavailable

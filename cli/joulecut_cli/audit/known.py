@@ -14,12 +14,12 @@ from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, Facts
 from joulecut_controller.audit.finding import Amount
 from joulecut_controller.audit.possible import Ground, Now
 from joulecut_controller.audit.reading import Name
-from joulecut_controller.model import mismatch, problem
 from joulecut_controller.policy.owner import matches
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.solver import Solver
 from joulecut_controller.sources.policy_file import load
+from joulecut_engine.optimize.formulation import mismatch, problem
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.solver import Solver
 from joulecut_wire import document
 from joulecut_wire.messages import Allocation
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from joulecut_cli.fit import probed
 from joulecut_cli.fit.fitted import NO_CARD, fit
 from joulecut_cli.fit.shown import as_json, as_text
-from joulecut_controller.predict.card import CARDS
 from joulecut_controller.sources import profile as profiles
+from joulecut_engine.estimate.card import CARDS
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from joulecut_cli import figures
 from joulecut_cli.fit.fitted import Result
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.predict.plausible import RATIO_MAX, follows_the_clock
-from joulecut_controller.workload import Kind
+from joulecut_engine.estimate.plausible import RATIO_MAX, follows_the_clock
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind
 
 POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 

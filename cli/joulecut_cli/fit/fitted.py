@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.predict.cap import POINTS_FOR_CAP
-from joulecut_controller.predict.card import CARDS, Card, likely, recognised
-from joulecut_controller.predict.estimator import Prediction
-from joulecut_controller.predict.evidence import Evidence, Work, of_profile, sweep_of
-from joulecut_controller.predict.forest import Fitted, ForestCurve, fit_work
-from joulecut_controller.predict.smooth import DENSE_MIN
-from joulecut_controller.workload import Kind, Profile
+from joulecut_engine.estimate.cap import POINTS_FOR_CAP
+from joulecut_engine.estimate.card import CARDS, Card, likely, recognised
+from joulecut_engine.estimate.estimator import Prediction
+from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
+from joulecut_engine.estimate.forest import Fitted, ForestCurve, fit_work
+from joulecut_engine.estimate.smooth import DENSE_MIN
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Profile
 
 NO_CARD = "none"
 BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that a person may allow: what is shown, and weighed

@@ -9,7 +9,7 @@ import io
 from pathlib import Path
 
 from joulecut_controller.sources import profile as profiles
-from joulecut_controller.workload import Profile
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import BadInput
 
 UNUSED = "1"  # stands for every time and energy that is not probed

@@ -8,8 +8,8 @@ from joulecut_cli import figures
 from joulecut_cli.fit.doubts import doubts
 from joulecut_cli.fit.fitted import BUDGETS, Result
 from joulecut_cli.fit.next_probe import next_probe
-from joulecut_controller.predict.choice import choose
-from joulecut_controller.workload import Kind
+from joulecut_engine.estimate.choice import choose
+from joulecut_engine.graph.pipeline import Kind
 
 
 def as_json(fitted: Result) -> dict[str, Any]:

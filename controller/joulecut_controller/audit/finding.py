@@ -6,7 +6,7 @@ Every amount has its basis, or says what is missing to know it; nothing is fille
 from dataclasses import dataclass
 from typing import Literal
 
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph.pipeline import Granularity
 
 Basis = Literal["measured", "predicted", "unknown"]
 Cause = Literal["power brake", "hardware slowdown", "thermal", "power cap", "clock lock", "unknown"]

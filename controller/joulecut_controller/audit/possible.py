@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulecut_controller.audit.finding import Amount, Saving
-from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
-from joulecut_controller.plan.answers import Prepared
-from joulecut_controller.solve.problem import Goal, Infeasible, NoCommonClock, Problem
-from joulecut_controller.solve.schedule import energy, makespan
-from joulecut_controller.workload import GRANULARITIES, Granularity
+from joulecut_controller.plan.solver_cache import Prepared
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
+from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem
+from joulecut_engine.optimize.schedule import energy, makespan
 
 Prepare = Callable[[Problem, Granularity], Prepared]
 

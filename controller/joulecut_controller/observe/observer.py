@@ -8,10 +8,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.observe.claims import Claim, claims
-from joulecut_controller.observe.ledger import Ledger, Measured
+from joulecut_controller.observe.iteration_stats import Ledger, Measured
+from joulecut_controller.observe.job_matcher import Claim, claims
+from joulecut_controller.observe.placement import Layout, Roster
 from joulecut_controller.observe.reserve import reservation_of, unanimous
-from joulecut_controller.observe.roster import Layout, Roster
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, JobView, View, Window

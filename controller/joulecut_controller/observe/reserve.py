@@ -5,7 +5,7 @@ A plan is still made and shown, so that an operator sees what waits and for what
 
 from collections.abc import Mapping
 
-from joulecut_controller.observe.roster import Layout
+from joulecut_controller.observe.placement import Layout
 from joulecut_controller.policy.owner import Instance, certain, foreign, instance_of
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import GpuView, View

@@ -7,12 +7,12 @@ the Perseus paper (SOSP'24): operations, plus blocking power for the rest of the
 
 from dataclasses import dataclass, replace
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import Jitter
-from joulecut_controller.solve.margin import of
-from joulecut_controller.solve.problem import Problem
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.jitter_margin import of
+from joulecut_engine.optimize.problem import Problem
 
 Clocks = tuple[int, ...]  # one clock in MHz per operation, in the graph's order
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from joulecut_controller.solve.budget import Bidder, Offer, Unaffordable, allocate
+from joulecut_engine.optimize.budget import Bidder, Offer, Unaffordable, allocate
 
 # Plans exist between two points of a frontier, nearly on the line from one to the other: so
 # many steps a point make the allocation finer than any power is known.

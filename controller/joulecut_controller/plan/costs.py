@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecut_controller.graph.shape import kinds_of, part_of
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem as build_problem
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.predict.estimator import Estimator, Subject
-from joulecut_controller.solve.problem import Problem
 from joulecut_controller.view import GpuView, JobView
-from joulecut_controller.workload import Kind, Operation, Pipeline, Profile
+from joulecut_engine.estimate.estimator import Estimator, Subject
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline, Profile
+from joulecut_engine.graph.shape import kinds_of, part_of
+from joulecut_engine.optimize.formulation import problem as build_problem
+from joulecut_engine.optimize.problem import Problem
 
 # Below these differences two predictions are the same for planning: a third of what the
 # physics form itself misses by (0.5 % in time, 1 % in power on public sweeps), and chasing

@@ -6,13 +6,13 @@ be held against a measurement.
 
 from dataclasses import dataclass, replace
 
-from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import Appraisal
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.solve.problem import Goal, Infeasible, Solution
-from joulecut_controller.workload import GRANULARITIES, Granularity
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 COMPARED = GRANULARITIES  # from what needs no change to a job to what needs most
 ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by an ulp

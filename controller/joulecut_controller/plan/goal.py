@@ -7,12 +7,12 @@ it is waited for anyway.
 
 from dataclasses import replace
 
-from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import appraise, default_clocks, shaken
-from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.pace import Pace, learn
-from joulecut_controller.solve.problem import Goal, Infeasible, Solution
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A goal this much tighter than it need be stands; it is never held when it became too loose.
 GOAL_SLACK_RATIO = 0.001

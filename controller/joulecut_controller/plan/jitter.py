@@ -8,10 +8,10 @@ the job's own variances, read from its baseline.
 import math
 from dataclasses import dataclass, field
 
-from joulecut_controller.solve.jitter import Noise
-from joulecut_controller.solve.margin import Statistic
 from joulecut_controller.view import JobView, Window
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
+from joulecut_engine.optimize.jitter import Noise
+from joulecut_engine.optimize.jitter_margin import Statistic
 
 # Less makes a plan late by less than 0.02 %, and costs as much to compute as more does.
 OPERATION_MIN = 0.0005

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from joulecut_controller.policy.policy import Mode
-from joulecut_controller.solve.problem import Solution
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Solution
 
 Verb = Literal["hold", "lower", "raise", "clear"]
 

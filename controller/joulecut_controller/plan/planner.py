@@ -8,8 +8,7 @@ because an operator who sees nothing happen must see why.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.answers import Answers
+from joulecut_controller.learn.advice import Advice
 from joulecut_controller.plan.appraisal import (
     Appraisal,
     Clocks,
@@ -17,17 +16,18 @@ from joulecut_controller.plan.appraisal import (
     default_clocks,
     shaken,
 )
-from joulecut_controller.plan.aside import as_before, as_solution, put_aside, rest_s, said_again
-from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.forecast import Prospect, forecast
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
 from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, surely_above
 from joulecut_controller.plan.plan import Forecast
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.suspended import as_before, as_solution, put_aside, rest_s, said_again
 from joulecut_controller.plan.trial import Trial
-from joulecut_controller.predict.estimator import Estimator
-from joulecut_controller.solve.problem import Goal, Infeasible, Solution
+from joulecut_engine.estimate.estimator import Estimator
+from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A new plan must promise this much more of the baseline's energy than the running one: half
 # of what a prediction of power is off by, so that plans are not swapped for noise.

@@ -8,9 +8,9 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.solve.problem import Solution
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.problem import Solution
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

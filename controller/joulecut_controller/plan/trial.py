@@ -7,8 +7,8 @@ reason says what is tried and why. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.evidence import STEP_RATIO, Facts
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import STEP_RATIO, Facts
 from joulecut_controller.plan.plan import Action, Forecast, verb_of
 from joulecut_controller.view import JobView
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from joulecut_controller.policy.complaint import Complaint
 from joulecut_controller.policy.schema import RANK_SOURCES, JobKeys, PolicyKeys
-from joulecut_controller.workload import SCHEDULES_ALL
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL
 from joulecut_wire.document import KeyPath
 
 

@@ -10,8 +10,6 @@ from typing import Literal, cast
 
 from pydantic import ValidationError
 
-from joulecut_controller.graph.shape import kinds_of
-from joulecut_controller.model import completed, mismatch
 from joulecut_controller.policy.available import not_yet
 from joulecut_controller.policy.complaint import empty_values, first, of_shape
 from joulecut_controller.policy.policy import (
@@ -36,7 +34,9 @@ from joulecut_controller.policy.schema import (
     SloKeys,
 )
 from joulecut_controller.policy.sense import contradictions, shape_of
-from joulecut_controller.workload import Granularity, Profile
+from joulecut_engine.graph.pipeline import Granularity, Profile
+from joulecut_engine.graph.shape import kinds_of
+from joulecut_engine.optimize.formulation import completed, mismatch
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from joulecut_controller.workload import Granularity, Pipeline, Profile
+from joulecut_engine.graph.pipeline import Granularity, Pipeline, Profile
 
 Mode = Literal["off", "recommend", "enforce"]
 Ranks = Literal["hook", "list", "completion-index"]

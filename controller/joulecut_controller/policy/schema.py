@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from joulecut_controller.graph.shape import CHUNKS_MAX
 from joulecut_controller.policy import quantity
 from joulecut_controller.policy.gpus import references
 from joulecut_controller.policy.policy import GpuRef, Mode
-from joulecut_controller.workload import SCHEDULES_ALL
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL
+from joulecut_engine.graph.shape import CHUNKS_MAX
 
 API_VERSION = "joulecut/v1"
 KIND = "Policy"

@@ -7,7 +7,6 @@ are never asked.
 from collections.abc import Iterator
 from typing import cast
 
-from joulecut_controller.graph.shape import chunks_of, misfit
 from joulecut_controller.policy.complaint import Complaint
 from joulecut_controller.policy.policy import GpuRef
 from joulecut_controller.policy.schema import (
@@ -18,7 +17,8 @@ from joulecut_controller.policy.schema import (
     PipelineKeys,
     PolicyKeys,
 )
-from joulecut_controller.workload import SCHEDULES_ALL, Pipeline, Schedule
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
+from joulecut_engine.graph.shape import chunks_of, misfit
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.reports import DURATION_S_MAX
 

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from joulecut_controller.policy.policy import GpuRef, Policy
-from joulecut_controller.workload import Profile
+from joulecut_engine.graph.pipeline import Profile
 
 DIGEST_LENGTH = 12  # hexadecimal digits, as of a policy
 

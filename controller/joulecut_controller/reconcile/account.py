@@ -6,7 +6,7 @@ against the measured baseline. Neither is ever made from the other.
 
 from dataclasses import dataclass
 
-from joulecut_controller.observe.ledger import Measured
+from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.plan.plan import Plan
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from joulecut_controller.observe.ledger import BASELINE_ITERATIONS_MIN
+from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import Sighting
 from joulecut_controller.orders import Hold
 from joulecut_controller.reconcile.audit import Audit

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from joulecut_controller.board import Board, JobBoard, Learnt
 from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.reconcile.desk import Desk
-from joulecut_controller.reconcile.instruments import Instruments
-from joulecut_controller.reconcile.mandate import Mandate
-from joulecut_controller.reconcile.steward import Steward
+from joulecut_controller.reconcile.context import Desk
+from joulecut_controller.reconcile.job_controller import Steward
+from joulecut_controller.reconcile.job_services import Instruments
+from joulecut_controller.reconcile.policy_watcher import Mandate
 from joulecut_controller.view import View
 
 

@@ -12,8 +12,8 @@ from joulecut_controller.plan.guard import Authority
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.plan.trial import Trial
-from joulecut_controller.solve.problem import Goal, Problem, Solution
 from joulecut_controller.view import JobView
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 
 @dataclass(frozen=True, slots=True)

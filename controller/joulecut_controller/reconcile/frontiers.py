@@ -10,10 +10,10 @@ from functools import partial
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.reconcile.studies import Studies
-from joulecut_controller.solve.problem import Problem, Solution
+from joulecut_controller.reconcile.background_tasks import Studies
 from joulecut_controller.view import Window
-from joulecut_controller.workload import Granularity
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Problem, Solution
 
 Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
 

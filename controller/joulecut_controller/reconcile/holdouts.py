@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.board import Holdout
-from joulecut_controller.observe.ledger import Measured
+from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import obstacle
+from joulecut_controller.plan.planning_input import Case
 from joulecut_controller.policy.policy import JobPolicy, Verify
 from joulecut_controller.ports import Store
-from joulecut_controller.reconcile.apprentice import UNTOLD
 from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.online_profiler import UNTOLD
 from joulecut_controller.reconcile.windows import REASONS, Windows
-from joulecut_controller.verify.rotation import (
+from joulecut_controller.verify.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
     WARM_UP_S,

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
-from joulecut_controller.predict.adaptive import Lesson
-from joulecut_controller.predict.estimator import Estimator
-from joulecut_controller.predict.forest import Fitted
-from joulecut_controller.predict.pooled import Snapshot, refit
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_controller.reconcile.studies import Studies
-from joulecut_controller.workload import Profile
+from joulecut_controller.reconcile.background_tasks import Studies
+from joulecut_engine.estimate.adaptive import Lesson
+from joulecut_engine.estimate.estimator import Estimator
+from joulecut_engine.estimate.forest import Fitted
+from joulecut_engine.estimate.pooled import Snapshot, refit
+from joulecut_engine.graph.pipeline import Profile
 
 KEY = ("learning", "")  # of the fit among the studies
 NAME = "predictors"  # of the text in the store

@@ -11,21 +11,21 @@ from functools import partial
 
 from joulecut_controller.board import Board
 from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.planner import Decision, given_up
+from joulecut_controller.plan.planning_input import Case
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState
-from joulecut_controller.reconcile.desk import Desk
+from joulecut_controller.reconcile.context import Desk
 from joulecut_controller.reconcile.display import Display
-from joulecut_controller.reconcile.instruments import Instruments
+from joulecut_controller.reconcile.job_controller import Steward
+from joulecut_controller.reconcile.job_services import Instruments
 from joulecut_controller.reconcile.learning import Learner
-from joulecut_controller.reconcile.lessons import teach
-from joulecut_controller.reconcile.mandate import Mandate
-from joulecut_controller.reconcile.steward import Steward
+from joulecut_controller.reconcile.planning_step import Thinking
+from joulecut_controller.reconcile.policy_watcher import Mandate
 from joulecut_controller.reconcile.terms import overtaken
-from joulecut_controller.reconcile.thinking import Thinking
+from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import View
-from joulecut_controller.workload import Profile
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
 
 # Looking at ten thousand GPUs takes tens of milliseconds: not once for each of a hundred jobs.

@@ -16,18 +16,18 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.desk import Desk
+from joulecut_controller.reconcile.context import Desk
 from joulecut_controller.reconcile.display import Display
-from joulecut_controller.reconcile.instruments import instruments
+from joulecut_controller.reconcile.job_controller import Steward
+from joulecut_controller.reconcile.job_services import instruments
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.leases import Leases
-from joulecut_controller.reconcile.mandate import Mandate, PolicySource
 from joulecut_controller.reconcile.meters import Meters
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.passes import Passes, profiles
+from joulecut_controller.reconcile.planning_step import Thinking
+from joulecut_controller.reconcile.policy_watcher import Mandate, PolicySource
 from joulecut_controller.reconcile.solving import Solving
-from joulecut_controller.reconcile.steward import Steward
-from joulecut_controller.reconcile.thinking import Thinking
 from joulecut_wire.errors import JoulecutError
 
 

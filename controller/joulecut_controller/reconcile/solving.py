@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from joulecut_controller.plan.answers import Prepare
 from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.stragglers import Keep
 

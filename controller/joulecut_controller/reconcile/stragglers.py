@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.reconcile.studies import Studies
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.straggler import Kept
-from joulecut_controller.workload import Granularity
+from joulecut_controller.reconcile.background_tasks import Studies
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.straggler import Kept
 
 Keep = Callable[[Problem, Granularity], Kept]
 

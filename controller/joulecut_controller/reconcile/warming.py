@@ -9,10 +9,10 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from joulecut_controller.solve.compiled import kept
-from joulecut_controller.solve.warmup import warm_up
+from joulecut_engine.optimize.compiled import kept
+from joulecut_engine.optimize.warmup import warm_up
 
-MODULE = "joulecut_controller.solve.warmup"
+MODULE = "joulecut_engine.optimize.warmup"
 WAIT = "the solver is being compiled, once after an install: no plan yet"
 
 

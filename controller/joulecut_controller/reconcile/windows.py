@@ -11,8 +11,8 @@ from typing import Literal
 
 from joulecut_controller.observe.observer import Sighting
 from joulecut_controller.observe.stretch import Figures, Stretch
-from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.planning_input import Case
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.verify.saving import Saving, saving
 from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecut_controller.graph import Circular, Graph, graph_of
-from joulecut_controller.hardware import ANY_CLOCK_MHZ, ClockOption
-from joulecut_controller.workload import KINDS_ALL, SENDS, Kind, Operation
+from joulecut_engine.graph import Circular, Graph, graph_of
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
+from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Kind, Operation
 from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 

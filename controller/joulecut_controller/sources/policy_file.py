@@ -16,7 +16,7 @@ from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
-from joulecut_controller.workload import Profile
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 

@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.workload import KINDS, KINDS_ALL, SENDS, Kind, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, KINDS_ALL, SENDS, Kind, Profile
 from joulecut_wire.errors import BadInput
 
 COLUMNS = ("stage", "instruction", "frequency", "time", "energy")

@@ -15,8 +15,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from joulecut_controller.verify.contrast import NEIGHBOURS, Contrast, contrasts, usable_windows
 from joulecut_controller.verify.interval import Interval, student_interval
+from joulecut_controller.verify.paired_difference import (
+    NEIGHBOURS,
+    Contrast,
+    contrasts,
+    usable_windows,
+)
 from joulecut_controller.verify.window import MeasuredWindow
 
 HOLDOUTS_MIN = 3  # two differ by chance as little as they like, and Student's factor is 12.7

@@ -7,8 +7,8 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 
 from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
-from joulecut_controller.plan.advice import Advice
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.policy.policy import JobPolicy, Mode
 from joulecut_controller.verify.shadow import Verdict

@@ -7,11 +7,11 @@ at its fastest option of the profile: the slack the plan uses is the difference.
 from functools import lru_cache
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.graph import Graph, build
-from joulecut_controller.hardware import ClockOption, undominated
 from joulecut_controller.view import Window
 from joulecut_controller.web.answer import Json, number
-from joulecut_controller.workload import Kind, Pipeline, Profile
+from joulecut_engine.graph import Graph, build
+from joulecut_engine.graph.clock_option import ClockOption, undominated
+from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 
 GRAPHS_KEPT = 8  # Pipeline shapes of the jobs that are looked at; a graph is about a megabyte.
 

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from pathlib import Path
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.policy.parse import parse as parse_policy
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.workload import Kind, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_sim.demo.layout import Folder, policy_text
 from joulecut_sim.demo.settings import STAGES, Settings
 from joulecut_sim.profile import rows

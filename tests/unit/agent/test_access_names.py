@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.access import ROLES, Rules, caller, matches, proven_names
+from joulecut_agent.control.access import ROLES, Rules, caller, matches, proven_names
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from joulecut_agent import config
-from joulecut_agent.limits import Bounds
+from joulecut_agent.keeper.bounds import Bounds
 from joulecut_wire.errors import BadInput
 
 SMALLEST = "device: simulated\n"

@@ -1,7 +1,7 @@
 """Counters and queues of the agent: exact, monotonic, and bounded for ever."""
 
-from joulecut_agent.feed import QUEUE_MAX, Feed
-from joulecut_agent.tally import BUCKETS_S, KEYS_MAX, Tally
+from joulecut_agent.counters import BUCKETS_S, KEYS_MAX, Tally
+from joulecut_agent.jobs.report_queue import QUEUE_MAX, Feed
 from joulecut_wire.messages import IterationReport
 
 

@@ -7,16 +7,16 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from joulecut_agent.energy_file import EnergyFile
-from joulecut_agent.job_energy import JOBS_MAX
-from joulecut_agent.keeper_client import KeeperClient, Status
-from joulecut_agent.keeper_protocol import Slot
-from joulecut_agent.latency import SetLatency
-from joulecut_agent.oversight import Oversight
+from joulecut_agent.control.drift_watch import Oversight
+from joulecut_agent.control.set_latency import SetLatency
+from joulecut_agent.counters import Tally
+from joulecut_agent.keeper.client import KeeperClient, Status
+from joulecut_agent.keeper.protocol import Slot
+from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.monitor.job_energy import JOBS_MAX
+from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.ports.failure import Transient
 from joulecut_agent.ports.reader import Reading
-from joulecut_agent.sampler import Sampler
-from joulecut_agent.tally import Tally
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 UUIDS = tuple(f"GPU-{n}" for n in range(8))

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.audit import LINE_BYTES_MAX, Limits, Trail, decode, encode, read
-from joulecut_agent.audit_print import noted, run, sentence
+from joulecut_agent.control.audit_log import LINE_BYTES_MAX, Limits, Trail, decode, encode, read
+from joulecut_agent.control.audit_print import noted, run, sentence
 
 ENTRY = {"op": "apply", "who": "a.test", "via": "mtls", "result": "accepted"}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent import drift
-from joulecut_agent.drift import Memory, Order, Stand
+from joulecut_agent.control import drift
+from joulecut_agent.control.drift import Memory, Order, Stand
 from joulecut_wire.messages import GpuSnapshot, Lease
 
 TOP_MHZ = 1980

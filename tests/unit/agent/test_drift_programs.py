@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from joulecut_agent import drift
-from joulecut_agent.drift import TICKS, Memory, order_of
-from joulecut_agent.intent import intent_of
+from joulecut_agent.control import drift
+from joulecut_agent.control.drift import TICKS, Memory, order_of
+from joulecut_agent.control.slowdown_notice import intent_of
 from joulecut_wire.messages import GpuSnapshot, Lease
 
 LEASE = Lease("demo", 1, 1, 0, 1410, 60.0, None, 900)

@@ -17,9 +17,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
-from joulecut_agent import exposition
-from joulecut_agent.exposition import Heads, Table
-from joulecut_agent.tally import BUCKETS_S, Tally
+from joulecut_agent.counters import BUCKETS_S, Tally
+from joulecut_agent.export import exposition
+from joulecut_agent.export.exposition import Heads, Table
 from joulecut_wire import metrics as names
 from joulecut_wire.metrics import PREFIX, Metric
 

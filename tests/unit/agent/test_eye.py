@@ -17,11 +17,11 @@ import pytest
 from held_clock import HeldClock
 from running_agent import PATIENCE_S, alive, eventually
 
-from joulecut_agent import eye as eyes
-from joulecut_agent import eye_trouble as troubles
-from joulecut_agent.eye import Eye
-from joulecut_agent.eye_protocol import DRIVER
-from joulecut_agent.eye_trouble import BACK_OFF_S
+from joulecut_agent.monitor import driver_reader as eyes
+from joulecut_agent.monitor import unresponsive as troubles
+from joulecut_agent.monitor.driver_reader import Eye
+from joulecut_agent.monitor.reader_protocol import DRIVER
+from joulecut_agent.monitor.unresponsive import BACK_OFF_S
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 from joulecut_agent.ports.reader import Burst, Reading
 from joulecut_wire.errors import BadInput

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from held_clock import HeldClock
 
-from joulecut_agent import hand as module
-from joulecut_agent.hand import Hand
+from joulecut_agent.keeper import writer_process as module
+from joulecut_agent.keeper.writer_process import Hand
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient
 
 pytestmark = pytest.mark.alone

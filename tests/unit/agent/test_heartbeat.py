@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_agent.energy_file import EnergyFile
-from joulecut_agent.heartbeat import LOOP_SILENT_S, READ_SILENT_S, Heartbeat
-from joulecut_agent.keeper_client import KeeperClient
+from joulecut_agent.control.heartbeat import LOOP_SILENT_S, READ_SILENT_S, Heartbeat
+from joulecut_agent.control.maintenance_window import Window
+from joulecut_agent.control.release_file import ReleaseFile
+from joulecut_agent.counters import Tally
+from joulecut_agent.keeper.client import KeeperClient
+from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.ports.reader import Reading
-from joulecut_agent.release_file import ReleaseFile
-from joulecut_agent.sampler import Sampler
-from joulecut_agent.tally import Tally
-from joulecut_agent.window import Window
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from joulecut_agent.intent import IntentFile, intent_of, until_label
+from joulecut_agent.control.slowdown_notice import IntentFile, intent_of, until_label
 from joulecut_wire.messages import Lease
 
 LEASE = Lease("demo", 1, 1, 0, 1200, 20.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.attribution.inventory import Inventory, minors
+from joulecut_agent.jobs.inventory import Inventory, minors
 
 A = "GPU-11111111-2222-3333-4444-555555555555"
 B = "GPU-66666666-7777-8888-9999-000000000000"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_agent import journal as module
-from joulecut_agent.journal import Journal
-from joulecut_agent.state import Knobs, Lease
+from joulecut_agent.keeper import journal as module
+from joulecut_agent.keeper.journal import Journal
+from joulecut_agent.keeper.lease import Knobs, Lease
 
 BOOT = "b001-0"
 A, B = "GPU-a", "GPU-b"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent import journal as module
-from joulecut_agent.journal import Journal
-from joulecut_agent.state import Lease
+from joulecut_agent.keeper import journal as module
+from joulecut_agent.keeper.journal import Journal
+from joulecut_agent.keeper.lease import Lease
 
 BOOT, GPU = "b001-0", "GPU-a"
 LEASE = Lease("blue", 3, 1, (0, 900), 9.0)

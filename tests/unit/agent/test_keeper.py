@@ -5,10 +5,10 @@ from pathlib import Path
 
 from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, verdicts
 
-from joulecut_agent import state as leases
-from joulecut_agent.limits import Bounds
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.lease import Command, Knobs
 from joulecut_agent.ports.failure import DeviceError, Transient
-from joulecut_agent.state import Command, Knobs
 
 
 def test_the_intent_is_on_disk_before_each_write(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 import pytest
 from held_clock import HeldClock
 
-from joulecut_agent import keeper_client as module
-from joulecut_agent.keeper_client import KeeperClient, Status
-from joulecut_agent.keeper_protocol import Reply, Slot
-from joulecut_agent.limits import Bounds
-from joulecut_agent.state import Lease
+from joulecut_agent.keeper import client as module
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.client import KeeperClient, Status
+from joulecut_agent.keeper.lease import Lease
+from joulecut_agent.keeper.protocol import Reply, Slot
 
 A, B = "GPU-a", "GPU-b"
 AGE_S = 0.7

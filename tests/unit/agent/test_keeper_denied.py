@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, verdicts
 
-from joulecut_agent import state as leases
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.lease import Command
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
-from joulecut_agent.state import Command
 
 
 def test_no_permission_on_the_first_write_is_the_end_of_control_not_of_the_keeper(

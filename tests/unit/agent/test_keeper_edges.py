@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_agent import state as leases
-from joulecut_agent.keeper import Keeper, Settings
-from joulecut_agent.keeper_protocol import Slot
-from joulecut_agent.limits import Bounds
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.keeper import Keeper, Settings
+from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.protocol import Slot
 from joulecut_agent.ports.failure import Gone
-from joulecut_agent.state import Command
 
 GPU = "GPU-a"
 PATIENCE_S = 90.0

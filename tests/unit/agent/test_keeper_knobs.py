@@ -7,9 +7,9 @@ import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, set_both
 from msgspec.structs import replace
 
-from joulecut_agent import state as leases
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.lease import Command
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
-from joulecut_agent.state import Command
 
 
 def test_a_knob_that_a_reverted_command_would_have_given_back_is_not_forgotten(

@@ -16,11 +16,11 @@ from keeper_board import (
     verdicts,
 )
 
-from joulecut_agent import keeper as module
-from joulecut_agent import state as leases
-from joulecut_agent.keeper import Keeper, Settings
+from joulecut_agent.keeper import keeper as module
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.keeper import Keeper, Settings
+from joulecut_agent.keeper.lease import Command
 from joulecut_agent.ports.failure import Transient
-from joulecut_agent.state import Command
 
 
 @pytest.fixture

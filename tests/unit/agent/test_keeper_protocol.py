@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent import keeper_protocol as wire
-from joulecut_agent.keeper_client import decode_reply, encode_request
-from joulecut_agent.keeper_protocol import ProtocolError, Reply, Slot
-from joulecut_agent.limits import Bounds
-from joulecut_agent.state import CAUSES, GPUS_MAX, STEP, Command, Lease
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.client import decode_reply, encode_request
+from joulecut_agent.keeper.lease import CAUSES, GPUS_MAX, STEP, Command, Lease
+from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot
 
 letters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 names = st.text(letters, min_size=1, max_size=24)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from keeper_board import Board, apply, open_keeper, verdicts
 
-from joulecut_agent import state as leases
-from joulecut_agent.state import Command
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.lease import Command
 
 
 def test_an_epoch_is_kept_before_it_is_answered(tmp_path: Path) -> None:

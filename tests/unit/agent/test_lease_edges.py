@@ -1,7 +1,7 @@
 """The lease machine where two things meet: a debt and a second end, two jobs, two terms."""
 
-from joulecut_agent import state as leases
-from joulecut_agent.state import Command, Gpu, State, end, restored, step
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.lease import Command, Gpu, State, end, restored, step
 
 GPU = "GPU-a"
 

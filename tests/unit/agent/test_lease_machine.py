@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from joulecut_agent import state as leases
-from joulecut_agent.state import NONE, Command, Knobs, State, restored, step
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper.lease import NONE, Command, Knobs, State, restored, step
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 HIGH = (0, 1410)

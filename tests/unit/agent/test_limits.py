@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent import limits
-from joulecut_agent.limits import Asked, Bounds, Writes
-from joulecut_agent.state import Knobs
+from joulecut_agent.keeper import bounds
+from joulecut_agent.keeper.bounds import Asked, Bounds, Writes
+from joulecut_agent.keeper.lease import Knobs
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 TOP = (0, 1410, 0)
@@ -16,8 +16,8 @@ clock_ranges = st.tuples(st.sampled_from((0, *CLOCKS)), st.sampled_from(CLOCKS),
 TIGHT = Bounds(min_dwell_s=10.0, writes_per_minute=2, changed_share_per_minute=0.5)
 
 
-def _one(bounds: Bounds, wanted: Knobs, before: Knobs = TOP) -> str:
-    return limits.judge(bounds, {"a": Asked(wanted, before, CLOCKS)}, {}, 8, 0.0)["a"]
+def _one(site: Bounds, wanted: Knobs, before: Knobs = TOP) -> str:
+    return bounds.judge(site, {"a": Asked(wanted, before, CLOCKS)}, {}, 8, 0.0)["a"]
 
 
 @pytest.mark.parametrize(
@@ -49,23 +49,23 @@ def test_out_of_range_is_refused_and_never_clamped(wanted: Knobs, reason: str) -
 )
 def test_a_power_limit_out_of_range_is_refused(power_mw: int, reason: str) -> None:
     asked = Asked((0, 0, power_mw), (0, 1410, 400_000), CLOCKS, (100_000, 400_000))
-    bounds = Bounds(power_min_w=150.0, power_max_w=350.0)
-    assert limits.judge(bounds, {"a": asked}, {}, 8, 0.0)["a"] == reason
+    site = Bounds(power_min_w=150.0, power_max_w=350.0)
+    assert bounds.judge(site, {"a": asked}, {}, 8, 0.0)["a"] == reason
     assert asked.lowers, "it has to wait like a lower clock"
     nothing = Asked((0, 0, 0), (0, 1410, 400_000), CLOCKS, (100_000, 400_000))
-    assert "neither" in limits.judge(bounds, {"a": nothing}, {}, 8, 0.0)["a"]
+    assert "neither" in bounds.judge(site, {"a": nothing}, {}, 8, 0.0)["a"]
     unable = Asked((0, 0, 200_000), (0, 1410, 0), CLOCKS)
-    assert "allowed" in limits.judge(Bounds(), {"a": unable}, {}, 8, 0.0)["a"]
+    assert "allowed" in bounds.judge(Bounds(), {"a": unable}, {}, 8, 0.0)["a"]
 
 
 @pytest.mark.parametrize("ttl_s", [0.0, -1.0, 60.0001, math.inf, -math.inf, math.nan])
 def test_a_ttl_that_is_none_is_refused(ttl_s: float) -> None:
-    assert limits.refuse_ttl(Bounds(), ttl_s)
+    assert bounds.refuse_ttl(Bounds(), ttl_s)
 
 
 @given(st.floats(0.0, 60.0, exclude_min=True))
 def test_a_ttl_within_the_bound_passes(ttl_s: float) -> None:
-    assert not limits.refuse_ttl(Bounds(), ttl_s)
+    assert not bounds.refuse_ttl(Bounds(), ttl_s)
 
 
 @given(clock_ranges, clock_ranges, st.floats(0.0, 60.0), st.lists(st.floats(0.0, 60.0), max_size=9))
@@ -79,7 +79,7 @@ def test_the_way_up_never_waits(
         "a": Writes(changed_s, tuple(sorted(lowered_s))),
         **{str(n): Writes(60.0, (60.0,)) for n in range(8)},
     }
-    assert limits.judge(TIGHT, {"a": asked}, writes, 8, 60.0)["a"] == ""
+    assert bounds.judge(TIGHT, {"a": asked}, writes, 8, 60.0)["a"] == ""
 
 
 def test_a_lower_minimum_is_a_lowering() -> None:
@@ -90,23 +90,23 @@ def test_a_lower_minimum_is_a_lowering() -> None:
 def test_dwell_and_rate_hold_lowering_back() -> None:
     down = {"a": Asked((0, 900, 0), TOP, CLOCKS)}
     past = Writes()
-    assert limits.judge(TIGHT, down, {"a": past}, 8, 0.0)["a"] == ""
-    past = limits.record(past, True, 0.0)
-    assert "dwell: 10 s" in limits.judge(TIGHT, down, {"a": past}, 8, 9.99)["a"]
-    past = limits.record(past, True, 10.0)
-    assert "2 times" in limits.judge(TIGHT, down, {"a": past}, 8, 25.0)["a"]
-    assert limits.judge(TIGHT, down, {"a": past}, 8, 60.0)["a"] == "", "the first is a minute old"
+    assert bounds.judge(TIGHT, down, {"a": past}, 8, 0.0)["a"] == ""
+    past = bounds.record(past, True, 0.0)
+    assert "dwell: 10 s" in bounds.judge(TIGHT, down, {"a": past}, 8, 9.99)["a"]
+    past = bounds.record(past, True, 10.0)
+    assert "2 times" in bounds.judge(TIGHT, down, {"a": past}, 8, 25.0)["a"]
+    assert bounds.judge(TIGHT, down, {"a": past}, 8, 60.0)["a"] == "", "the first is a minute old"
 
 
 def test_the_share_counts_gpus_and_not_writes() -> None:
     quick = Bounds(min_dwell_s=0.0, changed_share_per_minute=0.5)
     writes = {name: Writes(0.0, (0.0, 1.0, 2.0)) for name in ("a", "b", "c")}
     down = {"d": Asked((0, 900, 0), TOP, CLOCKS)}
-    assert limits.judge(quick, down, writes, 8, 5.0)["d"] == ""
+    assert bounds.judge(quick, down, writes, 8, 5.0)["d"] == ""
     more = {**down, "e": Asked((0, 900, 0), TOP, CLOCKS)}
-    assert "5 of 8" in limits.judge(quick, more, writes, 8, 5.0)["d"]
+    assert "5 of 8" in bounds.judge(quick, more, writes, 8, 5.0)["d"]
     again = {"a": Asked((0, 600, 0), (0, 900, 0), CLOCKS)}
-    assert limits.judge(quick, again, writes, 8, 5.0)["a"] == ""
+    assert bounds.judge(quick, again, writes, 8, 5.0)["a"] == ""
 
 
 def test_the_defaults_let_a_small_node_change_as_one_and_soon_again() -> None:
@@ -116,8 +116,8 @@ def test_the_defaults_let_a_small_node_change_as_one_and_soon_again() -> None:
         now_s = 2.0 * turn
         wanted, before = ((0, 900, 0), TOP) if turn % 2 else ((0, 600, 0), (0, 900, 0))
         group = {name: Asked(wanted, before, CLOCKS) for name in node}
-        assert not any(limits.judge(Bounds(), group, writes, 4, now_s).values()), now_s
-        writes = {name: limits.record(writes.get(name, Writes()), True, now_s) for name in node}
+        assert not any(bounds.judge(Bounds(), group, writes, 4, now_s).values()), now_s
+        writes = {name: bounds.record(writes.get(name, Writes()), True, now_s) for name in node}
 
 
 @given(st.lists(st.floats(0.0, 30.0), max_size=200))
@@ -125,5 +125,5 @@ def test_a_history_stays_short(gaps_s: list[float]) -> None:
     past, now_s = Writes(), 0.0
     for gap_s in gaps_s:
         now_s += gap_s
-        past = limits.record(past, True, now_s)
-        assert all(now_s - moment_s < limits.WINDOW_S for moment_s in past.lowered_s)
+        past = bounds.record(past, True, now_s)
+        assert all(now_s - moment_s < bounds.WINDOW_S for moment_s in past.lowered_s)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecut_agent.limits import Asked, Bounds, Writes, judge, record
+from joulecut_agent.keeper.bounds import Asked, Bounds, Writes, judge, record
 
 CLOCKS_MHZ = tuple(range(210, 1411, 15))
 

@@ -8,14 +8,14 @@ from contextlib import closing
 
 import pytest
 
-from joulecut_agent import drift
-from joulecut_agent import keeper_protocol as wire
-from joulecut_agent import state as leases
-from joulecut_agent.keeper_client import KeeperClient
-from joulecut_agent.limits import Bounds
-from joulecut_agent.oversight import Oversight
-from joulecut_agent.state import Command, Lease
-from joulecut_agent.tally import Tally
+from joulecut_agent.control import drift
+from joulecut_agent.control.drift_watch import Oversight
+from joulecut_agent.counters import Tally
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.client import KeeperClient
+from joulecut_agent.keeper.lease import Command, Lease
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
 
 UUID, FREE_MHZ, OURS_MHZ = "GPU-a", 1980, 1005

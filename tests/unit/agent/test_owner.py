@@ -5,7 +5,7 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.attribution.owner import (
+from joulecut_agent.jobs.owner import (
     JOB_LABELS,
     KUBERNETES,
     PROCESS,

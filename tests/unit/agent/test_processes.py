@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.attribution.processes import Belonging, Processes, read_cgroup
+from joulecut_agent.jobs.processes import Belonging, Processes, read_cgroup
 
 UID = "12345678-1234-1234-1234-1234567890ab"
 FLAT = UID.replace("-", "_")

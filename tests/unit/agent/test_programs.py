@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_agent import keeper_protocol as wire
-from joulecut_agent import programs as module
-from joulecut_agent import state as leases
-from joulecut_agent.journal import Journal
-from joulecut_agent.keeper import Keeper, Settings
-from joulecut_agent.keeper_client import KeeperClient
-from joulecut_agent.limits import Bounds
+from joulecut_agent.control import clock_schedule as module
+from joulecut_agent.control.clock_schedule import Programs, clocks_of, refusal
+from joulecut_agent.counters import Tally
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.client import KeeperClient
+from joulecut_agent.keeper.journal import Journal
+from joulecut_agent.keeper.keeper import Keeper, Settings
+from joulecut_agent.keeper.lease import STEP_S, Command
 from joulecut_agent.ports.failure import Transient
-from joulecut_agent.programs import Programs, clocks_of, refusal
-from joulecut_agent.state import STEP_S, Command
-from joulecut_agent.tally import Tally
 from joulecut_wire.messages import ProgramStep, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark

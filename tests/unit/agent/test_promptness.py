@@ -5,11 +5,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from joulecut_agent.promptness import be_prompt
+from joulecut_agent.scheduling import be_prompt
 
 READ = """
 import ctypes, os, struct
-from joulecut_agent.promptness import be_prompt
+from joulecut_agent.scheduling import be_prompt
 {before}
 print(be_prompt(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
 """

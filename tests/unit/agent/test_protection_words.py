@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulecut_agent import protection
-from joulecut_agent.access import ROLES, Rules
-from joulecut_agent.audit import Limits
+from joulecut_agent.control.access import ROLES, Rules
+from joulecut_agent.control.audit_log import Limits
 from joulecut_wire.document import parse
 from joulecut_wire.errors import BadInput
 from joulecut_wire.web_config import WebConfig

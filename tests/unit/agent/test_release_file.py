@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.keeper import RELEASE_S_MAX
-from joulecut_agent.release_file import NAME, ReleaseFile
+from joulecut_agent.control.release_file import NAME, ReleaseFile
+from joulecut_agent.keeper.keeper import RELEASE_S_MAX
 from joulecut_wire.messages import GpuDescription
 
 GPUS = (

@@ -3,8 +3,8 @@
 import pytest
 from running_agent import eventually
 
+from joulecut_agent.monitor.samples import RING_MAX, Batch, Samples, Stream
 from joulecut_agent.ports.reader import Burst
-from joulecut_agent.samples import RING_MAX, Batch, Samples, Stream
 from joulecut_wire.messages import GpuDescription
 
 

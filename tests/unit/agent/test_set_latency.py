@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecut_agent.latency import SAMPLES_MAX, WAIT_S_MAX, SetLatency
+from joulecut_agent.control.set_latency import SAMPLES_MAX, WAIT_S_MAX, SetLatency
 from joulecut_wire.messages import GpuSnapshot, NodeSnapshot
 
 

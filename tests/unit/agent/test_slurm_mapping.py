@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.attribution.inventory import Inventory
-from joulecut_agent.attribution.owner import JOB_CHARS_MAX, Claims
-from joulecut_agent.attribution.slurm import OWNERS_MAX, MappingDirectory
+from joulecut_agent.jobs.inventory import Inventory
+from joulecut_agent.jobs.owner import JOB_CHARS_MAX, Claims
+from joulecut_agent.jobs.slurm import OWNERS_MAX, MappingDirectory
 
 HERE = Inventory({0: "GPU-a", 1: "GPU-b"})
 

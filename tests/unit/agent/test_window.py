@@ -3,9 +3,9 @@
 import socket
 from pathlib import Path
 
-from joulecut_agent.keeper_client import KeeperClient
-from joulecut_agent.release_file import ReleaseFile
-from joulecut_agent.window import Window
+from joulecut_agent.control.maintenance_window import Window
+from joulecut_agent.control.release_file import ReleaseFile
+from joulecut_agent.keeper.client import KeeperClient
 from joulecut_wire.messages import GpuDescription
 
 

@@ -5,11 +5,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.audit.possible import Ground, Now
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.model import problem
-from joulecut_controller.solve.problem import Problem
-from joulecut_controller.solve.solver import Solver
-from joulecut_controller.workload import KINDS, Pipeline, Profile
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
+from joulecut_engine.optimize.formulation import problem
+from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.solver import Solver
 
 WORK_J = 3.6e6
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joulecut_cli import main as cli
-from joulecut_controller.predict.physics import Physics
+from joulecut_engine.estimate.physics import Physics
 from joulecut_wire.command import guarded
 
 HEADER = "stage,instruction,frequency,time,energy\n"

@@ -8,13 +8,13 @@ import pytest
 
 from joulecut_cli import main as cli
 from joulecut_cli.jobfile import JobFile, read
-from joulecut_controller.graph.shape import part_of
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.problem import Goal, Problem
-from joulecut_controller.solve.schedule import baseline
-from joulecut_controller.solve.solver import solve
-from joulecut_controller.workload import SCHEDULES_ALL, Kind, Schedule
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Kind, Schedule
+from joulecut_engine.graph.shape import part_of
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import solve
 from joulecut_wire.errors import BadInput
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "schedules"

@@ -16,7 +16,7 @@ import yaml
 from certificates import Authority
 from serving import WAIT_S, Serving
 
-from joulecut_controller.lead.standby import standing_by
+from joulecut_controller.election.standby import standing_by
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import FleetState
 from joulecut_controller.web.commands import STANDBY

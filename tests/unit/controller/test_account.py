@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecut_controller.observe.ledger import Measured
+from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.reconcile.account import Account
 from joulecut_controller.view import Window

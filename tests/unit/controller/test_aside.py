@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.planner import FIT_RATIO, Decision, decide
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.solver import Solver
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.solver import Solver
 
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})

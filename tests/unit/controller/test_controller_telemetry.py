@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board
+from joulecut_controller.metrics.collector import BoardCollector
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.meters import Meters
-from joulecut_controller.telemetry import BoardCollector
 from joulecut_wire import metrics
 
 

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.exposition import Exposition
+from joulecut_controller.metrics.collector import BoardCollector, Family
+from joulecut_controller.metrics.exposition import Exposition
 from joulecut_controller.reconcile.meters import Meters
-from joulecut_controller.telemetry import BoardCollector, Family
 
 THREADS = 8
 

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.foreign import READINGS, SITE_LOCK, SLACK_RATIO, Foreign
-from joulecut_controller.observe.ledger import Ledger, Measured
+from joulecut_controller.observe.external_clock_lock import (
+    READINGS,
+    SITE_LOCK,
+    SLACK_RATIO,
+    Foreign,
+)
+from joulecut_controller.observe.iteration_stats import Ledger, Measured
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import (

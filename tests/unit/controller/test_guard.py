@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from worlds import World
 
 from joulecut_controller.plan.actions import actions_for
-from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.plan.planner import decide
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.solver_cache import Answers
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.solver import Solver
 from joulecut_controller.view import GpuView, JobView, NodeView, View, Window
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.messages import Allocation, Lease
 
 Spoil = Callable[[Plan, View, Authority], tuple[Plan, View, Authority]]

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World
 
-from joulecut_controller.observe.ledger import Measured
+from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.observe.roster import Layout
+from joulecut_controller.observe.placement import Layout
 from joulecut_controller.observe.stretch import Ended
-from joulecut_controller.plan.case import Case
 from joulecut_controller.plan.plan import Forecast, Plan
+from joulecut_controller.plan.planning_input import Case
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.holdouts import Holdouts
-from joulecut_controller.verify.rotation import Rotation
+from joulecut_controller.verify.switchback import Rotation
 from joulecut_controller.verify.window import MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_wire.errors import Unavailable

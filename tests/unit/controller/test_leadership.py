@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.lead.leadership import Leadership
-from joulecut_controller.lead.led_fleet import NOT_SENT, LedFleet
-from joulecut_controller.lead.timing import COMMAND_S, Timing, on_a_file, timing
+from joulecut_controller.election.fenced_fleet import NOT_SENT, LedFleet
+from joulecut_controller.election.leadership import Leadership
+from joulecut_controller.election.timing import COMMAND_S, Timing, on_a_file, timing
 from joulecut_controller.ports import FleetState
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import Command, Result

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from joulecut_controller.predict.adaptive import AdaptiveEstimator
 from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.background_tasks import Studies
 from joulecut_controller.reconcile.learning import NAME, Learning, unpacked
-from joulecut_controller.reconcile.studies import Studies
 from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 
 
 class Odd(AdaptiveEstimator):

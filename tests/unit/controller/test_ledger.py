@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.ledger import (
+from joulecut_controller.observe.iteration_stats import (
     BASELINE_ITERATIONS_MIN,
     PENDING_MAX,
     Ledger,
     Measured,
     mature,
 )
-from joulecut_controller.observe.span import (
+from joulecut_controller.observe.measurement_window import (
     ENERGY_SPAN_S_MIN,
     ITERATIONS_KEPT,
     KINDS_MAX,

@@ -9,7 +9,7 @@ from worlds import HeldSource, World
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Event
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_controller.reconcile.mandate import Mandate
+from joulecut_controller.reconcile.policy_watcher import Mandate
 from joulecut_wire.errors import Unavailable
 
 

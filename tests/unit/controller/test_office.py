@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from joulecut_controller.office import Office
+from joulecut_controller.service_context import Office
 
 
 def office(stopping: asyncio.Event) -> Office:

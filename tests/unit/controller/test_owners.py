@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecut_controller.observe.claims import claims
+from joulecut_controller.observe.job_matcher import claims
 from joulecut_controller.observe.observer import OWNER_AGE_S_MAX, Observer, Sighting
 from joulecut_controller.policy.owner import Instance, foreign
 from joulecut_controller.policy.policy import (
@@ -19,7 +19,7 @@ from joulecut_controller.policy.policy import (
 )
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, NodeView
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationReport
 
 Gpus = dict[str, GpuView]

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.plan.answers import Answers
-from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
 from joulecut_controller.plan.planner import Decision, decide
-from joulecut_controller.predict.estimator import Sample, Subject
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.solve.opinion import check
-from joulecut_controller.solve.problem import Goal, Infeasible, Problem, Solution
-from joulecut_controller.solve.solver import Solver, prepared
-from joulecut_controller.solve.straggler import Kept
-from joulecut_controller.workload import Granularity
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_engine.estimate.estimator import Sample, Subject
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+from joulecut_engine.optimize.solver import Solver, prepared
+from joulecut_engine.optimize.straggler import Kept
 
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.claims import Claim
+from joulecut_controller.observe.job_matcher import Claim
+from joulecut_controller.observe.placement import Roster
 from joulecut_controller.observe.ranks import (
     JOB_INDICES,
     POD_INDEX,
@@ -15,11 +16,10 @@ from joulecut_controller.observe.ranks import (
     coordinates,
     staged,
 )
-from joulecut_controller.observe.roster import Roster
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, PodMatch, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_wire.messages import Allocation, GpuDescription, IterationReport
 
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")

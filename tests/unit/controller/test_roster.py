@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from joulecut_controller.observe.roster import SILENCE_S_MIN, Roster
+from joulecut_controller.observe.placement import SILENCE_S_MIN, Roster
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_wire.messages import GpuDescription, IterationReport
 
 POLICY = JobPolicy("job", "enforce", Slo(max_slowdown=0.0), pipeline=Pipeline("1f1b", 2, 4))

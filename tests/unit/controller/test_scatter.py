@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from joulecut_controller.observe.scatter import ITERATIONS_MIN, Scatter, ratios
+from joulecut_controller.observe.variance import ITERATIONS_MIN, Scatter, ratios
 
 
 def reported(operation: float, gpu: float, iterations: int, microbatches: int = 48) -> Scatter:

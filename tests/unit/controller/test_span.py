@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.observe.blend import blended
-from joulecut_controller.observe.span import Iteration, Span
+from joulecut_controller.observe.measurement_window import Iteration, Span
 from joulecut_controller.view import Window
 from joulecut_wire.messages import GpuSnapshot
 

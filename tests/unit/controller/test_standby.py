@@ -5,9 +5,9 @@ import re
 from prometheus_client import CollectorRegistry, generate_latest
 
 from joulecut_controller.board import Board
-from joulecut_controller.lead.standby import standing_by
+from joulecut_controller.election.standby import standing_by
+from joulecut_controller.metrics.collector import StandbyCollector
 from joulecut_controller.ports import FleetState
-from joulecut_controller.telemetry import StandbyCollector
 from joulecut_controller.view import NodeView
 from joulecut_controller.web.render import board_json
 

@@ -6,19 +6,19 @@ from collections.abc import Awaitable, Callable
 
 from worlds import World
 
-from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import appraise, default_clocks
-from joulecut_controller.plan.case import Case, Standing
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.planner import decide
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.solver_cache import Answers
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
+from joulecut_controller.reconcile.background_tasks import Studies
 from joulecut_controller.reconcile.frontiers import RENEW_S, Frontiers
-from joulecut_controller.reconcile.studies import Studies
-from joulecut_controller.solve.problem import Problem, Solution
-from joulecut_controller.solve.solver import Solver, frontier
 from joulecut_controller.view import JobView, View, Window
-from joulecut_controller.workload import Granularity
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.problem import Problem, Solution
+from joulecut_engine.optimize.solver import Solver, frontier
 from joulecut_wire.errors import Unavailable
 
 WAIT_S = 120.0  # generous: whoever comes first compiles the solver

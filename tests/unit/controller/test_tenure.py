@@ -10,13 +10,13 @@ from worlds import World
 
 from joulecut_controller.observe.observer import Observer, Sighting
 from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.reconcile.applied_plan import LEASE_SHOWN_S, Tenure
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_controller.reconcile.desk import Desk
+from joulecut_controller.reconcile.context import Desk
 from joulecut_controller.reconcile.leases import Leases
-from joulecut_controller.reconcile.tenure import LEASE_SHOWN_S, Tenure
-from joulecut_controller.solve.opinion import check
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.view import View
+from joulecut_engine.optimize.check import check
 from joulecut_wire.errors import Unavailable
 
 TTL_S = 30.0

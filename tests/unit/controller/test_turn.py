@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.ledger import Ledger, Measured
-from joulecut_controller.observe.turn import NEAR, RESTART_IN_ROW, Turn
+from joulecut_controller.observe.iteration_stats import Ledger, Measured
+from joulecut_controller.observe.sequence_filter import NEAR, RESTART_IN_ROW, Turn
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, IterationReport, OperationReport

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.graph import Circular, graph_of, longest_path
-from joulecut_controller.workload import Operation
+from joulecut_engine.graph import Circular, graph_of, longest_path
+from joulecut_engine.graph.pipeline import Operation
 
 
 def named(count: int) -> list[Operation]:

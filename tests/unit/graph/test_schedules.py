@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from joulecut_controller.graph import Graph, build
-from joulecut_controller.graph.programs import programs
-from joulecut_controller.graph.shape import chunks_of, kinds_of, misfit, part_of
-from joulecut_controller.workload import SCHEDULES_ALL, Kind, Operation, Pipeline, Schedule
+from joulecut_engine.graph import Graph, build
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Kind, Operation, Pipeline, Schedule
+from joulecut_engine.graph.schedules import programs
+from joulecut_engine.graph.shape import chunks_of, kinds_of, misfit, part_of
 
 # Forward, input and weight gradient alike, as the published figures assume; a whole backward
 # is both its halves.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fixture import FakeNvml, build
-from joulecut_agent.eye import Eye
+from joulecut_agent.monitor.driver_reader import Eye
 from joulecut_wire.errors import JoulecutError
 
 NO_TEXT = b"\xff\xfe\xfd"

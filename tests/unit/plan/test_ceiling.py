@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from joulecut_controller.plan.ceiling import ceiling_s, floor_s
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.workload import Pipeline
+from joulecut_controller.learn.ceiling import ceiling_s, floor_s
+from joulecut_controller.learn.rate_paths import Paths
+from joulecut_engine.graph.pipeline import Pipeline
 
 CLOCKS = np.arange(900, 1411, 15)
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.evidence import Evidence, Facts
-from joulecut_controller.plan.prober import Notebook, Prober
-from joulecut_controller.plan.search import Floats, cheapest
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import Evidence, Facts
+from joulecut_controller.learn.explorer import Notebook, Prober
+from joulecut_controller.learn.rate_cap import capped_mhz
+from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.search import Floats, cheapest
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import RateModel
-from joulecut_controller.predict.rate_cap import capped_mhz
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CAP = 1710, 1410
 GRID = tuple(range(900, TOP + 1, 15))

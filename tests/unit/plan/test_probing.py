@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.advice import Advice
-from joulecut_controller.plan.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
-from joulecut_controller.plan.probe import PAYBACK_WINDOWS
-from joulecut_controller.plan.prober import Notebook, Prober, window_iterations
-from joulecut_controller.plan.probes import GAIN_MIN, Probes
-from joulecut_controller.plan.search import cheapest
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
+from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
+from joulecut_controller.learn.probe import PAYBACK_WINDOWS
+from joulecut_controller.learn.probes import GAIN_MIN, Probes
+from joulecut_controller.learn.rate_cap import capped_mhz
+from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.search import cheapest
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import RateModel
-from joulecut_controller.predict.rate_cap import capped_mhz
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
 

@@ -5,14 +5,14 @@ import pytest
 from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.hardware import ClockOption
-from joulecut_controller.plan.answers import Answers
 from joulecut_controller.plan.appraisal import appraise
-from joulecut_controller.plan.case import Standing
 from joulecut_controller.plan.planner import decide
-from joulecut_controller.predict.profile_estimator import ProfileEstimator
-from joulecut_controller.solve.solver import Solver
-from joulecut_controller.workload import Profile
+from joulecut_controller.plan.planning_input import Standing
+from joulecut_controller.plan.solver_cache import Answers
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Profile
+from joulecut_engine.optimize.solver import Solver
 
 WORLD = World(stages=2, microbatches=6)
 PLANS = 200

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecut_controller.plan.evidence import Evidence, Facts, lucky
-from joulecut_controller.plan.prober import Notebook, Prober
+from joulecut_controller.learn.evidence import Evidence, Facts, lucky
+from joulecut_controller.learn.explorer import Notebook, Prober
+from joulecut_controller.learn.rate_model import Ground, RateModel, Reading
+from joulecut_controller.learn.rate_paths import Paths
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import Ground, RateModel, Reading
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, STAGES = 1410, 3
 GRID = tuple(range(900, TOP + 1, 15))

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.ceiling import ceiling_s
-from joulecut_controller.plan.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
-from joulecut_controller.plan.together import Together
+from joulecut_controller.learn.ceiling import ceiling_s
+from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
+from joulecut_controller.learn.joint_probe import Together
+from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.rate_window import Ground, Reading
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import RateModel
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
 PIPELINE = Pipeline("1f1b", 4, 12)

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.evidence import Evidence, Facts
-from joulecut_controller.plan.probe import ROOM_WINDOWS, progress
-from joulecut_controller.plan.prober import Notebook, Prober
-from joulecut_controller.plan.probes import GAIN_MIN, Probes
-from joulecut_controller.plan.search import Floats
+from joulecut_controller.learn.evidence import Evidence, Facts
+from joulecut_controller.learn.explorer import Notebook, Prober
+from joulecut_controller.learn.probe import ROOM_WINDOWS, progress
+from joulecut_controller.learn.probes import GAIN_MIN, Probes
+from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.search import Floats
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import RateModel
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, STAGES = 1410, 3
 GRID = tuple(range(900, TOP + 1, 15))

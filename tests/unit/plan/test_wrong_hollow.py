@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from joulecut_controller.plan.bounds import CEILING_PART
-from joulecut_controller.plan.ceiling import floor_s
-from joulecut_controller.plan.evidence import OVER_RATIO, Evidence, Facts
-from joulecut_controller.plan.probes import Probes
+from joulecut_controller.learn.ceiling import floor_s
+from joulecut_controller.learn.evidence import OVER_RATIO, Evidence, Facts
+from joulecut_controller.learn.iteration_bounds import CEILING_PART
+from joulecut_controller.learn.probes import Probes
+from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.rate_window import Ground, Reading
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.predict.rate import RateModel
-from joulecut_controller.predict.rate_paths import Paths
-from joulecut_controller.predict.rate_reading import Ground, Reading
-from joulecut_controller.workload import Pipeline
+from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CLOCKS = 1830, tuple(range(900, 1831, 15))
 PIPELINE = Pipeline("1f1b", 4, 24)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.hardware import ClockOption
 from joulecut_controller.sources.profile import FILE_BYTES_MAX, parse, read
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_wire.errors import BadInput
 
 HEADER = "stage,instruction,frequency,time,energy\n"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.verify.contrast import usable_windows
 from joulecut_controller.verify.interval import Interval
+from joulecut_controller.verify.paired_difference import usable_windows
 from joulecut_controller.verify.report import Known, report
 from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.spent import Spent, longer_s, plan_time, saved_j, total

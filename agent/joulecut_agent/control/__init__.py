@@ -1,0 +1,1 @@
+"""Takes clock commands: checks them, passes them to the keeper, watches the result."""

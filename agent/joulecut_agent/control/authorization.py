@@ -1,0 +1,187 @@
+"""Stands before every call: no role, no call; and no command without its line in the trail.
+
+It sees requests and answers from outside, so that no path through the service can forget
+the check or the line. A method that it does not know is refused to everybody. What is no
+message at all is refused here too, with a sentence: gRPC itself would call it our own failure.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from joulecut_agent.control.access import APPLY, CLEAR, OBSERVE, RELEASE, Caller, Rules, caller
+from joulecut_agent.control.audit_log import Trail
+
+SERVICE = "joulecut_wire.v1.AgentService"
+HEALTH = "grpc.health.v1.Health"
+ROLE_OF = {
+    f"/{SERVICE}/Describe": OBSERVE,
+    f"/{SERVICE}/Watch": OBSERVE,
+    f"/{SERVICE}/ReadSamples": OBSERVE,
+    f"/{SERVICE}/Clear": CLEAR,
+    f"/{SERVICE}/Release": RELEASE,
+    f"/{SERVICE}/Resume": RELEASE,
+    f"/{SERVICE}/Apply": APPLY,
+    f"/{SERVICE}/Renew": APPLY,
+    f"/{HEALTH}/Check": OBSERVE,
+    f"/{HEALTH}/Watch": OBSERVE,
+}
+COMMANDS = (CLEAR, RELEASE, APPLY)
+MW_PER_W = 1000.0
+Behaviour = Callable[[Any, grpc.ServicerContext], Any]
+
+
+class Gate(grpc.ServerInterceptor):
+    """Checks roles, tells the caller his own in `Describe`, and keeps the trail."""
+
+    def __init__(
+        self, rules: Rules, trail: Trail, denied: Callable[[str], None],
+        epoch_seen: Callable[[], int] | None = None, malformed: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`denied` is called with the role that a caller did not have, `malformed` with the
+        name of a call whose request was no message of it. `epoch_seen` is the
+        largest epoch of this node: who may not apply cannot raise it, or he could shut the
+        controller out for ever. None: not looked at.
+        """
+        self._epoch_seen = epoch_seen
+        self._rules = rules
+        self._trail = trail
+        self._denied = denied
+        self._malformed = malformed or (lambda _: None)
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None  # gRPC answers UNIMPLEMENTED
+        method = str(details.method)
+        if handler.unary_unary and not handler.request_streaming:
+            make, inner = grpc.unary_unary_rpc_method_handler, handler.unary_unary
+        elif handler.unary_stream and not handler.request_streaming:
+            make, inner = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+        else:
+            return None
+        return make(
+            self._guarded(method, inner, handler.request_deserializer),
+            request_deserializer=None,  # the bytes as they came
+            response_serializer=handler.response_serializer,
+        )
+
+    def _guarded(self, method: str, inner: Behaviour, read: Callable[[bytes], Any]) -> Behaviour:
+        role, op = ROLE_OF.get(method, ""), method.rpartition("/")[2].lower()
+
+        def call(raw: bytes, context: grpc.ServicerContext) -> Any:
+            who = caller(context, self._rules)
+            try:
+                request = read(raw)
+            except DecodeError:
+                request = None
+            if role not in who.roles:
+                self._deny(who, role, op, request, context)
+            if request is None:
+                self._puzzle(who, role, op, raw, context)
+            if role == CLEAR and APPLY not in who.roles and self._is_ahead(request.epoch):
+                self._deny(who, APPLY, op, request, context)
+            if role in COMMANDS:
+                return self._command(who, op, inner, request, context)
+            answer = inner(request, context)
+            if op == "describe":
+                answer.roles[:] = who.roles
+            return answer
+
+        return call
+
+    def _puzzle(
+        self, who: Caller, role: str, op: str, raw: bytes, context: grpc.ServicerContext
+    ) -> NoReturn:
+        self._malformed(op)
+        why = f"{len(raw)} bytes are no request of {op}: nothing was changed"
+        if role in COMMANDS:
+            entry = {"op": op, **_who(who), "result": "refused", "refused": why}
+            self._trail.write_refusal(entry, who.name, op, "malformed")
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
+        raise AssertionError("abort always raises")
+
+    def _is_ahead(self, epoch: int) -> bool:
+        return self._epoch_seen is not None and epoch > self._epoch_seen()
+
+    def _deny(
+        self, who: Caller, role: str, op: str, request: Any, context: grpc.ServicerContext
+    ) -> NoReturn:
+        # The one call that needs another role than its own.
+        what = f"{op} with an epoch that is new here" if (role, op) == (APPLY, "clear") else op
+        why = f"{what} needs the role {role or 'of nobody'}; {who.name or 'a nameless caller'} has "
+        why += ", ".join(who.roles) or "none"
+        self._denied(role)
+        asked = _asked(op, request) if role in COMMANDS and request is not None else {}
+        entry = {"op": op, **_who(who), **asked, "result": "denied", "refused": why}
+        self._trail.write_refusal(entry, who.name, op)
+        code = grpc.StatusCode.PERMISSION_DENIED if who.name else grpc.StatusCode.UNAUTHENTICATED
+        context.abort(code, why)
+        raise AssertionError("abort always raises")
+
+    def _command(
+        self, who: Caller, op: str, inner: Behaviour, request: Any, context: grpc.ServicerContext
+    ) -> Any:
+        try:
+            answer = inner(request, context)
+        except Exception as error:
+            said = getattr(context, "details", lambda: b"")() or type(error).__name__
+            text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            entry = {"op": op, **_who(who), **_asked(op, request)}
+            self._trail.write_refusal(
+                {**entry, "result": "refused", "refused": text}, who.name, op, text
+            )
+            raise
+        entry = {"op": op, **_who(who), **_asked(op, request)}  # told when it is done
+        outcome = _outcome(answer)
+        if op != "renew":
+            self._trail.write({**entry, **outcome})
+        elif outcome["result"] == "refused":  # a heartbeat is no news
+            self._trail.write_refusal(
+                {**entry, **outcome}, who.name, op, request.job, request.epoch, request.generation
+            )
+        return answer
+
+
+def _who(who: Caller) -> dict[str, str]:
+    return {"who": who.name, "via": who.via}
+
+
+def _asked(op: str, request: Any) -> dict[str, Any]:
+    """What was asked for, and why, in words of the trail."""
+    if op in {"release", "resume"}:
+        asked = {"duration_s": request.duration_s} if op == "release" else {}
+        return {**asked, "why": request.reason}
+    asked = {"job": request.job, "epoch": request.epoch}
+    if op in {"apply", "renew"}:
+        asked |= {"generation": request.generation, "ttl_s": request.ttl_s}
+    if op == "apply":
+        asked["gpus"] = dict(_settings(request))
+    elif op == "clear":
+        asked["gpus"] = dict.fromkeys(list(request.uuids)[:64], "default")
+    return asked if op == "renew" else {**asked, "why": request.reason}
+
+
+def _settings(request: Any) -> Iterator[tuple[str, str]]:
+    for setting in list(request.settings)[:64]:  # a refused request may name anything
+        words = []
+        if setting.clock_max_mhz:
+            words.append(f"{setting.clock_min_mhz}-{setting.clock_max_mhz}MHz")
+        if setting.HasField("power_limit_mw"):
+            words.append(f"{setting.power_limit_mw / MW_PER_W:g}W")
+        if setting.program:
+            lowest_mhz = min(step.clock_max_mhz for step in setting.program)
+            words.append(f"{len(setting.program)} steps down to {lowest_mhz}MHz")
+        yield setting.uuid, ",".join(words)
+
+
+def _outcome(answer: Any) -> dict[str, Any]:
+    results = list(getattr(answer, "results", ()))
+    refused = {result.uuid: result.reason for result in results if not result.accepted}
+    if not refused:
+        return (
+            {"result": "accepted", "changed": len(results)} if results else {"result": "accepted"}
+        )
+    return {"result": "refused", "refused": refused if any(refused) else refused[""]}

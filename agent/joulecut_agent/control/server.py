@@ -1,0 +1,163 @@
+"""Serves the agent's service where it may be reached, with gRPC health.
+
+Three ways in: mutual TLS for the network, a unix socket whose group is the permission, and
+plain text on loopback. Nothing else is ever bound.
+"""
+
+import contextlib
+import grp
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from joulecut_agent.control.access import LocalSocket
+from joulecut_agent.control.authorization import SERVICE, Gate
+from joulecut_agent.control.service import CALLS_MAX, WATCHERS_MAX, AgentService
+from joulecut_wire.errors import Unavailable
+from joulecut_wire.tls import Pem, Rotating
+from joulecut_wire.v1 import agent_pb2_grpc
+
+STOP_WAIT_S = 1.0
+SOCKET_UMASK = 0o117  # leaves 0660 from the first moment on
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # or a second agent would share the port in silence
+    ("grpc.max_receive_message_length", 1 << 20),
+    # A watcher that froze, or whose host is gone, must not keep its place for ever.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the same; whichever a version of gRPC obeys
+)
+# A certificate is looked at when a connection begins: so one that ran out, or whose authority
+# was taken away, is shut out within the hour. Calls under way get a minute to be taken up anew.
+TLS_OPTIONS = (
+    ("grpc.max_connection_age_ms", 3_600_000),
+    ("grpc.max_connection_age_grace_ms", 60_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where to listen: `address` (host, port) in TLS where `pem` is given."""
+
+    address: tuple[str, int]
+    pem: Rotating[Pem] | None = None
+    local: LocalSocket | None = None
+
+
+class Server:
+    """The service behind its doors and its gate, with gRPC health."""
+
+    def __init__(self, service: AgentService, doors: Doors, gate: Gate) -> None:
+        """Binds, without serving yet. Raises Unavailable where an address is taken."""
+        self._service = service
+        self._local = doors.local
+        self._server = grpc.server(
+            ThreadPoolExecutor(WATCHERS_MAX + CALLS_MAX, thread_name_prefix="grpc"),
+            interceptors=[gate],
+            options=OPTIONS + (TLS_OPTIONS if doors.pem else ()),
+        )
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(service, self._server)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        host, port = doors.address
+        shown = f"[{host}]" if ":" in host else host
+        self.port = self._bind(f"{shown}:{port}", doors.pem)
+        if doors.local is not None:
+            with _fresh(doors.local):
+                self._bind(f"unix:{doors.local.path}", None)
+
+    def _bind(self, address: str, pem: Rotating[Pem] | None) -> int:
+        try:
+            if pem is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, _credentials(pem))
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise Unavailable(f"gRPC cannot listen on {address}: is it in use?")
+        return int(port)
+
+    def start(self) -> None:
+        self._server.start()
+        for name in ("", SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def stop(self) -> None:
+        """Ends all calls within STOP_WAIT_S."""
+        self._health.enter_graceful_shutdown()
+        self._service.leave()
+        self._server.stop(STOP_WAIT_S).wait(STOP_WAIT_S + 1.0)
+        if self._local is not None:
+            Path(self._local.path).unlink(missing_ok=True)
+
+
+def _credentials(pem: Rotating[Pem]) -> grpc.ServerCredentials:
+    """Asks for the newest certificates at every handshake, and for one of the client."""
+
+    def configuration(now: Pem) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(now.key, now.cert)], now.ca)
+
+    served = pem.current()
+
+    def newer() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        now = pem.current()
+        if now is served:
+            return None
+        served = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(served),
+        newer,  # type: ignore[arg-type]  # None means: as before
+        require_client_authentication=True,
+    )
+
+
+@contextlib.contextmanager
+def _fresh(local: LocalSocket) -> Iterator[None]:
+    """Makes room for the socket, and gives it its mode and group. Raises Unavailable.
+
+    gRPC does not tell who is at the other end of it (SO_PEERCRED), so that the file's mode
+    and group are the whole permission.
+    """
+    path = Path(local.path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(path)
+    umask = os.umask(SOCKET_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(umask)
+    if local.group:
+        try:
+            os.chown(path, -1, grp.getgrnam(local.group).gr_gid)
+        except (KeyError, OSError) as error:
+            path.unlink(missing_ok=True)
+            why = "there is no such group" if isinstance(error, KeyError) else error.strerror
+            raise Unavailable(f"{path} cannot be given to group {local.group}: {why}") from None
+
+
+def _make_room(path: Path) -> None:
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(about.st_mode):
+        raise Unavailable(f"gRPC cannot listen on {path}: it is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise Unavailable(f"gRPC cannot listen on {path}: another agent does")

@@ -1,0 +1,247 @@
+"""Whose each GPU is now, and a bell when one changes hands.
+
+Reading the sources takes time and may fail, so threads of their own do it; who asks is
+answered from memory. Reports are the exception: the newest one counts at once.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from joulecut_agent.jobs import inventory, owner
+from joulecut_agent.jobs.binding import Binding
+from joulecut_agent.jobs.inventory import Inventory
+from joulecut_agent.jobs.kubelet import Kubelet
+from joulecut_agent.jobs.kubernetes import Kubernetes
+from joulecut_agent.jobs.owner import (
+    JOB_CHARS_MAX,
+    KUBERNETES,
+    PROCESS,
+    REPORT,
+    SLURM,
+    Claims,
+    Owner,
+    Owners,
+)
+from joulecut_agent.jobs.owner_board import Board
+from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
+from joulecut_agent.jobs.processes import Processes
+from joulecut_agent.jobs.settings import AttributionSettings
+from joulecut_agent.jobs.slurm import MappingDirectory
+from joulecut_agent.log import say
+from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
+
+TURN_S = 0.5  # a stat of some files; an end is acted on within a second
+INVENTORY_TURNS = 20  # MIG instances and minors change when a person reconfigures a node
+PROCESSES_MAX = 1024  # remembered: 64 on each of 16 GPUs
+
+
+class Registry:
+    """`start` returns when every source was asked once. Questions come from any thread."""
+
+    def __init__(
+        self, settings: AttributionSettings, *, gpus: Callable[[], tuple[GpuDescription, ...]],
+        seen: Callable[[], Mapping[str, GpuSnapshot]],
+        reports: Callable[[], Mapping[str, tuple[str, ...]]],
+        held: Callable[[], Mapping[str, str]], changed: Callable[[str], None],
+        noted: Callable[[str, tuple[str, ...], float], None], board: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`seen` tells what the device shows of each GPU, `reports` its jobs by their own word,
+        `held` the job of each lease. `changed(uuid)` is called when a GPU's owner has gone, and
+        `noted(uuid, jobs, since_s)` for each change of its jobs. `board` is a file where
+        scripts of the node read all this.
+        """
+        self._settings = settings
+        self._gpus = gpus
+        self._seen = seen
+        self._reports = reports
+        self._held = held
+        self._changed = changed
+        self._noted = noted
+        self._board = Board(board) if board else None
+        self._processes = Processes(settings.proc)
+        self._slurm = MappingDirectory(settings.mapping_dir) if settings.mapping_dir else None
+        self._claims: dict[str, Claims] = {}
+        self._before: dict[str, Owners] = {}
+        self._inventory = Inventory({})
+        self._pids: dict[str, tuple[int, ...]] = {}
+        self._met: dict[int, tuple[tuple[int, int], Owner | None]] = {}
+        self._turns = 0
+        self._wake = threading.Event()
+        self._leaving = False
+        self._thread = threading.Thread(target=self._run, name="attribution", daemon=True)
+        self._kubernetes = self._with_kubernetes() if settings.pod_resources else None
+        self.binding = Binding(self._processes, self.given, self._users, self._hurry)
+        if self._kubernetes:
+            kubernetes = self._kubernetes
+            self.binding.pods_known = lambda: kubernetes.answering
+
+    def start(self) -> None:
+        self._take_stock()
+        if self._kubernetes:
+            self._kubernetes.start()
+        self._turn()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._leaving = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+        if self._kubernetes:
+            self._kubernetes.stop()
+        if self._board:
+            self._board.remove()
+
+    def given(self, uuid: str) -> Owners:
+        """To whom a GPU is: the first source in order that knows."""
+        reports = tuple([Owner(REPORT, job) for job in self._reports().get(uuid, ())])
+        return owner.settle(self._settings.order, {**self._claims, REPORT: {uuid: reports}}, uuid)
+
+    def allocations(self) -> dict[str, Allocation]:
+        """The one allocation of each GPU that has an owner."""
+        settled = self._settled().items()
+        return {uuid: one for uuid, owners in settled if (one := owner.allocation(uuid, owners))}
+
+    def jobs(self) -> dict[str, tuple[str, ...]]:
+        """Every job of each GPU that has one, for the account of its energy."""
+        return {
+            uuid: tuple(dict.fromkeys(one.job for one in owners))
+            for uuid, owners in self._settled().items()
+            if owners
+        }
+
+    def reported(self, uuid: str, jobs: tuple[str, ...], since_s: float) -> None:
+        """The jobs that report of a GPU have changed just now; a stronger source has priority."""
+        owners = self.given(uuid)
+        if not owners or owners[0].source in {REPORT, PROCESS}:
+            self._noted(uuid, jobs, since_s)
+
+    def barred(self, uuid: str) -> str:
+        """Why a GPU is not controlled for the sake of its owners, or ""."""
+        reason = owner.shared(self.given(uuid))
+        return f"{reason}: shared GPUs are observed, not controlled" if reason else ""
+
+    def _settled(self) -> dict[str, Owners]:
+        """Of each GPU, the owners that the first source in order knows."""
+        told: Claims = {
+            uuid: tuple(Owner(REPORT, job) for job in jobs)
+            for uuid, jobs in self._reports().items()
+        }
+        claims = {**self._claims, REPORT: told}
+        return {
+            gpu.uuid: owner.settle(self._settings.order, claims, gpu.uuid) for gpu in self._gpus()
+        }
+
+    def _run(self) -> None:
+        said = ""
+        while not self._leaving:
+            self._wake.wait(TURN_S)
+            self._wake.clear()
+            try:
+                self._turn()
+            except Exception as error:  # a source that fails must not end the others
+                line = f"attribution failed: {type(error).__name__}: {error}"
+                if line != said:
+                    say("agent", line)
+                said = line
+
+    def _turn(self) -> None:
+        self._turns += 1
+        if self._turns % INVENTORY_TURNS == 0:
+            self._take_stock()
+        used = self._used()
+        slurm = self._slurm.poll(self._inventory) if self._slurm else {}
+        self._claims = {
+            KUBERNETES: self._kubernetes.claims if self._kubernetes else {},
+            # What was given to a job is told by files; where there are none, by its processes.
+            SLURM: {**used[SLURM], **slurm},
+            PROCESS: used[PROCESS],
+        }
+        for gpu in self._gpus():
+            owners = self.given(gpu.uuid)
+            before = self._before.get(gpu.uuid, owners)
+            self._before[gpu.uuid] = owners
+            if owner.changed(before, owners):
+                names = tuple(dict.fromkeys(one.job for one in owners))
+                self._noted(gpu.uuid, names, time.monotonic())
+            gone = owner.changed(before, owners) and not self._expected(gpu.uuid, before, owners)
+            if gone or self._shared_now(gpu.uuid, owners):
+                self._changed(gpu.uuid)
+        if self._board:
+            self._board.write(self._gpus(), self._held(), self.allocations())
+
+    def _expected(self, uuid: str, before: Owners, owners: Owners) -> bool:
+        """A lease of the very job that is seen for the first time now: it asked between turns."""
+        return not before and {one.job for one in owners} == {self._held().get(uuid)}
+
+    def _shared_now(self, uuid: str, owners: Owners) -> bool:
+        """A lease on a GPU that is shared: it was taken before that was known."""
+        return bool(owner.shared(owners)) and uuid in self._held()
+
+    def _take_stock(self) -> None:
+        mig = {mig: uuid for uuid, gpu in self._seen().items() for mig in gpu.mig_uuids}
+        self._inventory = inventory.of(self._gpus(), mig, self._settings.proc)
+
+    def _known_owner(self, pid: int) -> Owner | None:
+        """As `_owner`, read again only where the number is another process's now."""
+        stamp = self._processes.stamp(pid)
+        known = self._met.get(pid)
+        if known is None or known[0] != stamp:
+            if len(self._met) >= PROCESSES_MAX:
+                self._met.clear()
+            known = self._met[pid] = (stamp, self._owner(pid))
+        return known[1]
+
+    def _used(self) -> dict[str, Claims]:
+        """What the processes on each GPU tell: Slurm jobs by control group, the rest by name."""
+        jobs: dict[str, Owners] = {}
+        plain: dict[str, Owners] = {}
+        for uuid in [gpu.uuid for gpu in self._gpus()]:
+            found = [one for pid in self._users(uuid) if (one := self._known_owner(pid))]
+            if by_slurm := tuple(one for one in found if one.source == SLURM):
+                jobs[uuid] = by_slurm
+            if by_name := tuple(one for one in found if one.source == PROCESS):
+                plain[uuid] = by_name
+        return {SLURM: jobs, PROCESS: plain}
+
+    def _owner(self, pid: int) -> Owner | None:
+        belongs = self._processes.belonging(pid)
+        if belongs is None:
+            return None
+        job = belongs.slurm_job
+        if job:
+            name = self._processes.told(pid, "SLURM_JOB_NAME")[:JOB_CHARS_MAX]
+            labels = {"slurm_job_id": job, **({"slurm_job_name": name} if name else {})}
+            return Owner(SLURM, job, labels=labels)
+        # Its own word, and good enough for a name: it gives no right to anything.
+        told = self._processes.told(pid, "SLURM_JOB_ID")
+        unit = belongs.unit or self._processes.command(pid)
+        names = owner.printable([told, unit, f"uid-{belongs.uid}"])
+        return Owner(PROCESS, names[0])
+
+    def _users(self, uuid: str) -> tuple[int, ...]:
+        """As the device said last: one that is silent now says nothing of who left."""
+        gpu = self._seen().get(uuid)
+        if gpu is not None:
+            self._pids[uuid] = gpu.process_ids
+        return self._pids.get(uuid, ())
+
+    def _hurry(self) -> None:
+        if self._kubernetes:
+            self._kubernetes.hurry()
+
+    def _with_kubernetes(self) -> Kubernetes:
+        settings = self._settings
+        assert settings.pod_resources is not None
+        watched = Watched(settings.cgroups)
+        return Kubernetes(
+            Kubelet(settings.pod_resources),
+            inventory=lambda: self._inventory,
+            api=ApiPods(settings.api, watched) if settings.api else None,
+            logs=LoggedPods(settings.pod_logs) if settings.pod_logs else None,
+            watched=watched,
+            held=lambda: bool(self._held()),
+            news=self._wake.set,
+        )

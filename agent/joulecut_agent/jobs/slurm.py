@@ -1,0 +1,96 @@
+"""The mapping files that a Slurm prolog writes: one file a GPU, one job id a line.
+
+The same directory that other exporters read, so that a site writes it once. It says to whom
+GPUs were given: whoever can write there can take a GPU's clocks, so a directory open to
+everybody is not read.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from joulecut_agent.jobs.inventory import Inventory
+from joulecut_agent.jobs.owner import SLURM, Claims, Owner, printable
+from joulecut_agent.log import say
+
+FILES_MAX = 256  # 16 GPUs of 7 instances, and what else lies there
+FILE_BYTES_MAX = 4096
+FRESH_S = 1.0  # a file may change twice within one step of its time stamp
+OWNERS_MAX = 64  # of one GPU; a GPU shared by more is shared all the same
+_Stamp = tuple[int, int, int]
+
+
+class MappingDirectory:
+    """Not thread-safe: one thread polls."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[str, tuple[_Stamp, tuple[str, ...]]] = {}
+        self._said = ""
+
+    def poll(self, inventory: Inventory) -> Claims:
+        """Who holds which GPU now; reads only files that changed."""
+        found: dict[str, list[Owner]] = {}
+        for name, jobs in self._files().items():
+            device = inventory.ordinal(name)
+            if device is None:
+                continue
+            uuid, sliced = device
+            owners = found.setdefault(uuid, [])
+            room = OWNERS_MAX - len(owners)
+            owners += [
+                Owner(SLURM, job, sliced=sliced, labels={"slurm_job_id": job})
+                for job in jobs[:room]
+            ]
+        return {uuid: tuple(owners) for uuid, owners in found.items()}
+
+    def _files(self) -> Mapping[str, tuple[str, ...]]:
+        try:
+            if os.stat(self._folder).st_mode & stat.S_IWOTH:
+                self._say(f"{self._folder}: everybody may write there, so it is not read")
+                return {}
+            with os.scandir(self._folder) as entries:
+                names = sorted(entry.name for _, entry in zip(range(FILES_MAX), entries))  # noqa: B905
+        except FileNotFoundError:  # no job with a GPU has run since boot
+            names = []
+        except OSError as error:
+            self._say(f"{self._folder}: {error.strerror}")
+            return {}
+        kept = {}
+        for name in names:
+            if (found := self._file(name)) is not None:
+                kept[name] = found
+        self._read = kept
+        return {name: jobs for name, (_, jobs) in kept.items()}
+
+    def _file(self, name: str) -> tuple[_Stamp, tuple[str, ...]] | None:
+        # Neither a link out of the directory nor a pipe that nobody writes to.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        path = self._folder / name
+        try:
+            seen = path.lstat()
+            stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
+            known = self._read.get(name)
+            fresh = abs(time.time() - seen.st_mtime) < FRESH_S
+            if known is not None and known[0] == stamp and not fresh:
+                return known
+            if not stat.S_ISREG(seen.st_mode):
+                return None
+            fd = os.open(path, flags)
+        except (OSError, ValueError):
+            return None
+        try:
+            raw = os.read(fd, FILE_BYTES_MAX)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        lines = [line.strip() for line in raw.decode(errors="replace").splitlines()]
+        return stamp, printable([line.split()[0] for line in lines if line])
+
+    def _say(self, line: str) -> None:
+        if line != self._said:
+            say("agent", f"Slurm mapping files: {line}")
+        self._said = line

@@ -1,0 +1,1 @@
+"""The privileged corner of a node: the only code that writes to a GPU."""

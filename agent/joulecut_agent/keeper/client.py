@@ -1,0 +1,219 @@
+"""The agent's line to its keeper: one question, one answer, from any thread.
+
+The keeper may be a child at the other end of a socket pair, or a service behind a path. A
+line that breaks raises `KeeperGone`, and everything that measures goes on without it.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from itertools import islice
+
+from msgspec.structs import replace
+
+from joulecut_agent.keeper import lease as leases
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot
+from joulecut_wire.errors import Unavailable
+from joulecut_wire.messages import GpuDescription, Lease
+
+MW_PER_W = 1000.0
+ANSWER_WAIT_S = 5.0  # 16 writes of 20 ms and a slow fsync fit ten times
+
+
+def encode_request(serial: int, command: Command) -> bytes:
+    """Raises ProtocolError on what does not fit."""
+    return wire.packed(wire.REQUEST, (wire.MAGIC, serial, command), wire.REQUEST_BYTES)
+
+
+def decode_reply(raw: bytes) -> Reply:
+    """Raises ProtocolError, and nothing else."""
+    reply: Reply = wire.unpacked(wire.REPLY, raw, wire.REPLY_BYTES)[1]
+    return reply
+
+
+class KeeperGone(Unavailable):
+    """The keeper does not answer; leases run out by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the keeper said of every GPU, at the agent's monotonic `taken_at_s`."""
+
+    taken_at_s: float
+    epoch_seen: int
+    ttl_s_max: float
+    min_dwell_s: float
+    clock_min_mhz: int
+    clock_max_mhz: int
+    slots: dict[str, Slot]
+    stopped: str = ""  # why no GPU of this node takes commands now
+    released_s: float = 0.0  # what was left of a release window
+
+    def lease(self, uuid: str, now_s: float) -> Lease | None:
+        """The lease of a GPU, with what is left of it at `now_s`; None where it has none."""
+        slot = self.slots.get(uuid)
+        if slot is None or slot.lease is None:
+            return None
+        held = slot.lease
+        left_s = held.expires_s - (now_s - self.taken_at_s)
+        power_w = held.power_mw / MW_PER_W if held.power_mw else None
+        numbers = (held.job, held.epoch, held.generation, *held.clocks_mhz)
+        return Lease(*numbers, max(0.0, left_s), power_w, min(held.program, default=0))
+
+
+class KeeperClient:
+    """`status` is the keeper's newest word, None while nobody answers or none is wanted."""
+
+    def __init__(self, absent: str) -> None:
+        """`absent` is why nothing can be controlled while no keeper answers."""
+        self._uuids: Callable[[], Iterable[str]] = tuple
+        self._absent = absent
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._serial = 0
+        self._asked = 0  # the serial number of the last refresh
+        self.status: Status | None = None
+        self.lines = 0  # connections so far: a new one may be to another keeper
+        self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
+
+    def look_after(self, uuids: Callable[[], Iterable[str]]) -> None:
+        """Names the GPUs that `refresh` asks for, as far as one message holds them; one may be
+        found late.
+        """
+        self._uuids = uuids
+
+    def attach(self, line: socket.socket) -> None:
+        """Speaks over `line` from now on."""
+        with self._lock:
+            self._drop()
+            self.lines += 1
+            line.settimeout(ANSWER_WAIT_S)
+            self._socket = line
+
+    def detach(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def connect(self, path: str) -> None:
+        """Connects to a keeper's socket. Raises KeeperGone."""
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            line.settimeout(ANSWER_WAIT_S)
+            line.connect(path)
+        except OSError as error:
+            line.close()
+            raise KeeperGone(f"no keeper at {path}: {error.strerror or error}") from None
+        self.attach(line)
+
+    @property
+    def connected(self) -> bool:
+        return self._socket is not None
+
+    def ask(self, command: Command) -> Reply:
+        """Raises KeeperGone, and ProtocolError on a command that no message can hold."""
+        with self._lock:
+            return self._ask(command)
+
+    def learn(self, reply: Reply) -> None:
+        """Takes the leases that a reply tells into `status`, so that the next watch shows them.
+
+        Asks the keeper where the reply does not tell every GPU that it concerns. Never raises.
+        """
+        with self._lock:
+            status, now_s = self.status, time.monotonic()
+            if status and reply.serial < self._asked:
+                return  # a question that was asked after it has told everything since
+            if status and all(slot.uuid in status.slots for slot in reply.slots):
+                waited_s = now_s - status.taken_at_s  # all slots are counted from then
+                told = {
+                    slot.uuid: _after(status.slots[slot.uuid], slot, waited_s)
+                    for slot in reply.slots
+                }
+                epoch_seen = max(status.epoch_seen, reply.epoch_seen)
+                slots = {**status.slots, **told}
+                self.status = replaced(
+                    status, slots=slots, epoch_seen=epoch_seen, stopped=reply.stopped
+                )
+                self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
+                return
+        with contextlib.suppress(KeeperGone):
+            self.refresh()
+
+    def refresh(self) -> Status:
+        """Asks for the state of every GPU. Raises KeeperGone."""
+        uuids = islice(self._uuids(), leases.GPUS_MAX)
+        question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(uuids, (0, 0)))
+        with self._lock:
+            reply = self._ask(question)
+            self._asked = reply.serial
+            self.status = Status(
+                time.monotonic(),
+                reply.epoch_seen,
+                reply.bounds.ttl_s_max,
+                reply.bounds.min_dwell_s,
+                reply.bounds.clock_min_mhz,
+                reply.bounds.clock_max_mhz,
+                {slot.uuid: slot for slot in reply.slots},
+                reply.stopped,
+                reply.released_s,
+            )
+            self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
+            return self.status
+
+    def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:
+        """The GPUs as the keeper sees them: what bounds they have, what may be controlled."""
+        return tuple(map(self._described, gpus))
+
+    def _described(self, gpu: GpuDescription) -> GpuDescription:
+        status = self.status
+        if status is None:
+            return replaced(gpu, controllable=False, reason=gpu.reason or self._absent)
+        slot = status.slots.get(gpu.uuid)
+        barred = f"a keeper holds at most {leases.GPUS_MAX} GPUs"
+        reason = gpu.reason or (barred if slot is None else slot.reason)
+        controllable = gpu.controllable and not reason
+        return replaced(
+            gpu,
+            clock_min_mhz=status.clock_min_mhz,
+            clock_max_mhz=status.clock_max_mhz,
+            min_dwell_s=status.min_dwell_s,
+            controllable=controllable,
+            reason=reason,
+            power_controllable=controllable and gpu.power_limit_max_w > 0.0,
+        )
+
+    def _ask(self, command: Command) -> Reply:
+        if self._socket is None:
+            raise KeeperGone("the keeper does not run")
+        self._serial = (self._serial + 1) % 2**32
+        raw = encode_request(self._serial, command)
+        try:
+            self._socket.send(raw)
+            while True:  # answers to questions that nobody waited for come first
+                reply = decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
+                if reply.serial == self._serial:
+                    return reply
+        except TimeoutError:
+            self.status = None
+            raise KeeperGone(f"the keeper has not answered within {ANSWER_WAIT_S:g} s") from None
+        except (OSError, ProtocolError) as error:
+            self._drop()
+            raise KeeperGone(f"the keeper is gone: {error}") from None
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self.status = None
+
+
+def _after(before: Slot, slot: Slot, waited_s: float) -> Slot:
+    """An answer's slot beside older ones: its `accepted` is of one command, not of the GPU."""
+    lease = slot.lease and replace(slot.lease, expires_s=slot.lease.expires_s + waited_s)
+    return replace(slot, accepted=before.accepted, reason=before.reason, lease=lease)

@@ -1,0 +1,1 @@
+"""Reads the GPUs and accounts for their energy."""

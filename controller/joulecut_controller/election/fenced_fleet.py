@@ -1,0 +1,51 @@
+"""The agents, for a controller that may have ceased to lead: commands go out only while it does.
+
+Asked at the moment of sending, and not when the pass began: nothing that was decided before a
+freeze is sent after it. Agents refuse older terms besides; this keeps them from being asked.
+"""
+
+from collections.abc import Callable, Sequence
+
+from joulecut_controller.election.timing import COMMAND_S
+from joulecut_controller.fleet.grpc_fleet import COMMAND_DEADLINE_S
+from joulecut_controller.ports import ArrivedReport, Fleet, FleetState
+from joulecut_wire.messages import Command, Result
+
+assert COMMAND_S >= COMMAND_DEADLINE_S, "a command must end before somebody else can lead"
+NOT_SENT = "not sent: leadership cannot be proven"
+
+
+class LedFleet:
+    """Implements `ports.Fleet`; observing is for everybody."""
+
+    def __init__(self, fleet: Fleet, proven: Callable[[], bool]) -> None:
+        self._fleet, self._proven = fleet, proven
+
+    def observe(self, now_s: float) -> FleetState:
+        return self._fleet.observe(now_s)
+
+    def take_reports(self) -> tuple[ArrivedReport, ...]:
+        return self._fleet.take_reports()
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        if not self._proven():
+            return _refused()
+        return await self._fleet.apply(address, command)
+
+    async def renew(
+        self, address: str, epoch: int, job: str, generation: int, ttl_s: float
+    ) -> tuple[Result, ...]:
+        if not self._proven():
+            return _refused()
+        return await self._fleet.renew(address, epoch, job, generation, ttl_s)
+
+    async def clear(
+        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
+    ) -> tuple[Result, ...]:
+        if not self._proven():
+            return _refused()
+        return await self._fleet.clear(address, epoch, job, uuids, reason)
+
+
+def _refused() -> tuple[Result, ...]:
+    return (Result("", accepted=False, reason=NOT_SENT),)

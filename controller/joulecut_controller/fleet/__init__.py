@@ -1,0 +1,1 @@
+"""The agents of the cluster as the controller reaches them."""

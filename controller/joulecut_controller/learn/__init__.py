@@ -1,0 +1,1 @@
+"""Jobs without a profile: what their windows say, and which clocks to try next."""

@@ -1,0 +1,138 @@
+"""What a job without a profile uses per iteration: power while working and waiting, fitted.
+
+Power while working is a share that is always there and one that swings with clock and
+voltage (docs/predictors.md); while waiting it is the blocking power. How long a stage works
+and how long an iteration lasts is asked of the fit to times. Pure.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.learn.rate_fit import Block, Prior, fit, slopes_of
+from joulecut_controller.learn.rate_near import Near
+from joulecut_controller.learn.rate_window import Ground, Reading
+
+Floats = NDArray[np.float64]
+
+# Prior mean and standard deviation of what differs between jobs and cards.
+POWER_SD = 0.5  # of the logarithm; the first reading settles it
+STATIC_SHARE = (0.22, 0.12)  # of the power while working: 0.09 on A100, 0.34 on A40
+KNEE = (0.72, 0.09)  # of the highest clock: 0.79, 0.65, Hopper 0.51
+VOLT_SLOPE = (1.0, 0.3)  # per highest clock: 1.03 and 1.14, Hopper 0.8
+# Under a power cap: how far below the lowest clock that was seen to be hidden (a logarithm) the
+# lock takes hold, anywhere within the next step of 4.5 %; work that draws less is held before.
+LATE_KNEE = (0.02, 0.02)
+GPU_POWER_SD = 0.08  # GPUs of one kind differ by 8 % (public sweeps)
+BLOCKING_SD = 0.05
+BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
+# What the form cannot say, and over which distance (of the highest clock) it is alike.
+ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
+ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
+# Joules of an iteration that strays follow its time, or its waiting alone: 1 to 0.2 of it.
+STRAY_J = 0.5
+POWER_MIN_W = 1.0  # no card draws less; keeps logarithms of a hopeless guess finite
+
+
+class Energies:
+    """Joules per iteration of one GPU per stage. `time_s` (m,) and `busy_s` (m, stages) are what
+    the fit to times says of iterations and of each stage's work in them.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        readings: Sequence[Reading],
+        near: Near,
+        time_s: Floats,
+        busy_s: Floats,
+    ) -> None:
+        self._near, self._top = near, float(ground.clock_max_mhz)
+        self._default = np.array(ground.default_mhz, dtype=np.float64)
+        self._stages = stages = len(self._default)
+        clocks = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
+        count, first = len(readings), readings[0]
+        mean_w = float(np.mean(first.energy_j)) / first.time_s
+        told = ground.blocking_power_w > 0.0
+        self._blocking_w = ground.blocking_power_w if told else BLOCKING_UNKNOWN[0] * mean_w
+        late = LATE_KNEE if (clocks > self._default).any() else (0.0, 1e-9)
+        mean = np.concatenate(
+            [
+                [np.log(mean_w), STATIC_SHARE[0], KNEE[0], VOLT_SLOPE[0]],
+                np.zeros(2 * stages),
+                [late[0]],
+            ]
+        )
+        sd = np.concatenate(
+            [
+                [POWER_SD, STATIC_SHARE[1], KNEE[1], VOLT_SLOPE[1]],
+                [GPU_POWER_SD] * stages,
+                [BLOCKING_SD if told else BLOCKING_UNKNOWN[1]] * stages,
+                [late[1]],
+            ]
+        )
+        # Counters tell power; how long the window's iterations happened to be is in its joules too.
+        lucky = np.array([reading.time_s for reading in readings]) / time_s
+
+        def model(numbers: Floats) -> Floats:
+            logs = self._logs(numbers, clocks, time_s, busy_s)
+            return logs.reshape(stages * count, -1)
+
+        noise = [ENERGY_NOISE**2 + (STRAY_J * r.stderr_ratio) ** 2 for r in readings]
+        blocks = [
+            Block(
+                np.arange(stage * count, (stage + 1) * count),
+                np.log([reading.energy_j[stage] for reading in readings]) - np.log(lucky),
+                np.array(noise),
+                near.one(clocks, stage, ENERGY_RESIDUAL, ENERGY_REACH),
+            )
+            for stage in range(stages)
+        ]
+        self._fitted = fit(model, Prior(mean, sd), blocks)
+
+    def energy_j(self, clocks_mhz: Floats, time_s: Floats, busy_s: Floats) -> Floats:
+        """At each row of clocks (m, stages), residual included: (m, stages)."""
+        logs = self._logs(self._fitted.numbers[:, None], clocks_mhz, time_s, busy_s)[:, :, 0]
+        for stage in range(self._stages):
+            near = self._near.one(clocks_mhz, stage, ENERGY_RESIDUAL, ENERGY_REACH)
+            logs[stage] += self._fitted.residual(stage, near)
+        return np.asarray(np.exp(logs).T)
+
+    def doubt_j(self, clocks_mhz: Floats, time_s: Floats, busy_s: Floats) -> Floats:
+        """Standard deviation of their sum, in joules: (m,)."""
+        count = len(clocks_mhz)
+
+        def model(numbers: Floats) -> Floats:
+            logs = self._logs(numbers, clocks_mhz, time_s, busy_s)
+            return np.asarray(logs.reshape(self._stages * count, -1))
+
+        slopes = slopes_of(model, self._fitted.numbers, self._fitted.steps)
+        mean_j = self.energy_j(clocks_mhz, time_s, busy_s)
+        variance = np.zeros(count)
+        for stage in range(self._stages):
+            near = self._near.one(clocks_mhz, stage, ENERGY_RESIDUAL, ENERGY_REACH)
+            rows = slice(stage * count, (stage + 1) * count)
+            own = self._fitted.variance(stage, near, ENERGY_RESIDUAL**2, slopes[rows])
+            variance += own * mean_j[:, stage] ** 2
+        return np.asarray(np.sqrt(variance))
+
+    def _logs(self, numbers: Floats, clocks_mhz: Floats, time_s: Floats, busy_s: Floats) -> Floats:
+        """log joules per iteration: (stages, m, guesses)."""
+        stages = self._stages
+        scale, static, knee, slope = numbers[:4]
+        own, blocking = numbers[4 : 4 + stages], numbers[4 + stages : -1]
+        held = np.exp(-np.maximum(0.0, numbers[-1]))
+        default = (self._default / self._top)[:, None, None] * held
+        ratio = np.minimum(clocks_mhz.T[:, :, None] / self._top, default)
+
+        def swing(at: Floats) -> Floats:
+            return np.asarray(at * (1.0 + slope * np.maximum(0.0, at - knee)) ** 2)
+
+        watts = np.exp(scale + own)[:, None, :] * (
+            static + (1.0 - static) * swing(ratio) / swing(default)
+        )
+        works_s = np.minimum(busy_s, time_s[:, None]).T[:, :, None]
+        waiting_w = self._blocking_w * np.exp(blocking)[:, None, :]
+        joules = watts * works_s + waiting_w * (time_s[None, :, None] - works_s)
+        return np.asarray(np.log(np.maximum(joules, POWER_MIN_W * time_s[None, :, None])))

@@ -1,0 +1,1 @@
+"""The metrics endpoint: the board as Prometheus series."""

@@ -1,0 +1,148 @@
+"""The controller's metrics, read from the last board at every scrape.
+
+Nothing is kept between scrapes but high-water marks, so a job that left the policy leaves
+no stale series behind, and the metrics cannot disagree with the page.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row, clocks
+from joulecut_controller.reconcile.meters import BUCKETS_S, Histogram, Meters
+from joulecut_wire import metrics as m
+
+Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily
+
+
+class BoardCollector(Collector):
+    """Yields metric families from whatever the board says now."""
+
+    def __init__(
+        self,
+        board: Callable[[], Board | None],
+        meters: Meters,
+        *,
+        epoch: int,
+        leads: Callable[[], bool],
+    ) -> None:
+        self.board = board
+        self._meters = meters
+        self._epoch = epoch
+        self._leads = leads
+        self._saved_most: dict[tuple[str, str], float] = {}
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus_client.registry.Collector."""
+        board = self.board()
+        yield from self.own(board)
+        yield from self.of_jobs(board.jobs if board else ())
+
+    def of_jobs(self, jobs: tuple[JobBoard, ...], *, clocks: bool = True) -> Iterator[Family]:
+        """What the board says of each job; planned clocks as a family without samples where
+        somebody else has them at hand.
+        """
+        for metric, rows_of in GAUGES:
+            told = jobs if clocks or metric is not m.PLAN_CLOCK else ()
+            yield _gauge(metric, (row for job in told for row in rows_of(job)))
+        for metric, rows_of in COUNTERS:
+            yield _counter(metric, (row for job in jobs for row in rows_of(job)))
+        yield self._savings(jobs)
+
+    def own(self, board: Board | None) -> Iterator[Family]:
+        """What the controller says of itself."""
+        meters = self._meters
+        yield _build()
+        yield _gauge(m.CONTROLLER_LEADER, [((), float(self._leads()))])
+        yield _gauge(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
+        yield _histogram(m.PLAN_SECONDS, meters.plans)
+        yield _histogram(m.RECONCILE_SECONDS, meters.passes)
+        passes = [((result,), float(count)) for result, count in meters.results.items()]
+        yield _counter(m.RECONCILE_PASSES, passes)
+        if meters.last_success_unix_s is not None:
+            yield _gauge(m.RECONCILE_LAST_SUCCESS, [((), meters.last_success_unix_s)])
+        budget = board.budget if board else None
+        yield _gauge(m.POWER_BUDGET, [((), budget.limit_w)] if budget else [])
+        yield _gauge(m.POWER_BUDGET_EXPECTED, [((), budget.power_w)] if budget else [])
+        yield _agents(board)
+
+    def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
+        """Counters never fall: a plan that costs energy makes them stand still, and the
+        board, which is signed, says so.
+        """
+        most: dict[tuple[str, str], float] = {}
+        for job in jobs:
+            for basis, saved_j in (
+                ("predicted", job.saved_predicted_j),
+                ("measured", job.saved_measured_j),
+            ):
+                key = (job.view.policy.name, basis)
+                most[key] = max(self._saved_most.get(key, 0.0), saved_j)
+        self._saved_most = most
+        return _counter(m.JOB_ENERGY_SAVED, most.items())
+
+
+def clocks_of(jobs: Iterable[JobBoard]) -> Family:
+    """The planned clock of every GPU of these jobs."""
+    return _gauge(m.PLAN_CLOCK, (row for job in jobs for row in clocks(job)))
+
+
+class StandbyCollector(Collector):
+    """A controller that does not lead says so, and what it sees of the agents."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus_client.registry.Collector."""
+        yield _build()
+        yield _gauge(m.CONTROLLER_LEADER, [((), 0.0)])
+        yield _agents(self._board)
+
+
+def _build() -> Family:
+    build = InfoMetricFamily(_bare(m.BUILD_INFO), m.BUILD_INFO.help)
+    build.add_metric((), {"role": "controller", "version": version("joulecut")})
+    return build
+
+
+def _agents(board: Board | None) -> Family:
+    nodes = board.view.nodes if board else ()
+    connected = sum(node.connected for node in nodes)
+    states = [(("connected",), float(connected)), (("lost",), float(len(nodes) - connected))]
+    return _gauge(m.RECONCILE_AGENTS, states)
+
+
+def _bare(metric: m.Metric) -> str:
+    """The name as the client library wants it: it puts the kind's suffix back itself."""
+    return metric.full_name.removesuffix("_total").removesuffix("_info")
+
+
+def _gauge(metric: m.Metric, rows: Iterable[Row]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+def _counter(metric: m.Metric, rows: Iterable[Row]) -> CounterMetricFamily:
+    family = CounterMetricFamily(_bare(metric), metric.help, labels=metric.labels)
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(metric: m.Metric, counted: Histogram) -> HistogramMetricFamily:
+    bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
+    buckets = list(zip(bounds, map(float, counted.counts), strict=True))
+    family = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+    family.add_metric((), buckets, counted.sum_s)
+    return family

@@ -1,0 +1,292 @@
+"""What each job's iterations took and drew, kept apart by the clocks they ran under.
+
+A plan is judged by measurement, and a measurement that mixes two sets of clocks judges
+neither. So an iteration counts only when it began after the clocks in force were seen on
+every GPU of the job and had ended before they were last seen. Pure and bounded: reports,
+snapshots and `now_s` go in, windows come out.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from joulecut_controller.observe.blend import blended
+from joulecut_controller.observe.external_clock_lock import Foreign
+from joulecut_controller.observe.measurement_window import (
+    ITERATIONS_KEPT,
+    RECENT,
+    Iteration,
+    Span,
+    stderr_s,
+)
+from joulecut_controller.observe.sequence_filter import Turn
+from joulecut_controller.observe.stretch import Ended
+from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.view import GpuView, StageLoad, Window
+
+BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
+BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
+BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
+OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
+PENDING_MAX = 1024  # closed iterations whose clocks no snapshot has confirmed yet
+DONE_KEPT = 64  # late duplicates of a closed iteration are not a new one
+PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
+PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
+SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One job's figures as of a pass. `fresh` holds only what this pass added, for learning.
+
+    `locks` maps every GPU of the job to the clock its lease allows, 0 for default clocks.
+    """
+
+    baseline: Window | None
+    current: Window | None
+    current_iterations: int
+    straggling: bool
+    peer_iteration_time_s: float | None
+    loads: tuple[StageLoad, ...]
+    fresh: tuple[StageLoad, ...]
+    fresh_iterations: int
+    locks: Mapping[str, int]
+    at_default: bool
+    settled: bool  # the clocks in force have been so for several passes
+    fresh_last: int | None = None  # number of the newest iteration in `fresh`
+    ended: tuple[Ended, ...] = ()  # this pass: usual ones, and those that settle or stand out
+    since_s: float = -math.inf  # another one means that clocks or counters changed
+    foreign: str = ""  # why nothing is measured at default clocks: somebody else's lock
+    told: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
+    refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
+
+
+@dataclass(slots=True)
+class _Track:
+    """Everything remembered of one job in one layout."""
+
+    stage_of: Mapping[str, int]
+    shape: str
+    span: Span
+    locks: dict[str, int] = field(default_factory=dict)
+    foreign: Foreign = field(default_factory=Foreign)
+    turn: Turn = field(default_factory=Turn)
+    marked_s: float = -math.inf
+    straggling: bool = False
+    baseline: Window | None = None
+    known: Window | None = None  # the baseline when the span `known_since_s` began
+    known_since_s: float = math.nan
+    open: dict[int, Iteration] = field(default_factory=dict)
+    pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
+    done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
+    told: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
+    peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
+
+
+class Ledger:
+    """Folds reports and snapshots into windows, per job. `lag_s` is the longest time
+    between the end of an iteration and the arrival of its report.
+    """
+
+    def __init__(self, *, lag_s: float) -> None:
+        self._lag_s = lag_s
+        self._tracks: dict[str, _Track] = {}
+
+    def keep_only(self, jobs: Iterable[str]) -> None:
+        """Forgets jobs that left the policy."""
+        wanted = set(jobs)
+        for job in [job for job in self._tracks if job not in wanted]:
+            del self._tracks[job]
+
+    def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
+        """Clocks were just changed by our own hand: what ran before counts no longer.
+
+        Snapshots taken before `shown_s` may still show what was before.
+        """
+        track = self._tracks.get(job)
+        if track is None:
+            return
+        new = {uuid: locks.get(uuid, 0) for uuid in track.locks}
+        track.marked_s = shown_s
+        if new != track.locks:
+            track.locks = new
+            track.span = Span(now_s, track.stage_of)
+
+    def fold(
+        self,
+        job: str,
+        stages: tuple[tuple[str, ...], ...],
+        reports: Iterable[ArrivedReport],
+        gpus: Mapping[str, GpuView],
+        now_s: float,
+        *,
+        shape: str = "",
+        recall: Callable[[], Window | None] = lambda: None,
+    ) -> Measured:
+        """Takes in what came since the last pass. Call it once a pass.
+
+        A job in a new `shape` starts anew, from the baseline that `recall` remembers of it.
+        """
+        stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
+        track = self._tracks.get(job)
+        if track is None or track.stage_of != stage_of or track.shape != shape:
+            track = _Track(stage_of, shape, Span(now_s, stage_of), baseline=recall())
+            self._tracks[job] = track
+        seen_s = self._see_locks(track, gpus, now_s)
+        self._see_foreign(track, gpus, now_s)
+        self._collect(track, track.turn.taken(reports, track.stage_of))
+        self._see_straggler(track, now_s)
+        confirmed = self._confirmed(track, seen_s)
+        fresh = [one for one in confirmed if track.span.take(one)]
+        if track.foreign.moving:  # nobody knows which clock these ran at
+            fresh = []
+        self._see_gpus(track, gpus, now_s)
+        track.span.passes += 1
+        foreign = track.foreign.text(gpus)
+        at_default = not any(track.locks.values()) and not foreign
+        if at_default and not track.foreign.doubt and not track.straggling:
+            self._see_baseline(track)
+        return Measured(
+            baseline=track.baseline,
+            current=track.span.window(RECENT),
+            current_iterations=track.span.iterations,
+            straggling=track.straggling,
+            peer_iteration_time_s=statistics.fmean(track.peers_s) if track.peers_s else None,
+            loads=track.span.loads(),
+            fresh=track.span.loads_of(fresh),
+            fresh_iterations=len(fresh),
+            locks=dict(track.locks),
+            at_default=at_default,
+            settled=track.span.passes > SETTLED_PASSES,
+            fresh_last=fresh[-1].number if fresh else None,
+            ended=tuple(Ended(one.number, one.arrived_s, one.duration_s) for one in confirmed),
+            since_s=track.span.since_s,
+            foreign=foreign,
+            told=tuple(track.told),
+            refused=tuple(sorted(track.turn.refused.items())),
+        )
+
+    def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
+        """Compares the leases shown with those of the last pass; a change starts a new span.
+
+        Answers up to when the clocks in force are known to have been in force.
+        """
+        new, seen_s = dict(track.locks), now_s
+        for uuid in track.stage_of:
+            gpu = gpus.get(uuid)
+            taken_s = now_s - gpu.age_s if gpu else -math.inf
+            seen_s = min(seen_s, taken_s)
+            if gpu and gpu.snapshot and taken_s >= track.marked_s:
+                lease = gpu.snapshot.lease
+                new[uuid] = lease.clock_max_mhz if lease else 0
+            else:
+                new.setdefault(uuid, 0)
+        if new != track.locks:
+            track.locks = new
+            track.span = Span(now_s, track.stage_of)
+        return seen_s
+
+    def _see_foreign(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
+        """Another's lock that came or went starts a new span; one that was taken for the default
+        of a GPU, until it went, takes the baseline with it.
+        """
+        if not track.foreign.look(gpus, track.locks, now_s):
+            return
+        track.span = Span(now_s, track.stage_of)
+        if track.foreign.rose:
+            track.baseline = track.known = None
+
+    def _see_baseline(self, track: _Track) -> None:
+        """The baseline as this span has it: its own, or one that follows it."""
+        candidate = track.span.window(ITERATIONS_KEPT)
+        if candidate is None or track.span.passes <= BASELINE_PASSES_MIN:
+            return
+        if track.known_since_s != track.span.since_s:
+            track.known, track.known_since_s = track.baseline, track.span.since_s
+        if mature(candidate):
+            track.baseline = candidate
+        elif track.known is not None:
+            track.baseline = blended(track.known, candidate, _wanted(candidate))
+
+    def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
+        """Notes observed clocks and energy counters of this pass."""
+        for uuid in track.stage_of:
+            gpu = gpus.get(uuid)
+            if gpu is None or gpu.snapshot is None:
+                continue
+            if not track.span.see(uuid, gpu.snapshot, now_s - gpu.age_s):
+                track.span = Span(now_s, track.stage_of)
+                return
+
+    def _collect(self, track: _Track, reports: Iterable[ArrivedReport]) -> None:
+        """Joins the reports of one iteration; complete ones, and old ones, are closed."""
+        track.told.clear()
+        for arrived in reports:
+            report = arrived.report
+            if report.iteration in track.done:
+                continue
+            one = track.open.setdefault(
+                report.iteration,
+                Iteration(report.iteration, len(track.stage_of), arrived.arrived_s),
+            )
+            one.arrived_s = min(one.arrived_s, arrived.arrived_s)
+            one.durations_s[report.uuid] = report.duration_s
+            one.operations[report.uuid] = {
+                op.kind: (op.busy_s, float(op.count)) for op in report.operations
+            }
+            if report.peer_iteration_time_s is not None:
+                one.peers_s[report.uuid] = report.peer_iteration_time_s
+            if one.complete:
+                self._close(track, one)
+            while len(track.open) > OPEN_MAX:
+                self._close(track, track.open[min(track.open)])
+
+    def _close(self, track: _Track, one: Iteration) -> None:
+        del track.open[one.number]
+        track.done.append(one.number)
+        if not one.complete and track.turn.apart(one.number, one.durations_s):
+            return
+        track.told.append(one)
+        track.pending.append(one)
+        if not one.peers_s:
+            track.peers_s.clear()
+            return
+        peer_s = max(one.peers_s.values())  # several pipelines: the slowest is waited for
+        mean_s = statistics.fmean(track.peers_s) if track.peers_s else peer_s
+        if abs(peer_s - mean_s) > PEER_JUMP_RATIO * mean_s:
+            track.peers_s.clear()
+        track.peers_s.append(peer_s)
+
+    def _see_straggler(self, track: _Track, now_s: float) -> None:
+        straggling = bool(track.peers_s)
+        if straggling != track.straggling:
+            track.straggling = straggling
+            track.span = Span(now_s, track.stage_of)
+
+    def _confirmed(self, track: _Track, seen_s: float) -> list[Iteration]:
+        """Closed iterations that ran wholly under the clocks in force."""
+        confirmed = []
+        while track.pending and track.pending[0].arrived_s <= seen_s:
+            one = track.pending.popleft()
+            began_s = one.arrived_s - self._lag_s - max(one.durations_s.values())
+            if began_s >= track.span.since_s and bool(one.peers_s) == track.straggling:
+                confirmed.append(one)
+        return confirmed
+
+
+def _wanted(window: Window) -> int:
+    """How many iterations as noisy as these make a baseline."""
+    needed = (window.time_sd_s / (BASELINE_STDERR_RATIO_MAX * window.time_mean_s)) ** 2
+    return min(max(math.ceil(needed), BASELINE_ITERATIONS_MIN), ITERATIONS_KEPT)
+
+
+def mature(window: Window) -> bool:
+    """Enough of a baseline to plan on."""
+    if window.iterations < BASELINE_ITERATIONS_MIN:
+        return False
+    return (
+        stderr_s(window) <= BASELINE_STDERR_RATIO_MAX * window.time_mean_s
+        or window.iterations >= ITERATIONS_KEPT  # a noisier job will not get any better
+    )

@@ -1,0 +1,259 @@
+"""A stretch of a job under one set of clocks: its iterations, its energy, its loads.
+
+Kept apart from whoever decides what belongs in it (`ledger`), so that the arithmetic of a
+window can be read alone. Pure and bounded.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+
+from joulecut_controller.observe.variance import Scatter, ratios
+from joulecut_controller.view import StageLoad, Window
+from joulecut_wire.messages import GpuSnapshot
+
+ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
+RECENT = 64  # what `current` means: a slow job must show within tens of iterations
+SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
+OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
+OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
+# The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
+ENERGY_SPAN_S_MIN = 5.0
+ENERGY_ITERATIONS_MIN = 10  # a cut iteration at either end then weighs little
+ANCHORS_KEPT = 64
+CLOCKS_KEPT = 32
+HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them
+REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
+KINDS_MAX = 64  # of operations: as many as one report holds; the names are a job's own words
+LOAD_SAMPLES_MAX = 4096.0  # beyond it old samples fade, so that slow changes still show
+
+Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One iteration, as its GPUs told of it. `expected` is how many should."""
+
+    number: int
+    expected: int
+    arrived_s: float  # of the first report
+    durations_s: dict[str, float] = field(default_factory=dict)
+    operations: dict[str, Busy] = field(default_factory=dict)
+    peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may tell it twice
+
+    @property
+    def complete(self) -> bool:
+        return len(self.durations_s) == self.expected
+
+    @property
+    def duration_s(self) -> float:
+        """The mean over the GPUs, whose clocks of the host differ by a little."""
+        return statistics.fmean(self.durations_s.values())
+
+
+@dataclass(slots=True)
+class Told:
+    """Of which time reports say that it was training: up to the newest iteration, but for the
+    `holes`, in which a checkpoint or an evaluation ran.
+    """
+
+    until_s: float = -math.inf
+    holes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=HOLES_KEPT))
+
+    def leave_out(self, one: Iteration) -> None:
+        began_s = one.arrived_s - max(one.durations_s.values()) - REPORT_LAG_S
+        self.holes.append((began_s, one.arrived_s))
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What one GPU did and drew: sums, observed clocks, energy counter by time."""
+
+    busy: Busy = field(default_factory=dict)
+    clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
+    anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
+    latest: tuple[float, float] | None = None
+    scatter: Scatter = field(default_factory=Scatter)
+
+    @property
+    def clock_mhz(self) -> int:
+        return int(statistics.median_high(self.clocks_mhz)) if self.clocks_mhz else 0
+
+    def add(self, busy: Busy) -> None:
+        if len(busy) == 2:  # forwards and backwards, or what stands for them
+            self.scatter.add(*(busy[kind] for kind in sorted(busy)))
+        for kind, (busy_s, count) in busy.items():
+            if kind not in self.busy and len(self.busy) >= KINDS_MAX:
+                continue
+            sum_s, operations = self.busy.get(kind, (0.0, 0.0))
+            fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
+            self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)
+
+    def power_w(self, mean_s: float, told: "Told") -> float | None:
+        """Mean power over many iterations, from the energy counter, of what is `told` of."""
+        if not self.anchors or self.latest is None:
+            return None
+        backwards = chain((self.latest,), reversed(self.anchors))
+        last = next((sample for sample in backwards if sample[0] <= told.until_s), None)
+        if last is None:
+            return None
+        (begin_s, begin_j), (end_s, end_j) = self.anchors[0], last
+        holes = [hole for hole in told.holes if hole[1] > begin_s and hole[0] < end_s]
+        for (from_s, from_j), (to_s, to_j) in pairwise((*self.anchors, last)) if holes else ():
+            within = from_s < to_s <= end_s
+            if within and any(hole[0] < to_s and hole[1] > from_s for hole in holes):
+                begin_s += to_s - from_s
+                begin_j += to_j - from_j
+        if end_s - begin_s < max(ENERGY_SPAN_S_MIN, ENERGY_ITERATIONS_MIN * mean_s):
+            return None
+        return (end_j - begin_j) / (end_s - begin_s)
+
+    def load(
+        self,
+        uuid: str,
+        stage: int,
+        busy: Busy,
+        mean_s: float | None,
+        told: "Told | None" = None,
+    ) -> StageLoad | None:
+        counted = {kind: (busy_s, n) for kind, (busy_s, n) in sorted(busy.items()) if n > 0}
+        power_w = None if mean_s is None or told is None else self.power_w(mean_s, told)
+        if not counted and power_w is None:
+            return None  # a job that tells only its rate still has energy counters
+        return StageLoad(
+            uuid=uuid,
+            stage=stage,
+            clock_mhz=self.clock_mhz,
+            busy_s={kind: busy_s / n for kind, (busy_s, n) in counted.items()},
+            samples=int(sum(n for _, n in counted.values())),
+            power_w=power_w,
+        )
+
+
+class Span:
+    """Everything counted since `since_s` of GPUs by stage (`stage_of`)."""
+
+    def __init__(self, since_s: float, stage_of: Mapping[str, int]) -> None:
+        self.since_s = since_s
+        self.passes = 0
+        self._settling = SETTLE_ITERATIONS
+        self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
+        self._outliers_s: list[float] = []
+        self._first: list[Iteration] = []  # what is usual shows only when some have been
+        self._told = Told()
+        self._stage_of = stage_of
+        self._gpus = {uuid: _Gpu() for uuid in stage_of}
+
+    @property
+    def iterations(self) -> int:
+        return len(self._durations_s)
+
+    def take(self, one: Iteration) -> bool:
+        """Adds an iteration; False where it counts as settling or as an outlier."""
+        if self._settling > 0:
+            self._settling -= 1
+            return False
+        if not self._usual(one.duration_s):
+            self._outliers_s.append(one.duration_s)
+            self._told.leave_out(one)
+            if len(self._outliers_s) < OUTLIERS_IN_ROW:
+                return False
+            self._durations_s = deque(self._outliers_s[:-1], maxlen=ITERATIONS_KEPT)
+            self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
+            self._told.holes.clear()
+        self._outliers_s.clear()
+        self._durations_s.append(one.duration_s)
+        self._told.until_s = max(self._told.until_s, one.arrived_s)
+        if len(self._first) < OUTLIERS_IN_ROW:
+            self._first.append(one)
+            self._look_back()
+        for uuid, busy in one.operations.items():
+            self._gpus[uuid].add(busy)
+        return True
+
+    def see(self, uuid: str, snapshot: GpuSnapshot, taken_s: float) -> bool:
+        """Notes observed clock and energy counter; False where the counter fell back, which
+        means a reloaded driver: the span is then no longer one.
+        """
+        if taken_s < self.since_s or self._settling > 0:
+            return True
+        gpu = self._gpus[uuid]
+        if snapshot.clock_sm_mhz:
+            gpu.clocks_mhz.append(snapshot.clock_sm_mhz)
+        if snapshot.energy_j is None:
+            return True
+        if gpu.latest and snapshot.energy_j < gpu.latest[1]:
+            return False
+        gpu.latest = (taken_s, snapshot.energy_j)
+        # Half an iteration apart, so that the anchors kept reach over many iterations.
+        spacing_s = statistics.median(self._durations_s) / 2 if self._durations_s else 0.0
+        if not gpu.anchors or taken_s - gpu.anchors[-1][0] >= spacing_s:
+            gpu.anchors.append(gpu.latest)
+        return True
+
+    def window(self, newest: int) -> Window | None:
+        """Mean and spread of the newest iterations; None for fewer than two."""
+        times_s = list(self._durations_s)[-newest:]
+        if len(times_s) < 2:
+            return None
+        mean_s = statistics.fmean(times_s)
+        powers = [gpu.power_w(mean_s, self._told) for gpu in self._gpus.values()]
+        known = [power for power in powers if power is not None]
+        power_w = sum(known) if len(known) == len(powers) else None  # a part is no sum
+        operation, gpu = ratios(one.scatter for one in self._gpus.values()) or (None, None)
+        return Window(
+            iterations=len(times_s),
+            time_mean_s=mean_s,
+            time_sd_s=statistics.stdev(times_s),
+            energy_j=None if power_w is None else power_w * mean_s,
+            power_w=power_w,
+            operation_sd_ratio=operation,
+            gpu_sd_ratio=gpu,
+        )
+
+    def loads(self) -> tuple[StageLoad, ...]:
+        """Mean busy time per operation and power of every GPU, over the whole span."""
+        mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
+        made = (
+            gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._told)
+            for uuid, gpu in self._gpus.items()
+        )
+        return tuple(sorted(filter(None, made), key=lambda load: (load.stage, load.uuid)))
+
+    def loads_of(self, iterations: Iterable[Iteration]) -> tuple[StageLoad, ...]:
+        """The same of only these iterations, where the clock they ran at was seen."""
+        sums: dict[str, _Gpu] = {}
+        for one in iterations:
+            for uuid, busy in one.operations.items():
+                sums.setdefault(uuid, _Gpu()).add(busy)
+        made = (
+            self._gpus[uuid].load(uuid, self._stage_of[uuid], gpu.busy, None)
+            for uuid, gpu in sorted(sums.items())
+            if self._gpus[uuid].clock_mhz
+        )
+        return tuple(filter(None, made))
+
+    def _look_back(self) -> None:
+        """Leaves out what turns out to have been unusual among the first iterations."""
+        if len(self._first) < OUTLIERS_IN_ROW:
+            return
+        usual_s = statistics.median(one.duration_s for one in self._first)
+        for one in tuple(self._first):
+            if not usual_s / OUTLIER_RATIO <= one.duration_s <= usual_s * OUTLIER_RATIO:
+                self._first.remove(one)
+                self._durations_s.remove(one.duration_s)
+                self._told.leave_out(one)
+
+    def _usual(self, duration_s: float) -> bool:
+        if len(self._durations_s) < OUTLIERS_IN_ROW:
+            return True
+        usual_s = statistics.median(list(self._durations_s)[-RECENT:])
+        return usual_s / OUTLIER_RATIO <= duration_s <= usual_s * OUTLIER_RATIO
+
+
+def stderr_s(window: Window) -> float:
+    """Standard error of the mean iteration time, in seconds."""
+    return window.time_sd_s / math.sqrt(window.iterations)

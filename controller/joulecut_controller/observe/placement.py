@@ -1,0 +1,248 @@
+"""Which GPU works which stage of which job, as the job itself or its operator says.
+
+Everything after it (windows, samples, plans) needs the answer first, and a wrong one would
+slow the wrong GPU: whatever does not fit is a complaint, and a job with a complaint keeps
+its default clocks. Pure, and bounded by the GPUs that agents describe.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from joulecut_controller.observe.job_matcher import Claim
+from joulecut_controller.observe.ranks import by_completion, staged
+from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.view import GpuView
+
+# A checkpoint or an evaluation holds up a few iterations; more is not working any more.
+SILENCE_ITERATIONS = 8
+# Reports come in batches, one a watch interval (at most 1 s), through two processes.
+SILENCE_S_MIN = 5.0
+UNCLAIMED = Claim()  # nothing is said of owners
+STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
+    that keeps even that from being known.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    report_age_s: float
+    silence_limit_s: float
+    complaint: str = ""
+    doubt: str = ""  # why counted ranks may be wrong
+
+    @property
+    def silent(self) -> bool:
+        return self.report_age_s > self.silence_limit_s
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        return frozenset(uuid for stage in self.stages for uuid in stage)
+
+
+@dataclass(slots=True)
+class _Seat:
+    stage: int
+    seen_s: float
+    duration_s: float
+
+
+class Roster:
+    """Remembers who reported what, per job of the policy."""
+
+    def __init__(self) -> None:
+        self._seats: dict[str, dict[str, _Seat]] = {}
+        self._stranger: dict[str, str] = {}
+
+    def note(
+        self, job: str, reports: Iterable[ArrivedReport], known: Mapping[str, GpuView]
+    ) -> None:
+        """Takes in a job's reports. UUIDs no agent describes take no memory."""
+        seats = self._seats.setdefault(job, {})
+        for arrived in reports:
+            report = arrived.report
+            if report.uuid not in known:
+                self._stranger[job] = report.uuid
+                continue
+            seats[report.uuid] = _Seat(report.stage, arrived.arrived_s, report.duration_s)
+            self._follow(job, report.uuid, arrived.arrived_s)
+
+    def _follow(self, job: str, uuid: str, at_s: float) -> None:
+        """A GPU that another job left in silence is not that job's any more."""
+        for other, seats in self._seats.items():
+            old = seats.get(uuid) if other != job else None
+            if old is not None and at_s - old.seen_s > _silence_limit_s(seats.values()):
+                del seats[uuid]
+
+    def reporting(self, job: str) -> frozenset[str]:
+        """The GPUs that reported a job, as far as they are remembered."""
+        return frozenset(self._seats.get(job, ()))
+
+    def keep_only(self, jobs: Iterable[str]) -> None:
+        """Forgets jobs that left the policy."""
+        wanted = set(jobs)
+        for job in [job for job in self._seats if job not in wanted]:
+            del self._seats[job]
+            self._stranger.pop(job, None)
+
+    def layout(
+        self,
+        policy: JobPolicy,
+        gpus: Mapping[str, GpuView],
+        now_s: float,
+        claim: Claim = UNCLAIMED,
+    ) -> Layout:
+        """The job's GPUs by stage as of now, or what is wrong with them."""
+        seats = self._seats.get(policy.name, {})
+        for uuid in [uuid for uuid in seats if _left(uuid, policy, gpus, claim)]:
+            del seats[uuid]
+        last_s = max((seat.seen_s for seat in seats.values()), default=-math.inf)
+        limit_s = _silence_limit_s(seats.values())
+        for uuid in [uuid for uuid, seat in seats.items() if seat.seen_s < last_s - limit_s]:
+            del seats[uuid]  # the job went on without it
+        age_s = now_s - last_s
+        ranked, complaint = _ranked(policy, gpus, claim)
+        if policy.ranks == "hook":
+            stages = _by_report(policy, seats)
+            complaint = complaint or _outside(policy, seats, ranked)
+        else:
+            stages = _by_rank(policy, ranked)
+        if claim.complaint:
+            stages, complaint = (), claim.complaint
+        if not seats:
+            stranger = self._stranger.get(policy.name)
+            complaint = complaint or (
+                f"reports name GPU {stranger}, which no agent describes"
+                if stranger
+                else "the job has not reported yet"
+            )
+        return Layout(
+            stages=stages,
+            report_age_s=age_s,
+            silence_limit_s=limit_s,
+            complaint=complaint or _misfit(policy, stages),
+            doubt=_doubt(policy, stages, seats, gpus),
+        )
+
+
+def _silence_limit_s(seats: Iterable[_Seat]) -> float:
+    longest_s = max((seat.duration_s for seat in seats), default=0.0)
+    return max(SILENCE_S_MIN, SILENCE_ITERATIONS * longest_s)
+
+
+def _listed(policy: JobPolicy, gpus: Mapping[str, GpuView]) -> tuple[tuple[str, ...], str]:
+    """The UUIDs of `match.gpus` in the operator's order, and the first that is not there."""
+    by_place = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
+    listed: list[str] = []
+    for ref in policy.gpus:
+        uuid = by_place.get((ref.node, ref.index))
+        if uuid is None:
+            return tuple(listed), f"no agent describes GPU {ref.node}/{ref.index}"
+        listed.append(uuid)
+    return tuple(listed), ""
+
+
+def _left(uuid: str, policy: JobPolicy, gpus: Mapping[str, GpuView], claim: Claim) -> bool:
+    """Whether a GPU that once reported the job is known to work for another one now."""
+    if uuid in claim.uuids or policy.gpus or claim is UNCLAIMED:
+        return False
+    if not policy.found_by_allocation:
+        return True  # an entry with a match has it
+    gpu = gpus.get(uuid)
+    return not claim.uuids or gpu is None or gpu.allocation is not None
+
+
+def _ranked(
+    policy: JobPolicy, gpus: Mapping[str, GpuView], claim: Claim
+) -> tuple[tuple[str, ...], str]:
+    """The GPUs that the policy names or finds, in rank order, and what is wrong with them."""
+    if not policy.found_by_allocation:
+        return _listed(policy, gpus)
+    mine = [gpus[uuid] for uuid in sorted(claim.uuids) if uuid in gpus]
+    if policy.ranks == "completion-index":
+        return by_completion(mine)
+    return tuple(gpu.uuid for gpu in mine), ""
+
+
+def _outside(policy: JobPolicy, seats: Mapping[str, _Seat], matched: tuple[str, ...]) -> str:
+    outside = next((uuid for uuid in seats if uuid not in matched), "")
+    if outside and policy.gpus:
+        return f"GPU {outside} reports this job but is not in its match.gpus"
+    if outside and policy.found_by_allocation:
+        return f"GPU {outside} reports this job, but its agent does not say whose it is"
+    return ""
+
+
+def _by_rank(policy: JobPolicy, ranked: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    pipeline = policy.pipeline
+    if pipeline is None:
+        return ()
+    return staged(
+        ranked,
+        policy.rank_order,
+        stages=pipeline.stages,
+        tensor_parallel=pipeline.tensor_parallel,
+    )
+
+
+def _doubt(
+    policy: JobPolicy,
+    stages: tuple[tuple[str, ...], ...],
+    seats: Mapping[str, _Seat],
+    gpus: Mapping[str, GpuView],
+) -> str:
+    """What is missing before counted ranks are believed: that the job's reports say the same."""
+    if policy.ranks == "hook" or len(stages) < STAGES_IN_DOUBT:
+        return ""
+    if len({seat.stage for seat in seats.values()}) < STAGES_IN_DOUBT:
+        return f"ranks by {policy.ranks} are not verified: the job's reports tell no stages"
+    for stage, uuids in enumerate(stages):
+        for uuid in uuids:
+            where = gpus[uuid].place if uuid in gpus else uuid
+            if uuid not in seats:
+                return f"ranks by {policy.ranks} are not verified: GPU {where} does not report"
+            if seats[uuid].stage != stage:
+                return (
+                    f"GPU {where} works stage {stage} by {policy.ranks}, "
+                    f"but stage {seats[uuid].stage} by its reports"
+                )
+    return ""
+
+
+def _by_report(policy: JobPolicy, seats: Mapping[str, _Seat]) -> tuple[tuple[str, ...], ...]:
+    if not seats:
+        return ()
+    planned = policy.pipeline.stages if policy.pipeline else 0
+    count = max(planned, 1 + max(seat.stage for seat in seats.values()))
+    if count > planned + len(seats):  # a stray stage number must not make a huge tuple
+        return ()
+    return tuple(
+        tuple(sorted(uuid for uuid, seat in seats.items() if seat.stage == stage))
+        for stage in range(count)
+    )
+
+
+def _misfit(policy: JobPolicy, stages: tuple[tuple[str, ...], ...]) -> str:
+    """Why these stages are not the pipeline of the policy; empty where they are."""
+    pipeline = policy.pipeline
+    if pipeline is None:
+        return ""  # without a pipeline nothing is planned, which is its own reason
+    if len(stages) != pipeline.stages:
+        return f"the pipeline has {pipeline.stages} stages, but the job's GPUs show {len(stages)}"
+    empty = [stage for stage, uuids in enumerate(stages) if not uuids]
+    if empty:
+        return f"no GPU reports stage {empty[0]} of {pipeline.stages}"
+    widths = {len(uuids) for uuids in stages}
+    if len(widths) > 1:
+        return f"stages have {min(widths)} to {max(widths)} GPUs; all need the same number"
+    width, group = widths.pop(), pipeline.tensor_parallel
+    if width % group or width > group * pipeline.data_parallel:
+        return (
+            f"{width} GPUs a stage do not make whole groups of tensor_parallel {group} "
+            f"x data_parallel {pipeline.data_parallel}"
+        )
+    return ""

@@ -1,0 +1,62 @@
+"""One job in one pass, and what stood before: everything the planner may know.
+
+Values only, so that a decision can be replayed from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecut_controller.plan.appraisal import Clocks
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.pace import Pace
+from joulecut_controller.policy.policy import Mode
+from joulecut_controller.view import JobView, View
+from joulecut_engine.optimize.problem import Goal
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job in one pass. `running` maps its GPUs to the clock their lease allows (0: none).
+
+    `measured_applied` says that `job.current` ran under the clocks of the standing decision.
+    """
+
+    view: View
+    job: JobView
+    mode: Mode
+    silent: bool
+    baseline_progress: tuple[int, int]  # iterations counted, and needed at least
+    running: Mapping[str, int]
+    measured_applied: bool
+    stale_s: float
+    host_power_w: float = 0.0
+    paused: str = ""  # why this controller may not act for the job now
+    unready: str = ""  # why nothing can be computed yet
+    allotted_s: float | None = None  # the mean iteration time that a power budget asks for
+    holdout: str = ""  # that a hold-out window runs, in words: default clocks, to be measured
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What ran until a hold-out window began, and comes back after it."""
+
+    clocks: Clocks
+    goal: Goal | None
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the planner carries from pass to pass. `clocks` are those of the last decision,
+    None for default clocks; in mode recommend nothing runs under them.
+    """
+
+    mode: Mode = "off"
+    clocks: Clocks | None = None
+    costs: Costs | None = None
+    goal: Goal | None = None
+    pace: Pace = field(default_factory=Pace)
+    changed_s: float = float("-inf")
+    jitter: Jitter = STILL
+    aside: Aside | None = None

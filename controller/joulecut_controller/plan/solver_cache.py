@@ -1,0 +1,141 @@
+"""What the solver said before, so that an unchanged question costs nothing.
+
+A pass asks the same question every few seconds; the answer changes only with the costs, the
+goal or the granularity. Bounded: the least recently used answer goes first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.jitter import Noise, Spread, Trials, judge_of
+from joulecut_engine.optimize.jitter_margin import assured, of
+from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+from joulecut_engine.optimize.straggler import Kept
+
+
+class Prepared(Protocol):
+    """One problem at one granularity, ready for many goals. Raises Infeasible."""
+
+    @property
+    def fastest_s(self) -> float: ...
+
+    def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution: ...
+
+
+Prepare = Callable[[Problem, Granularity], Prepared]
+
+# Per job: own deadline, a straggler's, the time now, at two granularities each; for 10 jobs.
+ANSWERS_KEPT = 64
+LUCKS_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
+SPREADS_KEPT = 256  # two numbers each
+PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
+
+
+class _Luck(NamedTuple):
+    search: Trials
+    judge: Trials
+
+
+class Answers:
+    """Asks the solver, at most once a question. Not thread-safe: one pass at a time uses it."""
+
+    def __init__(
+        self,
+        prepare: Prepare,
+        kept: int = ANSWERS_KEPT,
+        frontier: Callable[[Costs, Granularity], Kept | None] | None = None,
+    ) -> None:
+        self._prepare = prepare
+        self._frontier = frontier  # of one that waits for a straggler, where it is kept
+        self._kept = kept
+        self._prepared: OrderedDict[tuple[str, Granularity], Prepared] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, Goal, Granularity, Jitter], Solution | Infeasible] = (
+            OrderedDict()
+        )
+        self._lucks: OrderedDict[tuple[str, Noise], _Luck] = OrderedDict()
+        self._spreads: OrderedDict[tuple[str, Noise, tuple[ClockOption, ...]], Spread] = (
+            OrderedDict()
+        )
+
+    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
+        """What iterations of these options really take, in the model's seconds."""
+        key = (costs.digest, jitter.noise, options)
+        if key not in self._spreads:
+            self._spreads[key] = self._luck_of(costs, jitter).judge.spread(options)
+            while len(self._spreads) > SPREADS_KEPT:
+                self._spreads.popitem(last=False)
+        self._spreads.move_to_end(key)
+        return self._spreads[key]
+
+    def ask(
+        self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter = STILL
+    ) -> Solution | Infeasible:
+        """The cheapest plan for this goal, or the word that none meets it.
+
+        Where times jitter, the statistic of the iteration time meets the deadline, not only
+        the iteration on mean times.
+        """
+        key = (costs.digest, goal, granularity, jitter)
+        if key not in self._answers:
+            self._answers[key] = self._solve(costs, goal, granularity, jitter)
+            while len(self._answers) > self._kept:
+                self._answers.popitem(last=False)
+        self._answers.move_to_end(key)
+        return self._answers[key]
+
+    def _luck_of(self, costs: Costs, jitter: Jitter) -> "_Luck":
+        key = (costs.digest, jitter.noise)
+        if key not in self._lucks:
+            asked = costs.problem, jitter.noise
+            self._lucks[key] = _Luck(Trials(*asked), judge_of(*asked))
+            while len(self._lucks) > LUCKS_KEPT:
+                self._lucks.popitem(last=False)
+        self._lucks.move_to_end(key)
+        return self._lucks[key]
+
+    def _solve(
+        self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter
+    ) -> Solution | Infeasible:
+        if goal.waits and self._frontier is not None:
+            waiting = self._frontier(costs, granularity)
+            if waiting is not None:
+                return _kept(waiting, goal)
+        key = (costs.digest, granularity)
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare(costs.problem, granularity)
+            while len(self._prepared) > PREPARED_KEPT:
+                self._prepared.popitem(last=False)
+        self._prepared.move_to_end(key)
+        try:
+            if jitter.still:
+                return self._prepared[key].solve(goal)
+            luck = self._luck_of(costs, jitter)
+            found = assured(
+                costs.problem,
+                self._prepared[key],
+                goal,
+                luck.search,
+                statistic=jitter.statistic,
+                target_s=goal.deadline_s,
+                judge=luck.judge,
+            )
+        except Infeasible as none:
+            return none.with_traceback(None)
+        if found.met:
+            return found.plan
+        return Infeasible(goal.deadline_s, of(found.spread, jitter.statistic))
+
+
+def _kept(frontier: Kept, goal: Goal) -> Solution | Infeasible:
+    """The kept plan for one that waits until the deadline, priced and bounded for it."""
+    try:
+        answer = frontier.answer(goal.deadline_s, goal.deadline_s)
+    except Infeasible as none:
+        return none.with_traceback(None)
+    return replace(answer.plan, energy_j=answer.energy_j, lower_bound_j=answer.lower_bound_j)

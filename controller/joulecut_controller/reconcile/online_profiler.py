@@ -1,0 +1,214 @@
+"""One job without a profile: its windows are noted, and the prober's advice becomes a decision.
+
+Between the ledger, which says what ran, and the planner's decisions, which the steward carries
+out like any other. What was learnt is written down after each window, so that a controller
+that starts anew in the middle of it goes on.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import Facts
+from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
+from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.observe.iteration_stats import Measured
+from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.plan.costs import clocks_allowed_mhz
+from joulecut_controller.plan.goal import dwell_s
+from joulecut_controller.plan.planner import Decision, obstacle
+from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.trial import trial_of
+from joulecut_controller.view import GpuView, JobView, StageLoad
+from joulecut_engine.graph.pipeline import KINDS, Profile
+
+# A clock seen this far below its lock was not reached: power or heat held it back.
+REACHED_RATIO = 0.985
+UNTOLD = Profile({})  # stands where a profile would, so that the planner's other words count
+
+
+class Apprentice:
+    """Notes and advice of one job, from pass to pass."""
+
+    def __init__(self) -> None:
+        self._book = Notebook()
+        self._prober = Prober()
+        self._noted_s = -math.inf
+        self._locks: Mapping[str, int] = {}
+        self._said = ""
+        self.advice: Advice | None = None
+
+    def new_to(self, shape: str) -> bool:
+        """Whether nothing was noted of this shape yet, so that a kept text is wanted."""
+        return self._book.shape != shape
+
+    def learn(
+        self, sighting: Sighting, view: Mapping[str, GpuView], now_s: float, kept: str
+    ) -> str:
+        """Takes in a window that has ended; the text to keep, empty where nothing is new."""
+        measured, job = sighting.measured, sighting.view
+        if job.policy.profile is not None or job.policy.pipeline is None:
+            return ""
+        if self._book.shape != sighting.shape:
+            self._book = Notebook.restored(kept, sighting.shape)
+            self._locks = {}
+        if dict(measured.locks) != self._locks:
+            self._locks, self._noted_s = dict(measured.locks), -math.inf
+        current = measured.current
+        if current is None or measured.straggling or not measured.settled or job.complaint:
+            return ""
+        wanted = window_iterations(current.time_mean_s)
+        fresh = now_s - self._noted_s >= wanted * current.time_mean_s
+        if current.iterations < wanted or not fresh:
+            return ""
+        if not self._book.readings and not measured.at_default:
+            return ""  # the first window is the baseline
+        reading = self._reading(job, measured, view)
+        if isinstance(reading, str):
+            self._said = reading
+            return ""
+        self._book, self._said = self._book.noted(reading)
+        self._noted_s = now_s
+        return self._book.state()
+
+    def _reading(
+        self, job: JobView, measured: Measured, view: Mapping[str, GpuView]
+    ) -> Reading | str:
+        """The window as the prober wants it, or why it says nothing."""
+        current = measured.current
+        assert current is not None
+        loads = {load.uuid: load for load in measured.loads}
+        clocks, energies, busy = [], [], []
+        for uuids in job.stages:
+            mine = [loads[uuid] for uuid in uuids if uuid in loads]
+            powers = [load.power_w for load in mine if load.power_w is not None]
+            if len(powers) < len(uuids):
+                return "the energy counters have not been seen for long enough yet"
+            clock = self._clock_mhz(uuids, mine, measured, view)
+            if isinstance(clock, str):
+                return clock
+            clocks.append(clock)
+            energies.append(sum(powers) / len(powers) * current.time_mean_s)
+            if all(kind in load.busy_s for load in mine for kind in KINDS):
+                busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in KINDS))
+        told = len(busy) == len(clocks)
+        return Reading(
+            tuple(clocks),
+            current.iterations,
+            current.time_mean_s,
+            current.time_sd_s,
+            tuple(energies),
+            tuple(busy) if told else (),
+            current.operation_sd_ratio if told else None,
+        )
+
+    def _clock_mhz(
+        self,
+        uuids: tuple[str, ...],
+        loads: list[StageLoad],
+        measured: Measured,
+        view: Mapping[str, GpuView],
+    ) -> int | str:
+        """The clock that a stage ran at: its lock, or what default clocks are seen to be."""
+        asked = {measured.locks.get(uuid, 0) for uuid in uuids}
+        if len(asked) > 1:
+            return "GPUs of one stage are under different locks"
+        lock = asked.pop()
+        seen = min(load.clock_mhz for load in loads)
+        if lock:
+            if seen and seen < lock * REACHED_RATIO:
+                return f"{lock} MHz was asked, {seen} MHz was reached: not learned from"
+            return lock
+        first = self._book.readings[0] if self._book.readings else None
+        stage = next(load.stage for load in loads)
+        if first is not None:
+            return first.clocks_mhz[stage]
+        gpu = view.get(uuids[0])
+        if gpu is None or not gpu.description.clocks_mhz:
+            return "a GPU of the job is not known"
+        table = gpu.description.clocks_mhz
+        return next((mhz for mhz in table if mhz >= seen > 0), table[-1])
+
+    def decide(self, case: Case, standing: Standing) -> Decision:
+        """The decision of a pass. Raises ValueError where the pipeline cannot be laid out."""
+        if standing.mode != case.mode:
+            standing = replace(standing, mode=case.mode, clocks=None, changed_s=-math.inf)
+        job = replace(case.job, policy=replace(case.job.policy, profile=UNTOLD))
+        hindered = obstacle(replace(case, job=job, unready=""))
+        if hindered is None and case.job.policy.slo.statistic != "mean":
+            hindered = ("profile", "a p95 target needs a profile: no change")
+        if hindered is not None:
+            self.advice = None
+            return Decision("default", hindered[0], hindered[1], replace(standing, clocks=None))
+        if case.holdout:
+            return Decision("default", "holdout", case.holdout, replace(standing, clocks=None))
+        if not self._book.readings and any(case.running.values()):
+            words = self._said or "no profile: the baseline has to be measured"
+            return Decision("default", "probing", words, replace(standing, clocks=None))
+        facts = self._facts(case)
+        if isinstance(facts, str):
+            return Decision("keep", "probing", facts, standing)
+        advice = self._prober.advise(facts, self._book)
+        self.advice = advice
+        reason = f"no profile, learning from the job: {advice.reason}"
+        if self._said:
+            reason += f" ({self._said})"
+        if case.mode != "enforce" and advice.changes:
+            would = f"no profile: would try {advice.reason}, if this job were enforced"
+            return Decision("keep", "probing", would, standing, advice=advice)
+        return self._judged(case, standing, facts, reason)
+
+    def _judged(self, case: Case, standing: Standing, facts: Facts, reason: str) -> Decision:
+        advice = self.advice
+        assert advice is not None
+        trial = trial_of(case.job, facts, advice, case.running)
+        if trial is None:
+            return Decision("keep", "probing", reason, standing, advice=advice)
+        waits_s = standing.changed_s + dwell_s(case) - case.view.now_s
+        lowers = any(action.verb == "lower" for action in trial.actions)
+        if lowers and waits_s > 0:
+            words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
+            return Decision("keep", "probing", words, standing, advice=advice)
+        counted, wanted = case.baseline_progress[0], facts.window_iterations
+        if lowers and counted < wanted:
+            words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
+            return Decision("keep", "probing", words, standing, advice=advice)
+        standing = replace(standing, changed_s=case.view.now_s)
+        return Decision(
+            "change",
+            "probing",
+            reason,
+            standing,
+            late=advice.verdict == "raise",
+            trial=trial,
+            advice=advice,
+        )
+
+    def _facts(self, case: Case) -> Facts | str:
+        """What holds in this pass, or what is waited for."""
+        if not self._book.readings:
+            self.advice = None
+            return self._said or "no profile: measuring a window at default clocks"
+        policy, pipeline = case.job.policy, case.job.policy.pipeline
+        assert pipeline is not None
+        default = self._book.readings[0].clocks_mhz
+        grids, now, models, highest = [], [], [], 0
+        for stage, uuids in enumerate(case.job.stages):
+            placed = [case.view.gpus[uuid] for uuid in uuids]
+            top = default[stage]
+            allowed = [mhz for mhz in clocks_allowed_mhz(policy, placed) if mhz < top]
+            grids.append((*allowed, top))
+            now.append(case.running.get(uuids[0], 0) or top)
+            models.append(placed[0].description.model)
+            highest = max(highest, top, *placed[0].description.clocks_mhz)
+        ground = Ground(pipeline, default, highest, policy.blocking_power_w)
+        return Facts(
+            ground=ground,
+            grids=tuple(grids),
+            now_mhz=tuple(now),
+            slo=policy.slo,
+            window_iterations=window_iterations(self._book.readings[0].time_s),
+            alike=tuple(models.index(model) for model in models),
+            host_power_w=case.host_power_w,
+        )

@@ -1,0 +1,257 @@
+"""Writes recommendations down, and waits for their clocks to be seen by whoever's doing.
+
+Between passes it remembers for each GPU how long its clock has stood still; a stretch that is
+long enough is held against every promise for that clock. Bounded: one promise a changed
+recommendation, and some scores a GPU and hour.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.reserve import reservation_of
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.planner import Choice
+from joulecut_controller.policy.policy import Ranks
+from joulecut_controller.ports import Record, Store
+from joulecut_controller.reconcile.steady_intervals import SETTLE_PASSES, Stay, alike, followed
+from joulecut_controller.verify.shadow import (
+    TOPIC,
+    Observed,
+    Promise,
+    Promised,
+    Score,
+    Standing,
+    Verdict,
+    from_json,
+    scored,
+    to_json,
+    verdict,
+)
+from joulecut_controller.view import GpuView, View
+from joulecut_engine.graph.pipeline import KINDS
+from joulecut_engine.graph.shape import kinds_of
+from joulecut_wire.errors import JoulecutError
+
+REST_S = 900.0  # then the same GPU is scored at the same clock again
+SCORES_KEPT = 512  # a job of 64 GPUs at two clocks, four times
+PROMISES_KEPT = 16  # a model that learns changes its mind some times a day
+UNSAVED_MAX = 256  # while the store cannot; the oldest are lost then
+RECORDS_READ = 1_000  # all scores that are kept, and the promises between them
+
+_RANKS: Mapping[Ranks, str] = {
+    "hook": "told by the job",
+    "list": "as listed",
+    "completion-index": "as counted",
+}
+
+
+@dataclass(slots=True)
+class _Book:
+    """One job."""
+
+    promises: deque[Promise] = field(default_factory=lambda: deque(maxlen=PROMISES_KEPT))
+    scores: deque[Score] = field(default_factory=lambda: deque(maxlen=SCORES_KEPT))
+    stays: dict[str, Stay] = field(default_factory=dict)
+    rested_s: dict[tuple[int, str, int], float] = field(default_factory=dict)
+    unsaved: deque[Promise | Score] = field(default_factory=lambda: deque(maxlen=UNSAVED_MAX))
+    told_of: tuple[object, ...] = ()
+    told_by_gpu: dict[str, list[tuple[Promise, Promised]]] = field(default_factory=dict)
+
+    def told(self, shape: str) -> Mapping[str, Sequence[tuple[Promise, Promised]]]:
+        """By GPU, what was promised for its clocks in this shape of the job: older promises too,
+        for what was said before anything was learnt of a clock is the honest test. The default
+        is asked of the newest alone. Sorted once, since a job may have thousands of GPUs.
+        """
+        mine = [promise for promise in self.promises if promise.shape == shape]
+        told_of = (shape, *(promise.generation for promise in mine))
+        if self.told_of != told_of:
+            self.told_of, self.told_by_gpu = told_of, {}
+            for promise in mine:
+                for one in (*promise.lowered, *(promise.default if promise is mine[-1] else ())):
+                    self.told_by_gpu.setdefault(one.uuid, []).append((promise, one))
+        return self.told_by_gpu
+
+
+class Shadows:
+    """Promises and scores of every job."""
+
+    def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
+        self._store, self._unix_s = store, unix_s
+        self._books: dict[str, _Book] = {}
+
+    def keep_only(self, jobs: Iterable[str]) -> None:
+        """Forgets jobs that left the policy; what was written down stays."""
+        wanted = set(jobs)
+        for job in [job for job in self._books if job not in wanted]:
+            del self._books[job]
+
+    def note(self, sighting: Sighting, study: tuple[int, Choice] | None) -> None:
+        """Where a plan was made: what it says is written down, unless it says nothing new."""
+        made = study and _promise(sighting, *study, self._unix_s())
+        if not made:
+            return
+        book = self._book(made.job)
+        before = book.promises[-1] if book.promises else None
+        if before and (before.shape, _clocks(before)) == (made.shape, _clocks(made)):
+            return
+        book.promises.append(made)
+        book.unsaved.append(made)
+        known = {promise.generation for promise in book.promises}
+        book.rested_s = {key: at_s for key, at_s in book.rested_s.items() if key[0] in known}
+
+    def see(self, sighting: Sighting, view: View) -> None:
+        """One pass: clocks that stood still long enough are held against what was promised."""
+        name = sighting.view.policy.name
+        book = self._book(name)
+        fresh = {load.uuid: load for load in sighting.measured.fresh}
+        stays = {}
+        for uuid in sighting.layout.uuids:
+            gpu = view.gpus.get(uuid)
+            if gpu is None or gpu.snapshot is None or not gpu.snapshot.clock_sm_mhz:
+                continue
+            stay = followed(book.stays.get(uuid), gpu, view.now_s - gpu.age_s)
+            stay.work(fresh.get(uuid), sighting.measured.fresh_iterations)
+            stays[uuid] = stay
+        # While a straggler is waited for, power is that of waiting: nothing to judge by.
+        book.stays = {} if sighting.measured.straggling else stays
+        current, told = sighting.view.current, book.told(sighting.shape)
+        for uuid, stay in stays.items() if book.stays else ():
+            seen = stay.observed(uuid, current.time_mean_s) if current else None
+            if seen is not None:
+                self._score(book, told.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
+        self._save(name, book)
+
+    def verdict(self, sighting: Sighting, decision: Plan | None, view: View) -> Verdict | None:
+        """Whether enforcing is advisable; None where nobody asks: a job in another mode (also one
+        in mode enforce whose clocks may not be set for now), and one without a profile, which is
+        learnt step by step within its target instead.
+        """
+        told, policy = sighting.view, sighting.view.policy
+        if policy.profile is None or policy.mode != "recommend" or told.reservation:
+            return None
+        book = self._book(policy.name)
+        last = book.promises[-1] if book.promises else None
+        fits = last is not None and last.shape == sighting.shape
+        slack = None
+        if decision and decision.forecast and decision.deadline_s:
+            slack = 1.0 - decision.forecast.iteration_time_s / decision.deadline_s
+            slack = max(0.0, slack) if slack > -1e-9 else slack
+        baseline = told.baseline
+        standing = Standing(
+            promise=last if fits else None,
+            baseline_s=baseline.time_mean_s if baseline else None,
+            baseline_j=baseline.energy_j if baseline else None,
+            slack=slack,
+            doubt=told.complaint
+            or reservation_of(policy, sighting.layout, told.running, view)
+            or told.foreign,
+            ranks=_RANKS[policy.ranks],
+        )
+        return verdict(standing, book.scores, self._unix_s())
+
+    def _book(self, job: str) -> _Book:
+        if job not in self._books:
+            self._books[job] = self._recalled(job)
+        return self._books[job]
+
+    def _recalled(self, job: str) -> _Book:
+        """What an earlier controller wrote down; nothing where the store does not say."""
+        book = _Book()
+        with suppress(JoulecutError):
+            for record in reversed(self._store.records(TOPIC, job=job, limit=RECORDS_READ)):
+                with suppress(ValueError):
+                    one = from_json(record.content)
+                    if isinstance(one, Promise):
+                        book.promises.append(one)
+                    else:
+                        book.scores.append(one)
+        return book
+
+    def _score(
+        self,
+        book: _Book,
+        told: Sequence[tuple[Promise, Promised]],
+        seen: Observed,
+        gpu: GpuView,
+        now_s: float,
+    ) -> None:
+        """One GPU against every promise for the clock that it was seen at."""
+        for promise, one in told:
+            if not alike(one.clock_mhz, seen.clock_mhz, gpu):
+                continue
+            key = (promise.generation, one.uuid, one.clock_mhz)
+            if now_s - book.rested_s.get(key, -math.inf) < REST_S:
+                continue
+            score = scored(promise, one, seen, self._unix_s())
+            if score is not None:
+                book.rested_s[key] = now_s
+                book.scores.append(score)
+                book.unsaved.append(score)
+                book.stays[seen.uuid] = Stay(seen.clock_mhz, SETTLE_PASSES)
+
+    def _save(self, job: str, book: _Book) -> None:
+        """A store that cannot now may later; what fits no record counts while this runs."""
+        while book.unsaved:
+            try:
+                content = to_json(book.unsaved[0])
+                self._store.keep_record(Record(self._unix_s(), TOPIC, job, content))
+            except JoulecutError:
+                return
+            except ValueError:  # a promise to very many GPUs; what comes after it may fit
+                pass
+            book.unsaved.popleft()
+
+
+def _clocks(promise: Promise) -> Mapping[str, int]:
+    return {one.uuid: one.clock_mhz for one in promise.lowered}
+
+
+def _promise(
+    sighting: Sighting, generation: int, choice: Choice, at_unix_s: float
+) -> Promise | None:
+    """None where nothing is lowered, or reports do not tell the operations it is made of."""
+    job, costs = sighting.view, choice.costs
+    pipeline = costs.pipeline
+    if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS or job.baseline is None:
+        return None
+    asked: dict[int, set[int]] = {}
+    for operation, mhz in zip(costs.problem.graph.operations, choice.clocks, strict=True):
+        asked.setdefault(operation.stage, set()).add(mhz)
+    lowered, default = [], []
+    for stage, uuids in enumerate(job.stages):
+        default_mhz, clocks = costs.default_mhz[stage], asked.get(stage, set())
+        for uuid in uuids:
+            default.append(_promised(choice, stage, uuid, default_mhz))
+            if len(clocks) == 1 and min(clocks) < default_mhz:
+                lowered.append(_promised(choice, stage, uuid, min(clocks)))
+    if not lowered:
+        return None
+    prospect = choice.prospect
+    return Promise(
+        job=job.policy.name,
+        shape=sighting.shape,
+        generation=generation,
+        made_at_unix_s=at_unix_s,
+        iteration_time_s=choice.forecast.iteration_time_s,
+        energy_j=choice.forecast.energy_j,
+        default_time_s=prospect.default.mean_s,
+        default_energy_j=choice.forecast.baseline_energy_j,
+        microbatches=pipeline.microbatches,
+        blocking_power_w=job.policy.blocking_power_w,
+        lowered=tuple(lowered),
+        default=tuple(default),
+    )
+
+
+def _promised(choice: Choice, stage: int, uuid: str, clock_mhz: int) -> Promised:
+    options = {kind: choice.costs.table[stage, kind][clock_mhz] for kind in KINDS}
+    return Promised(
+        uuid=uuid,
+        clock_mhz=clock_mhz,
+        time_s={kind: option.time_s for kind, option in options.items()},
+        power_w={kind: option.power_w for kind, option in options.items()},
+    )

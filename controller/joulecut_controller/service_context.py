@@ -1,0 +1,68 @@
+"""What stays in a controller while leaders come and go, and how it speaks to whoever runs it.
+
+A process waits for the seat, leads a term, and waits again; its page, its view of the agents
+and its store go on through all of that.
+"""
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from joulecut_controller.config import Config
+from joulecut_controller.election.leadership import Leadership
+from joulecut_controller.fleet.grpc_fleet import GrpcFleet
+from joulecut_controller.garbage import Sweeper
+from joulecut_controller.metrics.endpoint import Face
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.reconcile.warming import Warming
+from joulecut_controller.sources.policy_file import PolicyFile
+from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.web.commands import OrderDesk
+from joulecut_controller.web.publisher import Publisher
+
+NAME = "joulecut-controller"
+
+
+@dataclass(slots=True)
+class Office:
+    """What stays while leaders come and go; `policy` is the last one that was in force."""
+
+    config: Config
+    source: PolicyFile
+    policy: Policy
+    store: DatabaseStore
+    fleet: GrpcFleet
+    watch_s: float
+    leadership: Leadership
+    publisher: Publisher
+    face: Face
+    desk: OrderDesk
+    address: str
+    warming: Warming
+    sweeper: Sweeper
+    stopping: asyncio.Event
+
+    async def unless_told(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Waits for the work, or for the order to stop. Raises what the work raises."""
+        worked, told = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
+        await asyncio.wait((worked, told), return_when=asyncio.FIRST_COMPLETED)
+        ended = worked.done()
+        for task in (worked, told):
+            task.cancel()
+        await asyncio.gather(worked, told, return_exceptions=True)
+        if ended:
+            worked.result()
+
+
+def say(line: str) -> None:
+    """For whoever waits for the process: standard output, one line where it changes its part."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def log(line: str) -> None:
+    """For whoever reads what happened: standard error."""
+    sys.stderr.write(f"{NAME}: {line}\n")
+    sys.stderr.flush()

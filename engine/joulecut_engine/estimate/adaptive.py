@@ -1,0 +1,208 @@
+"""The estimator the controller runs: the profile at once, physics and forest once proven.
+
+A profile describes the work from the first pass on; the online model, which takes the profile
+as one more GPU and learns from running work, describes it better where cards depart from it.
+`contest` decides by workload which of the two is asked, so that learning can only help. Both
+always learn, and both answer from the profile's clocks alone.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from joulecut_engine.estimate.admission import Refusal
+from joulecut_engine.estimate.champion_challenger import Contest
+from joulecut_engine.estimate.drift import Drift
+from joulecut_engine.estimate.estimator import Band, Prediction, Sample, Subject
+from joulecut_engine.estimate.forest import Fitted
+from joulecut_engine.estimate.memory import NOT_A_STATE
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.pooled import Snapshot
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.graph.pipeline import Profile
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What one workload taught so far. Errors are mean absolute relative errors of time."""
+
+    taken: int = 0  # samples learnt from
+    leads: bool = False  # whether the online model is in force
+    error_profile: float | None = None
+    error_online: float | None = None
+    refused: tuple[tuple[str, int], ...] = ()  # by reason; learnt elsewhere than told included
+    drifts: tuple[Drift, ...] = ()
+
+
+class AdaptiveEstimator:
+    """Profile and online model side by side; see `estimator.Estimator`."""
+
+    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+        """`profiles` by workload. Raises ValueError where one holds no usable number."""
+        self._profile = ProfileEstimator({})
+        self._online = OnlineEstimator()
+        self._contest = Contest()
+        self._taken: Counter[str] = Counter()
+        self._refused: dict[str, Counter[str]] = {}
+        self.set_profiles(profiles)
+
+    def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
+        """Takes new evidence. A workload whose profile changed begins anew."""
+        before = self._profile.fingerprints
+        self._profile.set_profiles(profiles)
+        self._online.set_profiles(profiles)
+        after = self._profile.fingerprints
+        for name in before.keys() | after.keys():
+            if before.get(name) != after.get(name):
+                self._forget(name)
+
+    # -- learning ------------------------------------------------------------------------
+
+    def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
+        """See `estimator.Estimator`; refusals are counted by workload and reason."""
+        return tuple(refusal.text for one in samples if (refusal := self._learn(one)))
+
+    def lesson(self, workload: str) -> Lesson:
+        """What there is to say of one workload."""
+        errors = self._contest.errors(workload)
+        return Lesson(
+            taken=self._taken[workload],
+            leads=self._leads(workload),
+            error_profile=errors[0] if errors else None,
+            error_online=errors[1] if errors else None,
+            refused=tuple(sorted(self._refused.get(workload, Counter()).items())),
+            drifts=tuple(one for one in self._online.drifts() if one.workload == workload),
+        )
+
+    def due(self) -> bool:
+        """Whether a new fit would know more."""
+        return self._online.due()
+
+    def snapshot(self) -> Snapshot:
+        """What a fit (`pooled.refit`) may know; immutable."""
+        return self._online.snapshot()
+
+    def adopt(self, taken: Snapshot, fitted: Fitted) -> None:
+        """Puts a fit in force where the online model leads."""
+        self._online.adopt(taken, fitted)
+
+    # -- predicting ----------------------------------------------------------------------
+
+    def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
+        """See `estimator.Estimator`. Raises ValueError where a clock is not above 0."""
+        if self._leads(subject.workload):
+            found = self._online.predict(subject, clocks_mhz)
+            if found is not None:
+                return found
+        return self._profile.predict(subject, clocks_mhz)
+
+    def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
+        """The clocks of the profile, ascending; empty without one."""
+        return self._profile.known_clocks_mhz(subject)
+
+    def band(self, subject: Subject) -> Band | None:
+        """See `estimator.Estimator`."""
+        if self._leads(subject.workload):
+            found = self._online.band(subject)
+            if found is not None:
+                return found
+        return self._profile.band(subject)
+
+    # -- remembering ---------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything learnt, as JSON-able values."""
+        return {
+            "version": STATE_VERSION,
+            "profile": self._profile.state(),
+            "online": self._online.state(),
+            "contest": self._contest.state(),
+            "taken": dict(sorted(self._taken.items())),
+            "refused": {name: dict(sorted(c.items())) for name, c in sorted(self._refused.items())},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes `state` back: all of it or, with ValueError, nothing. Fits once.
+
+        Profiles are set before; work whose profile is another now begins anew.
+        """
+        made = AdaptiveEstimator({})
+        made._profile = self._profile.anew()
+        made._online.set_profiles(self._online.profiles)
+        try:
+            if state["version"] != STATE_VERSION:
+                raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
+            made._take(state)
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            said = str(error).removeprefix(f"{NOT_A_STATE}: ")
+            raise ValueError(f"{NOT_A_STATE}: {said}") from None
+        self.__dict__.update(made.__dict__)
+
+    def _take(self, state: Mapping[str, Any]) -> None:
+        self._profile.restore(state["profile"])
+        self._online.restore(state["online"])
+        self._online.restarted()
+        self._contest.restore(state["contest"])
+        self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
+        for name, counts in state["refused"].items():
+            self._refused[str(name)] = Counter({str(r): int(n) for r, n in counts.items()})
+        marks = self._profile.fingerprints
+        known = state["profile"]["profiles"]
+        for name in sorted(known.keys() | marks.keys()):
+            if known.get(name) != marks.get(name):
+                self._forget(name)
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _leads(self, workload: str) -> bool:
+        return self._contest.leads(workload) and self._online.knows(workload)
+
+    def _learn(self, sample: Sample) -> Refusal | None:
+        workload = sample.subject.workload
+        judged = self._profile.judge(sample)
+        if isinstance(judged, Refusal):
+            return self._refuse(workload, judged)
+        comparison = self._comparison(sample)
+        new = not self._online.seen(sample.subject, sample.clock_mhz)
+        separated = self._online.separated
+        refusal = self._online.take(sample)
+        if refusal is not None:
+            return self._refuse(workload, refusal)
+        for reason, count in self._online.separated.items():
+            more = count - separated.get(reason, 0)
+            if more:
+                self._refused.setdefault(workload, Counter())[reason] += more
+        if comparison is not None:
+            self._contest.saw(workload, *comparison, new=new)
+        self._profile.learn((sample,))
+        self._taken[workload] += 1
+        return None
+
+    def _refuse(self, workload: str, refusal: Refusal) -> Refusal:
+        if workload in self._profile.fingerprints:  # others are not ours to count: bounded
+            self._refused.setdefault(workload, Counter())[refusal.reason] += 1
+        return refusal
+
+    def _comparison(self, sample: Sample) -> tuple[float, float] | None:
+        """What each of the two is off by before it learns; None before there are two."""
+        subject = sample.subject
+        if not self._online.knows(subject.workload):
+            return None
+        # Held by the cap, a sample is what the asked clock costs, and that is what plans ask.
+        asked = sample.asked_mhz if sample.capped else None
+        clocks = (asked or sample.clock_mhz,)
+        both = (self._profile.predict(subject, clocks), self._online.predict(subject, clocks))
+        if both[0] is None or both[1] is None:
+            return None
+        measured = math.log(sample.time_s)
+        champion, challenger = (math.log(float(p.time_s[0])) - measured for p in both if p)
+        return champion, challenger
+
+    def _forget(self, workload: str) -> None:
+        self._contest.forget(workload)
+        self._taken.pop(workload, None)
+        self._refused.pop(workload, None)

@@ -1,0 +1,208 @@
+"""Which samples may be learnt from, and why the others may not.
+
+A predictor that believes everything it is told can be taught nonsense by one broken
+counter, and nonsense here ends as a clock. So each sample is judged before it is learnt;
+what is refused is counted by reason, never silently dropped.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Literal, get_args
+
+from joulecut_engine.estimate.estimator import Sample, Subject
+from joulecut_engine.estimate.watermark import RESTARTED, Newest
+
+Reason = Literal[
+    "not-a-number",
+    "not-above-zero",
+    "out-of-range",
+    "weight",
+    "clock",
+    "stale",
+    "duplicate",
+    "reordered",
+    "capped",
+    "jump",
+    "other-work",
+    "no-profile",
+]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+WEIGHT_MAX = 100.0
+TIME_MIN_S, TIME_MAX_S = 1e-9, 1e6  # as in a profile: a nanosecond, eleven days
+POWER_MAX_W = 10_000.0  # no GPU draws a fifth of it
+TEMPERATURE_MAX_C = 200.0  # solder melts
+SHAPE_MAX = 1e30  # operations or bytes; forests know 3e38 at most
+CLOCK_MAX_MHZ = 10_000  # no GPU comes near
+LIMIT_RATIO_MAX = 1.3  # of the card's limit: spikes shorter than a sample reach 1.2
+TRACKED_MAX = 16_384  # subjects whose order is watched; the least recently seen goes
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a sample is not learnt from; `text` is one line that says of whom."""
+
+    reason: Reason
+    text: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The newest of one subject, and how many in a row came before it."""
+
+    iteration: int | None = None
+    at_s: float | None = None
+    behind: int = 0
+    behind_last: int = -1
+
+
+class Admission:
+    """Judges what can be judged without a model: values, order, age, the cap."""
+
+    def __init__(self, tracked_max: int = TRACKED_MAX) -> None:
+        self._tracked_max = tracked_max
+        self._seen: OrderedDict[Subject, _Seen] = OrderedDict()
+        self._newest = Newest()
+
+    def judge(
+        self, sample: Sample, limit_w: float | None, clock_max_mhz: int | None
+    ) -> Refusal | None:
+        """None where it may be learnt. `limit_w` and `clock_max_mhz` are the card's."""
+        return (
+            _values(sample)
+            or _range(sample)
+            or self._order(sample)
+            or _power(sample, limit_w)
+            or _cap(sample, clock_max_mhz)
+        )
+
+    def _order(self, sample: Sample) -> Refusal | None:
+        """Also takes note of it."""
+        if sample.iteration is None and sample.at_s is None:
+            return None
+        if sample.at_s is not None:
+            ahead = self._newest.is_ahead_of(sample.at_s)
+            age_s = self._newest.age_s(sample.at_s)
+            if age_s > 0.0:
+                return _refusal("stale", sample, f"{age_s:.0f} s old")
+            if ahead:
+                self._forget_times()  # of the subjects that were told a time far ahead
+        seen = self._seen.setdefault(sample.subject, _Seen())
+        self._seen.move_to_end(sample.subject)
+        while len(self._seen) > self._tracked_max:
+            self._seen.popitem(last=False)
+        found = _sequence(sample, seen)
+        if found is None:
+            seen.iteration, seen.behind, seen.behind_last = sample.iteration, 0, -1
+            seen.at_s = sample.at_s
+        return found
+
+    def restarted(self) -> None:
+        """Monotonic times told so far belong to another process; iterations go on."""
+        self._newest = Newest()
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        for seen in self._seen.values():
+            seen.at_s = None
+
+    def forget(self, workload: str) -> None:
+        for subject in [subject for subject in self._seen if subject.workload == workload]:
+            del self._seen[subject]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "newest": self._newest.state(),
+            "seen": [
+                [s.workload, s.uuid, s.stage, s.kind, v.iteration, v.at_s, v.behind, v.behind_last]
+                for s, v in self._seen.items()
+            ],
+        }
+
+    def restore(self, newest: Sequence[Any], rows: Iterable[Iterable[Any]]) -> None:
+        self._newest = Newest.restored(newest)
+        for workload, uuid, stage, kind, *seen in rows:
+            self._seen[Subject(workload, uuid, stage, kind)] = _Seen(*seen)
+
+
+def who(subject: Subject) -> str:
+    return f"{subject.workload} stage {subject.stage} {subject.kind} on {subject.uuid}"
+
+
+def _refusal(reason: Reason, sample: Sample, what: str) -> Refusal:
+    return Refusal(reason, f"{who(sample.subject)}: {what}")
+
+
+def _values(sample: Sample) -> Refusal | None:
+    if not (0.0 < sample.weight <= WEIGHT_MAX):
+        what = f"weight {sample.weight:g} is not in (0, {WEIGHT_MAX:g}]"
+        return _refusal("weight", sample, what)
+    told = [sample.time_s] if sample.power_w is None else [sample.time_s, sample.power_w]
+    what = f"time {sample.time_s} s and power {sample.power_w} W must be above 0"
+    if not all(math.isfinite(value) for value in told):
+        return _refusal("not-a-number", sample, what)
+    if not all(value > 0.0 for value in told):
+        return _refusal("not-above-zero", sample, what)
+    for clock_mhz in (sample.clock_mhz, sample.asked_mhz):
+        if clock_mhz is not None and not 0 < clock_mhz <= CLOCK_MAX_MHZ:
+            return _refusal("clock", sample, f"{clock_mhz} MHz is no clock")
+    for name, value in (("taken at", sample.at_s), ("temperature", sample.temperature_c)):
+        if value is not None and not math.isfinite(value):
+            return _refusal("not-a-number", sample, f"{name} {value}")
+    return None
+
+
+def _range(sample: Sample) -> Refusal | None:
+    """Numbers that no GPU gives would overflow in a fit, or in what is written down."""
+    power_w, temperature_c = sample.power_w, sample.temperature_c
+    shape = () if sample.shape is None else astuple(sample.shape)
+    beyond = (
+        (not TIME_MIN_S <= sample.time_s <= TIME_MAX_S, f"{sample.time_s:g} s for an operation"),
+        (power_w is not None and power_w > POWER_MAX_W, f"{power_w} W"),
+        (
+            temperature_c is not None and abs(temperature_c) > TEMPERATURE_MAX_C,
+            f"{temperature_c} C",
+        ),
+        (not all(0.0 <= value <= SHAPE_MAX for value in shape), f"a shape of {shape}"),
+    )
+    found = next((what for is_beyond, what in beyond if is_beyond), None)
+    return None if found is None else _refusal("out-of-range", sample, f"{found} cannot be")
+
+
+def _sequence(sample: Sample, seen: _Seen) -> Refusal | None:
+    """Iterations tell a restart from disorder; times alone cannot go back."""
+    if sample.iteration is not None and seen.iteration is not None:
+        if sample.iteration == seen.iteration:
+            return _refusal("duplicate", sample, f"iteration {sample.iteration} again")
+        if sample.iteration < seen.iteration:
+            goes_on = sample.iteration > seen.behind_last
+            later = sample.at_s is None or seen.at_s is None or sample.at_s > seen.at_s
+            seen.behind = seen.behind + 1 if goes_on and later else 1
+            seen.behind_last = sample.iteration
+            if seen.behind < RESTARTED:
+                what = f"iteration {sample.iteration} after {seen.iteration}"
+                return _refusal("reordered", sample, what)
+            return None
+    if sample.at_s is not None and seen.at_s is not None:
+        if sample.at_s == seen.at_s:
+            return _refusal("duplicate", sample, f"taken at {sample.at_s:.3f} s again")
+        if sample.at_s < seen.at_s:
+            return _refusal("reordered", sample, f"taken {seen.at_s - sample.at_s:.3f} s earlier")
+    return None
+
+
+def _power(sample: Sample, limit_w: float | None) -> Refusal | None:
+    if sample.power_w is None or limit_w is None or sample.power_w <= LIMIT_RATIO_MAX * limit_w:
+        return None
+    what = f"{sample.power_w:.0f} W with a limit of {limit_w:.0f} W: the counter jumped"
+    return _refusal("jump", sample, what)
+
+
+def _cap(sample: Sample, clock_max_mhz: int | None) -> Refusal | None:
+    """Held by the power cap, its cost belongs to the clock asked; unasked, to the highest."""
+    if sample.capped and sample.asked_mhz is None and clock_max_mhz is None:
+        what = "held by the power cap, and nobody says which clock was asked"
+        return _refusal("capped", sample, what)
+    return None

@@ -1,0 +1,194 @@
+"""What data sheets say of a card, so that one learns from another without a name in between.
+
+A forest that knows cards by name cannot say anything of the next one (errors of 100 % on an
+unseen card); ratios of data-sheet numbers carry over. Beside them stands what public sweeps
+gave for the voltage curve, where there are any: a belief that measurements overrule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean, geometric_mean
+
+import numpy as np
+
+from joulecut_engine.estimate.grid import Floats
+from joulecut_engine.estimate.physics import NO_PRIOR, Prior
+
+# A sweep above this share of a card's limit is of another card (or of a raised limit).
+LIMIT_RATIO_MAX = 1.25  # A100 SXM with a 500 W limit exist beside those with 400 W
+LIMIT_HELD = 1.03  # up to here power at the limit is the limit; above it, it was raised
+LIMIT_MET = 0.95  # held at the limit; work that pauses is at 3-4 % below it on average
+LIMIT_USED_MIN = 0.5  # training draws more than half; less tells nothing of the limit
+SEEN_MIN = 0.9  # of the highest clock; power falls by a fifth down to there
+KNEE_SD_MHZ = 40.0  # three independent A100 sweeps: 1073, 1098, 1107
+SLOPE_SD = 0.15  # the same three: 1.12, 1.00, 0.76
+STATIC_SD = 0.15  # relative: the work moves it (fits of one A40: 91 and 95 W)
+CAP_SD = 0.03  # capped cards are held within 1-4 % of their limit
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One kind of GPU. Peaks are dense, in TFLOP/s; zero where the data sheet has none.
+
+    `knee_mhz`, `slope_per_ghz` and `static_w` come from public sweeps (docs/predictors.md
+    names them); None where nobody has published one.
+    """
+
+    name: str
+    clock_max_mhz: int
+    power_limit_w: float
+    memory_gb_s: float
+    half_tflops: float
+    single_tflops: float
+    knee_mhz: float | None = None
+    slope_per_ghz: float | None = None
+    static_w: float | None = None
+
+    def prior(self, power_max_w: float = 0.0) -> Prior:
+        """What is believed before measuring; `power_max_w` is the most that was ever seen.
+
+        A card seen above its data-sheet limit has another one, which nobody told us.
+        """
+        raised = power_max_w > LIMIT_HELD * self.power_limit_w
+        cap_w = float("inf") if raised else self.power_limit_w
+        if self.knee_mhz is None or self.slope_per_ghz is None or self.static_w is None:
+            return Prior(cap_w=cap_w, cap_sd=CAP_SD)
+        return Prior(
+            knee_mhz=self.knee_mhz,
+            knee_sd_mhz=KNEE_SD_MHZ,
+            slope_per_ghz=self.slope_per_ghz,
+            slope_sd=SLOPE_SD,
+            static_w=self.static_w,
+            static_sd_w=STATIC_SD * self.static_w,
+            cap_w=cap_w,
+            cap_sd=CAP_SD,
+        )
+
+    def ratios(self) -> Floats:
+        """Logarithms of data-sheet ratios to an A100 SXM, of shape (5,)."""
+        base = _BASE
+        return np.log(
+            [
+                self.clock_max_mhz / base.clock_max_mhz,
+                self.power_limit_w / base.power_limit_w,
+                self.memory_gb_s / base.memory_gb_s,
+                self.half_tflops / base.half_tflops,
+                self.single_tflops / base.single_tflops,
+            ]
+        )
+
+
+# Clock, limit, memory and peaks: NVIDIA's data sheets of the products (highest SM clock as
+# drivers list it). Knee, slope and static power: fits of public sweeps, for A100 SXM and A40
+# of the Perseus artifact (SOSP'24), A100 PCIe of Kernel Tuner (Schoonhoven et al., PMBS'22),
+# H100 NVL and H200 of arXiv 2607.00819.
+_BASE = Card("A100-SXM", 1410, 400.0, 2039.0, 312.0, 19.5, 1107.0, 0.76, 52.0)
+CARDS: tuple[Card, ...] = (
+    _BASE,
+    Card("A100-PCIe", 1410, 250.0, 1555.0, 312.0, 19.5, 1073.0, 1.12, 32.0),
+    Card("A30", 1440, 165.0, 933.0, 165.0, 10.3),
+    Card("A40", 1740, 300.0, 696.0, 149.7, 37.4, 1131.0, 0.45, 95.0),
+    Card("A10", 1695, 150.0, 600.0, 125.0, 31.2),
+    Card("V100-SXM", 1530, 300.0, 900.0, 125.0, 15.7),
+    Card("V100-PCIe", 1380, 250.0, 900.0, 112.0, 14.0),
+    Card("L4", 2040, 72.0, 300.0, 121.0, 30.3),
+    Card("L40S", 2520, 350.0, 864.0, 362.0, 91.6),
+    Card("H100-NVL", 1785, 400.0, 3900.0, 835.0, 60.0, 1000.0, 0.54, 58.0),
+    Card("H100-PCIe", 1755, 350.0, 2000.0, 756.0, 51.2),
+    Card("H100-SXM", 1980, 700.0, 3350.0, 989.0, 66.9),
+    Card("H200", 1980, 700.0, 4800.0, 989.0, 66.9, 1000.0, 0.41, 56.0),
+)
+
+
+# The one form that drivers do not spell out: an H100 with 80 GB of HBM3 is the SXM board (PCIe
+# cards have HBM2e, the NVL 94 GB). A capture of one shows its 1,980 MHz and 700 W.
+_UNMARKED = {"H100-80GB-HBM3": "H100-SXM"}
+
+
+@lru_cache(maxsize=256)  # asked with every sample; clusters have a handful of models
+def named(model: str) -> Card | None:
+    """The card of a model name as the driver says it ("NVIDIA A100-SXM4-80GB"), if known."""
+    words = model.upper().replace("NVIDIA", "").replace("TESLA", "").replace("_", "-").split()
+    text = "-".join(words)
+    text = _UNMARKED.get(text, text)
+    for card in sorted(CARDS, key=lambda one: -len(one.name)):
+        family, _, form = card.name.upper().partition("-")
+        parts = text.split("-")
+        if family in parts and (not form or any(part.startswith(form) for part in parts)):
+            return card
+    return None
+
+
+def likely(clock_max_mhz: float, power_max_w: float) -> tuple[Card, ...]:
+    """Cards that a sweep may be of, judged by the highest clock and the power it draws.
+
+    The smallest limit first.
+    """
+    found = [
+        card
+        for card in CARDS
+        if card.clock_max_mhz == clock_max_mhz
+        and LIMIT_USED_MIN <= power_max_w / card.power_limit_w <= LIMIT_RATIO_MAX
+    ]
+    return tuple(sorted(found, key=lambda card: card.power_limit_w))
+
+
+def recognised(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Card | None:
+    """The card (or one of two alike) that a sweep is of, or None where that is a guess.
+
+    `clock_max_mhz` is the highest clock listed, `seen_mhz` the highest that was measured,
+    where `power_max_w` was drawn. Of several the smallest whose limit was kept, and only where
+    it is met: light work on a larger card draws as much as heavy work on a smaller one, and
+    a limit that is none misleads further than none. A power far below the highest clock tells
+    nothing. Two cards of one limit are taken as one of either, with what they have in common.
+    """
+    found = likely(clock_max_mhz, power_max_w)
+    larger = [card for card in found if power_max_w <= LIMIT_HELD * card.power_limit_w]
+    found = tuple(larger) or found
+    if len(found) > 1 and seen_mhz < SEEN_MIN * clock_max_mhz:
+        return None
+    met = bool(found) and power_max_w >= LIMIT_MET * found[0].power_limit_w
+    if not met and _larger(found, clock_max_mhz):
+        return None
+    alike = [card for card in found if card.power_limit_w == found[0].power_limit_w]
+    return either(alike) if found else None
+
+
+def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
+    """Whether cards of that clock have a larger limit than the first that was found."""
+    return any(
+        card.clock_max_mhz == clock_max_mhz and card.power_limit_w > found[0].power_limit_w
+        for card in CARDS
+        if found
+    )
+
+
+def either(cards: Sequence[Card]) -> Card:
+    """One of `cards` (at least one, of one highest clock and limit), nobody knows which.
+
+    What data sheets say is their geometric mean; the voltage curve is the mean of those
+    swept, since cards that share clock and limit are one chip with other memory.
+    """
+    if len(cards) == 1:
+        return cards[0]
+    known = [card for card in cards if card.knee_mhz is not None]
+    return replace(
+        cards[0],
+        name=" or ".join(card.name for card in cards),
+        memory_gb_s=geometric_mean([card.memory_gb_s for card in cards]),
+        half_tflops=geometric_mean([card.half_tflops for card in cards]),
+        single_tflops=geometric_mean([card.single_tflops for card in cards]),
+        knee_mhz=_mean([card.knee_mhz for card in known]),
+        slope_per_ghz=_mean([card.slope_per_ghz for card in known]),
+        static_w=_mean([card.static_w for card in known]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    told = [value for value in values if value is not None]
+    return fmean(told) if told else None
+
+
+def prior_of(card: Card | None, power_max_w: float) -> Prior:
+    return NO_PRIOR if card is None else card.prior(power_max_w)

@@ -1,0 +1,299 @@
+"""Fits the form of `physics` to measurements: the same numbers on every run, from any start.
+
+A grid over the numbers that enter nonlinearly (where the cap binds, knee and slope of the
+voltage), refined, and weighted least squares for the rest. Pure and deterministic.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+import numpy as np
+
+from joulecut_engine.estimate.cap import KNEE_RATIO_MIN, Caps, Told, caps, disbelief, steps
+from joulecut_engine.estimate.grid import Axis, Floats, Measured, axis
+from joulecut_engine.estimate.physics import (
+    MHZ_PER_GHZ,
+    NO_PRIOR,
+    Physics,
+    Prior,
+    Sweep,
+    switching,
+)
+
+SLOPE_PRIOR_PER_GHZ = 0.6  # between the A100 (0.76) and A40 (0.45) sweeps; Hopper 0.4-0.5
+SLOPE_PRIOR_SD = 0.3  # 0.41-1.12 were seen in seven fits
+KNEE_PRIOR_RATIO = 0.77  # of f_max: where A100s have it, by three independent sweeps
+KNEE_PRIOR_SD = 0.1  # of f_max: A40 0.65, Hopper 0.51-0.57
+SLOPE_MAX_PER_GHZ = 2.5
+# Static share of the power at the highest clock: 0.07-0.32 over the same seven fits.
+STATIC_PRIOR_SHARE = 0.15
+STATIC_PRIOR_SD = 0.1
+# Share of the time that follows the clock: 0 for memory, 1 for arithmetic. From one clock
+# alone the slowest that a lower one can be is assumed.
+CLOCKED_PRIOR = 1.0
+CLOCKED_PRIOR_SD = 2.0  # so weak that a second clock decides
+KNEE_STEPS, SLOPE_STEPS = 14, 13  # of the first grid
+REFINEMENTS = 7  # each has steps half as long: at last f_max / 3000, less than 1 MHz
+# Misfit in time and in power is weighed on one scale: how well the form can fit at all.
+MISFIT = 0.005
+ROBUST_ROUNDS = 2
+HUBER = 1.345  # as good as least squares to 95 % on clean data, deaf to outliers (Huber)
+MAD_TO_SD = 1.4826  # of a normal distribution
+
+
+def fit(
+    sweeps: Sequence[Sweep], prior: Prior = NO_PRIOR, clock_max_mhz: float | None = None
+) -> tuple[Physics, ...]:
+    """One curve per sweep; all sweeps come from one kind of GPU and share its voltage curve.
+
+    Outliers are weighed down (Huber, on the median misfit of their own curve).
+    `clock_max_mhz` is the card's highest clock, where the sweeps do not reach it. No
+    sweeps, no curves.
+    """
+    if not sweeps:
+        return ()
+    top_mhz = max(float(sweep.clocks_mhz.max()) for sweep in sweeps)
+    top_mhz = max(top_mhz, clock_max_mhz or 0.0)
+    groups: dict[int, list[int]] = {}
+    for i, sweep in enumerate(sweeps):
+        groups.setdefault(steps(sweep, top_mhz, prior), []).append(i)
+    batches = [
+        _Batch.of([sweeps[i] for i in members], count, top_mhz, prior)
+        for count, members in groups.items()
+    ]
+    fitted = _search(batches, top_mhz, prior)
+    for _ in range(ROBUST_ROUNDS):
+        batches = [
+            batch.reweighed(curves, prior) for batch, curves in zip(batches, fitted, strict=True)
+        ]
+        fitted = _search(batches, top_mhz, prior)
+    place = [i for members in groups.values() for i in members]
+    by_place = dict(zip(place, (curve for curves in fitted for curve in curves), strict=True))
+    return tuple(by_place[i] for i in range(len(sweeps)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Sweeps judged in one pass: arrays over curves, filled up to equal length with weights of 0.
+
+    One curve at a time, most of a fit would go into calls on some hundred numbers each.
+    """
+
+    sweeps: Sequence[Sweep]
+    clocks_mhz: Floats  # (curves, n)
+    told: Told
+    first: Caps
+    alike: Sequence[list[int]]  # curves of the same clocks, first caps included
+    times: Measured
+    powers: Measured
+
+    @staticmethod
+    def of(sweeps: Sequence[Sweep], count: int, top_mhz: float, prior: Prior) -> "_Batch":
+        """`count` is how many caps each of `sweeps` begins with."""
+        clocks_mhz = _filled([sweep.clocks_mhz for sweep in sweeps], 1.0)
+        first = caps(sweeps, top_mhz, prior, count)
+        alike: dict[bytes, list[int]] = {}
+        for i in range(len(sweeps)):
+            key = clocks_mhz[i].tobytes() + first.low_mhz[i].tobytes()
+            alike.setdefault(key, []).append(i)
+        times, powers = _measured(
+            sweeps, [s.weights for s in sweeps], [s.power_weights for s in sweeps], prior
+        )
+        told = Told.of(sweeps, prior)
+        return _Batch(sweeps, clocks_mhz, told, first, list(alike.values()), times, powers)
+
+    def reweighed(self, curves: Sequence[Physics], prior: Prior) -> "_Batch":
+        """The same with what lies far off its curve counting less."""
+        times, powers = _measured(
+            self.sweeps,
+            [
+                sweep.weights * _huber(np.log(sweep.time_s / curve.time_s(sweep.clocks_mhz)))
+                for sweep, curve in zip(self.sweeps, curves, strict=True)
+            ],
+            [
+                sweep.power_weights
+                * _huber(np.log(sweep.power_w / curve.power_w(sweep.clocks_mhz)))
+                for sweep, curve in zip(self.sweeps, curves, strict=True)
+            ],
+            prior,
+        )
+        return replace(self, times=times, powers=powers)
+
+
+def _filled(rows: Sequence[Floats], rest: float) -> Floats:
+    """Rows of different lengths as one array."""
+    found = np.full((len(rows), max(row.size for row in rows)), rest)
+    for into, row in zip(found, rows, strict=True):
+        into[: row.size] = row
+    return found
+
+
+def _measured(
+    sweeps: Sequence[Sweep],
+    time_weights: Sequence[Floats],
+    power_weights: Sequence[Floats],
+    prior: Prior,
+) -> tuple[Measured, Measured]:
+    """Times and powers, anchored in what is believed of the parts that follow no clock."""
+    top = [int(sweep.clocks_mhz.argmax()) for sweep in sweeps]
+    time_s = np.array([sweep.time_s[i] for sweep, i in zip(sweeps, top, strict=True)])
+    power_w = np.array([sweep.power_w[i] for sweep, i in zip(sweeps, top, strict=True)])
+    clocked = CLOCKED_PRIOR if prior.clocked is None else prior.clocked
+    clocked_sd = CLOCKED_PRIOR_SD if prior.clocked is None else prior.clocked_sd
+    static_w, static_sd_w = STATIC_PRIOR_SHARE * power_w, STATIC_PRIOR_SD * power_w
+    if prior.static_w is not None:
+        static_w = np.full_like(power_w, prior.static_w)
+        static_sd_w = np.full_like(power_w, prior.static_sd_w)
+    return (
+        Measured.of(
+            _filled([sweep.time_s for sweep in sweeps], 1.0),
+            _filled(time_weights, 0.0),
+            (1.0 - clocked) * time_s,
+            clocked_sd * time_s,
+            MISFIT,
+        ),
+        Measured.of(
+            _filled([sweep.power_w for sweep in sweeps], 1.0),
+            _filled(power_weights, 0.0),
+            static_w,
+            static_sd_w,
+            MISFIT,
+        ),
+    )
+
+
+def _huber(errors: Floats) -> Floats:
+    scale = max(MISFIT, MAD_TO_SD * float(np.median(np.abs(errors))))
+    return np.minimum(1.0, HUBER * scale / np.maximum(np.abs(errors), 1e-300))
+
+
+def _search(
+    batches: Sequence[_Batch], top_mhz: float, prior: Prior
+) -> tuple[tuple[Physics, ...], ...]:
+    """The best knee and slope for all curves together, and the best caps for each."""
+    knees = axis(KNEE_RATIO_MIN * top_mhz, top_mhz, KNEE_STEPS)
+    slopes = axis(0.0, SLOPE_MAX_PER_GHZ, SLOPE_STEPS)
+    tried = [batch.first for batch in batches]
+    for left in range(REFINEMENTS, -1, -1):
+        grid = _Voltages.of(knees, slopes)
+        judged = [
+            _judged(batch, these, grid, top_mhz, prior)
+            for batch, these in zip(batches, tried, strict=True)
+        ]
+        together = _disbelief(grid, top_mhz, prior)
+        for one in judged:
+            together = together + one.total.min(axis=1).sum(axis=0)
+        at = int(together.argmin())
+        knee_mhz, slope_per_ghz = float(grid.knee_mhz[at]), float(grid.slope_per_ghz[at])
+        if left:
+            knees, slopes = knees.around(knee_mhz), slopes.around(slope_per_ghz)
+            # Refined even where none is best yet: coarse caps fit badly.
+            tried = [
+                these.around(*one.best(one.total[:, :-1, at]))
+                for one, these in zip(judged, tried, strict=True)
+            ]
+    return tuple(
+        _curves(batch, one.best(one.total[:, :, at]), knee_mhz, slope_per_ghz, top_mhz)
+        for batch, one in zip(batches, judged, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Voltages:
+    """Every pair of a knee and a slope to try; both (pairs,)."""
+
+    knee_mhz: Floats
+    slope_per_ghz: Floats
+
+    @staticmethod
+    def of(knees: Axis, slopes: Axis) -> "_Voltages":
+        pairs = np.meshgrid(knees.values, slopes.values, indexing="ij")
+        return _Voltages(pairs[0].ravel(), pairs[1].ravel())
+
+    def switching(self, clocks_mhz: Floats) -> Floats:
+        """What dynamic power is proportional to: (..., n) to (..., n, pairs)."""
+        return switching(clocks_mhz[..., None], self.knee_mhz, self.slope_per_ghz)
+
+
+def _disbelief(grid: _Voltages, top_mhz: float, prior: Prior) -> Floats:
+    """Chi-squared of the card's own numbers against what is believed of them."""
+    knee, knee_sd = KNEE_PRIOR_RATIO * top_mhz, KNEE_PRIOR_SD * top_mhz
+    if prior.knee_mhz is not None:
+        knee, knee_sd = prior.knee_mhz, prior.knee_sd_mhz
+    slope, slope_sd = SLOPE_PRIOR_PER_GHZ, SLOPE_PRIOR_SD
+    if prior.slope_per_ghz is not None:
+        slope, slope_sd = prior.slope_per_ghz, prior.slope_sd
+    off = ((grid.knee_mhz - knee) / knee_sd) ** 2
+    return np.asarray(off + ((grid.slope_per_ghz - slope) / slope_sd) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Chi-squared (curves, power caps, pairs); the caps, and their time's (curves, power caps)."""
+
+    total: Floats
+    time_mhz: Floats
+    power_mhz: Floats
+
+    def best(self, total: Floats) -> tuple[Floats, Floats]:
+        """Caps of time and power of each curve, by `total` (curves, first power caps)."""
+        if not total.shape[1]:
+            return self.time_mhz[:, 0], self.power_mhz[:, 0]
+        at = total.argmin(axis=1)
+        rows = np.arange(at.size)
+        return self.time_mhz[rows, at], self.power_mhz[rows, at]
+
+
+def _judged(batch: _Batch, tried: Caps, grid: _Voltages, top_mhz: float, prior: Prior) -> _Judged:
+    """Every cap of every curve with every voltage; curves of the same clocks begin alike."""
+    alike = batch.alike if tried is batch.first else [[i] for i in range(len(batch.sweeps))]
+    own = [members[0] for members in alike]
+    clocks_mhz = batch.clocks_mhz[own, None, :]  # (x, 1, n)
+    x = MHZ_PER_GHZ / np.minimum(clocks_mhz, tried.time_mhz[own, :, None])
+    times = batch.times.lines(x[..., None], alike).misfit[..., 0]
+    cost, time_mhz = disbelief(batch.told, tried, times / MISFIT**2, prior)
+    shape = grid.switching(np.minimum(clocks_mhz, tried.power_mhz[own, :, None]))
+    powers = batch.powers.lines(shape, alike)
+    total = cost[..., None] + powers.misfit / MISFIT**2
+    if np.isfinite(prior.cap_w):
+        power_mhz = tried.power_mhz
+        capped = np.isfinite(power_mhz)
+        held_shape = grid.switching(np.where(capped, power_mhz, top_mhz))  # nothing draws more
+        off = np.log((powers.offset + powers.slope * held_shape) / prior.cap_w) / prior.cap_sd
+        total = total + np.where(capped[..., None], off, np.maximum(0.0, off)) ** 2
+    return _Judged(total, time_mhz, tried.power_mhz)
+
+
+def _curves(
+    batch: _Batch,
+    caps_mhz: tuple[Floats, Floats],
+    knee_mhz: float,
+    slope_per_ghz: float,
+    clock_max_mhz: float,
+) -> tuple[Physics, ...]:
+    """The curves with these caps of time and power (curves,), and this voltage."""
+    own = [[i] for i in range(len(batch.sweeps))]
+    time_mhz, power_mhz = (np.minimum(batch.clocks_mhz, cap[:, None]) for cap in caps_mhz)
+    times = batch.times.lines((MHZ_PER_GHZ / time_mhz)[:, None, :, None], own)
+    shape = switching(power_mhz, knee_mhz, slope_per_ghz)
+    powers = batch.powers.lines(shape[:, None, :, None], own)
+    found = []
+    for i, (time_cap_mhz, power_cap_mhz) in enumerate(zip(*caps_mhz, strict=True)):
+        clocked_s = float(times.slope[i, 0, 0]) * MHZ_PER_GHZ / clock_max_mhz
+        time_fmax_s = float(times.offset[i, 0, 0]) + clocked_s
+        free = np.isinf(time_cap_mhz)
+        found.append(
+            Physics(
+                clock_max_mhz=clock_max_mhz,
+                time_fmax_s=time_fmax_s,
+                clock_share=clocked_s / time_fmax_s,
+                power_static_w=float(powers.offset[i, 0, 0]),
+                power_w_per_ghz=float(powers.slope[i, 0, 0]),
+                voltage_slope_per_ghz=slope_per_ghz,
+                clock_knee_mhz=knee_mhz,
+                clock_cap_mhz=float(time_cap_mhz),
+                power_lead=0.0 if free else log(power_cap_mhz / time_cap_mhz),
+            )
+        )
+    return tuple(found)

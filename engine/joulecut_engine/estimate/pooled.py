@@ -1,0 +1,258 @@
+"""Readings of many GPUs turned into one curve per kind of work, with each GPU's offset taken off.
+
+Siblings of one stage do the same work on cards of one kind that differ by some percent.
+Measured at different clocks, their differences would look like a slope; so a GPU's offset is
+taken from the clocks it shares with others before anything is averaged.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import cast
+
+import numpy as np
+
+from joulecut_engine.estimate.card import Card, named
+from joulecut_engine.estimate.estimator import UNTOLD, WorkShape
+from joulecut_engine.estimate.evidence import Evidence, Work
+from joulecut_engine.estimate.fitting import MISFIT
+from joulecut_engine.estimate.forest import Fitted, fit_work
+from joulecut_engine.estimate.physics import Sweep
+from joulecut_engine.estimate.window import Cell, Reading
+from joulecut_engine.graph.pipeline import Kind, Profile
+
+SCATTER_PRIOR = 0.01  # of one reading, before two of a cell tell it
+SCATTER_WEIGHT = 4.0  # readings that the prior counts for
+POWER_GUESSED = 1e-6  # weight of a power that nobody measured
+# A sweep was measured elsewhere and once: where running work was seen it counts as one sample
+# more, and it is never surer than neighbouring clocks of a sweep agree (0.2-0.4 %).
+PROFILE_WEIGHT = 1.0
+PROFILE_NOISE = 0.003
+PROFILED = "profile"  # stands where a GPU's name does; no UUID looks like it
+WORKS_MAX = 64  # curves per fit: 16 stages of two jobs; the latest seen
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a fit may know, as it was at one moment. `number` counts readings so far."""
+
+    number: int = 0
+    cells: tuple[tuple[Cell, tuple[Reading, ...]], ...] = ()
+    cards: Mapping[str, str] = field(default_factory=dict)  # model name by GPU
+    shapes: Mapping[str, WorkShape] = field(default_factory=dict)  # by workload
+    profiles: Mapping[str, Profile] = field(default_factory=dict)  # by workload
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One cell, averaged; logarithms."""
+
+    uuid: str
+    clock_mhz: int
+    time: float
+    power: float | None
+    weight: float
+    noise: float
+    temperature_c: float
+    held_mhz: float | None
+
+
+def refit(snapshot: Snapshot) -> Fitted:
+    """Fits all of it; pure, so that a thread can do it while the loop goes on."""
+    evidence, scatter = gathered(snapshot)
+    return replace(fit_work(evidence), scatter=scatter)
+
+
+def gathered(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
+    """One piece of evidence per work whose power is known somewhere, in a fixed order.
+
+    Beside them the scatter of one reading around its cell, as a relative sd.
+    """
+    cells: dict[Work, list[tuple[Cell, tuple[Reading, ...]]]] = {}
+    newest: dict[Work, int] = {}
+    for cell, readings in snapshot.cells:
+        work = Work(cell.workload, cell.stage, cast("Kind", cell.kind))
+        cells.setdefault(work, []).append((cell, readings))
+        newest[work] = max(newest.get(work, 0), readings[-1].number)
+    swept = {
+        Work(workload, stage, kind): profile
+        for workload, profile in snapshot.profiles.items()
+        for (stage, kind), options in profile.options.items()
+        if options
+    }
+    known = cells.keys() | swept.keys()
+    latest = sorted(known, key=lambda work: (-newest.get(work, 0), work))[:WORKS_MAX]
+    scatter = _scatter([rows for work in sorted(latest) for _, rows in cells.get(work, ())])
+    points = {
+        work: [*_of_profile(work, swept.get(work)), *_points(cells.get(work, ()), scatter)]
+        for work in sorted(latest)
+    }
+    found = (_evidence(work, points, snapshot) for work in sorted(latest))
+    return tuple(one for one in found if one is not None), scatter
+
+
+def _scatter(all_readings: Sequence[tuple[Reading, ...]]) -> float:
+    """Of one reading around its cell, as a relative standard deviation."""
+    squares, free = SCATTER_WEIGHT * SCATTER_PRIOR**2, SCATTER_WEIGHT
+    for readings in all_readings:
+        if len(readings) > 1:
+            logs = np.log([reading.time_s for reading in readings])
+            squares += float(((logs - logs.mean()) ** 2).sum())
+            free += len(readings) - 1
+    return float(np.sqrt(squares / free))
+
+
+def _of_profile(work: Work, profile: Profile | None) -> list[_Point]:
+    """A sweep as one more GPU that did this work, whose offset is taken off like any other's."""
+    if profile is None:
+        return []
+    return [
+        _Point(
+            uuid=PROFILED,
+            clock_mhz=option.clock_mhz,
+            time=math.log(option.time_s),
+            power=math.log(option.power_w),
+            weight=PROFILE_WEIGHT,
+            noise=PROFILE_NOISE,
+            temperature_c=0.0,
+            held_mhz=None,
+        )
+        for option in sorted(profile.options[work.stage, work.kind])
+    ]
+
+
+def _points(cells: Sequence[tuple[Cell, tuple[Reading, ...]]], scatter: float) -> list[_Point]:
+    found = []
+    for cell, readings in sorted(cells, key=lambda pair: pair[0]):
+        drawn = [(math.log(r.power_w), r.weight) for r in readings if r.power_w is not None]
+        warm = [r.temperature_c for r in readings if r.temperature_c]
+        found.append(
+            _Point(
+                uuid=cell.uuid,
+                clock_mhz=cell.clock_mhz,
+                time=_mean([(math.log(r.time_s), r.weight) for r in readings]),
+                power=_mean(drawn) if drawn else None,
+                weight=sum(r.weight for r in readings),
+                noise=scatter / math.sqrt(len(readings)),
+                temperature_c=sum(warm) / len(warm) if warm else 0.0,
+                held_mhz=_mean([(r.observed_mhz, r.weight) for r in readings])
+                if cell.capped
+                else None,
+            )
+        )
+    return found
+
+
+def _mean(rows: Sequence[tuple[float, float]]) -> float:
+    """Of (value, weight)."""
+    return sum(value * weight for value, weight in rows) / sum(weight for _, weight in rows)
+
+
+def _evidence(
+    work: Work, points: Mapping[Work, Sequence[_Point]], snapshot: Snapshot
+) -> Evidence | None:
+    own = points[work]
+    told = {snapshot.cards[uuid] for uuid in {p.uuid for p in own} & snapshot.cards.keys()}
+    card: Card | None = None
+    for model in sorted(told):
+        card = card or named(model)
+    at_clock: dict[int, list[_Point]] = {}
+    for point in own:
+        at_clock.setdefault(point.clock_mhz, []).append(point)
+    times = _times(own, at_clock)
+    powers = _powers(work, points)
+    if powers is None:
+        return None
+    clocks = sorted(times)
+    noise = np.array([_noise(at_clock[clock]) for clock in clocks])
+    guessed = np.array([clock not in powers for clock in clocks])
+    known = sorted(powers)
+    power_w = np.exp(np.interp(clocks, known, [powers[clock] for clock in known]))
+    weight = MISFIT**2 / (MISFIT**2 + noise**2)
+    held = [p.held_mhz for p in own if p.held_mhz is not None]
+    warm = [p.temperature_c for p in own if p.temperature_c]
+    return Evidence(
+        work=work,
+        sweep=Sweep(
+            clocks_mhz=np.array(clocks, dtype=np.float64),
+            time_s=np.exp([times[clock] for clock in clocks]),
+            power_w=power_w,
+            weight=weight,
+            power_weight=np.where(guessed, POWER_GUESSED, weight),
+            held_mhz=float(np.mean(held)) if held else None,
+        ),
+        card=card,
+        clock_max_mhz=0.0 if card is None else float(card.clock_max_mhz),
+        shape=snapshot.shapes.get(work.workload, UNTOLD),
+        temperature_c=float(np.mean(warm)) if warm else 0.0,
+        noise=noise,
+    )
+
+
+def _times(own: Sequence[_Point], at_clock: Mapping[int, Sequence[_Point]]) -> dict[int, float]:
+    """Logarithm of time by clock: as seen, and between and beyond as the sweep says, corrected.
+
+    Where a sweep is off it is off at all clocks nearby; so its values move with what running
+    work showed at the clocks next to them.
+    """
+    times = _aligned([(p.uuid, p.clock_mhz, p.time, p.weight) for p in own])
+    swept = {p.clock_mhz: p.time for p in own if p.uuid == PROFILED}
+    ran = []
+    for clock in times.keys() & swept.keys():
+        seen = [point for point in at_clock[clock] if point.uuid != PROFILED]
+        if seen and _noise(seen) <= PROFILE_NOISE:
+            ran.append(clock)
+    if len(ran) < 2:
+        return times  # one clock is a level, which biases follow, and no shape
+    ran.sort()
+    off = [times[clock] - swept[clock] for clock in ran]
+    for clock, time in swept.items():
+        if all(point.uuid == PROFILED for point in at_clock[clock]):
+            times[clock] = time + float(np.interp(clock, ran, off))
+    return times
+
+
+def _noise(points: Sequence[_Point]) -> float:
+    """Of the mean of several cells."""
+    return float(1.0 / np.sqrt(sum(1.0 / point.noise**2 for point in points)))
+
+
+def _powers(work: Work, points: Mapping[Work, Sequence[_Point]]) -> dict[int, float] | None:
+    """Logarithm of power by clock: the work's own, else its stage's, else its workload's."""
+    near = [
+        [work],
+        [w for w in points if (w.workload, w.stage) == (work.workload, work.stage)],
+        [w for w in points if w.workload == work.workload],
+    ]
+    for works in near:
+        rows = [
+            (f"{w.stage} {w.kind} {p.uuid}", p.clock_mhz, p.power, p.weight)
+            for w in works
+            for p in points[w]
+            if p.power is not None
+        ]
+        if rows:
+            return _aligned(rows)
+    return None
+
+
+def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
+    """Mean by clock of (who, clock, value, weight), each one's own offset taken off first.
+
+    Offsets come from clocks that several share; who shares none keeps its values.
+    """
+    by_clock: dict[int, list[tuple[str, float, float]]] = {}
+    for who, clock, value, weight in rows:
+        by_clock.setdefault(clock, []).append((who, value, weight))
+    offsets: dict[str, list[float]] = {}
+    for shared in by_clock.values():
+        if len(shared) > 1:
+            mean = _mean([(value, weight) for _, value, weight in shared])
+            for who, value, _ in shared:
+                offsets.setdefault(who, []).append(value - mean)
+    offset = {who: median(values) for who, values in offsets.items()}
+    return {
+        clock: _mean([(value - offset.get(who, 0.0), weight) for who, value, weight in shared])
+        for clock, shared in sorted(by_clock.items())
+    }

@@ -1,0 +1,204 @@
+"""How far cards depart from the form, learnt from other work: the random forest.
+
+What the form cannot say (a clock that saturates below its cap, a voltage table with steps)
+is alike for all work on a card, and partly on cards of one build. The forest learns it from
+features that mean the same everywhere: ratios, never names.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from joulecut_engine.estimate.card import Card
+from joulecut_engine.estimate.evidence import Evidence
+from joulecut_engine.estimate.grid import Floats
+from joulecut_engine.estimate.physics import Physics
+
+if TYPE_CHECKING:
+    from sklearn.tree import DecisionTreeRegressor
+
+TREES = 40  # twice as many change the public figures by under 0.01 points
+LEAF_MIN = 3  # single rows are noise
+FEATURES_SHARE = 0.6  # per split; all of them at once make the trees alike
+SEED = 0  # same data, same code: same numbers
+ROWS_MIN = 8  # fewer rows are no forest
+LEFT_MAX = 0.25  # a row further off is another regime and no departure from the form
+ROUNDED_TO = 2.0**20  # steps of a millionth: sums of them are exact
+UNCAPPED = 1.3  # of the highest clock: where a cap would be that is never met
+
+FEATURES = (
+    "clock over highest",
+    "clock over knee",
+    "clock over cap",
+    "held by the cap",
+    "share that follows the clock",
+    "power over limit",
+    "static over limit",
+    "backward",
+    "collective",
+    "temperature",
+    "log flops",
+    "log bytes",
+    "intensity",
+    "peak ratio",
+    "roofline",
+    "sequence",
+    "width",
+    "heads",
+    "inner",
+    "card: clock",
+    "card: limit",
+    "card: memory",
+    "card: half",
+    "card: single",
+)
+
+
+class Residuals:
+    """A fitted forest on log(measured / physics) of time and power."""
+
+    def __init__(self, evidence: Sequence[Evidence], curves: Sequence[Physics]) -> None:
+        """Raises ValueError where there are fewer than `ROWS_MIN` rows; see `enough`."""
+        asked = [one.sweep.clocks_mhz for one in evidence]
+        rows = features(evidence, curves, asked)
+        targets = np.concatenate(
+            [leftovers(one, curve) for one, curve in zip(evidence, curves, strict=True)]
+        )
+        if rows.shape[0] < ROWS_MIN:
+            raise ValueError(f"{rows.shape[0]} rows are no forest; at least {ROWS_MIN}")
+        weight = np.concatenate([one.sweep.weights for one in evidence])
+        self._trees = _grown(
+            _rounded(rows), _rounded(np.clip(targets, -LEFT_MAX, LEFT_MAX)), weight
+        )
+
+    def predict(self, rows: Floats) -> Floats:
+        """Logarithms of time and power against the physics, of shape (rows, 2)."""
+        asked = _rounded(rows).astype(np.float32)
+        found = np.zeros((rows.shape[0], 2))
+        for tree in self._trees:
+            found += tree.tree_.predict(asked).reshape(found.shape)
+        return found / TREES
+
+    def importances(self) -> tuple[tuple[str, float], ...]:
+        """Features by how much they explain, largest first; shares of 1."""
+        shares = np.mean([tree.feature_importances_ for tree in self._trees], axis=0)
+        found = zip(FEATURES, shares / (shares.sum() or 1.0), strict=True)
+        return tuple(sorted(((name, float(share)) for name, share in found), key=lambda x: -x[1]))
+
+
+def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTreeRegressor", ...]:
+    """Trees of a random forest, each on as many rows as there are, drawn by weight.
+
+    Drawn here, and the trees told what was checked already: a forest object spends more time
+    on copying and checking its trees than on growing such small ones, and how it draws by
+    weight changed with scikit-learn's versions.
+    """
+    # A second to load: whoever fits a single workload never needs it.
+    from sklearn import config_context  # noqa: PLC0415
+    from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415
+
+    seeds = np.random.RandomState(SEED).randint(np.iinfo(np.int32).max, size=TREES)
+    count, asked, share = rows.shape[0], rows.astype(np.float32), weight / weight.sum()
+    trees = []
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        for seed in seeds:
+            drawn = np.random.RandomState(seed).choice(count, count, p=share)
+            tree = DecisionTreeRegressor(
+                min_samples_leaf=LEAF_MIN, max_features=FEATURES_SHARE, random_state=int(seed)
+            )
+            times = np.bincount(drawn, minlength=count).astype(np.float64)
+            trees.append(tree.fit(asked, targets, sample_weight=times, check_input=False))
+    return tuple(trees)
+
+
+def _rounded(values: Floats) -> Floats:
+    """To millionths, so that the last bits of a fit choose no splits.
+
+    Many features put rows in one order; which of them a split takes would hang on rounding.
+    """
+    return np.round(values * ROUNDED_TO) / ROUNDED_TO
+
+
+def enough(evidence: Sequence[Evidence]) -> bool:
+    return sum(one.sweep.clocks_mhz.size for one in evidence) >= ROWS_MIN
+
+
+def leftovers(one: Evidence, curve: Physics) -> Floats:
+    """log(measured / physics) of time and power at the measured clocks, of shape (n, 2)."""
+    sweep = one.sweep
+    return np.column_stack(
+        [
+            np.log(sweep.time_s / curve.time_s(sweep.clocks_mhz)),
+            np.log(sweep.power_w / curve.power_w(sweep.clocks_mhz)),
+        ]
+    )
+
+
+def features(
+    evidence: Sequence[Evidence], curves: Sequence[Physics], clocks_mhz: Sequence[Floats]
+) -> Floats:
+    """One row per asked clock of each piece of evidence, of shape (rows, len(FEATURES))."""
+    return np.concatenate(
+        [
+            _rows(one, curve, asked)
+            for one, curve, asked in zip(evidence, curves, clocks_mhz, strict=True)
+        ]
+    )
+
+
+def _rows(one: Evidence, curve: Physics, asked_mhz: Floats) -> Floats:
+    top_mhz = curve.clock_max_mhz
+    cap_mhz = min(curve.clock_cap_mhz, UNCAPPED * top_mhz)
+    limit_w = _limit_w(one.card, curve)
+    constant = np.concatenate(
+        [
+            [one.work.kind in {"backward", "input", "weight"}],
+            [one.work.kind not in {"forward", "backward", "input", "weight"}],
+            [one.temperature_c / 100.0],
+            _shape(one, top_mhz),
+            np.zeros(5) if one.card is None else one.card.ratios(),
+        ]
+    )
+    return np.column_stack(
+        [
+            asked_mhz / top_mhz,
+            asked_mhz / curve.clock_knee_mhz,
+            np.minimum(asked_mhz / cap_mhz, 1.0),
+            asked_mhz > cap_mhz,
+            np.full(asked_mhz.size, curve.clock_share),
+            curve.power_w(asked_mhz) / limit_w,
+            np.full(asked_mhz.size, curve.power_static_w / limit_w),
+            np.tile(constant, (asked_mhz.size, 1)),
+        ]
+    )
+
+
+def _limit_w(card: Card | None, curve: Physics) -> float:
+    """The card's limit, or what the work draws at most, where nobody knows the card."""
+    drawn_w = float(curve.power_w(np.array([curve.clock_max_mhz]))[0])
+    return drawn_w if card is None else max(card.power_limit_w, drawn_w)
+
+
+def _shape(one: Evidence, top_mhz: float) -> Floats:
+    shape = one.shape
+    roofline = 0.0
+    if one.card is not None and shape.flops > 0.0 and shape.bytes_moved > 0.0:
+        peak = one.card.half_tflops * 1e12 * (shape.peak_ratio or 1.0)
+        compute_s = shape.flops / peak * one.card.clock_max_mhz / top_mhz
+        roofline = float(np.log(compute_s / (shape.bytes_moved / (one.card.memory_gb_s * 1e9))))
+    intensity = np.log(shape.flops / shape.bytes_moved) if roofline else 0.0
+    return np.array(
+        [
+            np.log1p(shape.flops),
+            np.log1p(shape.bytes_moved),
+            intensity,
+            shape.peak_ratio,
+            roofline,
+            shape.sequence,
+            shape.width,
+            shape.heads,
+            shape.inner,
+        ],
+        dtype=np.float64,
+    )

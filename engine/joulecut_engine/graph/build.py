@@ -1,0 +1,127 @@
+"""The graph of a schedule: programs, what their inputs come from, and what goes between.
+
+Pure. Edges are data dependencies and the order in which a stage works through its
+operations. Where transfers take time they are operations of their own.
+"""
+
+from itertools import pairwise
+
+from joulecut_engine.graph.graph import Circular, Graph, graph_of
+from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
+from joulecut_engine.graph.schedules import Program, programs
+from joulecut_engine.graph.shape import misfit, part_of
+
+Edges = set[tuple[Operation, Operation]]
+
+
+def build(pipeline: Pipeline) -> Graph:
+    """The graph of one iteration, in waves: operations in a wave depend on earlier waves only.
+
+    Raises ValueError where `misfit` complains, and Circular (also a ValueError) where
+    synchronous transfers would wait for each other forever.
+    """
+    complaint = misfit(pipeline)
+    if complaint:
+        raise ValueError(f"{complaint.key}: {complaint.what}; allowed: {complaint.allowed}")
+    written = programs(pipeline)
+    edges = _data(pipeline, written)
+    if pipeline.tensor_collective:
+        edges = _with_tensor_collectives(written, edges)
+    _end(pipeline, written)
+    for program in written:
+        edges.update(pairwise(program))
+    sends: list[Operation] = []
+    if pipeline.transfers != "free":
+        sends = _send(pipeline, written, edges)
+    operations = [*(operation for program in written for operation in program), *sends]
+    index = {operation: i for i, operation in enumerate(operations)}
+    return graph_of(operations, ((index[a], index[b]) for a, b in edges), pipeline.stages)
+
+
+def _data(pipeline: Pipeline, written: list[Program]) -> Edges:
+    """What each operation's input comes from; nothing for the first forward.
+
+    Weight gradients need their own stage's input gradient, which its program already says.
+    """
+    last = pipeline.stages * pipeline.chunks - 1
+    done: dict[tuple[int, int, bool], Operation] = {}
+    parts = [(o, part_of(pipeline, o.stage, o.chunk)) for program in written for o in program]
+    for operation, part in parts:
+        if operation.kind != "weight":
+            done[part, operation.microbatch, operation.kind == "forward"] = operation
+    edges: Edges = set()
+    for operation, part in parts:
+        microbatch = operation.microbatch
+        if operation.kind == "forward":
+            if part > 0:
+                edges.add((done[part - 1, microbatch, True], operation))
+        elif operation.kind == "weight":
+            edges.add((done[part, microbatch, False], operation))
+        else:
+            source = (last, microbatch, True) if part == last else (part + 1, microbatch, False)
+            edges.add((done[source], operation))
+    return edges
+
+
+def _with_tensor_collectives(written: list[Program], edges: Edges) -> Edges:
+    """After every forward and every gradient of an input: what leaves the group is its sum."""
+    gathered: dict[Operation, Operation] = {}
+    for program in written:
+        longer: Program = []
+        for operation in program:
+            longer.append(operation)
+            if operation.kind == "weight":
+                continue
+            kind: Kind = "tensor-forward" if operation.kind == "forward" else "tensor-backward"
+            collective = Operation(operation.stage, operation.microbatch, kind, operation.chunk)
+            gathered[operation] = collective
+            longer.append(collective)
+        program[:] = longer
+    return {(a if b.kind == "weight" else gathered[a], b) for a, b in edges}
+
+
+def _end(pipeline: Pipeline, written: list[Program]) -> None:
+    """Once per GPU, after its last gradient: the data-parallel sum, then the optimizer.
+
+    Neither waits for other stages: a GPU whose gradients are complete goes on.
+    """
+    for stage, program in enumerate(written):
+        if pipeline.data_collective:
+            program.append(Operation(stage, 0, "collective"))
+        if pipeline.optimizer:
+            program.append(Operation(stage, 0, "optimizer"))
+
+
+def _send(pipeline: Pipeline, written: list[Program], edges: Edges) -> list[Operation]:
+    """Puts an operation of the sending stage on every edge between GPUs; changes `edges`.
+
+    Overlapped: it begins when the data is there, and nobody else waits. Synchronous: it also
+    begins only when the receiver has come to the operation that needs it, and the sender
+    goes on only after it. Between two operations of a GPU all its transfers run at once, as
+    in a batch of sends and receives; otherwise 1F1B would already wait for itself.
+    """
+    meets = pipeline.transfers == "synchronous"
+    before: dict[Operation, Operation] = {}
+    after: dict[Operation, Operation] = {}
+    for program in written:
+        for first, second in pairwise(program):
+            after[first], before[second] = second, first
+    sends = []
+    for first, second in sorted(edges):
+        if first.stage == second.stage:
+            continue
+        edges.remove((first, second))
+        kind: Kind = "send-forward" if second.kind == "forward" else "send-backward"
+        send = Operation(first.stage, first.microbatch, kind, first.chunk)
+        sends.append(send)
+        edges.update(((first, send), (send, second)))
+        if meets and second in before:
+            edges.add((before[second], send))
+        if meets and first in after:
+            edges.add((send, after[first]))
+    return sends
+
+
+def deadlock(error: Circular) -> str:
+    """What a circle among synchronous transfers means, in words."""
+    return f"synchronous transfers wait for each other forever: {error}"

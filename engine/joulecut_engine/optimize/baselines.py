@@ -1,0 +1,150 @@
+"""What others do about clocks, as plans of our own kind, so that one judge prices them all.
+
+None of these knows more than its original does: one number for all GPUs, one per stage by
+compute time, a power limit, or the critical path. Where a rule leaves a number open (which
+clock, which cap), the best one within the deadline is taken for it: that is generous.
+An operation with a single option (communication at a fixed cost) always takes it.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.problem import NoCommonClock, Problem
+from joulecut_engine.optimize.schedule import energy, iteration_times, makespan
+
+Clocks = tuple[ClockOption, ...]  # by operation
+SLACK = 1e-9  # relative: a deadline is kept to this
+EXACT = 1e-12  # float sums in another order must not undo an option that fits
+CAPS_MAX = 512  # power caps tried; two sweeps of a hundred clocks have fewer
+
+
+def menus_of(problem: Problem) -> tuple[tuple[ClockOption, ...], ...]:
+    """All that was measured: a rule that knows no frontier also takes dominated options."""
+    return problem.measured or problem.options
+
+
+def all_max(problem: Problem) -> Clocks:
+    """The highest clock everywhere: what GPUs do when nobody tells them otherwise."""
+    return tuple(max(menu, key=lambda o: o.clock_mhz) for menu in menus_of(problem))
+
+
+def one_clock(problem: Problem) -> list[Clocks]:
+    """Every plan in which all GPUs run at one clock, highest first. Raises NoCommonClock."""
+    menus = menus_of(problem)
+    shared = [{o.clock_mhz for o in menu} for menu in set(menus) if len(menu) > 1]
+    if not shared:
+        return [all_max(problem)]
+    clocks = sorted(set.intersection(*shared), reverse=True)
+    if not clocks:
+        raise NoCommonClock(None)
+    return [tuple(_at(menu, clock) for menu in menus) for clock in clocks]
+
+
+def clock_per_stage(problem: Problem) -> list[Clocks]:
+    """Stages balanced by compute time, as a per-stage limit does (Zeus on pipelines).
+
+    For each busy time that some stage has at some clock: every stage at its lowest clock
+    that keeps within it, or at its quickest where none does. Raises NoCommonClock.
+    """
+    menus = menus_of(problem)
+    stages: list[list[tuple[float, list[ClockOption]]]] = []
+    for stage, indices in enumerate(problem.graph.order):
+        shared = [{o.clock_mhz for o in menus[i]} for i in indices if len(menus[i]) > 1]
+        clocks = sorted(set.intersection(*shared)) if shared else [0]
+        if not clocks:
+            raise NoCommonClock(stage)
+        choices = [[_at(menus[i], clock) for i in indices] for clock in clocks]
+        stages.append([(sum(o.time_s for o in choice), choice) for choice in choices])
+    budgets = sorted({busy_s for plans in stages for busy_s, _ in plans})
+    found = []
+    for budget_s in budgets:
+        clocks_by_operation = list(all_max(problem))
+        for indices, plans in zip(problem.graph.order, stages, strict=True):
+            within = [plan for busy_s, plan in plans if busy_s <= budget_s * (1 + SLACK)]
+            chosen = within[0] if within else min(plans, key=lambda p: p[0])[1]
+            for i, option in zip(indices, chosen, strict=True):
+                clocks_by_operation[i] = option
+        found.append(tuple(clocks_by_operation))
+    return found
+
+
+def power_cap(problem: Problem) -> list[Clocks]:
+    """One power limit for all GPUs: each operation at its highest clock that keeps under it."""
+    menus = menus_of(problem)
+    distinct = set(menus)
+    powers = sorted({o.power_w for menu in distinct for o in menu})
+    least = max(min(o.power_w for o in menu) for menu in distinct)
+    caps = [power for power in powers if power >= least]
+    caps = caps[:: -max(1, len(caps) // CAPS_MAX)][::-1]  # the one that caps nothing stays
+    found = []
+    for cap_w in caps:
+        capped = {
+            menu: max((o for o in menu if o.power_w <= cap_w), key=lambda o: o.clock_mhz)
+            for menu in distinct
+        }
+        found.append(tuple(capped[menu] for menu in menus))
+    return found
+
+
+def off_path(problem: Problem) -> Clocks:
+    """Like EnvPipe (ATC'23): the critical path keeps its clocks, the rest is slowed into bubbles.
+
+    In the order of the schedule each operation takes the option of least effective cost that
+    leaves the fastest end reachable with everything after it at full speed. Own reading of the
+    rule; the original also moves microbatches, which this does not.
+    """
+    menus = menus_of(problem)
+    clocks = [min(menu, key=lambda o: (o.time_s, o.energy_j)) for menu in menus]
+    limit_s, _ = makespan(problem, clocks)
+    after_s = [0.0] * len(clocks)  # the longest way from an operation's end to the last end
+    before: list[list[int]] = [[] for _ in clocks]
+    for first, second in sorted(problem.graph.edges, key=lambda edge: -edge[1]):
+        after_s[first] = max(after_s[first], clocks[second].time_s + after_s[second])
+        before[second].append(first)
+    end_s: list[float] = []
+    for i, (operation, menu) in enumerate(zip(problem.graph.operations, menus, strict=True)):
+        start_s = max((end_s[j] for j in before[i]), default=0.0)
+        room_s = limit_s * (1 + EXACT) - after_s[i] - start_s
+        power_w = problem.blocking_power_w[operation.stage]
+        fitting = [option for option in menu if option.time_s <= room_s]
+        clocks[i] = min(fitting, key=lambda o: o.effective_cost_j(power_w), default=clocks[i])
+        end_s.append(start_s + clocks[i].time_s)
+    return tuple(clocks)
+
+
+def cheapest_within(problem: Problem, plans: Iterable[Clocks], deadline_s: float) -> Clocks | None:
+    """The plan of least energy that meets a deadline; None where none does."""
+    best: tuple[float, Clocks] | None = None
+    for clocks, time_s in _timed(problem, plans):
+        if time_s <= deadline_s * (1 + SLACK):
+            energy_j = energy(problem, clocks, time_s)
+            if best is None or energy_j < best[0]:
+                best = (energy_j, clocks)
+    return None if best is None else best[1]
+
+
+def quickest_under(problem: Problem, plans: Iterable[Clocks], power_w: float) -> Clocks | None:
+    """The fastest plan whose mean power (all GPUs) keeps a limit; None where none does."""
+    best: tuple[float, Clocks] | None = None
+    for clocks, time_s in _timed(problem, plans):
+        if energy(problem, clocks, time_s) <= power_w * time_s * (1 + SLACK) and (
+            best is None or time_s < best[0]
+        ):
+            best = (time_s, clocks)
+    return None if best is None else best[1]
+
+
+def _timed(problem: Problem, plans: Iterable[Clocks]) -> list[tuple[Clocks, float]]:
+    listed = list(plans)
+    if not listed:
+        return []
+    duration_s = np.array([[option.time_s for option in clocks] for clocks in listed]).T
+    return list(zip(listed, iteration_times(problem, duration_s).tolist(), strict=True))
+
+
+def _at(menu: tuple[ClockOption, ...], clock_mhz: int) -> ClockOption:
+    """The option at a clock; the only one where there is no choice."""
+    at = [o for o in menu if o.clock_mhz == clock_mhz] if len(menu) > 1 else list(menu)
+    return min(at, key=lambda o: (o.time_s, o.energy_j))

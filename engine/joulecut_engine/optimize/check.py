@@ -1,0 +1,135 @@
+"""A second opinion on any plan, by somebody who does not know how it was found.
+
+Plain loops over the problem's own data; nothing of the solver is imported, so a fault there
+cannot hide itself here.
+"""
+
+import itertools
+import math
+
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
+
+TOLERANCE = 1e-9  # relative: times and energies of a plan must be right to this
+
+
+def check(problem: Problem, goal: Goal, solution: Solution) -> tuple[str, ...]:
+    """What is wrong with a solution, one sentence per fault; empty when it is right."""
+    count = len(problem.graph.operations)
+    clocks, starts = len(solution.clocks), len(solution.start_s)
+    if clocks != count or starts != count:
+        return (f"{count} operations, but {clocks} clocks and {starts} starts",)
+    return (
+        *_options(problem, solution),
+        *_granularity(problem, solution),
+        *_times(problem, goal, solution),
+        *_energy(problem, goal, solution),
+    )
+
+
+def _options(problem: Problem, solution: Solution) -> list[str]:
+    offered = problem.measured or problem.options
+    return [
+        f"{operation} has no option {option}"
+        for operation, option, options, swept in zip(
+            problem.graph.operations, solution.clocks, problem.options, offered, strict=True
+        )
+        if option not in options and option not in swept
+    ]
+
+
+def _granularity(problem: Problem, solution: Solution) -> list[str]:
+    if solution.granularity == "computation":
+        return []
+    if solution.granularity not in {"gpu", "edge"}:
+        return [f"nobody here can judge granularity {solution.granularity}"]
+    complaints = []
+    for stage, indices in enumerate(problem.graph.order):
+        within = _between(problem, indices) if solution.granularity == "edge" else []
+        outside = [i for i in indices if i not in set(within)]
+        for place, members in (("", outside), (" between its edges", within)):
+            clocks = sorted({solution.clocks[i].clock_mhz for i in members})
+            if len(clocks) > 1:
+                complaints.append(
+                    f"stage {stage} runs at {clocks} MHz{place}, "
+                    f"granularity {solution.granularity} means one"
+                )
+    return complaints
+
+
+def _between(problem: Problem, indices: tuple[int, ...]) -> list[int]:
+    """Operations after a stage's first forward and before its last backward."""
+    kinds = [problem.graph.operations[i].kind for i in indices]
+    forwards = [k for k, kind in enumerate(kinds) if kind == "forward"]
+    backwards = [k for k, kind in enumerate(kinds) if kind in ("backward", "input")]
+    after = forwards[0] if forwards else -1
+    before = backwards[-1] if backwards else len(indices)
+    return [i for k, i in enumerate(indices) if after < k < before]
+
+
+def _times(problem: Problem, goal: Goal, solution: Solution) -> list[str]:
+    complaints = _one_at_a_time(problem, solution)
+    longest_s = [0.0] * len(solution.clocks)  # earliest end of each operation
+    before: list[list[int]] = [[] for _ in solution.clocks]
+    for first, second in problem.graph.edges:
+        before[second].append(first)
+    end_s = [
+        start + option.time_s
+        for start, option in zip(solution.start_s, solution.clocks, strict=True)
+    ]
+    for i, option in enumerate(solution.clocks):
+        longest_s[i] = option.time_s + max((longest_s[j] for j in before[i]), default=0.0)
+    time_s = max(longest_s)
+    slack_s = TOLERANCE * time_s
+    if not _near(solution.iteration_time_s, time_s):
+        complaints.append(
+            f"iteration time {solution.iteration_time_s!r} s, longest path {time_s!r} s"
+        )
+    if not all(start >= -slack_s for start in solution.start_s):
+        complaints.append("an operation starts before the iteration")
+    if not max(end_s) <= solution.iteration_time_s + slack_s:
+        complaints.append("an operation ends after the iteration")
+    for first, second in problem.graph.edges:
+        if not solution.start_s[second] >= end_s[first] - slack_s:
+            early, late = problem.graph.operations[second], problem.graph.operations[first]
+            complaints.append(f"{early} starts before {late} has ended")
+    if not solution.iteration_time_s <= goal.deadline_s * (1 + TOLERANCE):
+        complaints.append(
+            f"iteration time {solution.iteration_time_s!r} s misses {goal.deadline_s!r} s"
+        )
+    return complaints
+
+
+def _one_at_a_time(problem: Problem, solution: Solution) -> list[str]:
+    """Sends run beside a GPU's work; everything else has the GPU for itself."""
+    complaints = []
+    operations = problem.graph.operations
+    for indices in problem.graph.order:
+        work = [i for i in indices if not operations[i].kind.startswith("send-")]
+        work.sort(key=lambda i: (solution.start_s[i], i))
+        for k, i in itertools.pairwise(work):
+            end_s = solution.start_s[k] + solution.clocks[k].time_s
+            if solution.start_s[i] < end_s - TOLERANCE * solution.iteration_time_s:
+                complaints.append(f"{operations[i]} and {operations[k]} share a GPU at one time")
+    return complaints
+
+
+def _energy(problem: Problem, goal: Goal, solution: Solution) -> list[str]:
+    charged_s = goal.deadline_s if goal.waits else solution.iteration_time_s
+    energy_j = problem.overhead_power_w * charged_s
+    for stage, indices in enumerate(problem.graph.order):
+        options = [solution.clocks[i] for i in indices]
+        waiting_s = charged_s - math.fsum(option.time_s for option in options)
+        energy_j += math.fsum(option.energy_j for option in options)
+        energy_j += problem.blocking_power_w[stage] * waiting_s
+    complaints = []
+    if not _near(solution.energy_j, energy_j):
+        complaints.append(f"energy {solution.energy_j!r} J, adds up to {energy_j!r} J")
+    if not 0.0 < solution.lower_bound_j <= solution.energy_j * (1 + TOLERANCE):
+        complaints.append(
+            f"lower bound {solution.lower_bound_j!r} J, energy {solution.energy_j!r} J"
+        )
+    return complaints
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * max(abs(a), abs(b))

@@ -1,0 +1,60 @@
+"""How inner loops are compiled: one place that knows the tool, so that all else is plain Python.
+
+Machine code is kept on disk beside the module, or in the user's cache directory where that
+cannot be written (`NUMBA_CACHE_DIR` moves it); the first run after an install compiles, about
+a minute (`python -m joulecut_engine.optimize.warmup` does it beforehand). Results do not depend
+on it. `NUMBA_DISABLE_JIT=1` runs the same functions as Python, for a debugger.
+
+What is kept is renewed when its own module changes, not when another does: so no compiled
+function calls one of another module.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+from numba import njit
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Sums may be taken in another order and in parallel lanes; infinities keep their meaning.
+# Nothing that proves a bound runs under these.
+REORDER = {"reassoc", "contract", "nsz", "arcp", "nnan"}
+
+_compiled: list[Any] = []
+
+
+def exact(function: Callable[P, R]) -> Callable[P, R]:
+    """Compiled as written."""
+    return cast("Callable[P, R]", _compile(function, fastmath=False))
+
+
+def loose(function: Callable[P, R]) -> Callable[P, R]:
+    """Compiled with sums in any order: several times faster where loops are long."""
+    return cast("Callable[P, R]", _compile(function, fastmath=REORDER))
+
+
+def kept() -> bool:
+    """Whether an earlier run has left machine code on disk; also true where nothing compiles."""
+    places = {f.stats.cache_path for f in _compiled if hasattr(f, "stats")}
+    return not places or any(place and any(Path(place).glob("*.nbi")) for place in places)
+
+
+def versions() -> set[str]:
+    """The machine code that this process has called so far, by function and types."""
+    return {
+        f"{one.py_func.__module__}.{one.py_func.__qualname__}{types}"
+        for one in _compiled
+        for types in getattr(one, "signatures", ())
+    }
+
+
+def _compile(function: Any, **options: Any) -> Any:
+    options |= {"nogil": True, "error_model": "numpy"}
+    try:
+        compiled = njit(function, cache=True, **options)
+    except RuntimeError:  # nowhere to write: then every process compiles for itself
+        compiled = njit(function, **options)
+    _compiled.append(compiled)
+    return compiled

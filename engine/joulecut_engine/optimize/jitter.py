@@ -1,0 +1,168 @@
+"""How late a plan really runs, because real times jitter and an exact plan leaves no slack.
+
+A plan on mean times makes nearly every path critical; whichever operation is slow this time
+delays the iteration, none that is quick hastens it. And data-parallel siblings meet once per
+iteration, so the slowest of them sets the time. Here a plan is run on paper, a few hundred
+times, with the measured variances; same seed, same answer.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.criticality import Paths
+from joulecut_engine.optimize.levels import Floats, Ints, waves_of
+from joulecut_engine.optimize.problem import Problem
+
+DRAWS = 200  # the standard error of the mean is then a 14th of the spread: 0.02 % at 3 % noise
+SEED = 20_261_120  # any fixed number
+DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that no search has seen; any other seed
+ENTRIES = 2_000_000  # operations x draws timed at once: 16 MB an array
+ENTRIES_KEPT = 16_000_000  # luck that is not drawn again for every plan: 128 MB
+SIBLINGS_CRITICAL = 64  # who is slowest of more is hardly another: extremes grow with the logarithm
+P95 = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Relative standard deviations (fractions of the mean, which is kept) and siblings.
+
+    `operation`: each operation anew. `gpu`: one factor for all that a GPU does in an
+    iteration. Both are log-normal, so nothing takes negative time. `communication_s`: mean of
+    an exponentially distributed delay, in seconds, of each transfer between stages; it only
+    ever adds. `siblings`: data-parallel pipelines that meet at the end of the iteration.
+    """
+
+    operation: float = 0.0
+    gpu: float = 0.0
+    communication_s: float = 0.0
+    siblings: int = 1
+
+    def __post_init__(self) -> None:
+        for value in (self.operation, self.gpu, self.communication_s):
+            if not 0.0 <= value < math.inf:
+                raise ValueError("noise is finite and not negative")
+        if self.siblings < 1:
+            raise ValueError(f"{self.siblings} siblings: a pipeline is at least its own")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Iteration times of many draws, in seconds, siblings waited for."""
+
+    mean_s: float
+    p95_s: float
+
+
+class Trials:
+    """One problem under one noise; every plan meets the same luck, so plans compare fairly.
+
+    Sibling k's luck does not depend on how many siblings there are: more are never faster.
+    Raises ValueError for fewer than 1 draw.
+    """
+
+    def __init__(
+        self, problem: Problem, noise: Noise, *, draws: int = DRAWS, seed: int = SEED
+    ) -> None:
+        if draws < 1:
+            raise ValueError(f"{draws} draws: at least 1")
+        self.problem, self.noise = problem, noise
+        self._draws, self._seed = draws, seed
+        self._waves = waves_of(problem.graph)
+        self._paths = Paths(self._waves)
+        operations = problem.graph.operations
+        self._stage: Ints = np.array([operations[i].stage for i in self._waves.operation])
+        self._stages = len(problem.blocking_power_w)
+        crossing = [operations[a].stage != operations[b].stage for a, b in problem.graph.edges]
+        self._crossing: Ints = np.flatnonzero(crossing)
+        self._links = len(crossing) if noise.communication_s else 0
+        self._kept: dict[int, tuple[Floats, Floats]] = {}  # luck of siblings from this one on
+
+    def spread(self, clocks: Sequence[ClockOption]) -> Spread:
+        """What the iteration of these options, one per operation, really takes."""
+        times_s = self.times_s(clocks)
+        return Spread(float(times_s.mean()), float(np.quantile(times_s, P95)))
+
+    def times_s(self, clocks: Sequence[ClockOption]) -> Floats:
+        """Iteration time of each draw, in seconds: the slowest sibling's."""
+        mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
+        times_s = np.zeros(self._draws)
+        for luck in self.luck():
+            self._paths.run(mean_s, *luck, times_s)
+        return times_s
+
+    @property
+    def draws(self) -> int:
+        return self._draws
+
+    @property
+    def row(self) -> Ints:
+        """By operation, its row in `luck`."""
+        return np.argsort(self._waves.operation)
+
+    def luck(self) -> Iterator[tuple[Floats, Floats]]:
+        """Some siblings at a time: factors (siblings, draws, rows) and delays in seconds
+        (siblings, draws, edges of the graph), without edges where nothing is delayed."""
+        each = self._draws * (self._waves.size + self._links)
+        together = max(1, ENTRIES // each)
+        for first in range(0, self.noise.siblings, together):
+            last = min(first + together, self.noise.siblings)
+            luck = self._kept.get(first)
+            if luck is None:
+                luck = self._luck(range(first, last))
+                if last * each <= ENTRIES_KEPT:
+                    self._kept[first] = luck
+            yield luck
+
+    def criticality(self, clocks: Sequence[ClockOption], seed: int, draws: int) -> Floats:
+        """By operation, how much longer the mean iteration takes per second that it does.
+
+        That is the probability to lie on the longest path of the slowest sibling, weighted by
+        its own luck. From `draws` draws of another luck than that of `times_s`, so that a plan
+        made with it does not flatter itself.
+        """
+        mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
+        siblings = min(self.noise.siblings, SIBLINGS_CRITICAL)
+        luck = [one[None] for one in self._draw(np.random.default_rng((seed, 0)), siblings * draws)]
+        factor, delay_s = (one.reshape(siblings, draws, -1) for one in luck)
+        weight = self._paths.run(mean_s, factor, delay_s, np.zeros(draws)) / draws
+        by_operation = np.empty_like(weight)
+        by_operation[self._waves.operation] = weight
+        return by_operation
+
+    def _luck(self, siblings: range) -> tuple[Floats, Floats]:
+        """Factors (siblings, draws, rows) and delays (siblings, draws, edges)."""
+        luck = [
+            self._draw(np.random.default_rng((self._seed, sibling)), self._draws)
+            for sibling in siblings
+        ]
+        return np.stack([factor for factor, _ in luck]), np.stack([delay for _, delay in luck])
+
+    def _draw(self, dice: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
+        factor = _log_normal(dice, self.noise.operation, (draws, self._waves.size))
+        if self.noise.gpu:
+            factor *= _log_normal(dice, self.noise.gpu, (draws, self._stages))[:, self._stage]
+        delay_s = np.zeros((draws, self._links))
+        if self._links:
+            size = (draws, len(self._crossing))
+            delay_s[:, self._crossing] = dice.exponential(self.noise.communication_s, size)
+        return factor, delay_s
+
+
+def _log_normal(dice: np.random.Generator, deviation: float, size: tuple[int, int]) -> Floats:
+    """Factors of mean 1 and the given standard deviation; exactly 1 where that is 0."""
+    if not deviation:
+        return np.ones(size)
+    width = math.sqrt(math.log1p(deviation**2))
+    factor: Floats = dice.standard_normal(size)
+    factor *= width
+    factor -= width**2 / 2
+    return np.exp(factor, out=factor)
+
+
+def judge_of(problem: Problem, noise: Noise) -> Trials:
+    """Trials of other luck: a plan made on some draws suits them, and these tell by how much."""
+    return Trials(problem, noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)

@@ -1,0 +1,1 @@
+"""Research benches that no daemon imports: decoder layers, other systems' rules for clocks."""

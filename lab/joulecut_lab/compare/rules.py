@@ -1,0 +1,163 @@
+"""How others pick clocks, and how we do: each rule as its authors describe it.
+
+A rule is asked for clocks and for nothing else; what they take and cost is another's to say.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize import baselines
+from joulecut_engine.optimize.baselines import Clocks
+from joulecut_engine.optimize.frontier import Frontier
+from joulecut_engine.optimize.perseus import UNIT_S, Claim, Perseus
+from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.schedule import baseline, energy, makespan
+from joulecut_engine.optimize.solver import Solver
+from joulecut_engine.optimize.straggler import time_s
+from joulecut_lab.compare.setting import Setting
+
+HALVINGS = 12  # of a span of deadlines when a power is aimed at: to a fortieth of a per cent
+UNITS_MIN = 10  # whole units in the shortest operation: flooring must not erase it
+
+
+class Rule(Protocol):
+    """How somebody picks clocks."""
+
+    def plan(self) -> Clocks:
+        """Within the deadline, or as fast as it can."""
+
+    def waiting(self, until_s: float) -> Clocks:
+        """While a sibling takes until then."""
+
+    def limited(self, power_w: float) -> Clocks | None:
+        """The fastest within a mean power; None where that is out of reach."""
+
+
+class Chosen:
+    """A rule with a number left open: the best of its plans. It knows no stragglers."""
+
+    def __init__(self, setting: Setting, plans: Callable[[Problem], Sequence[Clocks]]) -> None:
+        self._setting = setting
+        self._plans = plans(setting.problem)
+
+    def plan(self) -> Clocks:
+        setting = self._setting
+        within = baselines.cheapest_within(setting.problem, self._plans, setting.deadline_s)
+        found = within or baselines.quickest_under(setting.problem, self._plans, math.inf)
+        assert found is not None, "every rule has plans"
+        return found
+
+    def waiting(self, until_s: float) -> Clocks:  # noqa: ARG002 -- it never hears of it
+        return self.plan()
+
+    def limited(self, power_w: float) -> Clocks | None:
+        return baselines.quickest_under(self._setting.problem, self._plans, power_w)
+
+
+class Published:
+    """Perseus: plans within a deadline as it reckons time, stragglers up to its T*."""
+
+    def __init__(self, setting: Setting, unit_s: float) -> None:
+        self._setting = setting
+        self.solver = Perseus(setting.problem, unit_s)
+        self._best = self.solver.cheapest()
+        self._slowdown = setting.deadline_s / baseline(setting.problem).iteration_time_s
+
+    def plan(self) -> Clocks:
+        return self.own().clocks
+
+    def own(self) -> Claim:
+        """What it runs while nobody is late."""
+        return self.reacting(0.0)
+
+    def waiting(self, until_s: float) -> Clocks:
+        return self.reacting(until_s).clocks
+
+    def reacting(self, until_s: float) -> Claim:
+        """Its plan of longest time <= min(T', T*), or within the deadline if that is later."""
+        if self._setting.sync == "layer":
+            until_s = 0.0
+        within_s = max(self._slowdown * self.solver.fastest_s, until_s)
+        return self.solver.within(min(within_s, self._best.iteration_time_s))
+
+    def limited(self, power_w: float) -> Clocks | None:
+        solver = self.solver
+        return _aimed(
+            self._setting.problem,
+            lambda deadline_s: solver.within(deadline_s).clocks,
+            (solver.fastest_s, solver.slowest_s),
+            power_w,
+        )
+
+
+class Ours:
+    """Our frontier at one granularity."""
+
+    def __init__(self, setting: Setting, granularity: Granularity) -> None:
+        self._setting = setting
+        self._solver = Solver(setting.problem, granularity)
+        self._frontier = Frontier(self._solver.search)
+        self.granularity = granularity
+        self.lower_bound_j = 0.0
+
+    def plan(self) -> Clocks:
+        found = self._solver.solve(Goal(max(self._setting.deadline_s, self._solver.fastest_s)))
+        self.lower_bound_j = found.lower_bound_j
+        return found.clocks
+
+    def waiting(self, until_s: float) -> Clocks:
+        setting, frontier = self._setting, self._frontier
+        if setting.sync == "layer":
+            return self.plan()
+        cheapest_s = frontier.least().iteration_time_s
+        target_s = time_s(setting.deadline_s, cheapest_s, until_s, setting.sync)
+        if target_s > until_s or target_s < frontier.fastest_s:  # it will not be waiting
+            return self.plan()
+        return frontier.at(Goal(target_s, waits=True)).clocks
+
+    def limited(self, power_w: float) -> Clocks | None:
+        frontier = self._frontier
+        return _aimed(
+            self._setting.problem,
+            lambda deadline_s: frontier.at(Goal(deadline_s, waits=True)).clocks,
+            (frontier.fastest_s, frontier.cheapest_s),
+            power_w,
+        )
+
+
+def unit_s(problem: Problem) -> float:
+    """What the published solver would floor times to: 1 ms, less where operations are short."""
+    menus = {menu for menu in baselines.menus_of(problem) if len(menu) > 1}
+    shortest_s = min((o.time_s for menu in menus for o in menu), default=UNIT_S * UNITS_MIN)
+    return min(UNIT_S, shortest_s / UNITS_MIN)
+
+
+def _aimed(
+    problem: Problem,
+    plan: Callable[[float], Clocks],
+    span_s: tuple[float, float],
+    power_w: float,
+) -> Clocks | None:
+    """The earliest deadline whose plan keeps a mean power: it falls as deadlines grow."""
+
+    def keeps(clocks: Clocks) -> bool:
+        time_s, _ = makespan(problem, clocks)
+        return energy(problem, clocks, time_s) <= power_w * time_s * (1 + baselines.SLACK)
+
+    low_s, high_s = span_s
+    best = plan(low_s)
+    if keeps(best):
+        return best
+    best = plan(high_s)
+    if not keeps(best):
+        return None
+    for _ in range(HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        tried = plan(middle_s)
+        if keeps(tried):
+            best, high_s = tried, middle_s
+        else:
+            low_s = middle_s
+    return best

@@ -1,0 +1,108 @@
+"""What a study needs of a card, so that a real one and a simulated one are measured alike."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from joulecut_lab.study.cell import Cell
+from joulecut_sim.layer import Dtype
+
+Basis = Literal["measured", "simulated"]
+DEFAULT_CLOCK = 0  # asked for none: the driver decides
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Whose numbers these are. `clocks_mhz` are the card's own, ascending."""
+
+    basis: Basis
+    card: str
+    uuid: str
+    driver: str
+    clocks_mhz: tuple[int, ...]
+    dtypes: tuple[Dtype, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The card's sensors now; `energy_j` is a counter that moves in steps."""
+
+    energy_j: float
+    clock_mhz: float
+    temperature_celsius: float | None
+    capped: bool  # a power or thermal limit holds the clock down
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How many passes are done, and when the last of them was seen to end."""
+
+    passes: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Joules of one pass by cause; known of a simulated card alone."""
+
+    switching_j: float
+    clock_j: float
+    leakage_j: float
+    memory_j: float
+
+
+class Bench(Protocol):
+    """Runs a layer over and over, and reads the card meanwhile."""
+
+    machine: Machine
+
+    def prepare(self, cell: Cell) -> str:
+        """Sets the layer up; why it cannot be run here (too large), or empty."""
+        ...
+
+    def work(self, seconds: float) -> Done:
+        """Keeps the card busy without a gap for about so long."""
+        ...
+
+    def now_s(self) -> float: ...
+
+    def read(self) -> Reading: ...
+
+    def split(self) -> Split | None:
+        """Where the energy of a pass goes now."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Clocks(Protocol):
+    """Whoever may set the clock of the card on the bench; never this process itself."""
+
+    def choices_mhz(self) -> tuple[int, ...]:
+        """What may be asked, ascending; empty where nothing may."""
+        ...
+
+    def ask(self, clock_mhz: int) -> None:
+        """Raises Unavailable where the clock is refused or was lost."""
+        ...
+
+    def check(self) -> None:
+        """Raises Unavailable where the clock last asked for was lost meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """Gives the clock back. Idempotent."""
+        ...
+
+
+class NoClocks:
+    """Nobody may set a clock here: the driver's default is what is measured."""
+
+    def choices_mhz(self) -> tuple[int, ...]:
+        return ()
+
+    def ask(self, clock_mhz: int) -> None:
+        assert clock_mhz == DEFAULT_CLOCK
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...

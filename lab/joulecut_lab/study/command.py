@@ -1,0 +1,29 @@
+"""`joulecut study`: finds the part of the study that was asked for."""
+
+import importlib
+
+from joulecut_wire.command import FINE
+from joulecut_wire.errors import BadInput
+
+PARTS: dict[str, tuple[str, str]] = {
+    "layer": ("joulecut_lab.study.layer", "sweep decoder layers across SM clocks into a table"),
+    "report": ("joulecut_lab.study.report", "a page of curves and tables from such a table"),
+    "fit": ("joulecut_lab.study.fit", "how well the predictors learn from such a table"),
+}
+
+
+def run(argv: list[str]) -> int:
+    """The exit status. Raises BadInput, Unavailable."""
+    if not argv:
+        raise BadInput("joulecut study", "no part named", ", ".join(PARTS))
+    if argv[0] in {"-h", "--help"}:
+        width = max(map(len, PARTS))
+        print("usage: joulecut study PART ...\n")
+        for name, (_, text) in PARTS.items():
+            print(f"  {name:<{width}}  {text}")
+        print("\njoulecut study PART --help says more.")
+        return FINE
+    if argv[0] not in PARTS:
+        raise BadInput("joulecut study", f'no part is called "{argv[0]}"', ", ".join(PARTS))
+    status: int = importlib.import_module(PARTS[argv[0]][0]).run(argv[1:])
+    return status

@@ -1,0 +1,202 @@
+"""`joulecut study layer`: sweeps decoder layers across SM clocks into a table.
+
+joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAME] [--quick]
+                     [--models M,...] [--sequences N,...] [--dtypes D,...] [--batch N]
+                     [--pass training|forward] [--clocks N | --at MHZ,...]
+                     [--lock-via HOST:PORT] [--gpu N] [--seed N] [--report DIR]
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from joulecut_cli import figures
+from joulecut_lab.study import cell, pareto, row
+from joulecut_lab.study.bench import Bench, Clocks, NoClocks
+from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Selection
+from joulecut_lab.study.measure import QUICK, Rule
+from joulecut_lab.study.row import Row
+from joulecut_lab.study.simulated import SimulatedBench
+from joulecut_lab.study.sweep import sweep
+from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES, Dtype
+from joulecut_sim.layer_card import LAYER_CARDS, layer_card
+from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.errors import BadInput, Unavailable
+
+DEVICES = ("auto", "simulated", "nvml")
+GPU_MAX = 64
+SEED_MAX = 2**32 - 1
+# The slides' study names no batch; four sequences of the largest layer fit 24 GB in fp32.
+BATCH_USUAL = 4
+QUICK_MODELS, QUICK_SEQUENCES, QUICK_CLOCKS = "gpt-125m,gpt-13b", "512,1024", 9
+HEAD = ("layer", "s", "dtype", "fastest", "least energy", "saved", "slower")
+
+
+def run(argv: list[str]) -> int:
+    """The exit status. Raises BadInput, Unavailable."""
+    args = _parser().parse_args(argv)
+    selection = _selection(args)
+    out = None if args.out is None else row.target(args.out)
+    report = None if args.report is None else _reporter(args.report)
+    bench, clocks = _opened(args)
+    try:
+        grid = (
+            cell.grid(selection, clocks.choices_mhz(), bench.machine.card)
+            if (clocks.choices_mhz())
+            else ()
+        )
+        if not grid and (args.at or args.clocks):
+            raise BadInput(
+                "--at" if args.at else "--clocks",
+                "clocks cannot be set here, so the default one alone is measured",
+                "--lock-via HOST:PORT of this node's agent",
+            )
+        rule = QUICK if args.quick else Rule()
+        rows = _collected(bench, clocks, selection, grid=grid, rule=rule, out=out)
+    finally:
+        clocks.close()
+        bench.close()
+    if not rows:
+        raise Unavailable("nothing was measured: every layer asked for was left out")
+    _tell(rows, out)
+    if report is not None:
+        print(f"report: {report(rows)}")
+    return FINE if any(one.stable for one in rows) else FAILED
+
+
+def _parser() -> Parser:
+    parser = Parser("joulecut study layer", "Sweeps decoder layers across SM clocks.")
+    parser.add_argument("--out", metavar="FILE", help="table to write: .csv, or .parquet")
+    parser.add_argument("--report", metavar="DIR", help="write the report there as well")
+    parser.add_argument("--device", default="auto", help=", ".join(DEVICES))
+    parser.add_argument("--card", metavar="NAME", help=f"simulated: {', '.join(LAYER_CARDS)}")
+    parser.add_argument("--gpu", default="0", metavar="N", help="which card, as CUDA counts")
+    parser.add_argument("--lock-via", metavar="HOST:PORT", help="agent of this node, for clocks")
+    parser.add_argument("--models", metavar="M,...", help=", ".join(SIZES))
+    parser.add_argument("--sequences", metavar="N,...", help="tokens, like 128,512,1024")
+    parser.add_argument("--dtypes", metavar="D,...", help=", ".join(DTYPES))
+    parser.add_argument("--batch", default=str(BATCH_USUAL), metavar="N", help="sequences")
+    parser.add_argument("--pass", dest="which", default="training", help=", ".join(PASSES))
+    parser.add_argument("--clocks", metavar="N", help=f"how many clocks ({CLOCKS_USUAL})")
+    parser.add_argument("--at", metavar="MHZ,...", help="these clocks")
+    parser.add_argument("--seed", default="1", metavar="N", help="of the simulated card")
+    parser.add_argument("--quick", action="store_true", help="few layers, few clocks, short")
+    return parser
+
+
+def _selection(args: Namespace) -> Selection:
+    quick = args.quick
+    models, sequences = args.models, args.sequences
+    if models is None:
+        models = QUICK_MODELS if quick else ",".join(SIZES)
+    if sequences is None:
+        sequences = QUICK_SEQUENCES if quick else ",".join(map(str, SEQUENCES))
+    dtypes: tuple[Dtype, ...] = ("fp16",) if quick else DTYPES
+    if args.dtypes is not None:
+        dtypes = cell.dtypes(args.dtypes)
+    if args.which not in PASSES:
+        raise BadInput("--pass", f'"{args.which}" is none of them', ", ".join(PASSES))
+    if args.clocks is not None and args.at is not None:
+        raise BadInput("--clocks and --at", "both given", "one of them")
+    count = QUICK_CLOCKS if quick else CLOCKS_USUAL
+    if args.clocks is not None:
+        count = cell.one("--clocks", args.clocks, CLOCKS_MIN, CLOCKS_MAX)
+    return Selection(
+        models=cell.models(models),
+        sequences=cell.numbers("--sequences", sequences, 1, cell.SEQUENCE_MAX),
+        dtypes=dtypes,
+        batch=cell.one("--batch", args.batch, 1, cell.BATCH_MAX),
+        which=args.which,
+        count=count,
+        clocks_mhz=() if args.at is None else cell.numbers("--at", args.at, 1, row.CLOCK_MHZ_MAX),
+    )
+
+
+def _reporter(word: str) -> Callable[[Sequence[Row]], Path]:
+    """Writes the page once there are rows; its folder is checked now. Raises BadInput."""
+    from joulecut_lab.study import report  # noqa: PLC0415
+
+    out = report.folder(word)
+    return lambda rows: report.write_report(rows, out)
+
+
+def _opened(args: Namespace) -> tuple[Bench, Clocks]:
+    """The bench, and whoever may set its clocks."""
+    if args.device not in DEVICES:
+        raise BadInput("--device", f'"{args.device}" is none of them', ", ".join(DEVICES))
+    gpu = cell.one("--gpu", args.gpu, 0, GPU_MAX)
+    seed = cell.one("--seed", args.seed, 0, SEED_MAX)
+    if args.device == "simulated" or (args.device == "auto" and args.card is not None):
+        if args.lock_via is not None:
+            raise BadInput("--lock-via", "a simulated card needs no agent", "--device nvml")
+        bench = SimulatedBench(
+            layer_card("a30" if args.card is None else args.card, "--card"), seed=seed
+        )
+        return bench, bench
+    if args.card is not None:
+        raise BadInput("--card", "names a simulated card", "--device simulated")
+    from joulecut_lab.study.torch_bench import open_bench  # noqa: PLC0415 -- loads a driver
+
+    try:
+        real = open_bench(gpu)
+    except Unavailable as error:
+        if args.device == "nvml" or args.lock_via is not None:
+            raise
+        _say(f"no card to measure ({error}): an A30 is simulated, and every row says so")
+        simulated = SimulatedBench(layer_card("a30", "--card"), seed=seed)
+        return simulated, simulated
+    if args.lock_via is None:
+        _say("no --lock-via: clocks are left alone, the default one is measured")
+        return real, NoClocks()
+    from joulecut_lab.study.agent_clocks import AgentClocks  # noqa: PLC0415 -- loads gRPC
+
+    try:
+        return real, AgentClocks(args.lock_via, real.machine.uuid)
+    except BaseException:
+        real.close()
+        raise
+
+
+def _collected(
+    bench: Bench,
+    clocks: Clocks,
+    selection: Selection,
+    *,
+    grid: tuple[int, ...],
+    rule: Rule,
+    out: Path | None,
+) -> list[Row]:
+    """All rows; what was measured is kept even where the sweep ends early."""
+    rows: list[Row] = []
+    try:
+        for found in sweep(bench, clocks, selection.cells(), grid, rule=rule, say=_say):
+            rows.append(found)  # noqa: PERF402 -- one by one: an end by Ctrl-C keeps them
+    finally:
+        if out is not None and rows:
+            row.write(out, rows)
+    return rows
+
+
+def _tell(rows: list[Row], out: Path | None) -> None:
+    head = f"{len(rows)} rows, {rows[0].basis}, on {rows[0].card}"
+    print(f"{head}, in {out}" if out else head)
+    found = pareto.savings(rows)
+    lines = [
+        (
+            one.fastest.model,
+            str(one.fastest.sequence),
+            one.fastest.dtype,
+            f"{one.fastest.clock_asked_mhz} MHz",
+            f"{one.frugal.clock_asked_mhz} MHz",
+            figures.percent(one.saved_ratio),
+            figures.percent(one.slower_ratio),
+        )
+        for one in found
+    ]
+    if lines:
+        print("\n".join(figures.table(HEAD, lines, frozenset(HEAD[3:]) | {"s"})))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

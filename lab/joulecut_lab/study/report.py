@@ -1,0 +1,239 @@
+"""`joulecut study report`: a study's table as one page that opens anywhere.
+
+joulecut study report FILE [FILE ...] --out DIR
+"""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from joulecut_cli import figures
+from joulecut_cli.outfile import replacing
+from joulecut_lab.study import views
+from joulecut_lab.study.evaluate import Result, evaluate
+from joulecut_lab.study.fit import ROWS_MIN
+from joulecut_lab.study.layers import Layers
+from joulecut_lab.study.learners import PlainForest
+from joulecut_lab.study.panel import Panel, panel_svg
+from joulecut_lab.study.pareto import savings
+from joulecut_lab.study.row import Row, ordered, read
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import BadInput
+
+PAGE = "study.html"
+SEED = 1  # of the random split that the page shows
+# Up to eight lines in a chart; told apart also by people who see fewer colours (Okabe, Ito).
+_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a08310", "#56b4e9", "#6c7480", "#7a5c46")
+_DARK = ("#74b8e6", "#f0a35e", "#46c9ae", "#e6a3c6", "#dcc04a", "#9cd3f5", "#98a1ac", "#c4a184")
+_RULES = """
+body{margin:28px auto;max-width:960px;padding:0 20px;background:var(--paper);color:var(--ink);
+font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
+font-variant-numeric:tabular-nums}
+h1{font-size:20px;margin:0}h2{font-size:15px;margin:0 0 4px}p{margin:0;color:var(--muted)}
+section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px solid var(--line);
+border-radius:12px}.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));
+gap:14px 18px;margin-top:8px}figure{margin:0}figcaption{font-weight:550;font-size:13px}
+svg{display:block;width:100%;height:auto}text{font-family:inherit}
+.tick,.label{fill:var(--muted);font-size:11px}.grid{stroke:var(--line)}
+.axis{stroke:var(--muted);opacity:.55}.line{fill:none;stroke:var(--c);stroke-width:2}
+.area{fill:var(--c);opacity:.72}.dot{fill:var(--c);opacity:.45}
+.point{fill:var(--c)}.mark{fill:var(--c);stroke:var(--card);stroke-width:1.4}.ring{fill:none;stroke:var(--c);
+stroke-width:2.2}.legend{font-size:12px}.legend span{margin-right:12px;white-space:nowrap}
+.legend span::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;
+background:var(--c);margin-right:5px}
+table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
+th{font-weight:500;color:var(--muted);font-size:12px}th,td{text-align:right;padding:3px 0 3px 12px}
+td{border-top:1px solid var(--line)}th:first-child,td:first-child,.left{text-align:left}
+.badge{display:inline-block;padding:1px 8px;border-radius:9px;border:1px solid var(--line)}
+.bar{display:inline-block;height:9px;border-radius:2px;background:var(--c)}
+"""
+
+
+def run(argv: list[str]) -> int:
+    """The exit status. Raises BadInput."""
+    parser = Parser("joulecut study report", "A study's table as one page.")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="of joulecut study layer --out")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the page")
+    args = parser.parse_args(argv)
+    out = folder(args.out, "--out")
+    rows = ordered(row for name in args.files for row in read(Path(name)))
+    print(write_report(rows, out))
+    return FINE
+
+
+def folder(word: str, flag: str = "--report") -> Path:
+    """Checks where a page is to go, before anything runs. Raises BadInput."""
+    path = Path(word)
+    if not word:
+        raise BadInput(flag, "names nothing", "a folder")
+    if path.exists() and not path.is_dir():
+        raise BadInput(flag, f"{path} is a file", "a folder, made where it is missing")
+    if not path.exists() and not path.absolute().parent.is_dir():
+        raise BadInput(flag, f"no folder {path.parent}", "a folder in one that exists")
+    return path
+
+
+def write_report(rows: Sequence[Row], out: Path) -> Path:
+    """The page's file. Raises BadInput where it cannot be written."""
+    try:
+        out.mkdir(exist_ok=True)
+        with replacing(out / PAGE) as spare:
+            spare.write_text(page(rows), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(str(out), error.strerror or "cannot be written", "a folder") from None
+    return out / PAGE
+
+
+def page(rows: Sequence[Row]) -> str:
+    """One self-contained HTML page; a part of it for every card and basis in the table."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.card, row.basis), []).append(row)
+    parts = [part for group in groups.values() for part in _group(group)]
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>Decoder layers over clocks</title><style>{_style()}</style></head><body>",
+            "<h1>Decoder layers over clocks</h1>",
+            *parts,
+            "</body></html>\n",
+        ]
+    )
+
+
+def _group(rows: Sequence[Row]) -> list[str]:
+    stable = [row for row in rows if row.stable]
+    first = rows[0]
+    drivers = ", ".join(sorted({row.driver for row in rows} - {""})) or "unknown"
+    lines = [
+        (
+            f"<p>{escape(first.card)}, driver {escape(drivers)}, {len(rows)} rows "
+            f'<span class="badge">{escape(first.basis)}</span></p>'
+        )
+    ]
+    if len(stable) < len(rows):
+        lines.append(f"<p>{len(rows) - len(stable)} rows were not stable and are left out.</p>")
+    if not savings(stable):
+        return [*lines, "<p>One clock each: there are no curves to draw.</p>"]
+    results = evaluate(stable, SEED) if len(stable) >= ROWS_MIN else []
+    split, source = views.parts(stable)
+    lines += [
+        _charts(
+            "Energy has a best clock",
+            "A dot marks the fastest clock, which limits of power and heat may put below the "
+            "highest; a ring marks the least energy.",
+            views.u_curves(stable),
+        ),
+        _savings(stable),
+        _charts("Where the joules go", source, split),
+        _charts(
+            "Size and sequence",
+            "At each layer's own clock of least energy; fronts at its longest sequence. A ring "
+            "marks an end of the sweep: the best clock may lie beyond.",
+            [*views.per_operation(stable), *views.best_clocks(stable), *views.fronts(stable)],
+        ),
+    ]
+    if results:
+        lines += [_scores(results), _importances(stable)]
+        lines.append(
+            _charts("Residuals", "Of rows that did not teach.", views.residuals(stable, results))
+        )
+    return lines
+
+
+def _charts(title: str, text: str, panels: Sequence[Panel]) -> str:
+    drawn = "\n".join(panel_svg(panel) for panel in panels)
+    body = f'<div class="charts">{drawn}</div>' if panels else ""
+    return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>"
+
+
+def _savings(rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            one.fastest.model,
+            str(one.fastest.sequence),
+            one.fastest.dtype,
+            str(one.fastest.clock_asked_mhz),
+            str(one.frugal.clock_asked_mhz),
+            figures.percent(one.saved_ratio),
+            figures.percent(one.slower_ratio),
+        )
+        for one in savings(rows)
+    ]
+    head = ("layer", "sequence", "type", "fastest, MHz", "least energy, MHz", "saved", "slower")
+    return (
+        "<section><h2>The fastest Pareto point against the one of least energy</h2>"
+        f"{_table(head, lines)}</section>"
+    )
+
+
+def _scores(results: Sequence[Result]) -> str:
+    lines = []
+    silences = "".join(f"<p>{escape(one.silence)}</p>" for one in results if one.silence)
+    for one in (one for one in results if one.judged):
+        said = [f"{100 * one.scores[t].mape:.2f} %" for t in ("power", "time", "energy")]
+        r2 = [f"{one.scores[t].r2:.3f}" for t in ("power", "time", "energy")]
+        chosen = one.choices
+        judged = (
+            (figures.percent(chosen.regret), f"{100 * chosen.overshoot:.2f} pt")
+            if chosen
+            else (figures.NONE, figures.NONE)
+        )
+        lines.append((one.split.name, one.predictor, *said, " / ".join(r2), *judged))
+    head = ("split", "predictor", "power", "time", "energy", "R2", "regret", "overshoot")
+    return (
+        "<section><h2>How well predictors learn it</h2><p>Mean absolute errors in per cent; "
+        "regret and overshoot of the clocks they would choose.</p>"
+        f"{_table(head, lines)}{silences}</section>"
+    )
+
+
+def _importances(rows: Sequence[Row]) -> str:
+    layers, plain = Layers(), PlainForest()
+    layers.learn(rows)
+    plain.learn(rows)
+    lists = []
+    for colour, (title, found) in enumerate(
+        (
+            ("What physics leave over is told by", layers.importances()),
+            ("A plain forest looks at", plain.importances()),
+        )
+    ):
+        if not found:
+            continue
+        lines = "".join(
+            f"<tr><td>{escape(name)}</td><td>{share:.1%}</td>"
+            f'<td class="left"><span class="bar c{colour}" style="width:{share * 200:.0f}px">'
+            "</span></td></tr>"
+            for name, share in found[:8]
+        )
+        lists.append(f"<figure><figcaption>{title}</figcaption><table>{lines}</table></figure>")
+    return (
+        '<section><h2>Feature importances</h2><div class="charts">'
+        + "".join(lists)
+        + "</div></section>"
+    )
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _style() -> str:
+    light = "--paper:#f6f6f3;--card:#fff;--ink:#1b1f23;--muted:#5d656e;--line:#e3e3dd;"
+    dark = "--paper:#131518;--card:#1b1e22;--ink:#e8eaed;--muted:#9aa3ad;--line:#2d3238;"
+
+    def scheme(words: str, colours: Sequence[str]) -> str:
+        classes = "".join(f".c{i}{{--c:{colour}}}" for i, colour in enumerate(colours))
+        return f":root{{color-scheme:light dark;{words}}}{classes}"
+
+    return (
+        scheme(light, _LIGHT)
+        + f"@media (prefers-color-scheme:dark){{{scheme(dark, _DARK)}}}"
+        + _RULES.replace("\n", "")
+    )

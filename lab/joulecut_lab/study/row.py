@@ -1,0 +1,270 @@
+"""A study as a tidy table: one row per layer, data type and clock, and whose numbers they are.
+
+CSV always; Parquet where pyarrow is installed. Reading checks every field and names the
+line, since people bring files of their own.
+"""
+
+import csv
+import importlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from joulecut_cli.outfile import checked, replacing
+from joulecut_lab.study.bench import Basis
+from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
+from joulecut_wire.errors import BadInput, Unavailable
+
+SUFFIXES = (".csv", ".parquet")
+CLOCK_MHZ_MAX = 100_000
+ROWS_MAX = 1_000_000  # of a file: everything a card can be asked in a year
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement. Joules of the four parts are known of simulated cards alone.
+
+    `clock_asked_mhz` 0 means the driver's default; `stable` is "no" where time and power
+    had not settled when the attempt was given up.
+    """
+
+    basis: Basis
+    card: str
+    driver: str
+    uuid: str
+    model: str
+    d_model: int
+    heads: int
+    d_ffn: int
+    sequence: int
+    batch: int
+    dtype: Dtype
+    which: Pass
+    clock_asked_mhz: int
+    clock_mhz: float
+    time_s: float
+    power_w: float
+    energy_j: float
+    flops: float
+    temperature_celsius: float | None
+    capped: bool
+    stable: bool
+    windows: int
+    time_spread: float
+    power_spread: float
+    switching_j: float | None
+    clock_j: float | None
+    leakage_j: float | None
+    memory_j: float | None
+
+    @property
+    def layer(self) -> Shape:
+        return Shape(self.model, self.d_model, self.heads, self.d_ffn, self.sequence, self.batch)
+
+    @property
+    def setting(self) -> tuple[str, str, int, int, str, str]:
+        """What is the same at every clock: card, model, sequence, batch, data type, pass."""
+        return self.card, self.model, self.sequence, self.batch, self.dtype, self.which
+
+
+_NAMES = {"which": "pass"}  # a word of Python's own
+COLUMNS = tuple(_NAMES.get(field.name, field.name) for field in fields(Row))
+_OPTIONAL = {"temperature_celsius", "switching_j", "clock_j", "leakage_j", "memory_j"}
+_WHOLE = {"d_model", "heads", "d_ffn", "sequence", "batch", "windows"}
+_WORDS: dict[str, tuple[str, ...]] = {
+    "basis": get_args(Basis),
+    "dtype": get_args(Dtype),
+    "pass": get_args(Pass),
+    "capped": ("yes", "no"),
+    "stable": ("yes", "no"),
+}
+_TEXT = {"card", "driver", "uuid", "model"}
+_FROM_ZERO = {"clock_asked_mhz", "time_spread", "power_spread", *_OPTIONAL}
+# As in a profile: what is outside was written in another unit, and squares of it fit no number.
+_TIME_S, _POWER_W, _ENERGY_J = (1e-9, 1e6), (1e-3, 1e5), (1e-12, 1e11)
+_SPANS: dict[str, tuple[float, float]] = {
+    "time_s": _TIME_S,
+    "power_w": _POWER_W,
+    "energy_j": _ENERGY_J,
+    "clock_asked_mhz": (0, CLOCK_MHZ_MAX),
+    "clock_mhz": (0, CLOCK_MHZ_MAX),
+    "flops": (0, 1e24),  # a second of a million of the fastest cards
+} | dict.fromkeys(("d_model", "heads", "d_ffn", "sequence", "batch"), (0, 1e7))
+_OTHER_MAX = 1e12  # joules by cause, spreads, degrees, windows: shown, or not used at all
+
+
+def target(word: str, flag: str = "--out") -> Path:
+    """Checks where a table is to go, before anything runs. Raises BadInput, Unavailable."""
+    path = Path(word)
+    if path.suffix not in SUFFIXES:
+        raise BadInput(flag, f'"{word}" ends in none of them', " or ".join(SUFFIXES))
+    checked(flag, path)
+    if path.suffix == ".parquet":
+        _pyarrow("pyarrow")
+    return path
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Raises BadInput where the file cannot be written, Unavailable without pyarrow."""
+    cells = [_cells(row) for row in rows]
+    try:
+        with replacing(path) as spare:
+            if path.suffix == ".parquet":
+                table = _pyarrow("pyarrow").table(
+                    {name: [_typed(row, name) for row in rows] for name in COLUMNS}
+                )
+                _pyarrow("pyarrow.parquet").write_table(table, spare)
+                return
+            with spare.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(COLUMNS)
+                writer.writerows(cells)
+    except OSError as error:
+        raise BadInput(
+            str(path), error.strerror or "cannot be written", "a writable file"
+        ) from None
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """As `joulecut study layer` writes them, card by card: a forest draws rows by their place, so
+    the same rows in another order would be told other numbers."""
+    return sorted(
+        rows,
+        key=lambda row: (
+            (row.card, row.basis, row.d_model, row.model, row.sequence, row.batch),
+            (DTYPES.index(row.dtype), row.which, row.clock_asked_mhz, row.clock_mhz, row.uuid),
+        ),
+    )
+
+
+def read(path: Path) -> list[Row]:
+    """Raises BadInput with file and line on anything that is not such a table."""
+    if path.suffix not in SUFFIXES:
+        raise BadInput(str(path), "ends in none of them", " or ".join(SUFFIXES))
+    try:
+        lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    except OSError as error:
+        raise BadInput(str(path), error.strerror or "cannot be read", "a study's table") from None
+    rows: list[Row] = []
+    seen: dict[tuple[object, ...], int] = {}
+    for number, cells in lines:
+        if len(rows) >= ROWS_MAX:
+            raise BadInput(str(path), "too long", f"up to {ROWS_MAX} rows")
+        row = _row(cells, f"{path}:{number}")
+        key = (*row.setting, row.uuid, row.clock_asked_mhz, row.basis)
+        if key in seen:
+            raise BadInput(f"{path}:{number}", f"repeats line {seen[key]}", "each clock once")
+        seen[key] = number
+        rows.append(row)
+    if not rows:
+        raise BadInput(str(path), "holds no rows", "what joulecut study layer --out writes")
+    return rows
+
+
+def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
+    try:
+        # Spreadsheets put a byte order mark first, and empty lines last.
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            head = next(reader, [])
+            _check_head(path, head)
+            lines = []
+            for cells in reader:
+                if not any(cells):
+                    continue
+                if len(cells) != len(head):
+                    raise BadInput(
+                        f"{path}:{reader.line_num}", f"{len(cells)} fields", f"{len(head)}"
+                    )
+                lines.append((reader.line_num, dict(zip(head, cells, strict=True))))
+            return lines
+    except UnicodeDecodeError:
+        raise BadInput(str(path), "is not text in UTF-8", "a CSV file") from None
+    except csv.Error as error:
+        raise BadInput(f"{path}:{reader.line_num}", str(error), "a CSV file") from None
+
+
+def _parquet(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
+    try:
+        table = _pyarrow("pyarrow.parquet").read_table(path)
+    except ValueError:  # pyarrow's ArrowInvalid is one; it says so in several lines
+        raise BadInput(str(path), "is not Parquet", "a Parquet file") from None
+    _check_head(path, table.column_names)
+    return [
+        (number, {name: _text(value) for name, value in record.items()})
+        for number, record in enumerate(table.to_pylist(), start=1)
+    ]
+
+
+def _check_head(path: Path, head: Sequence[str]) -> None:
+    if len(set(head)) != len(head):
+        raise BadInput(f"{path}:1", "a column is named twice", ",".join(COLUMNS))
+    for name in COLUMNS:
+        if name not in head:
+            raise BadInput(f"{path}:1", f"no column {name}", "what joulecut study layer writes")
+
+
+def _row(cells: dict[str, str], where: str) -> Row:
+    values = {name: _value(name, cells[name].strip(), where) for name in COLUMNS}
+    values["which"] = values.pop("pass")
+    row = Row(**values)
+    if not math.isclose(row.energy_j, row.power_w * row.time_s, rel_tol=1e-3):
+        what = f"{row.energy_j:g} J is not {row.power_w:g} W times {row.time_s:g} s"
+        raise BadInput(f"{where}: energy_j", what, "power_w * time_s")
+    return row
+
+
+def _value(name: str, text: str, where: str) -> Any:
+    if name in _TEXT:
+        if not text and name in {"card", "model"}:
+            raise BadInput(f"{where}: {name}", "is empty", "a name")
+        return text
+    if allowed := _WORDS.get(name):
+        if text not in allowed:
+            raise BadInput(f"{where}: {name}", f'"{text}" is none of them', ", ".join(allowed))
+        return text == "yes" if name in {"capped", "stable"} else text
+    if not text and name in _OPTIONAL:
+        return None
+    allowed_number = "a finite number from 0 up" if name in _FROM_ZERO else "a number above 0"
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadInput(f"{where}: {name}", f'"{text}" is not a number', allowed_number) from None
+    if not math.isfinite(value) or value < 0.0 or (value == 0.0 and name not in _FROM_ZERO):
+        raise BadInput(f"{where}: {name}", f'"{text}"', allowed_number)
+    low, high = _SPANS.get(name, (0.0, _OTHER_MAX))
+    if not low <= value <= high:
+        raise BadInput(f"{where}: {name}", f'"{text}" is out of range', f"{low:g} to {high:g}")
+    if name in _WHOLE or name == "clock_asked_mhz":
+        if value != int(value):
+            raise BadInput(f"{where}: {name}", f'"{text}"', "a whole number")
+        return int(value)
+    return value
+
+
+def _typed(row: Row, name: str) -> object:
+    value: object = getattr(row, "which" if name == "pass" else name)
+    return ("yes" if value else "no") if isinstance(value, bool) else value
+
+
+def _cells(row: Row) -> list[str]:
+    return [_text(_typed(row, name)) for name in COLUMNS]
+
+
+def _text(value: object) -> str:
+    """Seven digits of a float: more than any sensor has, and the same on every machine."""
+    if value is None:
+        return ""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        raise Unavailable(
+            "Parquet needs pyarrow, which is not installed: pip install 'joulecut[study]', "
+            "or name a .csv file, which needs nothing"
+        ) from None

@@ -1,0 +1,207 @@
+"""The charts of a study: each asks the table one question."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from joulecut_cli import figures
+from joulecut_lab.study.evaluate import OURS, Result
+from joulecut_lab.study.layers import Layers
+from joulecut_lab.study.learners import clock_mhz
+from joulecut_lab.study.panel import Area, Line, Panel
+from joulecut_lab.study.pareto import curves, frontier, saving
+from joulecut_lab.study.row import Row
+
+PARTS = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
+PARTS_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
+SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
+RESIDUAL_MAX = 1.0  # a prediction more than twice off is drawn at the edge
+
+
+def usual_dtype(rows: Sequence[Row]) -> str:
+    """The one to look at where only one is drawn: 16 bits where swept, as training uses it."""
+    swept = {row.dtype for row in rows}
+    return next(d for d in ("fp16", "bf16", "tf32", "fp32", "fp8") if d in swept)
+
+
+def _curves_at_longest(rows: Sequence[Row], dtype: str) -> dict[str, tuple[Row, ...]]:
+    """By model, the curve at its longest sequence."""
+    found: dict[str, tuple[Row, ...]] = {}
+    for setting, curve in sorted(curves(rows).items(), key=lambda one: one[0][2]):
+        if setting[4] == dtype and len(curve) > 1:
+            found[setting[1]] = curve
+    return found
+
+
+def u_curves(rows: Sequence[Row]) -> list[Panel]:
+    """Energy over clock, one chart per data type; the fastest clock and the cheapest marked."""
+    panels = []
+    order = list(dict.fromkeys(row.model for row in rows))
+    for dtype in dict.fromkeys(row.dtype for row in rows):
+        lines = []
+        for model, curve in _curves_at_longest(rows, dtype).items():
+            best = saving(curve)
+            least_j = best.frugal.energy_j
+            marks = tuple(
+                ((clock_mhz(row), row.energy_j / least_j), shape, f"{model}: {word}")
+                for row, shape, word in (
+                    (best.fastest, "circle", f"fastest, {best.fastest.clock_asked_mhz} MHz"),
+                    (best.frugal, "ring", f"least energy, {best.frugal.clock_asked_mhz} MHz"),
+                )
+            )
+            points = tuple((clock_mhz(row), row.energy_j / least_j) for row in curve)
+            name = f"{model} s={curve[0].sequence}"
+            lines.append(Line(name, order.index(model), points, marks=marks))  # type: ignore[arg-type]
+        if lines:
+            title = f"Energy over clock, {dtype}"
+            panels.append(Panel(title, "clock asked, MHz", "energy / least energy", tuple(lines)))
+    return panels
+
+
+def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
+    """Energy over clock, stacked by cause; and a sentence on where the split comes from."""
+    dtype = usual_dtype(rows)
+    found = _curves_at_longest(rows, dtype)
+    known = all(row.memory_j is not None for curve in found.values() for row in curve)
+    layers = Layers()
+    if not known:
+        layers.learn(rows)
+    panels = []
+    for model, curve in found.items():
+        shares = _known_parts(curve) if known else _fitted_parts(layers, curve)
+        if not shares:
+            return [], "The card's data sheet is not known here, so energy is not split by cause."
+        names = PARTS if known else PARTS_FITTED
+        areas, floor_j = [], [0.0] * len(curve)
+        for place, name in enumerate(names):
+            top_j = [
+                low + share[place] * row.energy_j
+                for low, share, row in zip(floor_j, shares, curve, strict=True)
+            ]
+            points = tuple(zip((clock_mhz(row) for row in curve), floor_j, top_j, strict=True))
+            areas.append(Area(name, place, points))
+            floor_j = top_j
+        title = f"{model} s={curve[0].sequence} {dtype}"
+        panels.append(
+            Panel(title, "clock asked, MHz", "energy of one pass, J", (), tuple(areas), zero=True)
+        )
+    source = (
+        "As the simulated card spends it, without noise."
+        if known
+        else "Estimated: fitted to this table, not measured; what the clock does not reach "
+        "(leakage, uncore) cannot be told apart."
+    )
+    return panels, source
+
+
+def _known_parts(curve: Sequence[Row]) -> list[tuple[float, ...]]:
+    shares = []
+    for row in curve:
+        each = (row.memory_j, row.leakage_j, row.clock_j, row.switching_j)
+        joules = [value or 0.0 for value in each]
+        shares.append(tuple(value / sum(joules) for value in joules))
+    return shares
+
+
+def _fitted_parts(layers: Layers, curve: Sequence[Row]) -> list[tuple[float, ...]]:
+    found = layers.parts(curve)
+    if found is None:
+        return []
+    return [(float(m), float(c), float(t), float(u)) for u, t, c, m in found]
+
+
+def per_operation(rows: Sequence[Row]) -> list[Panel]:
+    """Picojoules per operation at each layer's best clock, over its size."""
+    lines = []
+    for place, dtype in enumerate(dict.fromkeys(row.dtype for row in rows)):
+        points = sorted(
+            (best.flops, best.energy_j / best.flops * 1e12)
+            for curve in _curves_at_longest(rows, dtype).values()
+            for best in [saving(curve).frugal]
+        )
+        if points:
+            lines.append(Line(dtype, place, tuple(points)))
+    if not lines:
+        return []
+    title = "Energy per operation at the best clock, by layer size"
+    return [Panel(title, "operations of one pass", "pJ per operation", tuple(lines), log=True)]
+
+
+def best_clocks(rows: Sequence[Row]) -> list[Panel]:
+    """How the clock of least energy moves with the sequence length.
+
+    One at an end of the sweep is marked: the best may lie beyond.
+    """
+    dtype = usual_dtype(rows)
+    lines = []
+    order = list(dict.fromkeys(row.model for row in rows))
+    for model in order:
+        found = [
+            (float(setting[2]), clock_mhz(saving(curve).frugal), curve)
+            for setting, curve in curves(rows).items()
+            if setting[1] == model and setting[4] == dtype and len(curve) > 1
+        ]
+        points = tuple(sorted((sequence, best) for sequence, best, _ in found))
+        marks = tuple(
+            ((sequence, best), "ring", f"{model}: {best:.0f} MHz is an end of the sweep")
+            for sequence, best, curve in found
+            if best in {clock_mhz(curve[0]), clock_mhz(curve[-1])}
+        )
+        if len(points) > 1:
+            lines.append(Line(model, order.index(model), points, marks=marks))  # type: ignore[arg-type]
+    title = f"Clock of least energy over sequence length, {dtype}"
+    ticks = tuple(sorted({int(x) for line in lines for x, _ in line.points}))
+    if not lines:
+        return []
+    named = ticks if len(ticks) <= SEQUENCES_NAMED_MAX else ()
+    return [Panel(title, "sequence, tokens", "clock, MHz", tuple(lines), x_ticks=named)]
+
+
+def fronts(rows: Sequence[Row]) -> list[Panel]:
+    """Energy against time, both relative to the fastest point."""
+    dtype = usual_dtype(rows)
+    order = list(dict.fromkeys(row.model for row in rows))
+    lines = []
+    for model, curve in _curves_at_longest(rows, dtype).items():
+        points = frontier(curve)
+        fastest = points[0]
+        lines.append(
+            Line(
+                f"{model} s={fastest.sequence}",
+                order.index(model),
+                tuple(
+                    ((row.time_s / fastest.time_s - 1.0) * 100.0, row.energy_j / fastest.energy_j)
+                    for row in points
+                ),
+            )
+        )
+    title = f"Pareto fronts, {dtype}"
+    if not lines:
+        return []
+    return [Panel(title, "slower than the fastest, %", "energy / fastest point's", tuple(lines))]
+
+
+def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
+    """Errors over clock of our predictor, in the easy split and in an honest one."""
+    panels = []
+    for result in results:
+        shown = result.split.name in {"random rows", "held-out clocks", "held-out shapes"}
+        if result.predictor != OURS or not shown or not result.judged:
+            continue
+        lines = []
+        for place, (name, said, truth) in enumerate(
+            (
+                ("power", result.power_w, [row.power_w for row in rows]),
+                ("time", result.time_s, [row.time_s for row in rows]),
+            )
+        ):
+            points = tuple(
+                (clock_mhz(row), max(-RESIDUAL_MAX, min(RESIDUAL_MAX, value / real - 1.0)) * 100.0)
+                for row, value, real in zip(rows, said, truth, strict=True)
+                if np.isfinite(value)  # else it was not judged
+            )
+            mape = figures.percent(result.scores[name].mape)
+            lines.append(Line(f"{name} ({mape})", place, points, dots=True))
+        title = f"Residuals, {result.split.name}"
+        panels.append(Panel(title, "clock asked, MHz", "predicted over true, %", tuple(lines)))
+    return panels

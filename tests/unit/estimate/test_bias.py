@@ -1,0 +1,71 @@
+"""The running bias: how fast it learns, how little it forgets, how it stays bounded."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_engine.estimate.bias import LOG_MAX, WEIGHT, Bias, Biases, GpuBias
+
+LOGS = st.floats(-LOG_MAX, LOG_MAX)
+
+
+def test_the_first_sample_counts_half_and_later_ones_a_tenth() -> None:
+    bias = Bias().after(0.1, 1.0)
+    assert bias.mean == pytest.approx(0.05)
+    for _ in range(100):
+        bias = bias.after(0.1, 1.0)
+    assert bias.mean == pytest.approx(0.1, rel=1e-3)
+    assert bias.after(0.0, 1.0).mean == pytest.approx(bias.mean * (1.0 - WEIGHT))
+
+
+def test_a_shift_is_followed_within_some_tens_of_samples() -> None:
+    bias = Bias()
+    for _ in range(200):
+        bias = bias.after(0.0, 1.0)
+    for _ in range(30):
+        bias = bias.after(math.log(1.15), 1.0)
+    assert math.exp(bias.mean) == pytest.approx(1.15, rel=0.01)
+
+
+def test_a_sample_of_weight_three_counts_about_as_three() -> None:
+    settled = Bias(mean=0.0, variance=0.0, count=50.0)
+    three = settled.after(0.1, 1.0).after(0.1, 1.0).after(0.1, 1.0)
+    assert settled.after(0.1, 3.0).mean == pytest.approx(three.mean)
+
+
+@given(logs=st.lists(LOGS, min_size=1, max_size=50), weight=st.floats(1e-3, 100.0))
+def test_the_mean_stays_among_the_samples(logs: list[float], weight: float) -> None:
+    bias = Bias()
+    for log_ratio in logs:
+        bias = bias.after(log_ratio, weight)
+    assert min(0.0, *logs) - 1e-12 <= bias.mean <= max(0.0, *logs) + 1e-12
+    assert bias.valid
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [Bias(mean=math.nan), Bias(mean=1.0), Bias(variance=-1.0), Bias(count=math.inf)],
+)
+def test_what_no_samples_can_have_made_is_not_valid(bias: Bias) -> None:
+    assert not bias.valid
+
+
+def test_the_least_recently_learnt_goes_first() -> None:
+    biases = Biases(size_max=2)
+    biases.put("job", "a", GpuBias(Bias(0.1)))
+    biases.put("job", "b", GpuBias(Bias(0.2)))
+    biases.put("job", "a", GpuBias(Bias(0.3)))
+    biases.put("job", "c", GpuBias(Bias(0.4)))
+    assert len(biases) == 2
+    assert biases.get("job", "a").time.mean == 0.3
+    assert biases.get("job", "b") == GpuBias()
+
+
+def test_forgetting_a_workload_leaves_the_others() -> None:
+    biases = Biases()
+    biases.put("one", "a", GpuBias(Bias(0.1)))
+    biases.put("two", "a", GpuBias(Bias(0.2)))
+    biases.forget("one")
+    assert [key for key, _ in biases.items()] == [("two", "a")]

@@ -1,0 +1,142 @@
+"""Other people's rules: each keeps its own promise, none beats the bound."""
+
+import itertools
+
+import pytest
+from heavy_end import job
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipelines import brute_force, problems, run_times
+
+from joulecut_engine.optimize import baselines
+from joulecut_engine.optimize.perseus import Perseus
+from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.schedule import baseline, energy, makespan
+
+
+def clocks_by_stage(asked: Problem, clocks: baselines.Clocks) -> list[set[int]]:
+    return [{clocks[i].clock_mhz for i in indices} for indices in asked.graph.order]
+
+
+@given(problems(3, 2, 4, same_clocks=True))
+def test_rules_take_only_options_that_exist(asked: Problem) -> None:
+    plans = [
+        baselines.all_max(asked),
+        *baselines.one_clock(asked),
+        *baselines.clock_per_stage(asked),
+        *baselines.power_cap(asked),
+        baselines.off_path(asked),
+    ]
+    for clocks in plans:
+        assert all(o in m for o, m in zip(clocks, baselines.menus_of(asked), strict=True))
+
+
+def test_one_clock_is_one_clock_and_one_per_stage_is_that() -> None:
+    asked = job()
+    for clocks in baselines.one_clock(asked):
+        assert len({option.clock_mhz for option in clocks}) == 1
+    for clocks in baselines.clock_per_stage(asked):
+        assert all(len(stage) == 1 for stage in clocks_by_stage(asked, clocks))
+    assert len(baselines.one_clock(asked)) == 6
+
+
+def test_under_a_cap_nothing_draws_more_and_nothing_could_run_higher() -> None:
+    asked = job()
+    for clocks in baselines.power_cap(asked):
+        cap_w = max(option.power_w for option in clocks)
+        for option, menu in zip(clocks, baselines.menus_of(asked), strict=True):
+            higher = [o for o in menu if o.clock_mhz > option.clock_mhz]
+            assert all(o.power_w > cap_w * (1 - 1e-12) for o in higher)
+
+
+def test_however_many_caps_there_are_one_caps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job()
+    every = baselines.power_cap(asked)
+    for most in range(1, len(every)):
+        monkeypatch.setattr(baselines, "CAPS_MAX", most)
+        few = baselines.power_cap(asked)
+        assert few[-1] == every[-1] == baselines.all_max(asked)
+        assert len(few) < 2 * most + 1
+
+
+@given(problems(3, 3, 4))
+def test_off_the_path_nothing_gets_slower(asked: Problem) -> None:
+    fastest = baseline(asked)
+    clocks = baselines.off_path(asked)
+    time_s = run_times(asked, clocks)
+    assert time_s <= fastest.iteration_time_s * (1 + 1e-9)
+    assert energy(asked, clocks, time_s) <= fastest.energy_j * (1 + 1e-9)
+
+
+@settings(max_examples=40)
+@given(problems(2, 2, 3, same_clocks=True), st.sampled_from([1.0, 1.1, 1.5]))
+def test_no_rule_beats_brute_force(asked: Problem, slower: float) -> None:
+    deadline_s = baseline(asked).iteration_time_s * slower
+    best_j = brute_force(asked, Goal(deadline_s))
+    assert best_j is not None
+    for rule in (baselines.one_clock, baselines.clock_per_stage, baselines.power_cap):
+        clocks = baselines.cheapest_within(asked, rule(asked), deadline_s)
+        if clocks is not None:
+            time_s = run_times(asked, clocks)
+            assert time_s <= deadline_s * (1 + 1e-8)
+            assert energy(asked, clocks, time_s) >= best_j * (1 - 1e-9)
+
+
+def test_the_quickest_under_a_power_keeps_it() -> None:
+    asked = job()
+    fastest = baseline(asked)
+    limit_w = 0.9 * fastest.energy_j / fastest.iteration_time_s
+    clocks = baselines.quickest_under(asked, baselines.one_clock(asked), limit_w)
+    assert clocks is not None
+    time_s, _ = makespan(asked, clocks)
+    assert energy(asked, clocks, time_s) / time_s <= limit_w * (1 + 1e-9)
+    assert baselines.quickest_under(asked, baselines.one_clock(asked), 1.0) is None
+
+
+def brute_units(asked: Problem, solver: Perseus, units: int) -> float:
+    """Least fitted cost over all whole durations, one number per stage and kind excepted."""
+    fitted = solver.fitted
+    ranges = [range(int(f.units[0]), int(f.units[-1]) + 1) for f in fitted]
+    best = float("inf")
+    for durations in itertools.product(*ranges):
+        end = [0] * len(durations)
+        for first, second in asked.graph.edges:
+            end[second] = max(end[second], end[first] + durations[first])
+        if max(a + b for a, b in zip(end, durations, strict=True)) <= units:
+            best = min(best, sum(f.fitted_j(d) for f, d in zip(fitted, durations, strict=True)))
+    return best
+
+
+@settings(max_examples=15, deadline=None)
+@given(problems(2, 1, 3), st.sampled_from([0.0, 0.3, 0.7, 1.0]))
+def test_perseus_finds_the_optimum_of_its_own_problem(asked: Problem, share: float) -> None:
+    solver = Perseus(asked, unit_s=0.05)
+    deadline_s = solver.fastest_s + share * (solver.slowest_s - solver.fastest_s)
+    claim = solver.within(deadline_s)
+    units = round(claim.iteration_time_s / 0.05)
+    assert claim.iteration_time_s <= max(deadline_s, solver.fastest_s) * (1 + 1e-9)
+    assert claim.effective_j == pytest.approx(brute_units(asked, solver, units), abs=1e-6)
+
+
+def test_perseus_is_late_by_less_than_a_unit_per_operation() -> None:
+    asked, unit_s = job(), 1e-3
+    claim = Perseus(asked, unit_s).within(0.0)
+    late_s = makespan(asked, claim.clocks)[0] - claim.iteration_time_s
+    assert 0.0 < late_s < unit_s * len(asked.graph.operations)
+
+
+def test_perseus_has_a_point_of_least_energy() -> None:
+    asked = job()
+    solver = Perseus(asked)
+    best = solver.cheapest()
+
+    def total_j(deadline_s: float) -> float:
+        claim = solver.within(deadline_s)
+        return claim.effective_j + asked.time_price_w * claim.iteration_time_s
+
+    best_j = best.effective_j + asked.time_price_w * best.iteration_time_s
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        deadline_s = solver.fastest_s + share * (solver.slowest_s - solver.fastest_s)
+        assert best_j <= total_j(deadline_s) * (1 + 1e-9)
+    with pytest.raises(ValueError, match="unit"):
+        Perseus(asked, 0.0)

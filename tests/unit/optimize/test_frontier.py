@@ -1,0 +1,105 @@
+"""The frontier: from T_min to T_E, nothing dominated, every bound for its own time."""
+
+import pipelines
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import GRANULARITIES, KINDS, Granularity, Pipeline, Profile
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.formulation import problem as build
+from joulecut_engine.optimize.frontier import KEPT_MAX
+from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import frontier, prepared, solve
+
+
+@settings(max_examples=25, deadline=None)
+@given(pipelines.problems(3, 3, 4, same_clocks=True), st.sampled_from(GRANULARITIES))
+def test_it_descends_from_fastest_to_cheapest(problem: Problem, granularity: Granularity) -> None:
+    points = frontier(problem, 7, granularity)
+    times = [point.iteration_time_s for point in points]
+    energies = [point.energy_j for point in points]
+    assert 1 <= len(points) <= 7
+    assert times == sorted(set(times))
+    assert energies == sorted(set(energies), reverse=True)
+    for point in points:
+        assert check(problem, Goal(point.iteration_time_s), point) == ()
+
+
+@settings(max_examples=15, deadline=None)
+@given(pipelines.problems(2, 2, 3))
+def test_each_bound_holds_at_its_own_time(problem: Problem) -> None:
+    for point in frontier(problem, 5, "computation"):
+        best = pipelines.brute_force(problem, Goal(point.iteration_time_s))
+        assert best is not None
+        assert point.lower_bound_j <= best * (1 + 1e-9)
+        assert point.energy_j == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_it_spans_the_useful_times_of_a_public_profile(granularity: Granularity) -> None:
+    problem = pipelines.public_problem("a40", microbatches=4)
+    points = frontier(problem, 12, granularity)
+    assert points[0].iteration_time_s == pytest.approx(baseline(problem).iteration_time_s)
+    endless = solve(problem, Goal(float("inf")), granularity)
+    assert points[-1].energy_j <= endless.energy_j
+    if granularity == "computation":
+        assert all(point.gap <= 0.01 for point in points)
+    middle = points[len(points) // 2]
+    own = solve(problem, Goal(middle.iteration_time_s), "computation")
+    assert middle.lower_bound_j >= own.lower_bound_j * (1 - 2e-4)
+    assert (
+        middle.lower_bound_j <= solve(problem, Goal(middle.iteration_time_s), granularity).energy_j
+    )
+
+
+def test_it_says_how_far_it_has_come() -> None:
+    heard: list[tuple[int, int]] = []
+    problem = pipelines.public_problem("a100", microbatches=4)
+    frontier(problem, 3, "computation", progress=lambda done, of: heard.append((done, of)))
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_one_point_is_no_frontier() -> None:
+    problem = pipelines.public_problem("a100", microbatches=4)
+    with pytest.raises(ValueError, match="at least 2"):
+        frontier(problem, 1, "computation")
+
+
+@settings(max_examples=25, deadline=None)
+@given(pipelines.problems(3, 3, 4, same_clocks=True), st.sampled_from(GRANULARITIES), st.data())
+def test_more_time_never_gets_a_worse_plan(
+    problem: Problem, granularity: Granularity, data: st.DataObject
+) -> None:
+    """Whatever was asked before, for a lone pipeline and for one that waits."""
+    asked = prepared(problem, granularity)
+    factors = data.draw(st.lists(st.sampled_from([1.0, 1.03, 1.1, 1.3, 2.0]), min_size=2))
+    plans = []
+    for factor in factors:
+        goal = Goal(asked.fastest_s * factor, waits=data.draw(st.booleans()))
+        plan = asked.at(goal)
+        assert check(problem, goal, plan) == ()
+        for shorter, known in plans:
+            if shorter.waits == goal.waits and shorter.deadline_s <= goal.deadline_s:
+                waited_j = (goal.deadline_s - shorter.deadline_s) * problem.time_price_w
+                least_j = known.energy_j + (waited_j if goal.waits else 0.0)
+                assert plan.energy_j <= least_j * (1 + 1e-9)
+        plans.append((goal, plan))
+
+
+def test_no_plan_for_a_deadline_below_the_fastest() -> None:
+    asked = prepared(pipelines.public_problem("a100", microbatches=4), "computation")
+    with pytest.raises(Infeasible):
+        asked.at(Goal(asked.fastest_s * 0.999))
+    assert asked.least().iteration_time_s > asked.fastest_s
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    menu = tuple(ClockOption(1400 - 100 * k, 1.0 + 0.1 * k, 90.0 - 9 * k) for k in range(4))
+    profile = Profile({(0, kind): menu for kind in KINDS})
+    asked = prepared(build(Pipeline("1f1b", 1, 2), profile, 5.0), "computation")
+    for k in range(3 * KEPT_MAX):
+        asked.at(Goal(asked.fastest_s * (1 + 0.001 * k)))
+    assert len(asked._kept) <= KEPT_MAX

@@ -1,0 +1,147 @@
+"""One clock per GPU: optimal where it can be proven, never late, never two clocks."""
+
+import pipelines
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.computation import Computation
+from joulecut_engine.optimize.formulation import problem as build
+from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import Solver, solve
+from joulecut_engine.optimize.tied import Tied
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_small_plans_are_optimal(data: st.DataObject) -> None:
+    problem = data.draw(pipelines.problems(3, 3, 4, same_clocks=True))
+    fastest_s = Solver(problem, "gpu").fastest_s
+    goal = data.draw(pipelines.goals(fastest_s))
+    plan = solve(problem, goal, "gpu")
+    assert check(problem, goal, plan) == ()
+    assert plan.energy_j == pytest.approx(pipelines.brute_force_gpu(problem, goal), rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_the_search_alone_finds_nearly_the_same(data: st.DataObject) -> None:
+    """Without the shortcut that judges every combination."""
+    problem = data.draw(pipelines.problems(3, 3, 5, same_clocks=True))
+    computation = Computation(problem)
+    gpu = Tied(computation, "gpu", combinations_all=0)
+    goal = data.draw(pipelines.goals(gpu.fastest_s))
+    plan = gpu.solve(goal, computation.relax(Goal(max(goal.deadline_s, computation.fastest_s))))
+    best = pipelines.brute_force_gpu(problem, goal)
+    assert best is not None
+    assert check(problem, goal, plan) == ()
+    assert best * (1 - 1e-9) <= plan.energy_j <= best * 1.05
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> None:
+    """With more cases allowed than there are: single choices cannot be split again."""
+    problem = data.draw(pipelines.problems(3, 3, 3, same_clocks=True))
+    computation = Computation(problem)
+    gpu = Tied(computation, "gpu", combinations_all=0)
+    goal = data.draw(pipelines.goals(gpu.fastest_s))
+    relaxed = computation.relax(Goal(max(goal.deadline_s, computation.fastest_s)))
+    plan = gpu.solve(goal, relaxed, (), 200)
+    best = pipelines.brute_force_gpu(problem, goal)
+    assert best is not None
+    assert check(problem, goal, plan) == ()
+    assert best * (1 - 1e-9) <= plan.energy_j
+    assert plan.lower_bound_j <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("slowdown", [0.005, 0.02, 0.1])
+def test_the_search_alone_is_optimal_on_public_profiles(name: str, slowdown: float) -> None:
+    problem = pipelines.public_problem(name, microbatches=8, stages=3)
+    goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
+    computation = Computation(problem)
+    relaxed = computation.relax(goal)
+    searched = Tied(computation, "gpu", combinations_all=0).solve(goal, relaxed)
+    tried = Tied(computation, "gpu", combinations_all=10**7).solve(goal, relaxed)
+    assert searched.energy_j == pytest.approx(tried.energy_j, rel=2e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_no_plan_per_gpu_beats_the_bound_per_operation(data: st.DataObject) -> None:
+    problem = data.draw(pipelines.problems(3, 4, 4, same_clocks=True))
+    goal = Goal(Solver(problem, "gpu").fastest_s * data.draw(st.sampled_from([1.0, 1.3, 2.0])))
+    fine = solve(problem, goal, "computation")
+    coarse = solve(problem, goal, "gpu")
+    assert coarse.energy_j >= fine.lower_bound_j * (1 - 1e-9)
+    assert coarse.lower_bound_j >= fine.lower_bound_j * (1 - 1e-9)
+
+
+def test_a_clock_that_is_dominated_for_one_kind_can_still_be_the_best() -> None:
+    forward = (ClockOption(1400, 1.0, 100.0), ClockOption(900, 1.2, 80.0))
+    backward = (ClockOption(1400, 2.0, 200.0), ClockOption(900, 2.0, 201.0))
+    profile = Profile({(0, "forward"): forward, (0, "backward"): backward})
+    problem = build(Pipeline("1f1b", 1, 1), profile, 0.0)
+    goal = Goal(4.0)
+    plan = solve(problem, goal, "gpu")
+    assert {option.clock_mhz for option in plan.clocks} == {900}
+    assert plan.energy_j == 281.0
+    assert check(problem, goal, plan) == ()
+
+
+def test_a_stage_without_a_common_clock_is_named() -> None:
+    profile = Profile(
+        {
+            (0, "forward"): (ClockOption(1400, 1.0, 1.0),),
+            (0, "backward"): (ClockOption(900, 1.0, 1.0),),
+        }
+    )
+    problem = build(Pipeline("1f1b", 1, 1), profile, 0.0)
+    with pytest.raises(NoCommonClock, match="stage 0"):
+        solve(problem, Goal(10.0), "gpu")
+
+
+def test_the_fastest_with_one_clock_may_be_slower_than_the_baseline() -> None:
+    forward = (ClockOption(1400, 1.0, 1.0), ClockOption(900, 2.0, 1.0))
+    backward = (ClockOption(1400, 2.0, 1.0), ClockOption(900, 1.0, 1.0))
+    problem = build(
+        Pipeline("1f1b", 1, 1), Profile({(0, "forward"): forward, (0, "backward"): backward}), 0.0
+    )
+    with pytest.raises(Infeasible, match="fastest possible 3 s"):
+        solve(problem, Goal(baseline(problem).iteration_time_s), "gpu")
+
+
+def test_a_hint_competes() -> None:
+    problem = pipelines.public_problem("a40", microbatches=4)
+    fastest_s = baseline(problem).iteration_time_s
+    before = solve(problem, Goal(fastest_s * 1.02), "gpu")
+    after = solve(problem, Goal(fastest_s * 1.021), "gpu", hint=before)
+    assert after.energy_j <= before.energy_j
+
+
+@pytest.mark.parametrize("stages", [64, 65, 100])
+def test_a_deep_pipeline_with_hardly_a_choice(stages: int) -> None:
+    """More stages than numpy has dimensions, few enough combinations to judge all."""
+    only = (ClockOption(1400, 1.0, 100.0),)
+    menus = {(stage, kind): only for stage in range(stages) for kind in KINDS}
+    slower = ClockOption(900, 1.5, 70.0)
+    menus |= {(0, kind): (*only, slower) for kind in KINDS}
+    problem = build(Pipeline("1f1b", stages, 2), Profile(menus), 0.0)
+    goal = Goal(baseline(problem).iteration_time_s * 1.5)
+    plan = solve(problem, goal, "gpu")
+    assert check(problem, goal, plan) == ()
+    assert [option.clock_mhz for option in plan.clocks].count(900) == 4
+
+
+def test_a_case_of_single_choices_is_not_split_again() -> None:
+    """It was, and a group of no choice had no bound."""
+    problem = pipelines.public_problem("a40", microbatches=8, stages=8, schedule="gpipe")
+    goal = Goal(baseline(problem).iteration_time_s * 1.02)
+    plan = solve(problem, goal, "gpu", effort="thorough")
+    assert check(problem, goal, plan) == ()
+    assert plan.gap < 0.01
