@@ -1,7 +1,7 @@
-"""The final names of all metrics, so that dashboards, agents and tests cannot drift apart.
+"""Names, labels and help texts of all metrics, shared by agent, controller, dashboards and tests.
 
 Base units, prefix `joulecut_`. The identity label of a GPU series is `uuid` only: names
-come from `_info` series, so a series never changes identity when a job does.
+come from `_info` series, so a series keeps its identity when the job changes.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ PREFIX = "joulecut_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One exported name: its kind, labels, and the sentence a person reads in `/metrics`.
+    """One exported metric: kind, labels and help text.
 
-    `name` is what a query uses (counters end in `_total`).
+    `name` is the name in queries without the prefix (counters end in `_total`).
     """
 
     name: str
@@ -39,45 +39,45 @@ def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
 # -- agent ---------------------------------------------------------------------------------
 GPU_ENERGY = _counter("gpu_energy_joules_total", ("uuid",), "Board energy from the device's own counter, since driver load.")
 GPU_POWER = _gauge("gpu_power_watts", ("uuid", "kind"), "Power draw: kind average (the driver's window) or instant.")
-GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limits: kind enforced, default, min, max, or requested (by us).")
+GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limits: kind enforced, default, min, max, or requested (by Joulecut).")
 GPU_CLOCK = _gauge("gpu_clock_hertz", ("uuid", "domain"), "Clock the device shows now: domain sm or memory.")
-GPU_CLOCK_LIMIT = _gauge("gpu_clock_limit_hertz", ("uuid", "bound"), "Clock range we asked for; absent for a GPU without a lock.")
+GPU_CLOCK_LIMIT = _gauge("gpu_clock_limit_hertz", ("uuid", "bound"), "Clock range that Joulecut set; absent for a GPU without a lock.")
 GPU_CLOCK_EVENT = _gauge("gpu_clock_event_active", ("uuid", "reason"), "1 while the device names this reason for its clock.")
-GPU_STUCK = _gauge("gpu_stuck_locked", ("uuid",), "1 while a GPU without a lease could not be given back: what was set on it still stands.")
-GPU_POWER_PROFILE = _gauge("gpu_power_profile_active", ("uuid", "profile"), "1 while the device enforces this workload power profile, which somebody else asked for.")
+GPU_STUCK = _gauge("gpu_stuck_locked", ("uuid",), "1 while a GPU without a lease could not be restored and keeps its setting.")
+GPU_POWER_PROFILE = _gauge("gpu_power_profile_active", ("uuid", "profile"), "1 while the device enforces this workload power profile, which another program requested.")
 GPU_UTILIZATION = _gauge("gpu_utilization_ratio", ("uuid", "engine"), "Share of time an engine was busy: engine gpu or memory.")
 GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", ("uuid", "sensor"), "Temperature by sensor.")
 GPU_MEMORY_USED = _gauge("gpu_memory_used_bytes", ("uuid",), "Device memory in use.")
-GPU_INFO = Metric("gpu_info", "info", ("uuid", "index", "model", "controllable", "reason"), "What a GPU is called, and whether it may be controlled here.")
-GPU_ALLOCATION_INFO = Metric("gpu_allocation_info", "info", ("uuid", "job", "namespace", "pod", "source"), "Whose a GPU is: one series a GPU; job shared for several owners, and source none where nobody holds it.")
-JOB_ENERGY = _counter("job_energy_joules_total", ("job",), "Energy of a job's GPUs on this node while it alone held them, from their counters.")
-JOB_ENERGY_ESTIMATED = _counter("job_energy_estimated_joules_total", ("job",), "Energy of GPUs while several jobs held them: equal shares of what the counter showed, an estimate.")
-GPU_IDLE_ENERGY = _counter("gpu_idle_energy_joules_total", ("uuid",), "Board energy while no job was known to hold the GPU; with both job energies it adds up to the boards.")
-DRIVER_UNRESPONSIVE = _gauge("driver_unresponsive", ("uuid",), "1 while calls about a GPU do not return and it is left alone; uuid is empty for the whole driver.")
-CONFIG_KEYS_IGNORED = _counter("config_keys_ignored_total", (), "Keys of the configuration that mean nothing to this version; the log names them.")
+GPU_INFO = Metric("gpu_info", "info", ("uuid", "index", "model", "controllable", "reason"), "Index and model of a GPU, and whether it can be controlled here.")
+GPU_ALLOCATION_INFO = Metric("gpu_allocation_info", "info", ("uuid", "job", "namespace", "pod", "source"), "Owner of a GPU, one series per GPU; job is shared for several owners, source is none without an owner.")
+JOB_ENERGY = _counter("job_energy_joules_total", ("job",), "Energy of a job's GPUs on this node while it was their only owner, from their counters.")
+JOB_ENERGY_ESTIMATED = _counter("job_energy_estimated_joules_total", ("job",), "Energy of GPUs while several jobs shared them: equal shares of the counter, an estimate.")
+GPU_IDLE_ENERGY = _counter("gpu_idle_energy_joules_total", ("uuid",), "Board energy without a known job; with both job energies it adds up to the boards.")
+DRIVER_UNRESPONSIVE = _gauge("driver_unresponsive", ("uuid",), "1 while driver calls for a GPU hang and it is not controlled; uuid is empty for the whole driver.")
+CONFIG_KEYS_IGNORED = _counter("config_keys_ignored_total", (), "Configuration keys unknown to this version; the log names them.")
 CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU settings by operation (apply, renew, clear) and result.")
 CONTROL_LEASE_EXPIRES = _gauge("control_lease_expires_timestamp_seconds", ("uuid",), "Unix time at which a GPU's lease ends; absent without a lease.")
-CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show what was asked, by cause.")
-CONTROL_RESTORES = _counter("control_restores_total", ("uuid", "cause"), "Times a GPU was put back to its default, by cause.")
-CONTROL_STEPS = _counter("control_steps_total", ("result",), "Steps of clock programs on a job's marks: accepted, refused, or rested because marks stopped coming.")
-CONTROL_STOPPED = _gauge("control_stopped", (), "1 while no command is taken on this node: its stop file, or a release window.")
-AGENT_RELEASED = _gauge("agent_released", (), "1 inside a release window: every device handle is dropped, nothing is read.")
-ACCESS_DENIED = _counter("access_denied_total", ("role",), "Calls refused because the caller has not this role.")
-REQUESTS_MALFORMED = _counter("requests_malformed_total", ("call",), "gRPC requests that are no message of their call; nothing was changed.")
-AUDIT_LOST = _counter("audit_lines_lost_total", (), "Lines of the audit trail that could not be written; the commands went on.")
-GPU_DRIFT = _gauge("gpu_drift_active", ("uuid", "cause"), "1 while a GPU does not show what was asked, or its lease was given up for it.")
-GPU_STANDS_BACK = _gauge("gpu_stands_back_seconds", ("uuid",), "How long no command is taken, because somebody else sets this GPU.")
-GPU_SLOW = _gauge("gpu_slow_active", ("uuid", "reason"), "1 while a busy GPU is slower than asked without our doing, by reason.")
-GPU_INTENT_INFO = Metric("gpu_intent_info", "info", ("uuid", "job", "reason", "until", "max_slowdown"), "A GPU that is slow on purpose: the hour by which its lease ends unless renewed, and the most it loses.")
-GPU_SET_LATENCY = _gauge("gpu_set_latency_p95_seconds", ("uuid",), "From an order to the clock being seen, measured, 95th percentile; absent until seen.")
+CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show its setting, by cause.")
+CONTROL_RESTORES = _counter("control_restores_total", ("uuid", "cause"), "Times a GPU was restored to its default, by cause.")
+CONTROL_STEPS = _counter("control_steps_total", ("result",), "Steps of clock schedules on a job's marks: accepted, refused, or rested because marks stopped.")
+CONTROL_STOPPED = _gauge("control_stopped", (), "1 while this node refuses commands: stop file, or release window.")
+AGENT_RELEASED = _gauge("agent_released", (), "1 inside a release window: every device handle is closed, nothing is read.")
+ACCESS_DENIED = _counter("access_denied_total", ("role",), "Calls refused because the caller lacks this role.")
+REQUESTS_MALFORMED = _counter("requests_malformed_total", ("call",), "Malformed gRPC requests; nothing was changed.")
+AUDIT_LOST = _counter("audit_lines_lost_total", (), "Lines of the audit log that could not be written; the commands were executed.")
+GPU_DRIFT = _gauge("gpu_drift_active", ("uuid", "cause"), "1 while a GPU does not show its setting, or its lease ended for that reason.")
+GPU_STANDS_BACK = _gauge("gpu_stands_back_seconds", ("uuid",), "Time left in which commands are refused, because another program sets this GPU.")
+GPU_SLOW = _gauge("gpu_slow_active", ("uuid", "reason"), "1 while a busy GPU is slower than its setting for another reason.")
+GPU_INTENT_INFO = Metric("gpu_intent_info", "info", ("uuid", "job", "reason", "until", "max_slowdown"), "A GPU under a lease: the full hour after the lease's end, and the largest possible slowdown.")
+GPU_SET_LATENCY = _gauge("gpu_set_latency_p95_seconds", ("uuid",), "Time from a command to the new clock, measured, 95th percentile; absent until measured.")
 NVML_CALL_DURATION = Metric("nvml_call_duration_seconds", "histogram", ("call",), "Duration of device calls.")
 NVML_ERRORS = _counter("nvml_errors_total", ("code",), "Failed device calls by error code.")
 REPORTS = _counter("job_reports_total", ("result",), "Job datagrams by result: accepted, refused, dropped.")
-REPORTS_REFUSED = _counter("job_reports_refused_total", ("reason",), "Job datagrams not taken: unknown_gpu, mark, not_owner, unverified (whose it is cannot be seen), taken.")
-GPU_OWNERS = _gauge("gpu_owners", ("uuid",), "How many owners a shared GPU has; absent for one or none.")
+REPORTS_REFUSED = _counter("job_reports_refused_total", ("reason",), "Refused job datagrams: unknown_gpu, mark, not_owner, unverified (the sender is invisible), taken, crowded.")
+GPU_OWNERS = _gauge("gpu_owners", ("uuid",), "Number of owners of a shared GPU; absent for one or none.")
 COLLECT_SUCCESS = _gauge("collect_success", (), "1 if the last sampling tick read every GPU.")
 COLLECT_TIMESTAMP = _gauge("collect_timestamp_seconds", (), "Unix time of the last sampling tick.")
-KEEPER_UP = _gauge("keeper_up", (), "1 while the keeper answers; absent where none is wanted.")
+KEEPER_UP = _gauge("keeper_up", (), "1 while the keeper answers; absent without a configured keeper.")
 BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this process.")
 
 # -- controller ----------------------------------------------------------------------------
@@ -85,30 +85,30 @@ JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("job", "kind"), "Iter
 JOB_POWER = _gauge("job_power_watts", ("job", "kind"), "Power of all GPUs of a job: kind measured, predicted or baseline.")
 JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("job", "kind"), "Power above the frontier: kind intrinsic or extrinsic. Predicted, not measured.")
 JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("job", "basis"), "Energy saved against default clocks: basis predicted or measured.")
-JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("job", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week: mid, and the low and high end of its 95 % interval. Absent until enough windows were measured.")
+JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("job", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week. Bound mid, or low and high of its 95 % interval. Absent until enough windows were measured.")
 JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("job",), "1 while a job runs at default clocks for a hold-out window.")
-JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("job", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or why the window was dropped.")
+JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("job", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or the reason it was dropped.")
 JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("job",), "Measured iteration time over baseline, minus 1.")
-JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("job",), "Room left before the deadline, as a share of it: of the mean iteration time, or of its P95 where the policy says slo.statistic: p95. Negative when missed.")
+JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("job",), "Slack before the deadline, as a share of it: of the mean iteration time, or of its P95 with slo.statistic: p95. Negative when missed.")
 PLAN_GENERATION = _gauge("plan_generation", ("job",), "Number of the job's current plan.")
 PLAN_GAP = _gauge("plan_gap_ratio", ("job",), "Energy of the plan over its lower bound, minus 1.")
-PLAN_CLOCK = _gauge("plan_clock_hertz", ("job", "uuid"), "Clock the plan gives a GPU; recommended or applied, see controller_mode.")
+PLAN_CLOCK = _gauge("plan_clock_hertz", ("job", "uuid"), "Clock of a GPU in the plan; recommended or applied, see controller_mode.")
 PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
 PREDICT_ERROR = _gauge("predict_error_ratio", ("job", "target"), "Mean absolute relative error of predictions: target time or power.")
-SHADOW_ERROR = _gauge("shadow_error_ratio", ("job", "target"), "What recommendations were off where their clocks were seen by whoever's doing, P95: target time or energy.")
-JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("job",), "1 where recommendations proved right enough to enforce them; joulecut status says why not.")
-PREDICT_REFUSED = _counter("predict_refused_total", ("job", "reason"), "Samples not learnt from, or learnt elsewhere than told, by reason.")
-PREDICT_DRIFT = _gauge("predict_drift_gpus", ("job",), "GPUs of a job that its model no longer describes.")
-POWER_BUDGET = _gauge("power_budget_watts", (), "What all jobs together may draw, from the policy; absent without a limit.")
-POWER_BUDGET_EXPECTED = _gauge("power_budget_expected_watts", (), "What the plans under the limit will draw, hosts included: predicted, and measured for jobs that cannot be slowed.")
+SHADOW_ERROR = _gauge("shadow_error_ratio", ("job", "target"), "Error of recommendations at clocks that later occurred, P95: target time or energy.")
+JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("job",), "1 if recommendations were accurate enough to enforce them; joulecut status has the reason if not.")
+PREDICT_REFUSED = _counter("predict_refused_total", ("job", "reason"), "Samples refused, or learnt under another label, by reason.")
+PREDICT_DRIFT = _gauge("predict_drift_gpus", ("job",), "GPUs of a job whose model is no longer valid.")
+POWER_BUDGET = _gauge("power_budget_watts", (), "Limit on the power of all jobs together, from the policy; absent without a limit.")
+POWER_BUDGET_EXPECTED = _gauge("power_budget_expected_watts", (), "Power of the plans under the limit, hosts included: predicted, and measured for jobs that cannot be slowed.")
 CONTROLLER_MODE = _gauge("controller_mode", ("job", "mode"), "1 for the mode a job is in: off, recommend or enforce.")
-JOB_HOLD_INFO = Metric("job_hold_info", "info", ("job", "reason"), "1 while a job is held: reason pause or restore (a person's word), or breaker; absent otherwise.")
-BREAKER_TRIPS = _gauge("job_breaker_trips", ("job",), "Trips of a job's breaker in the last day; three end control until a person arms it again.")
+JOB_HOLD_INFO = Metric("job_hold_info", "info", ("job", "reason"), "1 while a job is held: reason pause or restore (by an operator), or breaker; absent otherwise.")
+BREAKER_TRIPS = _gauge("job_breaker_trips", ("job",), "Trips of a job's breaker in the last day; three end control until an operator resumes the job.")
 CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller leads.")
 CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
 RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Reconcile passes by result.")
 RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of one reconcile pass.")
-RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last pass that ended well.")
+RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last successful pass.")
 RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
 # fmt: on
 
