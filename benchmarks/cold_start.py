@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from joulecut_sim.odd_card import OddPlant
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.replay import ReplayPlant, read
+from joulecut_sim.plant_variants import OddPlant, ReplayPlant, read
 from joulecut_sim.skus import find
 
 HERE = Path(__file__).resolve().parents[1]

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joulecut_sim.executor import SCHEDULES, Schedule
-from joulecut_sim.plant import Noise
+from joulecut_sim.plant import SCHEDULES, Noise, Schedule
 from joulecut_wire.document import Document, KeyPath, load
 
 _KEYS = (

@@ -13,8 +13,8 @@ from unprofiled import UnprofiledWorld
 from worlds import Controller
 
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_sim.odd_card import OddPlant
 from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.plant_variants import OddPlant
 from joulecut_sim.possible import search_in_jitter
 from joulecut_sim.skus import find
 

@@ -20,7 +20,7 @@ from joulecut_lab.study.row import Row
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_lab.study.sweep import sweep
 from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES, Dtype
-from joulecut_sim.layer_card import LAYER_CARDS, layer_card
+from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable
 

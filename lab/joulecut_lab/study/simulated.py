@@ -13,8 +13,7 @@ from joulecut_lab.study.bench import DEFAULT_CLOCK, Done, Machine, Reading, Spli
 from joulecut_lab.study.cell import Cell
 from joulecut_lab.study.measure import COUNTER_STEP_S
 from joulecut_sim.layer import memory_bytes
-from joulecut_sim.layer_card import LayerCard
-from joulecut_sim.layer_power import LayerPlant, Operating
+from joulecut_sim.layer_plant import LayerCard, LayerPlant, Operating
 
 # Relative standard deviations, per stretch: adjacent clocks of the public sweeps scatter by
 # 0.13-0.22 % in time and 0.4-0.5 % in power.

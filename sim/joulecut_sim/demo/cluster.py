@@ -15,7 +15,7 @@ from joulecut_sim.card import StateFile
 from joulecut_sim.demo import layout
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.settings import CARDS_PER_NODE, NODES, STAGES, Settings
-from joulecut_sim.supervisor import Child, Recipe, Witness, children
+from joulecut_sim.demo.supervisor import Child, Recipe, Witness, children
 from joulecut_wire.errors import BadInput, Unavailable
 
 ANY_PORT = "127.0.0.1:0"

@@ -4,24 +4,51 @@ Each phase says what it shows before it begins, and what was measured when it en
 """
 
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from joulecut_controller.policy.parse import parse as parse_policy
 from joulecut_controller.policy.policy import Slo
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_sim.card import now_s
 from joulecut_sim.demo import layout, summary
 from joulecut_sim.demo.cluster import Cluster, Say, check_port
-from joulecut_sim.demo.layout import TTL_S, Folder
-from joulecut_sim.demo.lookout import Follower, get_json
+from joulecut_sim.demo.layout import TTL_S, Folder, policy_text
 from joulecut_sim.demo.settings import JOB, MICROBATCHES, NODES, STAGES, Phases, Settings
 from joulecut_sim.demo.summary import Tally
-from joulecut_sim.demo.target import target
-from joulecut_sim.demo.watch import Stopped, Watch, pulse
-from joulecut_sim.window import Window
+from joulecut_sim.demo.watch import Follower, Stopped, Watch, get_json, pulse
+from joulecut_sim.profile import rows
+from joulecut_sim.results import Window
+from joulecut_wire import document
 from joulecut_wire.command import FINE, INTERRUPTED
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import BadInput, Unavailable
+
+
+def target(settings: Settings) -> Slo:
+    """The policy's target. Raises BadInput for a line that is not one."""
+    if "\n" in settings.slo or "#" in settings.slo:
+        raise BadInput("--slo", "more than one line", "one key and its value")
+    text = policy_text(Folder(Path("/tmp")), settings, "recommend")  # noqa: S108 -- never opened
+    try:
+        read = parse_policy(document.parse(text.encode(), "--slo"), lambda _: _profile(settings))
+    except BadInput as error:  # its line is one of a file that nobody wrote
+        raise BadInput(f"--slo {settings.slo!r}", error.what, error.allowed) from None
+    return read.jobs[0].slo
+
+
+def _profile(settings: Settings) -> Profile:
+    options: dict[tuple[int, Kind], list[ClockOption]] = defaultdict(list)
+    for stage, kind, clock, time_s, energy_j in rows(
+        settings.sku, STAGES, scale=1.0, noise=0.0, seed=1
+    ):
+        options[stage, kind].append(ClockOption(clock, time_s, energy_j))
+    return Profile({where: tuple(found) for where, found in options.items()}, "simulated")
+
 
 PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
 WARM_S = 1.0  # the first iterations, while processes still start, are not judged

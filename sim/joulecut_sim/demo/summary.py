@@ -12,7 +12,7 @@ from typing import Any
 from joulecut_sim.demo.layout import put
 from joulecut_sim.demo.settings import JOB, Settings
 from joulecut_sim.possible import search
-from joulecut_sim.window import Window
+from joulecut_sim.results import Window
 from joulecut_wire.errors import Unavailable
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from joulecut_sim.card import StateFile
-from joulecut_sim.layer_card import LAYER_CARDS, layer_card
+from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
 from joulecut_sim.skus import CARDS, SKUS, Sku
 from joulecut_wire.errors import BadInput
 

@@ -24,7 +24,7 @@ from joulecut_lab.study.scores import choices, score
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_lab.study.splits import PROBES, splits
 from joulecut_lab.study.sweep import sweep
-from joulecut_sim.layer_card import layer_card
+from joulecut_sim.layer_plant import layer_card
 from joulecut_wire.errors import BadInput
 
 

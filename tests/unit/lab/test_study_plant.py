@@ -13,8 +13,7 @@ from joulecut_lab.study.row import Row
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_lab.study.sweep import sweep
 from joulecut_sim.layer import SIZES, Dtype, flops, kernels, memory_bytes, shape
-from joulecut_sim.layer_card import LAYER_CARDS, layer_card
-from joulecut_sim.layer_power import HUNTING, LayerPlant
+from joulecut_sim.layer_plant import HUNTING, LAYER_CARDS, LayerPlant, layer_card
 
 cards = st.sampled_from(sorted(LAYER_CARDS))
 models = st.sampled_from(sorted(SIZES))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_sim.card import StateFile, now_s
+from joulecut_sim.card import CARD_BYTES, SLOT_BYTES, StateFile, now_s, pack, unpack
 from joulecut_sim.physics import CHANGES_MAX, WORKS_MAX, Card, Change, Work
-from joulecut_sim.record import CARD_BYTES, SLOT_BYTES, pack, unpack
 from joulecut_sim.skus import A100_SXM
 from joulecut_wire.errors import BadInput
 

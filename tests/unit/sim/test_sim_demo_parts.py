@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from joulecut_sim.demo import layout, lookout
+from joulecut_sim.demo import layout, watch
+from joulecut_sim.demo.course import target
 from joulecut_sim.demo.layout import Folder
-from joulecut_sim.demo.lookout import Commands, Follower, get_json
 from joulecut_sim.demo.settings import ITERATION_S, STAGES, Phases, Settings
 from joulecut_sim.demo.summary import Tally, possible_saved_ratio, summary
-from joulecut_sim.demo.target import target
+from joulecut_sim.demo.watch import Commands, Follower, get_json
 from joulecut_sim.jobfile import read as read_job
 from joulecut_sim.results import Record
 from joulecut_sim.skus import A40, A100_SXM, SKUS, Sku
@@ -45,7 +45,7 @@ def _served(body: dict[str, bytes]) -> Iterator[str]:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         with pytest.MonkeyPatch.context() as patient:
-            patient.setattr(lookout, "HTTP_S_MAX", 90.0)  # whoever is there answers
+            patient.setattr(watch, "HTTP_S_MAX", 90.0)  # whoever is there answers
             yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_sim.executor import SCHEDULES, Schedule, Step, play, program
+from joulecut_sim.plant import SCHEDULES, Schedule, Step, play, program
 from joulecut_wire.errors import BadInput
 
 sizes = st.integers(1, 5)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_sim.results import Record
-from joulecut_sim.window import Window
+from joulecut_sim.results import Record, Window
 
 
 def _records(durations_s: list[float], energies_j: list[float], first: int = 0) -> list[Record]:

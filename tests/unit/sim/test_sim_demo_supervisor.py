@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from joulecut_sim.supervisor import LINES_KEPT, Child, Recipe, Witness, children
+from joulecut_sim.demo.supervisor import LINES_KEPT, Child, Recipe, Witness, children
 from joulecut_wire.errors import Unavailable
 
 WAIT_S = 90.0
@@ -97,7 +97,7 @@ def test_a_talkative_child_neither_blocks_nor_fills_the_memory() -> None:
 
 def test_children_end_when_their_supervisor_is_killed() -> None:
     code = (
-        "import re, sys, time\nfrom joulecut_sim.supervisor import Child, Recipe\n"
+        "import re, sys, time\nfrom joulecut_sim.demo.supervisor import Child, Recipe\n"
         f"c = Child(Recipe('t', (sys.executable, '-u', '-c', {WAITING!r}), re.compile('ready')))\n"
         "c.start(); c.wait_ready(time.sleep); print(c.pid, flush=True); time.sleep(600)"
     )
