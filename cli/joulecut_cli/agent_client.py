@@ -1,8 +1,7 @@
-"""Asks one node's agent, and turns every way it can fail into one line."""
+"""gRPC client of one node's agent. Every failure becomes one line."""
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,32 +13,16 @@ from joulecut_wire.messages import Result
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
-DEFAULT_NODE = "127.0.0.1:9431"
 PORT = 9431
 SOCKET = "unix:"
-ANSWER_WAIT_S = 30.0  # giving back 16 GPUs, and waiting for a reading under way
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The node, who asks, and why."""
-    parser.add_argument(
-        "node", metavar="NODE", nargs="?", default=DEFAULT_NODE,
-        help=f"the agent's gRPC address: HOST, HOST:PORT or unix:PATH; default {DEFAULT_NODE}",
-    )  # fmt: skip
-    parser.add_argument("--reason", metavar="TEXT", default="", help="stands in the audit trail")
-    parser.add_argument("--cert", metavar="FILE", type=Path, help="your certificate (TLS)")
-    parser.add_argument("--key", metavar="FILE", type=Path, help="its key")
-    parser.add_argument("--ca", metavar="FILE", type=Path, help="who vouches for the agent")
-    parser.add_argument(
-        "--server-name", metavar="NAME", default="", help="in the agent's certificate, if not HOST"
-    )
+ANSWER_WAIT_S = 30.0  # resetting 16 GPUs, and waiting for a reading under way
 
 
 class Agent:
     """One agent. Raises BadInput for an address that cannot be one, or certificates that fail."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        """`given` holds what `add_flags` asks for."""
+        """`given` holds `node` and the certificate flags of `orders`."""
         files = (given.cert, given.key, given.ca)
         if any(files) and not all(files):
             raise BadInput("--cert, --key, --ca", "one without the others", "all three, or none")
@@ -48,7 +31,7 @@ class Agent:
         self.address = _address(given.node, encrypted=self._pem is not None)
 
     def release(self, duration_s: float, reason: str) -> float:
-        """Seconds until the window ends by itself. Raises Unavailable."""
+        """Open a release window; seconds until it ends. Raises Unavailable."""
         request = pb.ReleaseRequest(duration_s=duration_s, reason=reason)
         return float(self._call(lambda stub: stub.Release(request, timeout=ANSWER_WAIT_S)).until_s)
 
@@ -58,12 +41,12 @@ class Agent:
         self._call(lambda stub: stub.Resume(request, timeout=ANSWER_WAIT_S))
 
     def node(self) -> str:
-        """The name of the node it is on. Raises Unavailable."""
+        """The name of the agent's node. Raises Unavailable."""
         about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
         return str(about.node)
 
     def clear(self, job: str, reason: str) -> tuple[Result, ...]:
-        """Gives GPUs back, of one job or (empty) of all. Raises Unavailable."""
+        """Reset the GPUs of one job, or of all if empty. Raises Unavailable."""
         about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
         request = pb.ClearRequest(epoch=about.epoch_seen, job=job, reason=reason)
         answer = self._call(lambda stub: stub.Clear(request, timeout=ANSWER_WAIT_S))
@@ -92,11 +75,11 @@ class Agent:
         if code == grpc.StatusCode.UNAVAILABLE:
             if self._pem is not None:
                 said = " ".join((error.details() or "").split())[-160:]
-                return f"no agent at {self.address} that your certificate and --ca fit: {said}"
-            hint = "is it running, is it its gRPC port, does it want --cert?"
+                return f"no TLS connection to an agent at {self.address} (--cert, --ca): {said}"
+            hint = "is it running, is this its gRPC port, does it require --cert?"
             return f"no agent answers at {self.address}: {hint}"
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"the agent at {self.address} has not answered within {ANSWER_WAIT_S:g} s"
+            return f"the agent at {self.address} did not answer within {ANSWER_WAIT_S:g} s"
         return f"{self.address}: {error.details() or code.name.lower()}"
 
 
@@ -109,8 +92,8 @@ def _address(node: str, *, encrypted: bool) -> str:
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         allowed = "HOST, HOST:PORT or unix:PATH"
-        raise BadInput(f'"{node}"', "is no address of an agent", allowed)
+        raise BadInput(f'"{node}"', "is not the address of an agent", allowed)
     if not encrypted and not is_loopback(bare):
         allowed = "a loopback address or unix:PATH on the node itself, or --cert, --key and --ca"
-        raise BadInput(f'"{node}"', "is reached without encryption", allowed)
+        raise BadInput(f'"{node}"', "is a remote address without TLS", allowed)
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"

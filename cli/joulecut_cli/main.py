@@ -1,34 +1,59 @@
-"""Finds the module of a subcommand and hands it the rest of the line.
+"""`joulecut`: finds the module of a subcommand and hands it the rest of the line.
 
-Each subcommand is one module with `run(argv) -> exit status`; it is imported only when
-asked for, so that a missing role costs one sentence and `--help` costs nothing.
+A command is `run(argv) -> exit status` in a module of its own, imported once the command is
+known, so that `--help` is fast and a missing extra is one line.
 """
 
 import importlib
 import sys
+from dataclasses import dataclass
 
 from joulecut_wire.command import FINE, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "plan": ("joulecut_cli.plan", "the clocks that use least energy within a deadline"),
-    "frontier": ("joulecut_cli.frontier", "energy against iteration time for a job"),
-    "compare": ("joulecut_lab.compare.command", "what other rules for clocks would save"),
-    "fit": ("joulecut_cli.fit.command", "time and power at every clock, from a few probed ones"),
-    "policy": ("joulecut_cli.policy", "check a policy file, or compare it with the one in force"),
-    "audit": ("joulecut_cli.audit.command", "what a cluster wastes, before anything is changed"),
-    "report": ("joulecut_cli.report.command", "what was saved, measured; receipts of jobs"),
-    "status": ("joulecut_cli.status", "fleet and jobs on one screen"),
-    "explain": ("joulecut_cli.explain", "why a job has the clocks it has"),
-    "recommend": ("joulecut_cli.recommend", "what would change for a job, as a difference"),
-    "pause": ("joulecut_cli.pause", "keep the controller from a job, or all, for now"),
-    "resume": ("joulecut_cli.resume", "end a pause of a job, or a release window of a node"),
-    "restore": ("joulecut_cli.restore", "give GPUs back now, and keep them at their default"),
-    "clear": ("joulecut_cli.clear", "give the GPUs of a node back now"),
-    "release": ("joulecut_cli.release", "drop every device handle of a node for a while"),
-    "completion": ("joulecut_cli.completion", "completion for bash, zsh or fish"),
-    "demo": ("joulecut_cli.demo", "the whole system on a simulated cluster"),
-    "study": ("joulecut_lab.study.command", "decoder layers over clocks: sweep, report, fit"),
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`module:function`, its line in the overview, and the extra that installs its imports."""
+
+    target: str
+    summary: str
+    extra: str = "all"
+
+
+COMMANDS: dict[str, Command] = {
+    "plan": Command("joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"),
+    "frontier": Command(
+        "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
+    ),
+    "compare": Command(
+        "joulecut_lab.compare.command:run", "savings of other systems' rules for clocks", "engine"
+    ),
+    "fit": Command(
+        "joulecut_cli.fit.command:run", "time and power at every clock from a few probes", "engine"
+    ),
+    "policy": Command(
+        "joulecut_cli.policy:run", "check a policy file, or compare it", "controller"
+    ),
+    "audit": Command("joulecut_cli.audit.command:run", "energy wasted by a cluster today"),
+    "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
+    "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
+    "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
+    "recommend": Command("joulecut_cli.recommend:run", "clock changes of a job's newest plan"),
+    "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
+    "resume": Command("joulecut_cli.orders:resume", "end a pause, or a node's release window"),
+    "restore": Command(
+        "joulecut_cli.restore:run", "reset GPUs to default clocks and keep them there", "agent"
+    ),
+    "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
+    "release": Command(
+        "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"
+    ),
+    "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
+    "demo": Command("joulecut_cli.demo:run", "the whole system on a simulated cluster", "sim"),
+    "study": Command(
+        "joulecut_lab.study.command:run", "decoder layers over clocks: sweep, report, fit", "lab"
+    ),
 }
 
 
@@ -40,30 +65,32 @@ def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises BadInput, Unavailable."""
     if not argv:
         raise BadInput("joulecut", "no command", f"{', '.join(COMMANDS)}; see joulecut --help")
-    if argv[0] in {"-h", "--help", "help"}:
+    name, rest = argv[0], argv[1:]
+    if name in {"-h", "--help", "help"}:
         print(_overview())
         return FINE
-    if argv[0] == "--version":
+    if name == "--version":
         print(_version())
         return FINE
-    name, rest = argv[0], argv[1:]
     if name not in COMMANDS:
         raise BadInput(f'"{name}"', "no such command", ", ".join(COMMANDS))
+    command = COMMANDS[name]
+    module, _, function = command.target.partition(":")
     try:
-        module = importlib.import_module(COMMANDS[name][0])
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("joulecut_cli"):
+        status: int = getattr(importlib.import_module(module), function)(rest)
+    except ModuleNotFoundError as error:  # also where the command itself imports later
+        if (error.name or "").startswith("joulecut"):
             raise
         raise Unavailable(
-            f"{name} needs {error.name}, which is not installed: pip install 'joulecut[all]'"
+            f"{name} needs {error.name}, which is not installed: "
+            f"pip install 'joulecut[{command.extra}]'"
         ) from None
-    status: int = module.run(rest)
     return status
 
 
 def _overview() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<{width}}  {one.summary}" for name, one in COMMANDS.items()]
     return (
         "usage: joulecut COMMAND ...\n\n"
         + "\n".join(lines)
@@ -72,7 +99,7 @@ def _overview() -> str:
 
 
 def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 -- costs 20 ms nobody else needs
+    from importlib.metadata import version  # noqa: PLC0415 -- takes 20 ms
 
     return f"joulecut {version('joulecut')}"
 

@@ -1,7 +1,7 @@
-"""`joulecut restore`: GPUs back to their default now, and kept there; the way out that must work.
+"""`joulecut restore`: reset GPUs to their default now and keep them there.
 
-Through the controller, which then keeps its hands off. Where none answers, or none leads, the
-agents themselves are told, one by one: for that it must be known where they are.
+The controller resets them and changes no clock until `joulecut resume`. Where no controller
+answers or leads, the agents are called directly; --agents or --config names their addresses.
 """
 
 import argparse
@@ -9,19 +9,22 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulecut_cli.agent_client import Agent
 from joulecut_cli.controller_client import Controller, Gone, Json, Standby
-from joulecut_cli.pause import add_order_flags, told
+from joulecut_cli.orders import add_certificate_flags, add_order_flags, agent_of, print_result
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, JoulecutError
 
+if TYPE_CHECKING:
+    from joulecut_cli.agent_client import Agent
+
 AGENTS_AT_ONCE = 32  # each call is a handshake and a wait; a thousand nodes take some seconds
-WAYS = "--agents HOST:PORT,... or --config controller.yaml tells the agents themselves"
+WAYS = "--agents HOST:PORT,... or --config controller.yaml calls the agents directly"
 
 
 def run(argv: list[str]) -> int:
-    """Raises BadInput for a bad flag or an unknown name, Unavailable where nobody takes it."""
+    """Raises BadInput for a bad flag or an unknown name, Unavailable where nothing answers."""
     parser = _parser()
     given = parser.parse_args(argv)
     named = [name for name in (given.job, given.only_job, given.only_node) if name]
@@ -41,36 +44,48 @@ def run(argv: list[str]) -> int:
             raise type(error)(f"{error}; {WAYS}") from None
         if not given.json:
             count = f"{len(agents)} agent{'s' if len(agents) != 1 else ''}"
-            print(f"{error}\nTelling {count} directly.", flush=True)
+            print(f"{error}\nCalling {count} directly.", flush=True)
         return _directly(agents, given)
-    return told(done, given)
+    return print_result(done, given)
 
 
 def _parser() -> Parser:
     parser = Parser(
         "joulecut restore",
-        "Gives the GPUs of a job, of a node, or all of them back to their default now, and "
-        "keeps them there until `joulecut resume`.",
+        "Resets the GPUs of a job, of a node, or all of them to their default now, and keeps "
+        "them there until `joulecut resume`.",
     )
     add_order_flags(parser, "JOB|NODE")
-    parser.add_argument("--job", dest="only_job", metavar="JOB", default="", help="a job, surely")
-    parser.add_argument("--node", dest="only_node", metavar="NODE", default="", help="a node")
     parser.add_argument(
-        "--agents", metavar="A,B", default="", help="where to go if no controller answers"
+        "--job",
+        dest="only_job",
+        metavar="JOB",
+        default="",
+        help="a job, if a node has that name too",
     )
     parser.add_argument(
-        "--config", metavar="FILE", type=Path, help="the controller's, which names its agents"
+        "--node",
+        dest="only_node",
+        metavar="NODE",
+        default="",
+        help="a node, if a job has that name too",
+    )
+    parser.add_argument(
+        "--agents", metavar="A,B", default="", help="agents to call if no controller answers"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="the controller's configuration: its agents",
     )
     parser.add_argument("--direct", action="store_true", help="do not ask the controller first")
-    parser.add_argument("--cert", metavar="FILE", type=Path, help="your certificate, for agents")
-    parser.add_argument("--key", metavar="FILE", type=Path, help="its key")
-    parser.add_argument("--ca", metavar="FILE", type=Path, help="who vouches for the agents")
-    parser.add_argument("--server-name", metavar="NAME", default="", help="in their certificates")
+    add_certificate_flags(parser)
     return parser
 
 
 def _what(controller: Controller, given: argparse.Namespace) -> dict[str, str | bool]:
-    """What is meant, in the words of the API. A bare word may be a job or a node, not both."""
+    """The API's keys for the target. A bare word names a job or a node, not both."""
     if given.all:
         return {"all": True}
     if given.only_job:
@@ -89,8 +104,8 @@ def _what(controller: Controller, given: argparse.Namespace) -> dict[str, str | 
 # -- without a controller --------------------------------------------------------------------
 
 
-def _agents(given: argparse.Namespace) -> dict[str, Agent]:
-    """The agents that the flags name, by address. Raises BadInput, before anything is done."""
+def _agents(given: argparse.Namespace) -> dict[str, "Agent"]:
+    """The agents that the flags name, by address. Raises BadInput before any call."""
     files = {"cert": given.cert, "key": given.key, "ca": given.ca}
     server_name = given.server_name
     addresses = [one for one in given.agents.split(",") if one]
@@ -103,11 +118,11 @@ def _agents(given: argparse.Namespace) -> dict[str, Agent]:
         if settings.tls is not None and not any(files.values()):
             files = {"cert": settings.tls.cert, "key": settings.tls.key, "ca": settings.tls.ca}
     asked = {"server_name": server_name, **files}
-    return {one: Agent(argparse.Namespace(node=one, **asked)) for one in addresses}
+    return {one: agent_of(argparse.Namespace(node=one, **asked)) for one in addresses}
 
 
-def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
-    """Tells every agent that is meant; a job may be on any of them."""
+def _directly(agents: dict[str, "Agent"], given: argparse.Namespace) -> int:
+    """Clears every target agent; a job may run on any of them."""
     word = given.only_node or ("" if given.only_job else given.job)
     here = [address for address in agents if word and word in (address, address.rpartition(":")[0])]
     if word and not here:  # an agent's address need not have its node's name in it
@@ -118,7 +133,7 @@ def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
         raise BadInput("joulecut restore", f"no agent at {given.only_node}", allowed)
     reason = given.reason or "joulecut restore"
 
-    def tell(address: str) -> Json:
+    def cleared(address: str) -> Json:
         try:
             results = agents[address].clear(job, reason)
         except JoulecutError as error:
@@ -128,7 +143,7 @@ def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
         return {"agent": address, "gpus": gpus, "refused": refused}
 
     with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
-        answers = list(pool.map(tell, here or list(agents)))
+        answers = list(pool.map(cleared, here or list(agents)))
     complete = not any(answer["refused"] for answer in answers)
     if given.json:
         print(json.dumps({"complete": complete, "agents": answers}, indent=2))
@@ -137,8 +152,8 @@ def _directly(agents: dict[str, Agent], given: argparse.Namespace) -> int:
     return FINE if complete else FAILED
 
 
-def _on_node(agents: dict[str, Agent], name: str) -> list[str]:
-    """The agents that say they are on the node of this name; those that are silent are not."""
+def _on_node(agents: dict[str, "Agent"], name: str) -> list[str]:
+    """The agents that report this node name; an agent that does not answer is left out."""
 
     def is_there(address: str) -> bool:
         try:
@@ -154,14 +169,13 @@ def _lines(answers: Sequence[Json], job: str) -> list[str]:
     lines = []
     for answer in answers:
         count = len(answer["gpus"])
-        done = f"{count} GPU{'s' if count != 1 else ''} given back" if count else "held nothing"
-        lines += [f"{answer['agent']}: NOT given back: {why}" for why in answer["refused"]] or [
+        done = f"{count} GPU{'s' if count != 1 else ''} reset" if count else "nothing to reset"
+        lines += [f"{answer['agent']}: NOT reset: {why}" for why in answer["refused"]] or [
             f"{answer['agent']}: {done}"
         ]
     if job and not any(answer["gpus"] or answer["refused"] for answer in answers):
         lines.append(
-            f"Nothing is held for a job {job} there: is that its name? `--all` gives back whatever "
-            "is held."
+            f"No GPU there is leased to a job named {job}. `--all` resets every leased GPU."
         )
-    lines.append("A controller that still runs may set clocks again: `joulecut pause --all` there.")
+    lines.append("A running controller may set clocks again; `joulecut pause --all` stops it.")
     return lines

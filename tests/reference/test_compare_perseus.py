@@ -12,7 +12,7 @@ import pytest
 
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_lab.compare import contest
-from joulecut_lab.compare.setting import Entry, Priced, Setting, cluster_baseline_j
+from joulecut_lab.compare.rules import Entry, Priced, Setting, cluster_baseline_j
 
 # Unit times as published: 1 ms and about 0.1 ms.
 PUBLISHED = {"a100": (1e-3, 0.133, 0.270), "a40": (1e-4, 0.089, 0.236)}

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from joulecut_cli.chart import ticks
-from joulecut_cli.report.words import moment, one_share, share
+from joulecut_cli.report.table import moment, one_share, share
 
 Json = dict[str, Any]
 

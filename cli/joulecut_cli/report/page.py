@@ -10,8 +10,18 @@ from typing import Any
 
 from joulecut_cli.figures import sentence
 from joulecut_cli.report.drawing import Figure, savings_svg, windows_svg
-from joulecut_cli.report.table import SWITCH, clocks, notes
-from joulecut_cli.report.words import UNKNOWN, energy, moment, one_share, second, share, spread
+from joulecut_cli.report.table import (
+    SWITCH,
+    UNKNOWN,
+    clocks,
+    energy,
+    moment,
+    notes,
+    one_share,
+    second,
+    share,
+    spread,
+)
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from joulecut_lab.study import cell
 from joulecut_lab.study.evaluate import Result, evaluate
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, ordered, read
-from joulecut_lab.study.scores import BUDGETS, TARGETS, Score
+from joulecut_lab.study.scoring import BUDGETS, TARGETS, Score
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 

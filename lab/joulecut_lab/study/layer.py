@@ -8,21 +8,89 @@ joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAM
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from joulecut_cli import figures
-from joulecut_lab.study import cell, pareto, row
-from joulecut_lab.study.bench import Bench, Clocks, NoClocks
-from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Selection
-from joulecut_lab.study.measure import QUICK, Rule
+from joulecut_lab.study import cell, row
+from joulecut_lab.study.bench import DEFAULT_CLOCK, Bench, Clocks, NoClocks, Split
+from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Cell, Selection
+from joulecut_lab.study.measure import QUICK, Measurement, Rule, measure
 from joulecut_lab.study.row import Row
 from joulecut_lab.study.simulated import SimulatedBench
-from joulecut_lab.study.sweep import sweep
 from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES, Dtype
 from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable
+
+Say = Callable[[str], None]
+
+
+def sweep(
+    bench: Bench,
+    clocks: Clocks,
+    cells: Sequence[Cell],
+    grid_mhz: Sequence[int],
+    *,
+    rule: Rule,
+    say: Say,
+) -> Iterator[Row]:
+    """A row per cell and clock, clocks ascending; cells that the card cannot run are told.
+
+    Without clocks to choose from, one row per cell at the driver's default.
+    """
+    asked_mhz = tuple(grid_mhz) or (DEFAULT_CLOCK,)
+    for number, one in enumerate(cells, start=1):
+        if one.dtype not in bench.machine.dtypes:
+            say(f"{one}: left out, {bench.machine.card} has no {one.dtype}")
+            continue
+        if reason := bench.prepare(one):
+            say(f"{one}: left out, {reason}")
+            continue
+        say(f"{number}/{len(cells)} {one}")
+        for clock in asked_mhz:
+            clocks.ask(clock)
+            measured = measure(bench, rule)
+            clocks.check()  # a row must not be of another clock than it says
+            if not measured.stable:
+                at = f"{clock} MHz" if clock else "the default clock"
+                say(f"{one} at {at}: not stable after {measured.windows} windows")
+            yield _row(bench, one, clock, measured, bench.split())
+
+
+def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement, split: Split | None) -> Row:
+    machine, layer = bench.machine, cell.layer
+    return Row(
+        basis=machine.basis,
+        card=machine.card,
+        driver=machine.driver,
+        uuid=machine.uuid,
+        model=layer.model,
+        d_model=layer.d_model,
+        heads=layer.heads,
+        d_ffn=layer.d_ffn,
+        sequence=layer.sequence,
+        batch=layer.batch,
+        dtype=cell.dtype,
+        which=cell.which,
+        clock_asked_mhz=asked_mhz,
+        clock_mhz=found.clock_mhz,
+        time_s=found.time_s,
+        power_w=found.power_w,
+        energy_j=found.energy_j,
+        flops=cell.flops,
+        temperature_celsius=found.temperature_celsius,
+        capped=found.capped,
+        stable=found.stable,
+        windows=found.windows,
+        time_spread=found.time_spread,
+        power_spread=found.power_spread,
+        switching_j=split.switching_j if split else None,
+        clock_j=split.clock_j if split else None,
+        leakage_j=split.leakage_j if split else None,
+        memory_j=split.memory_j if split else None,
+    )
+
 
 DEVICES = ("auto", "simulated", "nvml")
 GPU_MAX = 64
@@ -181,7 +249,7 @@ def _collected(
 def _tell(rows: list[Row], out: Path | None) -> None:
     head = f"{len(rows)} rows, {rows[0].basis}, on {rows[0].card}"
     print(f"{head}, in {out}" if out else head)
-    found = pareto.savings(rows)
+    found = row.savings(rows)
     lines = [
         (
             one.fastest.model,

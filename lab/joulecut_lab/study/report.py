@@ -10,13 +10,11 @@ from pathlib import Path
 from joulecut_cli import figures
 from joulecut_cli.outfile import replacing
 from joulecut_lab.study import views
-from joulecut_lab.study.evaluate import Result, evaluate
+from joulecut_lab.study.evaluate import PlainForest, Result, evaluate
 from joulecut_lab.study.fit import ROWS_MIN
 from joulecut_lab.study.layers import Layers
-from joulecut_lab.study.learners import PlainForest
 from joulecut_lab.study.panel import Panel, panel_svg
-from joulecut_lab.study.pareto import savings
-from joulecut_lab.study.row import Row, ordered, read
+from joulecut_lab.study.row import Row, ordered, read, savings
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 

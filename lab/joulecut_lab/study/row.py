@@ -7,6 +7,7 @@ line, since people bring files of their own.
 import csv
 import importlib
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -67,6 +68,11 @@ class Row:
     def setting(self) -> tuple[str, str, int, int, str, str]:
         """What is the same at every clock: card, model, sequence, batch, data type, pass."""
         return self.card, self.model, self.sequence, self.batch, self.dtype, self.which
+
+    @property
+    def nominal_mhz(self) -> float:
+        """The clock asked for; where none was, the mean clock seen."""
+        return float(self.clock_asked_mhz or self.clock_mhz)
 
 
 _NAMES = {"which": "pass"}  # a word of Python's own
@@ -268,3 +274,54 @@ def _pyarrow(module: str) -> Any:
             "Parquet needs pyarrow, which is not installed: pip install 'joulecut[study]', "
             "or name a .csv file, which needs nothing"
         ) from None
+
+
+Setting = tuple[str, str, int, int, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The fastest point of a curve against the one of least energy."""
+
+    setting: Setting
+    fastest: Row
+    frugal: Row
+
+    @property
+    def saved_ratio(self) -> float:
+        return 1.0 - self.frugal.energy_j / self.fastest.energy_j
+
+    @property
+    def slower_ratio(self) -> float:
+        return self.frugal.time_s / self.fastest.time_s - 1.0
+
+
+def curves(rows: Iterable[Row]) -> dict[Setting, tuple[Row, ...]]:
+    """Stable rows by setting, clocks ascending; in the order of the file."""
+    found: dict[Setting, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.stable:
+            found[row.setting].append(row)
+    return {
+        setting: tuple(sorted(curve, key=lambda row: (row.clock_asked_mhz, row.clock_mhz)))
+        for setting, curve in found.items()
+    }
+
+
+def frontier(curve: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows that no other beats on both time and energy, fastest first."""
+    kept: list[Row] = []
+    for row in sorted(curve, key=lambda row: (row.time_s, row.energy_j)):
+        if not kept or row.energy_j < kept[-1].energy_j:
+            kept.append(row)
+    return tuple(kept)
+
+
+def saving(curve: Sequence[Row]) -> Saving:
+    points = frontier(curve)
+    return Saving(points[0].setting, points[0], points[-1])
+
+
+def savings(rows: Iterable[Row]) -> list[Saving]:
+    """One per curve of at least two clocks: a single one has nothing to compare."""
+    return [saving(curve) for curve in curves(rows).values() if len(curve) > 1]

@@ -7,10 +7,8 @@ import numpy as np
 from joulecut_cli import figures
 from joulecut_lab.study.evaluate import OURS, Result
 from joulecut_lab.study.layers import Layers
-from joulecut_lab.study.learners import clock_mhz
 from joulecut_lab.study.panel import Area, Line, Panel
-from joulecut_lab.study.pareto import curves, frontier, saving
-from joulecut_lab.study.row import Row
+from joulecut_lab.study.row import Row, curves, frontier, saving
 
 PARTS = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
 PARTS_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
@@ -43,13 +41,13 @@ def u_curves(rows: Sequence[Row]) -> list[Panel]:
             best = saving(curve)
             least_j = best.frugal.energy_j
             marks = tuple(
-                ((clock_mhz(row), row.energy_j / least_j), shape, f"{model}: {word}")
+                ((row.nominal_mhz, row.energy_j / least_j), shape, f"{model}: {word}")
                 for row, shape, word in (
                     (best.fastest, "circle", f"fastest, {best.fastest.clock_asked_mhz} MHz"),
                     (best.frugal, "ring", f"least energy, {best.frugal.clock_asked_mhz} MHz"),
                 )
             )
-            points = tuple((clock_mhz(row), row.energy_j / least_j) for row in curve)
+            points = tuple((row.nominal_mhz, row.energy_j / least_j) for row in curve)
             name = f"{model} s={curve[0].sequence}"
             lines.append(Line(name, order.index(model), points, marks=marks))  # type: ignore[arg-type]
         if lines:
@@ -78,7 +76,7 @@ def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
                 low + share[place] * row.energy_j
                 for low, share, row in zip(floor_j, shares, curve, strict=True)
             ]
-            points = tuple(zip((clock_mhz(row) for row in curve), floor_j, top_j, strict=True))
+            points = tuple(zip((row.nominal_mhz for row in curve), floor_j, top_j, strict=True))
             areas.append(Area(name, place, points))
             floor_j = top_j
         title = f"{model} s={curve[0].sequence} {dtype}"
@@ -137,7 +135,7 @@ def best_clocks(rows: Sequence[Row]) -> list[Panel]:
     order = list(dict.fromkeys(row.model for row in rows))
     for model in order:
         found = [
-            (float(setting[2]), clock_mhz(saving(curve).frugal), curve)
+            (float(setting[2]), saving(curve).frugal.nominal_mhz, curve)
             for setting, curve in curves(rows).items()
             if setting[1] == model and setting[4] == dtype and len(curve) > 1
         ]
@@ -145,7 +143,7 @@ def best_clocks(rows: Sequence[Row]) -> list[Panel]:
         marks = tuple(
             ((sequence, best), "ring", f"{model}: {best:.0f} MHz is an end of the sweep")
             for sequence, best, curve in found
-            if best in {clock_mhz(curve[0]), clock_mhz(curve[-1])}
+            if best in {curve[0].nominal_mhz, curve[-1].nominal_mhz}
         )
         if len(points) > 1:
             lines.append(Line(model, order.index(model), points, marks=marks))  # type: ignore[arg-type]
@@ -196,7 +194,7 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
             )
         ):
             points = tuple(
-                (clock_mhz(row), max(-RESIDUAL_MAX, min(RESIDUAL_MAX, value / real - 1.0)) * 100.0)
+                (row.nominal_mhz, max(-RESIDUAL_MAX, min(RESIDUAL_MAX, value / real - 1.0)) * 100.0)
                 for row, value, real in zip(rows, said, truth, strict=True)
                 if np.isfinite(value)  # else it was not judged
             )

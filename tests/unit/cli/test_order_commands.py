@@ -15,7 +15,7 @@ from held_port import held_port
 from serving import WAIT_S, Serving
 
 from joulecut_cli.main import COMMANDS
-from joulecut_cli.policy_diff import difference
+from joulecut_cli.policy import difference
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.policy.shown import policy_json
 from joulecut_controller.sources.policy_file import load
@@ -126,7 +126,7 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("restore",), "nothing named; allowed: JOB, NODE or --all"),
         (("restore", "x", "--node", "y"), "more than one thing named"),
         (("restore", "x", "--direct"), "--direct without agents; allowed: --agents"),
-        (("restore", "--all", "--direct", "--agents", "node7:9431"), "without encryption"),
+        (("restore", "--all", "--direct", "--agents", "node7:9431"), "without TLS"),
         (("restore", "--all", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
         (("recommend",), "see joulecut recommend --help"),
         (("policy", "diff"), "see joulecut policy diff --help"),

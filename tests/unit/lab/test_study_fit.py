@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from study_rows import ROW
 
 from joulecut_lab.study.cell import Selection, grid, models
-from joulecut_lab.study.evaluate import OURS, evaluate
+from joulecut_lab.study.evaluate import OURS, Curves, PlainForest, evaluate
 from joulecut_lab.study.fit import run
 from joulecut_lab.study.layer import run as layer
+from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.layers import Layers
-from joulecut_lab.study.learners import Curves, PlainForest
 from joulecut_lab.study.measure import Rule
 from joulecut_lab.study.report import run as report
 from joulecut_lab.study.row import Row, ordered, write
-from joulecut_lab.study.scores import choices, score
+from joulecut_lab.study.scoring import PROBES, choices, score, splits
 from joulecut_lab.study.simulated import SimulatedBench
-from joulecut_lab.study.splits import PROBES, splits
-from joulecut_lab.study.sweep import sweep
 from joulecut_sim.layer_plant import layer_card
 from joulecut_wire.errors import BadInput
 

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_lab.study.cell import Cell, Selection, grid
+from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import Rule
-from joulecut_lab.study.pareto import savings
-from joulecut_lab.study.row import Row
+from joulecut_lab.study.row import Row, savings
 from joulecut_lab.study.simulated import SimulatedBench
-from joulecut_lab.study.sweep import sweep
 from joulecut_sim.layer import SIZES, Dtype, flops, kernels, memory_bytes, shape
 from joulecut_sim.layer_plant import HUNTING, LAYER_CARDS, LayerPlant, layer_card
 

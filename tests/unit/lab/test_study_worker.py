@@ -9,11 +9,17 @@ import pytest
 from joulecut_agent.ports.failure import Gone
 from joulecut_lab.study.bench import Machine
 from joulecut_lab.study.cell import Cell
+from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import QUICK, Rule, measure
-from joulecut_lab.study.sweep import sweep
-from joulecut_lab.study.torch_bench import _same, torch_module
-from joulecut_lab.study.torch_worker import TorchWorker, _dtypes
-from joulecut_lab.study.worked_bench import QUEUED, STUCK_S, WorkedBench
+from joulecut_lab.study.torch_bench import (
+    QUEUED,
+    STUCK_S,
+    TorchWorker,
+    WorkedBench,
+    _dtypes,
+    _same,
+    torch_module,
+)
 from joulecut_sim.layer import Dtype, Shape, shape
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuDescription, GpuSnapshot

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from windows import windows
 
 from joulecut_cli.report.spreadsheet import report_csv
-from joulecut_cli.report.words import spread
+from joulecut_cli.report.table import spread
 from joulecut_controller.verify.record import POINTS_MAX, job_json, report_json, thinned
 from joulecut_controller.verify.report import Known, report
 from joulecut_controller.verify.wall import Prices

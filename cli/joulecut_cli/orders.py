@@ -1,0 +1,208 @@
+"""Orders to a controller (`pause`, `resume`) and to an agent (`release`, `clear`, `resume`).
+
+`pause` and `resume` need the standard library alone; gRPC is loaded once an agent is called.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecut_cli.controller_client import Controller, Json, quoted
+from joulecut_cli.status import add_controller_flags
+from joulecut_wire import duration
+from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.errors import BadInput
+
+if TYPE_CHECKING:
+    from joulecut_cli.agent_client import Agent
+
+DEFAULT_NODE = "127.0.0.1:9431"
+WINDOW_S_MAX = 3600.0  # the keeper's own bound: a forgotten window must end
+AGENT = "--agent"
+NODE_FLAGS = (AGENT, "--cert", "--key", "--ca", "--server-name")
+JOB_FLAGS = ("--all", "--controller", "--json")
+RESUMABLE = (
+    "JOB or --all (a paused job), or the node whose release window ends: HOST:PORT, unix:PATH, "
+    "--agent ADDRESS, or HOST with --cert, --key, --ca"
+)
+
+
+def pause(argv: list[str]) -> int:
+    """Raises BadInput for a bad flag or an unknown job, Unavailable without a leader."""
+    parser = Parser(
+        "joulecut pause",
+        "Resets a job's clocks and changes none of them until `joulecut resume`.",
+    )
+    add_order_flags(parser)
+    given = parser.parse_args(argv)
+    if bool(given.job) == given.all:
+        what = "a name and --all" if given.job else "nothing named"
+        raise BadInput(parser.prog, what, "JOB or --all")
+    controller = Controller(given.controller)
+    path = "pause" if given.all else f"jobs/{quoted(given.job)}/pause"
+    return print_result(controller.order(path, all=given.all, reason=given.reason), given)
+
+
+def resume(argv: list[str]) -> int:
+    """Resumes a job at its controller, or ends the release window of a node at its agent.
+
+    An address of an agent, or a flag for its certificate, means the node; a bare word the job.
+    Raises BadInput where the words fit neither, Unavailable where nothing answers.
+    """
+    names = [word.partition("=")[0] for word in argv]
+    for_node = [name for name in names if name in NODE_FLAGS]
+    for_job = [name for name in names if name in JOB_FLAGS]
+    if for_node and for_job:
+        raise BadInput("joulecut resume", f"{for_node[0]} and {for_job[0]}", RESUMABLE)
+    if for_node or (not for_job and _has_agent_address(argv)):
+        return _resume_node(_positional_agent(argv))
+    parser = Parser(
+        "joulecut resume",
+        "Ends a pause or a restore and re-arms a tripped breaker. With a node's address "
+        "(HOST:PORT, unix:PATH, --agent ADDRESS; or --cert, --key, --ca, --server-name) it ends "
+        "that node's release window instead.",
+    )
+    add_order_flags(parser)
+    given = parser.parse_args(argv)
+    if bool(given.job) == given.all:
+        what = "a name and --all" if given.job else "nothing named"
+        raise BadInput(parser.prog, what, RESUMABLE)
+    path = "resume" if given.all else f"jobs/{quoted(given.job)}/resume"
+    controller = Controller(given.controller)
+    try:
+        done = controller.order(path, all=given.all, reason=given.reason)
+    except BadInput:
+        _raise_if_node(controller, given.job)
+        raise
+    return print_result(done, given)
+
+
+def release(argv: list[str]) -> int:
+    """Resets every GPU of a node and closes all device handles for a bounded time.
+
+    A GPU reset, a MIG change and a driver upgrade wait for every client of the driver.
+    Raises BadInput for a bad flag or address, Unavailable where the agent refuses.
+    """
+    parser = Parser(
+        "joulecut release",
+        "Resets the clocks of every GPU of a node and closes all device handles for a while, so "
+        "that the driver or a GPU can be reset.",
+    )
+    add_agent_flags(parser)
+    parser.add_argument(
+        "--for", dest="duration", metavar="TIME", required=True, help="90s, 10m, up to 1h"
+    )
+    given = parser.parse_args(argv)
+    window_s = duration.seconds(given.duration, "--for", WINDOW_S_MAX)
+    agent = agent_of(given)
+    left_s = agent.release(window_s, given.reason)
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
+    print(f"{agent.address} released until {until}: no device is read or set, no handle is open")
+    return FINE
+
+
+def clear(argv: list[str]) -> int:
+    """Resets a node's GPUs now. A controller that enforces may set clocks again.
+
+    Raises BadInput for a bad flag or address, Unavailable where the agent refuses.
+    """
+    parser = Parser(
+        "joulecut clear",
+        "Resets the clocks of a node's GPUs now. A controller that enforces may set them again.",
+    )
+    add_agent_flags(parser)
+    parser.add_argument("--job", metavar="NAME", default="", help="only this job's GPUs")
+    given = parser.parse_args(argv)
+    agent = agent_of(given)
+    results = agent.clear(given.job, given.reason)
+    for result in results:
+        done = "reset" if result.accepted else f"NOT reset: {result.reason}"
+        print(f"{result.uuid or agent.address} {done}")
+    if not results:
+        print(f"{agent.address}: nothing to reset")
+    return FINE if all(result.accepted for result in results) else FAILED
+
+
+def add_order_flags(parser: Parser, metavar: str = "JOB") -> None:
+    """The flags of every order to a controller."""
+    parser.add_argument(
+        "job", metavar=metavar, nargs="?", default="", help="its name in the policy"
+    )
+    parser.add_argument("--all", action="store_true", help="every job")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")
+    add_controller_flags(parser)
+
+
+def add_agent_flags(parser: Parser) -> None:
+    """The flags of every order to an agent."""
+    parser.add_argument(
+        "node", metavar="NODE", nargs="?", default=DEFAULT_NODE,
+        help=f"the agent's gRPC address: HOST, HOST:PORT or unix:PATH; default {DEFAULT_NODE}",
+    )  # fmt: skip
+    parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")
+    add_certificate_flags(parser)
+
+
+def add_certificate_flags(parser: Parser) -> None:
+    parser.add_argument("--cert", metavar="FILE", type=Path, help="client certificate (TLS)")
+    parser.add_argument("--key", metavar="FILE", type=Path, help="its private key")
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="CA certificate of the agents")
+    parser.add_argument(
+        "--server-name", metavar="NAME", default="", help="in the agent's certificate, if not HOST"
+    )
+
+
+def agent_of(given: argparse.Namespace) -> "Agent":
+    """The agent that `node` and the certificate flags name. Raises BadInput."""
+    from joulecut_cli.agent_client import Agent  # noqa: PLC0415 -- gRPC takes 60 ms to load
+
+    return Agent(given)
+
+
+def print_result(done: Json, given: argparse.Namespace) -> int:
+    """Prints the controller's answer; FAILED where an agent did not carry out its part."""
+    print(json.dumps(done, indent=2) if given.json else f"{done['sentence']}.")
+    return FINE if done["complete"] else FAILED
+
+
+def _resume_node(argv: list[str]) -> int:
+    parser = Parser("joulecut resume", "Ends a release window of a node before its time is over.")
+    add_agent_flags(parser)
+    given = parser.parse_args(argv)
+    agent = agent_of(given)
+    agent.resume(given.reason)
+    print(f"{agent.address} resumed")
+    return FINE
+
+
+def _raise_if_node(controller: Controller, name: str) -> None:
+    """Raises BadInput for the name of a node: `restore` takes one, `resume` takes jobs."""
+    board = controller.brief()
+    if name in board["node_names"]:
+        jobs = ", ".join(sorted({hold["job"] for hold in board["holds"]} - {""})[:10])
+        held = f"the jobs that are held: {jobs}" if jobs else "no job is held"
+        allowed = f"JOB or --all ({held}); or HOST:PORT for a release window"
+        raise BadInput("joulecut resume", f"{name} is a node, and jobs are resumed", allowed)
+
+
+def _positional_agent(argv: list[str]) -> list[str]:
+    """The arguments with `--agent ADDRESS` as the positional NODE."""
+    left: list[str] = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if name != AGENT:
+            left.append(word)
+        elif equals:
+            left.append(value)
+    return left
+
+
+def _has_agent_address(argv: list[str]) -> bool:
+    """Whether the first positional argument is an agent's address."""
+    words = [word for before, word in zip(["", *argv], argv, strict=False) if before != "--reason"]
+    bare = next((word for word in words if not word.startswith("-")), "")
+    host, colon, port = bare.rpartition(":")
+    is_port = bool(colon and host) and port.isascii() and port.isdigit()
+    return bare.startswith("unix:") or is_port or bare in ("localhost", "127.0.0.1", "[::1]", "::1")
