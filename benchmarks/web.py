@@ -30,11 +30,11 @@ sys.path.insert(0, str(ROOT / "tests" / "boards"))
 
 import boards  # noqa: E402 -- found there
 import large  # noqa: E402
+from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
 
 from joulecut_controller.board import Board  # noqa: E402
 from joulecut_controller.garbage import Sweeper  # noqa: E402
 from joulecut_controller.metrics.collector import BoardCollector  # noqa: E402
-from joulecut_controller.metrics.exposition import Exposition  # noqa: E402
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa: E402
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
@@ -160,10 +160,11 @@ class Serving:
             unix_s=time.time,
         )
         publisher, shown = Publisher(), [self._board]
-        exposition = Exposition(
+        registry = CollectorRegistry()
+        registry.register(
             BoardCollector(lambda: shown[-1], reconciler.meters, epoch=8, leads=lambda: True)
         )
-        app = build(publisher, metrics_text=exposition.text, store=self._store)
+        app = build(publisher, metrics_text=lambda: generate_latest(registry), store=self._store)
         server = Server(app, "127.0.0.1", 0)
         await server.start()
         self.url = server.url

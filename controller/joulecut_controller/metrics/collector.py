@@ -1,7 +1,7 @@
-"""The controller's metrics, read from the last board at every scrape.
+"""The controller's metrics, read from the current board at every scrape.
 
-Nothing is kept between scrapes but high-water marks, so a job that left the policy leaves
-no stale series behind, and the metrics cannot disagree with the page.
+Nothing is kept between scrapes but high-water marks of counters, so a job that left the policy
+leaves no stale series behind, and the metrics cannot disagree with the page.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row, clocks
+from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row
 from joulecut_controller.reconcile.meters import BUCKETS_S, Histogram, Meters
 from joulecut_wire import metrics as m
 
@@ -24,7 +24,7 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoM
 
 
 class BoardCollector(Collector):
-    """Yields metric families from whatever the board says now."""
+    """Metric families of the current board, for a controller that leads."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class BoardCollector(Collector):
         epoch: int,
         leads: Callable[[], bool],
     ) -> None:
-        self.board = board
+        self._board = board
         self._meters = meters
         self._epoch = epoch
         self._leads = leads
@@ -42,23 +42,18 @@ class BoardCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client.registry.Collector."""
-        board = self.board()
-        yield from self.own(board)
-        yield from self.of_jobs(board.jobs if board else ())
+        board = self._board()
+        yield from self._controller(board)
+        yield from self._jobs(board.jobs if board else ())
 
-    def of_jobs(self, jobs: tuple[JobBoard, ...], *, clocks: bool = True) -> Iterator[Family]:
-        """What the board says of each job; planned clocks as a family without samples where
-        somebody else has them at hand.
-        """
+    def _jobs(self, jobs: tuple[JobBoard, ...]) -> Iterator[Family]:
         for metric, rows_of in GAUGES:
-            told = jobs if clocks or metric is not m.PLAN_CLOCK else ()
-            yield _gauge(metric, (row for job in told for row in rows_of(job)))
+            yield _gauge(metric, (row for job in jobs for row in rows_of(job)))
         for metric, rows_of in COUNTERS:
             yield _counter(metric, (row for job in jobs for row in rows_of(job)))
         yield self._savings(jobs)
 
-    def own(self, board: Board | None) -> Iterator[Family]:
-        """What the controller says of itself."""
+    def _controller(self, board: Board | None) -> Iterator[Family]:
         meters = self._meters
         yield _build()
         yield _gauge(m.CONTROLLER_LEADER, [((), float(self._leads()))])
@@ -75,8 +70,8 @@ class BoardCollector(Collector):
         yield _agents(board)
 
     def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
-        """Counters never fall: a plan that costs energy makes them stand still, and the
-        board, which is signed, says so.
+        """Counters never fall: under a plan that costs energy they stand still. The board shows
+        the signed value.
         """
         most: dict[tuple[str, str], float] = {}
         for job in jobs:
@@ -90,13 +85,8 @@ class BoardCollector(Collector):
         return _counter(m.JOB_ENERGY_SAVED, most.items())
 
 
-def clocks_of(jobs: Iterable[JobBoard]) -> Family:
-    """The planned clock of every GPU of these jobs."""
-    return _gauge(m.PLAN_CLOCK, (row for job in jobs for row in clocks(job)))
-
-
 class StandbyCollector(Collector):
-    """A controller that does not lead says so, and what it sees of the agents."""
+    """Metrics of a standby: that it does not lead, and the agents it sees."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -122,7 +112,7 @@ def _agents(board: Board | None) -> Family:
 
 
 def _bare(metric: m.Metric) -> str:
-    """The name as the client library wants it: it puts the kind's suffix back itself."""
+    """The name without the suffix that the client library adds itself."""
     return metric.full_name.removesuffix("_total").removesuffix("_info")
 
 

@@ -1,31 +1,37 @@
-"""What /metrics shows: the leader's figures, or that this one is a standby."""
+"""Text of `/metrics`: a leader's series or a standby's."""
 
-from collections.abc import Callable
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.metrics.collector import BoardCollector, StandbyCollector
-from joulecut_controller.metrics.exposition import Exposition, written
 from joulecut_controller.reconcile.reconciler import Reconciler
 
 
-class Face:
-    """Shows one of the two at a time, and nothing before either is known."""
+class MetricsEndpoint:
+    """One collector at a time; no series before the first board."""
 
     def __init__(self) -> None:
-        self._text: Callable[[], bytes] = bytes  # nothing yet
+        self._registry = CollectorRegistry()
 
     def show(self, reconciler: Reconciler, leadership: Leadership) -> None:
-        collector = BoardCollector(
-            lambda: reconciler.board,
-            reconciler.meters,
-            epoch=reconciler.epoch,
-            leads=lambda: reconciler.leads and leadership.proven,
+        self._collect(
+            BoardCollector(
+                lambda: reconciler.board,
+                reconciler.meters,
+                epoch=reconciler.epoch,
+                leads=lambda: reconciler.leads and leadership.proven,
+            )
         )
-        self._text = Exposition(collector).text
 
     def stand_by(self, board: Board) -> None:
-        self._text = lambda: written(StandbyCollector(board).collect())
+        self._collect(StandbyCollector(board))
 
     def metrics_text(self) -> bytes:
-        return self._text()
+        return generate_latest(self._registry)
+
+    def _collect(self, collector: Collector) -> None:
+        registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old
+        registry.register(collector)
+        self._registry = registry

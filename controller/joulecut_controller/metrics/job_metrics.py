@@ -1,6 +1,6 @@
-"""What the metrics say of one job: rows of labels and a value, read from its board.
+"""Samples of one job: rows of label values and a value, read from its board.
 
-A figure that nobody knows yet has no row: absence is told apart from zero. Pure.
+An unknown figure has no row: absence differs from zero. Pure.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def _gap(job: JobBoard) -> Iterator[Row]:
         yield (job.view.policy.name,), forecast.gap_ratio
 
 
-def clocks(job: JobBoard) -> Iterator[Row]:
+def _clocks(job: JobBoard) -> Iterator[Row]:
     """The planned clock of each of its GPUs."""
     for action in job.decision.actions if job.decision else ():
         if action.clock_mhz is not None:
@@ -162,7 +162,7 @@ GAUGES: tuple[tuple[m.Metric, Rows], ...] = (
     (m.JOB_SLO_MARGIN, _margin),
     (m.PLAN_GENERATION, _generation),
     (m.PLAN_GAP, _gap),
-    (m.PLAN_CLOCK, clocks),
+    (m.PLAN_CLOCK, _clocks),
     (m.PREDICT_ERROR, _errors),
     (m.SHADOW_ERROR, _shadow_errors),
     (m.JOB_ADVISABLE, _advisable),
