@@ -14,8 +14,7 @@ from joulecut_cli.controller_client import Controller, Json
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_controller.policy.owner import wanted
-from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
-from joulecut_controller.policy.shown import policy_json
+from joulecut_controller.policy.policy import JobPolicy, Policy, Slo, policy_json
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput

@@ -13,7 +13,7 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Mode, Policy
-from joulecut_controller.ports import Event
+from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.verify.window import Arm
@@ -106,3 +106,33 @@ class Board:
     leader: str = ""  # of a standby: host and port of the one that leads, where that is known
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
     policy: Policy | None = None  # in force
+
+
+def standby_board(
+    state: FleetState,
+    sentence: str,
+    *,
+    leader: str = "",
+    number: int,
+    interval_s: float,
+    now_s: float,
+    unix_s: float,
+) -> Board:
+    """A board without jobs, for a controller that does not lead: the agents, and who leads.
+
+    `leader` is host and port of the leader, `number` counts boards, `now_s` is the clock of the
+    ages in `state`.
+    """
+    gpus = {gpu.uuid: gpu for gpu in state.gpus}
+    return Board(
+        at_unix_s=unix_s,
+        pass_number=number,
+        epoch=0,
+        sentence=sentence,
+        view=View(now_s=now_s, nodes=state.nodes, gpus=gpus),
+        jobs=(),
+        events=(),
+        interval_s=interval_s,
+        leads=False,
+        leader=leader,
+    )

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joulecut_controller.election import timing as leading
-from joulecut_controller.election.timing import Timing
+from joulecut_controller.election import leader_lock
+from joulecut_controller.election.leader_lock import Timing
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
-from joulecut_controller.store.place import PREFIX as POSTGRESQL
-from joulecut_controller.store.place import place_of, without_password
+from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
+from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
@@ -111,21 +111,23 @@ def _timing(document: Document, data: dict[str, Any], store: str, pacing: Pacing
         key = str(path[-1])
         return _number(document, path, of[key], low, high) if key in of else None
 
-    check_s = seconds(("leader", "check_s"), given, leading.CHECK_S_MIN, leading.CHECK_S_MAX)
-    hold_s = seconds(("leader", "hold_s"), given, leading.HOLD_S_MIN, leading.HOLD_S_MAX)
-    limits = leading.TIMEOUT_S_MIN, leading.TIMEOUT_S_MAX
+    check_s = seconds(
+        ("leader", "check_s"), given, leader_lock.CHECK_S_MIN, leader_lock.CHECK_S_MAX
+    )
+    hold_s = seconds(("leader", "hold_s"), given, leader_lock.HOLD_S_MIN, leader_lock.HOLD_S_MAX)
+    limits = leader_lock.TIMEOUT_S_MIN, leader_lock.TIMEOUT_S_MAX
     timeout_s = seconds(("store", "timeout_s"), more, *limits)
     if store.startswith(POSTGRESQL):
         heartbeat_s = renewal_s(pacing.ttl_within_s(0.0))
         try:
-            return leading.timing(check_s, hold_s, timeout_s, renewal_s=heartbeat_s)
+            return leader_lock.timing(check_s, hold_s, timeout_s, renewal_s=heartbeat_s)
         except BadInput as error:
             path = tuple(error.where.split("."))
             raise document.bad(path, error.what, error.allowed) from None
     for path, found in ((("leader", "hold_s"), hold_s), (("store", "timeout_s"), timeout_s)):
         if found is not None:
             raise document.bad(path, "means nothing for a file", f"a store {POSTGRESQL}...")
-    return leading.on_a_file(check_s)
+    return leader_lock.file_lock_timing(check_s)
 
 
 def _tls(document: Document, data: dict[str, Any], base: Path) -> tuple[TlsFiles | None, str]:
@@ -221,7 +223,7 @@ def _store_url(document: Document, path: KeyPath, value: Any, base: Path) -> str
     text = _text(document, path, value)
     if text.startswith(POSTGRESQL):
         try:
-            place_of(text, base)
+            parse_postgres_url(text, base)
         except BadInput as error:
             raise document.bad(path, error.what, error.allowed) from None
         return text

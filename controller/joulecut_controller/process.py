@@ -1,6 +1,6 @@
 """The controller as a process: knows every part, starts them in order, stops them in reverse.
 
-Serves its page first, then waits for the seat, and leads a term each time that it has it.
+Serves its page first, then waits for the leader lock, and leads a term each time that it has it.
 SIGHUP reads the policy again; SIGTERM and SIGINT give every GPU back and end with status 0.
 """
 
@@ -9,24 +9,24 @@ import signal
 import socket
 
 from joulecut_controller.config import Config
-from joulecut_controller.election.file_lock import FileSeat
-from joulecut_controller.election.leader_lock import Seat
+from joulecut_controller.election.file_lock import FileLock
+from joulecut_controller.election.leader_lock import LeaderLock
 from joulecut_controller.election.leadership import Leadership
-from joulecut_controller.election.postgres_lock import PostgresSeat
+from joulecut_controller.election.postgres_lock import PostgresLock
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
-from joulecut_controller.metrics.endpoint import Face
+from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.reconcile.warming import Warming
 from joulecut_controller.service_context import NAME, Office, log
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.store.place import PREFIX as POSTGRESQL
-from joulecut_controller.store.place import place_of
+from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
+from joulecut_controller.store.postgres_url import parse_postgres_url
 from joulecut_controller.store.sqlite import file_of
 from joulecut_controller.term import elected, reign
 from joulecut_controller.web.app import build
-from joulecut_controller.web.commands import OrderDesk
+from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.address import is_loopback
@@ -67,18 +67,18 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing read yet that could be stale
     tls = rotating(config.tls, log) if config.tls else None
-    publisher, face = Publisher(), Face()
+    publisher, metrics = Publisher(), MetricsEndpoint()
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
-    desk = OrderDesk()
-    app = build(publisher, metrics_text=face.metrics_text, web=web, store=store, desk=desk)
+    desk = CommandChannel()
+    app = build(publisher, metrics_text=metrics.metrics_text, web=web, store=store, desk=desk)
     server = Server(app, *config.http, web)
     await server.start()
     watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
     fleet = GrpcFleet(config.agents, watch_s=watch_s, tls=tls, server_name=config.server_name)
     await fleet.start()
     scheme, _, address = server.url.partition("://")
-    leadership = Leadership(_seat(config, server.port), config.timing)
+    leadership = Leadership(_leader_lock(config, server.port), config.timing)
     warming = Warming()
     sweeper = Sweeper()
     warmed = asyncio.create_task(_warmed(warming, sweeper), name="warm-up")
@@ -91,7 +91,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         watch_s=watch_s,
         leadership=leadership,
         publisher=publisher,
-        face=face,
+        metrics=metrics,
         desk=desk,
         address=f"{scheme}={address}",
         warming=warming,
@@ -108,7 +108,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         publisher.close()
         await fleet.stop()
         await server.stop()
-        await leadership.leave()
+        await leadership.release()
 
 
 async def _warmed(warming: Warming, sweeper: Sweeper) -> None:
@@ -116,12 +116,12 @@ async def _warmed(warming: Warming, sweeper: Sweeper) -> None:
     sweeper.settle()  # machine code and all it hangs on stays for good
 
 
-def _seat(config: Config, port: int) -> Seat:
+def _leader_lock(config: Config, port: int) -> LeaderLock:
     name = f"{NAME} {socket.gethostname()}:{port}"
     if config.store.startswith(POSTGRESQL):
-        place = place_of(config.store, config.base, config.store_password_file)
-        return PostgresSeat(place, config.timing, name)
-    return FileSeat(file_of(config.store), name)
+        place = parse_postgres_url(config.store, config.base, config.store_password_file)
+        return PostgresLock(place, config.timing, name)
+    return FileLock(file_of(config.store), name)
 
 
 def _protection(config: Config) -> WebConfig | None:

@@ -1,6 +1,6 @@
 """What stays in a controller while leaders come and go, and how it speaks to whoever runs it.
 
-A process waits for the seat, leads a term, and waits again; its page, its view of the agents
+A process waits for the leader lock, leads a term, and waits again; its page, its view of the agents
 and its store go on through all of that.
 """
 
@@ -14,12 +14,12 @@ from joulecut_controller.config import Config
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
-from joulecut_controller.metrics.endpoint import Face
+from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.reconcile.warming import Warming
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.web.commands import OrderDesk
+from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 
 NAME = "joulecut-controller"
@@ -37,8 +37,8 @@ class Office:
     watch_s: float
     leadership: Leadership
     publisher: Publisher
-    face: Face
-    desk: OrderDesk
+    metrics: MetricsEndpoint
+    desk: CommandChannel
     address: str
     warming: Warming
     sweeper: Sweeper

@@ -1,6 +1,6 @@
 """One leadership term, and the wait for it: from a standby that only watches to giving back.
 
-Leads for as long as it can prove that it may; without the seat it is a standby, warm, which
+Leads for as long as it can prove that it may; without the leader lock it is a standby, warm, which
 commands nothing.
 """
 
@@ -8,8 +8,8 @@ import asyncio
 import signal
 import time
 
-from joulecut_controller.election.fenced_fleet import LedFleet
-from joulecut_controller.election.standby import standing_by
+from joulecut_controller.board import standby_board
+from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.reconcile.solving import Solving
@@ -39,7 +39,7 @@ async def elected(office: Office) -> bool:
         tries += 1
         # Reports that only a standby saw would be taken for new ones by its first pass.
         office.fleet.take_reports()
-        board = standing_by(
+        board = standby_board(
             office.fleet.observe(time.monotonic()),
             office.leadership.waiting,
             leader=office.leadership.leader,
@@ -49,7 +49,7 @@ async def elected(office: Office) -> bool:
             unix_s=time.time(),
         )
         office.publisher.publish(board)
-        office.face.stand_by(board)
+        office.metrics.stand_by(board)
         office.sweeper.tend()
         if not said:
             say(f"{NAME} standby {office.address}")
@@ -61,15 +61,15 @@ async def elected(office: Office) -> bool:
 
 
 async def reign(office: Office) -> None:
-    """The term itself, from its number to its end; afterwards the seat is free."""
+    """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
         reconciler = _begin(office)
     except Unavailable as error:
         log(f"no term can be begun: {error}")
-        await office.leadership.leave()
+        await office.leadership.release()
         await office.unless_told(asyncio.sleep(office.config.timing.check_s))
         return
-    office.face.show(reconciler, office.leadership)
+    office.metrics.show(reconciler, office.leadership)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
     say(f"{NAME} ready {office.address} epoch={reconciler.epoch}")
@@ -80,7 +80,7 @@ async def reign(office: Office) -> None:
     finally:
         office.policy = reconciler.policy
         office.desk.close()
-        await office.leadership.leave()
+        await office.leadership.release()
 
 
 def _begin(office: Office) -> Reconciler:
@@ -94,11 +94,11 @@ def _begin(office: Office) -> Reconciler:
         office.policy = office.source.load()
     except BadInput:
         broken = True
-    office.store.hold_to(0)
+    office.store.fence(0)
     epoch = office.store.next_epoch(max(node.epoch_seen for node in nodes))
-    office.store.hold_to(epoch)
+    office.store.fence(epoch)
     reconciler = Reconciler(
-        fleet=LedFleet(office.fleet, lambda: office.leadership.proven),
+        fleet=FencedFleet(office.fleet, lambda: office.leadership.proven),
         store=office.store,
         source=office.source,
         policy=office.policy,
@@ -121,7 +121,7 @@ def _keep(problem: Problem, granularity: Granularity) -> Kept:
 
 async def _lead(office: Office, reconciler: Reconciler) -> None:
     """Passes and heartbeats, until told to stop; then everything is given back. Or until the
-    seat is lost: then nothing more is sent, and leases run out or are another leader's.
+    leader lock is lost: then nothing more is sent, and leases run out or are another leader's.
     """
     tasks = [
         asyncio.create_task(_passes(office, reconciler), name="passes"),

@@ -18,7 +18,7 @@ from joulecut_controller.board import Board
 from joulecut_controller.orders import Commander
 from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
-from joulecut_controller.web.commands import OrderDesk
+from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.web_config import WebConfig
@@ -83,7 +83,7 @@ class Serving:
         self.publisher = Publisher()
         if self._first is not None:
             self.publisher.publish(self._first)
-        desk = OrderDesk()
+        desk = CommandChannel()
         if self._obey is not None:
             desk.open(self._obey)
         app = build(

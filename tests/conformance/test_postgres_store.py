@@ -23,8 +23,8 @@ from running_agent import PATIENCE_S, eventually
 from joulecut_controller.ports import Event
 from joulecut_controller.store import postgres
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.store.place import PASSWORD_ENV, place_of
 from joulecut_controller.store.postgres import WRITERS_KEY
+from joulecut_controller.store.postgres_url import PASSWORD_ENV, parse_postgres_url
 from joulecut_wire.errors import BadInput, Unavailable
 
 NUMBERS = itertools.count(1)
@@ -164,7 +164,7 @@ def test_one_connection_is_all_it_takes(
 
 def test_a_server_set_to_forget_commits_is_told_not_to(server: Postgres, database: str) -> None:
     server.sql(f"ALTER DATABASE \"{database}\" SET synchronous_commit = 'off'")
-    place = place_of(server.url(database), password_file=server.secret)
+    place = parse_postgres_url(server.url(database), password_file=server.secret)
     engine = postgres.engine(place, timeout_s=PATIENCE_S)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
@@ -289,11 +289,13 @@ def _fill(store: DatabaseStore) -> None:
 
 
 def test_what_an_address_means() -> None:
-    place = place_of("postgresql://ctl@db.example/joule?sslrootcert=ca.crt", Path("/etc/j"))
+    place = parse_postgres_url(
+        "postgresql://ctl@db.example/joule?sslrootcert=ca.crt", Path("/etc/j")
+    )
     assert (place.user, place.host, place.port) == ("ctl", "db.example", 5432)
     assert (place.encryption, place.ca) == ("verify-full", Path("/etc/j/ca.crt"))
     assert place.name == "postgresql://ctl@db.example:5432/joule"
-    near = place_of("postgresql://ctl:p%40ss@[::1]:5433/a%20b")
+    near = parse_postgres_url("postgresql://ctl:p%40ss@[::1]:5433/a%20b")
     assert (near.host, near.port, near.database, near.encryption) == ("::1", 5433, "a b", "disable")
     assert near.password() == "p@ss"
     assert "p@ss" not in repr(near)
@@ -319,5 +321,5 @@ def test_what_an_address_means() -> None:
 )
 def test_other_addresses_are_bad_input(url: str, said: str) -> None:
     with pytest.raises(BadInput, match=said) as caught:
-        place_of(url)
+        parse_postgres_url(url)
     assert "geheim" not in str(caught.value)

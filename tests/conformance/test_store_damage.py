@@ -86,7 +86,7 @@ def test_a_missing_folder_says_so(tmp_path: Path) -> None:
 def _store_with_engine(file: Path) -> tuple[DatabaseStore, Callable[[str], None]]:
     """A store, and a way to run a pragma on its own connection."""
     engine = sqlite.engine(file)
-    store = DatabaseStore(engine, lambda: sqlite.explaining(file), f"store {file}")
+    store = DatabaseStore(engine, lambda: sqlite.as_unavailable(file), f"store {file}")
 
     def pragma(text: str) -> None:
         connection = engine.raw_connection()

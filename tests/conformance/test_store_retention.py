@@ -6,14 +6,14 @@ import pytest
 from databases import Database, event_of, plan_of
 
 from joulecut_controller.ports import Record, Store
-from joulecut_controller.store.retention import LEARNT_MAX, RECORD_MAX, Kept
+from joulecut_controller.store.database import LEARNT_MAX, RECORD_MAX, Retention
 from joulecut_controller.view import Window
 
 Reopen = Callable[[], Store]
 
 
 def test_what_grows_is_pruned(database: Database) -> None:
-    kept = Kept(events=10, plans_per_job=3, plans=5, baselines=4)
+    kept = Retention(events=10, plans_per_job=3, plans=5, baselines=4)
     store = database.open(kept)
     for number in range(1, 31):
         store.record(event_of(number))
@@ -28,7 +28,7 @@ def test_what_grows_is_pruned(database: Database) -> None:
 
 
 def test_one_busy_job_does_not_push_out_the_plan_of_another(database: Database) -> None:
-    kept = Kept(events=10, plans_per_job=3, plans=100, baselines=4)
+    kept = Retention(events=10, plans_per_job=3, plans=100, baselines=4)
     store = database.open(kept)
     store.keep_plan(plan_of(job="quiet", generation=1))
     for generation in range(2, 50):
@@ -37,7 +37,7 @@ def test_one_busy_job_does_not_push_out_the_plan_of_another(database: Database) 
 
 
 def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(database: Database) -> None:
-    kept = Kept(records_per_job=3, records=5)
+    kept = Retention(records_per_job=3, records=5)
     store = database.open(kept)
     for at in range(10):
         store.keep_record(Record(float(at), "window", "a", "{}"))

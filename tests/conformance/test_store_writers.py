@@ -107,10 +107,10 @@ def test_a_store_held_to_a_term_writes_nothing_once_there_is_a_newer_one(
 ) -> None:
     older, newer = database.open(), database.beside()
     term = older.next_epoch(0)
-    older.hold_to(term)
+    older.fence(term)
     older.record(event_of(1))
     assert newer.next_epoch(0) == term + 1
-    newer.hold_to(term + 1)
+    newer.fence(term + 1)
     for write in (
         lambda: older.record(event_of(2)),
         lambda: older.keep_learnt("predictors", "old"),
@@ -122,5 +122,5 @@ def test_a_store_held_to_a_term_writes_nothing_once_there_is_a_newer_one(
     assert older.events() == (event_of(1),), "reading is for everybody"
     newer.record(event_of(3))
     assert newer.events() == (event_of(3), event_of(1))
-    older.hold_to(0)
+    older.fence(0)
     assert older.next_epoch(0) == term + 2

@@ -12,7 +12,7 @@ import yaml
 
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.web.app import build
-from joulecut_controller.web.commands import OrderDesk
+from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 from joulecut_wire.web_config import WebConfig
 
@@ -68,7 +68,7 @@ def commanded(
         sent.append(message)
 
     async def ask() -> None:
-        desk = OrderDesk()
+        desk = CommandChannel()
         desk.open(obey)
         await build(Publisher(), web=web, desk=desk)(scope, receive, send)
 

@@ -11,11 +11,10 @@ import pytest
 from golden_text import same_as_golden
 
 from joulecut_cli import explain, status
-from joulecut_controller.board import Board, Learnt
-from joulecut_controller.election.standby import standing_by
+from joulecut_controller.board import Board, Learnt, standby_board
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import FleetState
-from joulecut_controller.web.render import board_json, event_with_detail_json
+from joulecut_controller.web.board_json import board_json, event_with_detail_json
 
 KEPT = Path(__file__).parent / "status"
 URL = "http://127.0.0.1:9440"
@@ -54,7 +53,7 @@ def unprofiled() -> Board:
 def standby() -> Board:
     """A controller that another one has kept from leading: it sees the agents, and no more."""
     whole = boards.board("recommend")
-    return standing_by(
+    return standby_board(
         FleetState(whole.view.nodes, tuple(whole.view.gpus.values())),
         "standby: joulecut-controller ctl-1:9440 leads",
         leader="ctl-1:9440",

@@ -7,9 +7,8 @@ from sqlalchemy import Engine
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.ports import Event
 from joulecut_controller.store import postgres, sqlite
-from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.store.place import place_of
-from joulecut_controller.store.retention import Kept
+from joulecut_controller.store.database import DatabaseStore, Retention, open_store
+from joulecut_controller.store.postgres_url import parse_postgres_url
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
 
@@ -38,7 +37,7 @@ class Database:
         self.url, self.password_file = url, password_file
         self._opened: list[DatabaseStore] = []
 
-    def open(self, kept: Kept | None = None) -> DatabaseStore:
+    def open(self, kept: Retention | None = None) -> DatabaseStore:
         """Opens it again, as a restarted controller would: the one before is closed."""
         self.close()
         self._opened.append(self._open(kept))
@@ -49,14 +48,14 @@ class Database:
         self._opened.append(self._open())
         return self._opened[-1]
 
-    def _open(self, kept: Kept | None = None) -> DatabaseStore:
+    def _open(self, kept: Retention | None = None) -> DatabaseStore:
         secret = self.password_file
         return open_store(self.url, kept, password_file=secret, timeout_s=PATIENCE_S)
 
     def engine(self) -> Engine:
         if self.password_file is None:
             return sqlite.engine(sqlite.file_of(self.url))
-        place = place_of(self.url, password_file=self.password_file)
+        place = parse_postgres_url(self.url, password_file=self.password_file)
         return postgres.engine(place, timeout_s=PATIENCE_S)
 
     def run(self, *statements: str) -> list[list[object]]:

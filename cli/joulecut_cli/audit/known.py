@@ -12,7 +12,7 @@ from joulecut_cli import jobfile
 from joulecut_cli.audit.agents import Rate
 from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, Facts
 from joulecut_controller.audit.finding import Amount
-from joulecut_controller.audit.possible import Ground, Now
+from joulecut_controller.audit.profile_estimate import Ground, Now
 from joulecut_controller.audit.reading import Name
 from joulecut_controller.policy.owner import matches
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo

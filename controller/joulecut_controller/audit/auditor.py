@@ -1,7 +1,9 @@
-"""Folds steps into findings; what is kept grows with GPUs and jobs, never with time.
+"""Accumulates frames of readings into findings; memory grows with GPUs and jobs, not with time.
 
-Pure: frames in, an `Audit` out. Estimates that need a profile are made elsewhere (`possible`)
-from the facts kept here, and joined at the end.
+Pure: frames in, an `Audit` out. Estimates that need a profile are made by `profile_estimate` from
+the facts kept here, and joined at the end. An energy counter falls back to zero when the driver is
+reloaded, and is silent while its exporter is down. Its value after a silence still counts the
+energy used; only the owner of that energy may be lost.
 """
 
 from collections.abc import Mapping
@@ -9,9 +11,64 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding, Remainder, Saving
 from joulecut_controller.audit.lockstep import MEMBERS_MIN, compare, working
-from joulecut_controller.audit.meter import Meter, Spent
 from joulecut_controller.audit.reading import NOBODY, SHARED, UNSEEN, Frame, Name, Reading
-from joulecut_controller.audit.slowness import Pace, slow_gpus
+from joulecut_controller.audit.slow_gpus import Pace, slow_gpus
+
+# Between two looks so many steps apart something was missed.
+GAP_STEPS = 1.5
+# No board draws more: a counter that says so was not one counter.
+POWER_W_MAX = 5_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Joules and seconds of one owner. `joules` is None where nothing tells them; `gap` where
+    the time was not looked at.
+    """
+
+    owner: str
+    seconds: float
+    joules: float | None
+    gap: bool = False
+
+
+@dataclass(slots=True)
+class Meter:
+    """Remembers one GPU's last reading."""
+
+    last: Reading | None = None
+    last_s: float = 0.0
+    resets: int = 0
+
+    def step(self, now: Reading, at_s: float, span_s: float) -> tuple[Spent, ...]:
+        """What was spent since the last look; nothing at the first."""
+        before, since_s = self.last, at_s - self.last_s
+        if before is not None and since_s <= 0.0:
+            return ()
+        self.last, self.last_s = now, at_s
+        if before is None:
+            return ()
+        gap = since_s > GAP_STEPS * span_s
+        joules = self._joules(before, now, since_s, gap=gap)
+        if before.owner == now.owner:
+            return (Spent(now.owner, since_s, joules, gap),)
+        if gap:
+            return (Spent(UNSEEN, since_s, joules, gap),)
+        half = None if joules is None else joules / 2.0  # it changed hands somewhere in the step
+        return Spent(before.owner, since_s / 2.0, half), Spent(now.owner, since_s / 2.0, half)
+
+    def _joules(self, before: Reading, now: Reading, since_s: float, *, gap: bool) -> float | None:
+        integral_j = None if gap or now.power_w is None else now.power_w * since_s
+        if now.energy_j is None or before.energy_j is None:
+            return integral_j
+        used_j = now.energy_j - before.energy_j
+        if used_j < 0.0:
+            self.resets += 1
+            if integral_j is not None:
+                return integral_j
+            used_j = now.energy_j  # since the driver was loaded; what was before is lost
+        return used_j if used_j <= POWER_W_MAX * since_s else integral_j
+
 
 IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
 CLOCK_STEP_MHZ = 15.0  # of NVIDIA's clock tables

@@ -1,1 +1,1 @@
-"""Which of several controllers leads: one seat for all of them, held by proof and not by hope."""
+"""Leader election: one lock shared by all controllers of a store; only its holder commands."""

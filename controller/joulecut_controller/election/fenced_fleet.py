@@ -1,12 +1,12 @@
-"""The agents, for a controller that may have ceased to lead: commands go out only while it does.
+"""The fleet behind a fence: commands are sent only while leadership is proven.
 
-Asked at the moment of sending, and not when the pass began: nothing that was decided before a
-freeze is sent after it. Agents refuse older terms besides; this keeps them from being asked.
+The check happens at the moment of sending, not when the pass began: nothing that was decided before
+a freeze is sent after it. Agents refuse older epochs as well; this saves them the question.
 """
 
 from collections.abc import Callable, Sequence
 
-from joulecut_controller.election.timing import COMMAND_S
+from joulecut_controller.election.leader_lock import COMMAND_S
 from joulecut_controller.fleet.grpc_fleet import COMMAND_DEADLINE_S
 from joulecut_controller.ports import ArrivedReport, Fleet, FleetState
 from joulecut_wire.messages import Command, Result
@@ -15,7 +15,7 @@ assert COMMAND_S >= COMMAND_DEADLINE_S, "a command must end before somebody else
 NOT_SENT = "not sent: leadership cannot be proven"
 
 
-class LedFleet:
+class FencedFleet:
     """Implements `ports.Fleet`; observing is for everybody."""
 
     def __init__(self, fleet: Fleet, proven: Callable[[], bool]) -> None:

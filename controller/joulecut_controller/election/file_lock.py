@@ -1,7 +1,7 @@
-"""The seat of controllers that share one SQLite file: a lock on a file beside it.
+"""The leader lock of controllers that share one SQLite file: a lock on a file beside it.
 
-The kernel gives it up when the process ends, however it ends, and not before: a controller
-that was only stopped keeps it. Works on one machine; a file on a network is none for this.
+The kernel releases it when the process ends, however it ends, and not before: a controller
+that was only stopped keeps it. Works on one machine only, not on a network file system.
 """
 
 import contextlib
@@ -12,11 +12,13 @@ from pathlib import Path
 from joulecut_wire.errors import Unavailable
 
 SUFFIX = ".leader"
-WORDS_MAX = 200  # of who sits there
+NAME_BYTES_MAX = 200
 
 
-class FileSeat:
-    """Implements `seat.Seat`. `name` is written into the file, for people and other seats."""
+class FileLock:
+    """Implements `leader_lock.LeaderLock`. `name` is written into the file, for other
+    controllers and for people.
+    """
 
     def __init__(self, store: Path, name: str) -> None:
         self._path = store.with_name(store.name + SUFFIX)
@@ -29,31 +31,31 @@ class FileSeat:
         return self._holder
 
     @property
-    def gone(self) -> bool:
+    def lost(self) -> bool:
         return self._file is None
 
-    def take(self) -> bool:
-        self.leave()
+    def acquire(self) -> bool:
+        self.release()
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise Unavailable(f"leadership: {self._path}: {error.strerror}") from None
+            raise Unavailable(f"leader lock {self._path}: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._holder = os.read(file, WORDS_MAX).decode("utf-8", "replace").strip()
+            self._holder = os.read(file, NAME_BYTES_MAX).decode("utf-8", "replace").strip()
             os.close(file)
             if isinstance(error, BlockingIOError):
                 return False
-            raise Unavailable(f"leadership: {self._path}: {error.strerror}") from None
+            raise Unavailable(f"leader lock {self._path}: {error.strerror}") from None
         self._file = file
         with contextlib.suppress(OSError):  # a full disk: the lock is what counts
             os.ftruncate(file, 0)
-            os.pwrite(file, self._name.encode()[:WORDS_MAX] + b"\n", 0)
-        return self.prove()
+            os.pwrite(file, self._name.encode()[:NAME_BYTES_MAX] + b"\n", 0)
+        return self.check()
 
-    def prove(self) -> bool:
-        """Not where somebody deleted the file: another one could then be locked."""
+    def check(self) -> bool:
+        """False where the file was deleted: another controller could then lock a new one."""
         if self._file is None:
             return False
         try:
@@ -61,7 +63,7 @@ class FileSeat:
         except OSError:
             return False
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None

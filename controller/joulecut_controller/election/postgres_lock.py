@@ -1,9 +1,9 @@
-"""The seat of controllers that share a PostgreSQL database: an advisory lock of one session.
+"""The leader lock of controllers that share a PostgreSQL database: an advisory session lock.
 
-The server drops the lock with the session, and ends the session that it has not heard for
-`hold_s` (idle_session_timeout): so a leader that was killed, frozen, cut off or lost with its
-machine loses its seat by one clock, the server's. A pooler that lends sessions to others
-breaks that; it is noticed, because the lock is looked for in the session that took it.
+The server drops the lock with the session, and ends a session that was silent for `hold_s`
+(idle_session_timeout): a leader that was killed, frozen, cut off or lost with its machine loses
+the lock by one clock, the server's. A connection pooler that lends sessions to others breaks
+that; the check notices it, because it looks for the lock in the session that acquired it.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from joulecut_controller.election.timing import Timing
+from joulecut_controller.election.leader_lock import Timing
 from joulecut_controller.store import postgres
-from joulecut_controller.store.place import Place
+from joulecut_controller.store.postgres_url import PostgresUrl
 
-SEAT_KEY = 0x6A6F756C6C656164  # of all controllers of this database; any number of our own
+LOCK_KEY = 0x6A6F756C6C656164  # of all controllers of this database; an arbitrary number
 _EXPIRING = text("SELECT set_config('idle_session_timeout', :ms, false)")
-_HALVES = {"high": SEAT_KEY >> 32, "low": SEAT_KEY & 0xFFFF_FFFF}  # as the server lists it
-_TAKE = text("SELECT pg_try_advisory_lock(:key)").bindparams(key=SEAT_KEY)
-_PROVE = text(
+_HALVES = {"high": LOCK_KEY >> 32, "low": LOCK_KEY & 0xFFFF_FFFF}  # as the server lists it
+_ACQUIRE = text("SELECT pg_try_advisory_lock(:key)").bindparams(key=LOCK_KEY)
+_CHECK = text(
     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = :high"
     " AND objid::bigint = :low AND objsubid = 1 AND granted AND pid = pg_backend_pid()"
 ).bindparams(**_HALVES)
@@ -30,10 +30,10 @@ _HOLDER = text(
 ).bindparams(**_HALVES)
 
 
-class PostgresSeat:
-    """Implements `seat.Seat`. `name` is what the server, and so others, see of us."""
+class PostgresLock:
+    """Implements `leader_lock.LeaderLock`. `name` is the session's name on the server."""
 
-    def __init__(self, place: Place, timing: Timing, name: str) -> None:
+    def __init__(self, place: PostgresUrl, timing: Timing, name: str) -> None:
         self._place, self._timing, self._name = place, timing, name
         self._session: Connection | None = None
         self._holder = ""
@@ -43,25 +43,25 @@ class PostgresSeat:
         return self._holder
 
     @property
-    def gone(self) -> bool:
+    def lost(self) -> bool:
         return self._session is None
 
-    def take(self) -> bool:
-        with postgres.explaining(self._place), self._ending_with_errors():
+    def acquire(self) -> bool:
+        with postgres.as_unavailable(self._place), self._ending_with_errors():
             session = self._session or self._begin()
-            if session.execute(_TAKE).scalar_one():
+            if session.execute(_ACQUIRE).scalar_one():
                 self._holder = ""
                 return True
             self._holder = str(session.execute(_HOLDER).scalars().first() or "")
             return False
 
-    def prove(self) -> bool:
+    def check(self) -> bool:
         if self._session is None:
             return False
-        with postgres.explaining(self._place), self._ending_with_errors():
-            return bool(self._session.execute(_PROVE).scalar_one() == 1)
+        with postgres.as_unavailable(self._place), self._ending_with_errors():
+            return bool(self._session.execute(_CHECK).scalar_one() == 1)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             _end(session)
@@ -72,7 +72,7 @@ class PostgresSeat:
         hold_ms = int(1000 * self._timing.hold_s)
         try:
             session.execute(_EXPIRING, {"ms": str(hold_ms)})
-        except BaseException:  # a seat taken without it would be kept by a frozen leader
+        except BaseException:  # without it a frozen leader would keep the lock
             _end(session)
             raise
         self._session = session
@@ -80,14 +80,12 @@ class PostgresSeat:
 
     @contextlib.contextmanager
     def _ending_with_errors(self) -> Iterator[None]:
-        """A session that the server has ended proves nothing; a statement that took too long
-        leaves one that does.
-        """
+        """Releases a session that the server has ended; one that was only slow is kept."""
         try:
             yield
         except BaseException:
             if self._session is None or self._session.invalidated or self._session.closed:
-                self.leave()
+                self.release()
             raise
 
 

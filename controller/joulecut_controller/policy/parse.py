@@ -10,8 +10,7 @@ from typing import Literal, cast
 
 from pydantic import ValidationError
 
-from joulecut_controller.policy.available import not_yet
-from joulecut_controller.policy.complaint import empty_values, first, of_shape
+from joulecut_controller.policy.diagnostics import empty_values, first, of_shape
 from joulecut_controller.policy.policy import (
     ClockPolicy,
     Cost,
@@ -33,7 +32,7 @@ from joulecut_controller.policy.schema import (
     PolicyKeys,
     SloKeys,
 )
-from joulecut_controller.policy.sense import contradictions, shape_of
+from joulecut_controller.policy.validation import contradictions, not_yet, shape_of
 from joulecut_engine.graph.pipeline import Granularity, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, mismatch

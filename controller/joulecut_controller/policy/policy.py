@@ -1,7 +1,9 @@
-"""The operator's wishes as values; `schema` reads them from YAML and refuses what is wrong."""
+"""The operator's policy as values, and as plain JSON; `schema` reads it from YAML."""
 
-from dataclasses import dataclass
-from typing import Literal
+import hashlib
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 from joulecut_engine.graph.pipeline import Granularity, Pipeline, Profile
 
@@ -139,3 +141,32 @@ class Policy:
     power_budget_w: float | None = None  # of all jobs together, host power included
     source: str = ""
     digest: str = ""
+
+
+DIGEST_LENGTH = 12  # hexadecimal digits, as of a policy
+
+
+def policy_json(policy: Policy) -> dict[str, Any]:
+    """The policy with its jobs in their order, since the first match wins. Units in the keys."""
+    shown: dict[str, Any] = _plain(policy)
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Profile):
+        return _profile(value)
+    if isinstance(value, GpuRef):
+        return f"{value.node}/{value.index}"
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _profile(profile: Profile) -> str:
+    """What a profile says, as one word: its path is another on every machine."""
+    content = repr(sorted((key, tuple(options)) for key, options in profile.options.items()))
+    return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from joulecut_controller.policy import quantity
-from joulecut_controller.policy.gpus import references
 from joulecut_controller.policy.policy import GpuRef, Mode
+from joulecut_controller.policy.quantity import references
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL
 from joulecut_engine.graph.shape import CHUNKS_MAX
 

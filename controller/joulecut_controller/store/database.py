@@ -1,30 +1,23 @@
-"""The controller's memory in a database: what `ports.Store` promises, and nothing more.
+"""Implements `ports.Store` on a database: counters, baselines, plans, events, records.
 
-Small on purpose: a pass writes a few rows and reads hardly any. Everything that grows is
-pruned in the transaction that makes it grow.
+A pass writes a few rows and reads hardly any. Every table is bounded in rows and characters, and
+the transaction that adds a row prunes the oldest, so that no uptime fills a disk.
 """
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, select
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.store import postgres, sqlite
-from joulecut_controller.store.place import PREFIX as POSTGRESQL
-from joulecut_controller.store.place import Place, place_of
-from joulecut_controller.store.retention import (
-    DETAIL_MAX,
-    LEARNT_MAX,
-    RECORD_MAX,
-    TEXT_MAX,
-    Kept,
-    prune,
-)
+from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
+from joulecut_controller.store.postgres_url import PostgresUrl, parse_postgres_url
 from joulecut_controller.store.schema import (
     BASELINES,
     COUNTERS,
@@ -35,16 +28,45 @@ from joulecut_controller.store.schema import (
     RECORDS,
     migrate,
 )
-from joulecut_controller.store.transactions import Explaining, Transactions
+from joulecut_controller.store.transactions import AsUnavailable, Transactions
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
 
 NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
+TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
+RECORD_MAX = 65_536  # characters of a record's JSON
+DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
+LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many rows each table keeps."""
+
+    events: int = 100_000  # 20-40 MB; weeks of decisions for tens of jobs
+    plans_per_job: int = 50  # the last hours of a busy job
+    plans: int = 10_000  # of all jobs together: one each in the largest policy file
+    baselines: int = 10_000  # likewise
+    notebooks: int = 1_000  # 30 kB each
+    records_per_job: int = 5_000  # of one topic: a month of windows, one every ten minutes
+    records: int = 200_000  # of all topics and jobs together: some 100 MB
+
+
+def prune(
+    connection: Connection, number: Column[int], keep: int, *among: ColumnElement[bool]
+) -> None:
+    """Leaves the `keep` rows with the largest numbers, of those that fit `among`.
+
+    Of fewer rows the subquery is NULL, and no number is below that.
+    """
+    newest = select(number).where(*among).order_by(number.desc())
+    oldest_kept = newest.limit(1).offset(keep - 1).scalar_subquery()
+    connection.execute(number.table.delete().where(*among, number < oldest_kept))
 
 
 def open_store(
     url: str,
-    kept: Kept | None = None,
+    kept: Retention | None = None,
     *,
     base: Path = Path(),
     password_file: Path | None = None,
@@ -58,13 +80,13 @@ def open_store(
     another URL, Unavailable where the store cannot be used; it is then left as it is.
     """
     if url.startswith(POSTGRESQL):
-        place = place_of(url, base, password_file)
+        place = parse_postgres_url(url, base, password_file)
         return _open_postgres(place, kept, timeout_s or postgres.TIMEOUT_S_DEFAULT)
     file = sqlite.file_of(url)
     engine = sqlite.engine(file)
-    store = DatabaseStore(engine, lambda: sqlite.explaining(file), f"store {file}", kept)
+    store = DatabaseStore(engine, lambda: sqlite.as_unavailable(file), f"store {file}", kept)
     try:
-        with sqlite.explaining(file):
+        with sqlite.as_unavailable(file):
             sqlite.use_wal(engine)
     except Unavailable:
         store.close()
@@ -72,21 +94,25 @@ def open_store(
     return store
 
 
-def _open_postgres(place: Place, kept: Kept | None, timeout_s: float) -> "DatabaseStore":
+def _open_postgres(place: PostgresUrl, kept: Retention | None, timeout_s: float) -> "DatabaseStore":
     engine = postgres.engine(place, timeout_s=timeout_s)
     name = f"store {place.name}"
-    return DatabaseStore(engine, lambda: postgres.explaining(place), name, kept)
+    return DatabaseStore(engine, lambda: postgres.as_unavailable(place), name, kept)
 
 
 class DatabaseStore:
     """A `ports.Store` on any engine whose transactions exclude each other."""
 
     def __init__(
-        self, engine: Engine, explaining: Explaining, name: str, kept: Kept | None = None
+        self,
+        engine: Engine,
+        as_unavailable: AsUnavailable,
+        name: str,
+        kept: Retention | None = None,
     ) -> None:
         """As `Transactions`. Raises Unavailable for a database that cannot be used."""
-        self._kept = kept or Kept()
-        self._transactions = Transactions(engine, explaining, name)
+        self._kept = kept or Retention()
+        self._transactions = Transactions(engine, as_unavailable, name)
         try:
             with self._transactions.writing() as connection:
                 self._migrate(connection)
@@ -100,11 +126,11 @@ class DatabaseStore:
     def next_generation(self) -> int:
         return self._count("generation", 0)
 
-    def hold_to(self, term: int) -> None:
-        """From now on this writes for that term alone: once a newer one was given out by
-        anybody, every write is refused, however late the news. 0 lets go.
+    def fence(self, term: int) -> None:
+        """Fences writes by the epoch `term`: once a newer epoch was given out, every write is
+        refused. 0 removes the fence.
         """
-        self._transactions.hold_to(term)
+        self._transactions.fence(term)
 
     def record(self, event: Event) -> None:
         detail = event.detail
@@ -250,7 +276,7 @@ class DatabaseStore:
         return tuple(Record(row.at_unix_s, row.topic, row.job, row.content) for row in rows)
 
     def close(self) -> None:
-        """Lets go of the file; a second time does nothing."""
+        """Closes the database; idempotent."""
         self._transactions.close()
 
     def _migrate(self, connection: Connection) -> None:

@@ -5,6 +5,7 @@ busy must cost a sentence and not the pass. The server gives up first (its own l
 statements and locks); where it says nothing at all, the socket's deadline ends the call.
 """
 
+import contextlib
 import logging
 import ssl
 from collections.abc import Iterator
@@ -12,11 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pg8000.exceptions
+from pg8000.exceptions import Error, InterfaceError
+from pg8000.legacy import Connection as DriverConnection
 from sqlalchemy import Connection, Engine, ExceptionContext, Pool, create_engine, event, exc
 from sqlalchemy.pool import NullPool, QueuePool
 
-from joulecut_controller.store.link import Link
-from joulecut_controller.store.place import Place
+from joulecut_controller.store.postgres_url import PostgresUrl
 from joulecut_wire.errors import Unavailable
 
 TIMEOUT_S_DEFAULT = 2.0
@@ -50,7 +52,9 @@ _REMEDIES = {
 _ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03"}  # the session is over with these
 
 
-def engine(place: Place, *, timeout_s: float = TIMEOUT_S_DEFAULT, name: str = "joulecut") -> Engine:
+def engine(
+    place: PostgresUrl, *, timeout_s: float = TIMEOUT_S_DEFAULT, name: str = "joulecut"
+) -> Engine:
     """An engine with one connection at most, which is looked at before each use.
 
     No call on it takes longer than `timeout_s` to connect and as much for each statement.
@@ -67,14 +71,14 @@ def engine(place: Place, *, timeout_s: float = TIMEOUT_S_DEFAULT, name: str = "j
     return made
 
 
-def session(place: Place, *, timeout_s: float, name: str) -> Connection:
+def session(place: PostgresUrl, *, timeout_s: float, name: str) -> Connection:
     """One connection of its own, without transactions. Raises what the driver raises."""
     made = _engine(place, timeout_s, name, poolclass=NullPool)
     return made.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
 def _engine(
-    place: Place, timeout_s: float, name: str, *, poolclass: type[Pool], **pooling: int
+    place: PostgresUrl, timeout_s: float, name: str, *, poolclass: type[Pool], **pooling: int
 ) -> Engine:
     made = create_engine(
         "postgresql+pg8000://",
@@ -92,14 +96,14 @@ def _engine(
     )
 
     @event.listens_for(made, "do_connect")
-    def _arrive(_d: object, _r: object, _a: object, how: dict[str, Any]) -> Link:
+    def _arrive(_d: object, _r: object, _a: object, how: dict[str, Any]) -> PostgresConnection:
         how["password"] = place.password()
         how["ssl_context"] = _context(place)
         if place.folder:
             how["unix_sock"] = f"{place.folder}/.s.PGSQL.{place.port}"
         else:
             how["host"], how["port"] = place.host, place.port
-        return Link(**how)
+        return PostgresConnection(**how)
 
     @event.listens_for(made, "connect")
     def _prepare(connection: Any, _record: object) -> None:
@@ -123,7 +127,7 @@ def _code(error: BaseException | None) -> str:
     return str(told.get("C", "")) if isinstance(told, dict) else ""
 
 
-def _agree(connection: Any, place: Place, timeout_s: float) -> None:
+def _agree(connection: Any, place: PostgresUrl, timeout_s: float) -> None:
     """Limits for this connection; refuses a server that would not keep what we write."""
     cursor = connection.cursor()
     cursor.execute(
@@ -149,7 +153,7 @@ def _agree(connection: Any, place: Place, timeout_s: float) -> None:
         raise Unavailable(f"store {place.name}: {_REMEDIES['25006']}")
 
 
-def _context(place: Place) -> ssl.SSLContext | bool:
+def _context(place: PostgresUrl) -> ssl.SSLContext | bool:
     """False asks for no encryption. Raises OSError for files that cannot be read."""
     if place.encryption == "disable":
         return False
@@ -165,7 +169,7 @@ def _context(place: Place) -> ssl.SSLContext | bool:
 
 
 @contextmanager
-def explaining(place: Place) -> Iterator[None]:
+def as_unavailable(place: PostgresUrl) -> Iterator[None]:
     """Turns what goes wrong with the server into one sentence that says what helps."""
     try:
         yield
@@ -191,3 +195,29 @@ def _said(error: Exception) -> str:
     if "authentication" in said.lower() or "password" in said.lower():
         return f"the password is missing or wrong: {said}"
     return f"it does not answer: is it up, and within reach? ({said})"
+
+
+class PostgresConnection(DriverConnection):  # type: ignore[misc]  # the driver ships no types
+    """As the driver's own; `close` never raises and leaves nothing open."""
+
+    def __init__(self, **how: Any) -> None:
+        try:
+            super().__init__(**how)
+        except BaseException:
+            self.close()
+            raise
+
+    def handle_messages(self, context: Any) -> None:
+        try:
+            super().handle_messages(context)
+        except OSError as error:  # also a read that took too long: what follows is half an answer
+            raise InterfaceError("network error") from error
+
+    def close(self) -> None:
+        buffer, wire = getattr(self, "_sock", None), getattr(self, "_usock", None)
+        with contextlib.suppress(Error, OSError, AttributeError):
+            super().close()
+        for one in (buffer, wire):
+            if one is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    one.close()

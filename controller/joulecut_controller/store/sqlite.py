@@ -12,8 +12,8 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
 from sqlalchemy.pool import StaticPool
 
-from joulecut_controller.store.place import PREFIX as POSTGRESQL
-from joulecut_controller.store.place import without_password
+from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
+from joulecut_controller.store.postgres_url import without_password
 from joulecut_wire.errors import BadInput, Unavailable
 
 PREFIX = "sqlite:///"
@@ -80,7 +80,7 @@ def use_wal(engine: Engine) -> None:
 
 
 @contextmanager
-def explaining(file: Path) -> Iterator[None]:
+def as_unavailable(file: Path) -> Iterator[None]:
     """Turns what goes wrong with the file into one sentence that says what helps."""
     try:
         yield

@@ -13,30 +13,30 @@ from sqlalchemy import Connection, Engine, select
 from joulecut_controller.store.schema import COUNTERS
 from joulecut_wire.errors import Unavailable
 
-Explaining = Callable[[], AbstractContextManager[None]]
+AsUnavailable = Callable[[], AbstractContextManager[None]]
 _TERM = select(COUNTERS.c.value).where(COUNTERS.c.name == "epoch")
 
 
 class Transactions:
     """On an engine whose transactions exclude each other, for callers in any thread."""
 
-    def __init__(self, engine: Engine, explaining: Explaining, name: str) -> None:
-        """`explaining` turns the driver's errors into Unavailable; `name` begins its lines."""
+    def __init__(self, engine: Engine, as_unavailable: AsUnavailable, name: str) -> None:
+        """`as_unavailable` turns the driver's errors into Unavailable; `name` begins its lines."""
         self.name = name
         self._engine = engine
         self._reader = engine.execution_options(reads=True)
-        self._explaining = explaining
+        self._as_unavailable = as_unavailable
         self._term = 0
         self._lock = threading.Lock()  # one connection, and callers in any thread
 
-    def hold_to(self, term: int) -> None:
+    def fence(self, term: int) -> None:
         """From now on this writes for that term alone; 0 lets go."""
         self._term = term
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction; durable when it ends well. Raises Unavailable."""
-        with self._lock, self._explaining(), self._engine.begin() as connection:
+        with self._lock, self._as_unavailable(), self._engine.begin() as connection:
             if self._term:
                 given = connection.execute(_TERM).scalar_one_or_none() or 0
                 if given > self._term:
@@ -49,7 +49,7 @@ class Transactions:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """For whoever only looks, in whatever term. Raises Unavailable."""
-        with self._lock, self._explaining(), self._reader.connect() as connection:
+        with self._lock, self._as_unavailable(), self._reader.connect() as connection:
             yield connection
 
     def close(self) -> None:

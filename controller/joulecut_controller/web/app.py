@@ -18,19 +18,21 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.policy.shown import policy_json
+from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.ports import Event, Store
-from joulecut_controller.web.answer import found, found_bytes, refusal
-from joulecut_controller.web.commands import PREFIX, Commands, OrderDesk, is_command
-from joulecut_controller.web.guard import Guard
-from joulecut_controller.web.login import Login
+from joulecut_controller.web.board_cache import BoardCache
+from joulecut_controller.web.board_json import event_with_detail_json
+from joulecut_controller.web.commands import PREFIX, CommandChannel, Commands, is_command
+from joulecut_controller.web.middleware import BasicAuth, HostGuard
 from joulecut_controller.web.openapi import DOCUMENT
-from joulecut_controller.web.pieces import Pieces
-from joulecut_controller.web.publisher import Publisher
-from joulecut_controller.web.render import event_with_detail_json
-from joulecut_controller.web.rendering import Rendering
-from joulecut_controller.web.report import Reports
-from joulecut_controller.web.stream import Stream
+from joulecut_controller.web.publisher import Publisher, Stream
+from joulecut_controller.web.reports import Reports
+from joulecut_controller.web.responses import (
+    ChunkedResponse,
+    error_response,
+    json_bytes,
+    json_response,
+)
 from joulecut_controller.web.timeline import timeline_json
 from joulecut_wire.web_config import WebConfig
 
@@ -50,7 +52,7 @@ def build(
     hosts: Iterable[str] = (),
     web: WebConfig | None = None,
     store: Store | None = None,
-    desk: OrderDesk | None = None,
+    desk: CommandChannel | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
@@ -64,8 +66,8 @@ def build(
     app = Starlette(routes=listed, exception_handlers=handlers)
     posted = is_command if desk else lambda _: False
     if web is None:
-        return Guard(app, hosts, posted=posted)
-    return Login(Guard(app, hosts, any_host=web.context() is not None, posted=posted), web)
+        return HostGuard(app, hosts, posted=posted)
+    return BasicAuth(HostGuard(app, hosts, any_host=web.context() is not None, posted=posted), web)
 
 
 def routes(
@@ -74,7 +76,7 @@ def routes(
     metrics_text: Callable[[], bytes] | None = None,
     web: WebConfig | None = None,
     store: Store | None = None,
-    desk: OrderDesk | None = None,
+    desk: CommandChannel | None = None,
 ) -> list[BaseRoute]:
     """Every address that is served; those of commands only where there is a desk."""
     pages = _Pages(publisher, metrics_text)
@@ -99,7 +101,7 @@ def routes(
     ]
 
 
-def _commands(desk: OrderDesk, web: WebConfig | None) -> list[Route]:
+def _commands(desk: CommandChannel, web: WebConfig | None) -> list[Route]:
     commands = Commands(desk, web)
     posted = {
         "jobs/{name:path}/pause": commands.pause,
@@ -117,7 +119,7 @@ class _Pages:
     def __init__(self, publisher: Publisher, metrics_text: Callable[[], bytes] | None) -> None:
         self._publisher = publisher
         self._metrics_text = metrics_text
-        self._rendering = Rendering()
+        self._rendering = BoardCache()
 
     async def encoded(self, board: Board) -> bytes:
         return (await self._rendering.of(board)).whole
@@ -126,36 +128,36 @@ class _Pages:
         return Response(PAGE, media_type="text/html", headers={"cache-control": "no-cache"})
 
     async def board(self, _: Request) -> Response:
-        return found_bytes(await self.encoded(self.now()))
+        return json_bytes(await self.encoded(self.now()))
 
     async def brief(self, _: Request) -> Response:
-        return found_bytes(await self._rendering.brief(self.now()))
+        return json_bytes(await self._rendering.brief(self.now()))
 
     async def policy(self, _: Request) -> Response:
         policy = self.now().policy
         if policy is None:
             raise HTTPException(503, "no policy is in force here: a standby has none")
-        return found(policy_json(policy))
+        return json_response(policy_json(policy))
 
     async def openapi(self, _: Request) -> Response:
-        return found(DOCUMENT)
+        return json_response(DOCUMENT)
 
     async def jobs(self, _: Request) -> Response:
-        return found_bytes((await self._rendering.of(self.now())).jobs)
+        return json_bytes((await self._rendering.of(self.now())).jobs)
 
     async def job(self, request: Request) -> Response:
         rendered = await self._rendering.of(self.now())
         name = request.path_params["name"]
         if name not in rendered.job:
             _job_of(rendered.board, name)
-        return found_bytes(rendered.job[name])
+        return json_bytes(rendered.job[name])
 
     async def timeline(self, request: Request) -> Response:
         name = request.path_params["name"]
         timeline = await asyncio.to_thread(timeline_json, _job_of(self.now(), name))
         if timeline is None:
             raise HTTPException(404, f"job {name} has no plan with operations yet")
-        return found(timeline)
+        return json_response(timeline)
 
     async def events(self, request: Request) -> Response:
         board = self.now()
@@ -168,7 +170,7 @@ class _Pages:
         if self._metrics_text is None:
             raise HTTPException(404, "this controller serves no metrics")
         text = await asyncio.to_thread(self._metrics_text)
-        return Pieces(text, headers={"content-type": METRICS_TYPE})
+        return ChunkedResponse(text, headers={"content-type": METRICS_TYPE})
 
     async def health(self, _: Request) -> Response:
         board = self.now()
@@ -178,7 +180,7 @@ class _Pages:
             raise HTTPException(503, f"the last pass ended {age_s:.0f} s ago")
         role = "leader" if board.leads else "standby"
         number, age_s = board.pass_number, round(age_s, 3)
-        return found({"ok": True, "role": role, "pass_number": number, "age_s": age_s})
+        return json_response({"ok": True, "role": role, "pass_number": number, "age_s": age_s})
 
     def now(self) -> Board:
         board = self._publisher.current()
@@ -188,7 +190,7 @@ class _Pages:
 
 
 def _events(events: list[Event]) -> Response:
-    return found({"events": [event_with_detail_json(event) for event in events]})
+    return json_response({"events": [event_with_detail_json(event) for event in events]})
 
 
 def _job_of(board: Board, name: str) -> JobBoard:
@@ -211,9 +213,9 @@ async def _refused(request: Request, error: HTTPException) -> Response:
     sentence = (
         error.detail if error.detail != "Not Found" else f"nothing at {request.url.path:.200}"
     )
-    return refusal(error.status_code, sentence, error.headers)
+    return error_response(error.status_code, sentence, error.headers)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
     # Starlette raises the error again after this answer, so the server's log has it whole.
-    return refusal(500, f"this answer could not be made: {type(error).__name__}")
+    return error_response(500, f"this answer could not be made: {type(error).__name__}")

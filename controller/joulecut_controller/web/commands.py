@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from joulecut_controller.orders import Commander, Done, Op, Order
-from joulecut_controller.web.answer import JSON_TYPE, found, refusal
+from joulecut_controller.web.responses import JSON_TYPE, error_response, json_response
 from joulecut_wire import strict_json
 from joulecut_wire.address import is_loopback
 from joulecut_wire.web_config import WebConfig
@@ -32,7 +32,7 @@ STANDBY = "this controller is a standby and does not lead: ask the one that does
 PREFIX = "/api/v1/"
 
 
-class OrderDesk:
+class CommandChannel:
     """Where orders are taken. Open while this controller leads."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ async def _obeyed(obey: Commander, order: Order) -> Done:
 class Commands:
     """The answers to POST. `web` says whether a stranger must prove who he is."""
 
-    def __init__(self, desk: OrderDesk, web: WebConfig | None) -> None:
+    def __init__(self, desk: CommandChannel, web: WebConfig | None) -> None:
         self._desk, self._web = desk, web
 
     async def pause(self, request: Request) -> Response:
@@ -103,10 +103,10 @@ class Commands:
             done = await self._desk.take(order)
         except TimeoutError:
             text = f"not known to be done after {ORDER_WAIT_S:g} s; it goes on: see the events"
-            return refusal(504, text)
+            return error_response(504, text)
         if done.refused:
-            return refusal(STATUS[done.refused], done.sentence)
-        return found(
+            return error_response(STATUS[done.refused], done.sentence)
+        return json_response(
             {
                 "op": op,
                 "complete": done.complete,

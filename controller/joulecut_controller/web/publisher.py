@@ -1,17 +1,21 @@
-"""Hands each new board to whoever watches, without ever queueing one.
+"""Publishes each new board to its readers: to routes as the newest value, to pages as a stream.
 
-A browser on a slow line must not cost the controller memory: a watcher asks for
-"anything newer than pass n" and gets the newest board there is; what it missed in
-between is gone, since every board is whole. Published in one thread, watched in the event
-loop of another or the same.
+Nothing is queued. A stream (server-sent events, one `board` event a pass) that reads slowly gets
+the newest board when it is ready for one; every board is whole, so what it missed does not matter.
+A reader that stops reading is dropped. Publishing happens in one thread, reading in the event loop
+of another or the same.
 """
 
 import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Awaitable, Callable
+
+from starlette.types import Receive, Scope, Send
 
 from joulecut_controller.board import Board
+from joulecut_controller.web.responses import error_response, send_chunks
 
 
 class Closed(Exception):
@@ -71,3 +75,72 @@ class Publisher:
         # A fresh event per change: no watcher can miss one, and none can spin on an old one.
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+WATCHERS_MAX = 64  # Browser tabs and wall screens of one operations team; each holds a socket.
+KEEPALIVE_S = 15.0  # Below the 30-60 s after which proxies and NAT drop a silent connection.
+RETRY_MS = 1000  # How soon a browser tries again after we went away.
+
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # nginx would otherwise hold events back
+)
+
+
+class Stream:
+    """The ASGI application behind /api/v1/stream. `encoded(board)` is the event's data."""
+
+    def __init__(self, publisher: Publisher, encoded: Callable[[Board], Awaitable[bytes]]) -> None:
+        self._publisher = publisher
+        self._encoded = encoded
+        self._watchers = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._watchers >= WATCHERS_MAX:
+            text = f"{WATCHERS_MAX} pages watch this controller already: close one"
+            await error_response(503, text, {"retry-after": "10"})(scope, receive, send)
+            return
+        self._watchers += 1
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            if scope["method"] != "HEAD":
+                await self._feed_until_gone(receive, send)
+            await send_chunks(send, b"", more=False)
+        except (TimeoutError, OSError):
+            return  # The reader is gone, or as good as gone; there is nobody to tell.
+        finally:
+            self._watchers -= 1
+
+    async def _feed_until_gone(self, receive: Receive, send: Send) -> None:
+        feeding = asyncio.ensure_future(self._feed(send))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({feeding, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            feeding.cancel()
+            gone.cancel()
+            fed, _ = await asyncio.gather(feeding, gone, return_exceptions=True)
+        if isinstance(fed, Exception):
+            raise fed
+
+    async def _feed(self, send: Send) -> None:
+        await send_chunks(send, b"retry: %d\n\n" % RETRY_MS)
+        shown = 0
+        while True:
+            try:
+                async with asyncio.timeout(KEEPALIVE_S):
+                    board = await self._publisher.next(shown)
+            except TimeoutError:
+                await send_chunks(send, b": alive\n\n")
+                continue
+            except Closed:
+                return
+            shown = board.pass_number
+            data = await self._encoded(board)
+            await send_chunks(send, b"event: board\nid: %d\ndata: %b\n\n" % (shown, data))
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.view import Window
-from joulecut_controller.web.answer import Json, number
+from joulecut_controller.web.responses import Json, number
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption, undominated
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile

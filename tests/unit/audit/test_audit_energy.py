@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.audit.auditor import Auditor
-from joulecut_controller.audit.meter import Meter
+from joulecut_controller.audit.auditor import Auditor, Meter
 from joulecut_controller.audit.reading import NOBODY, SHARED, UNSEEN, Frame, Reading
 
 STEP_S = 60.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.audit.possible import Ground, Now
+from joulecut_controller.audit.profile_estimate import Ground, Now
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem

@@ -17,7 +17,7 @@ from serving import WAIT_S, Serving
 from joulecut_cli.main import COMMANDS
 from joulecut_cli.policy import difference
 from joulecut_controller.orders import Done, Hold, Order
-from joulecut_controller.policy.shown import policy_json
+from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire.web_config import WebConfig
 

@@ -16,7 +16,7 @@ import yaml
 from certificates import Authority
 from serving import WAIT_S, Serving
 
-from joulecut_controller.election.standby import standing_by
+from joulecut_controller.board import standby_board
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import FleetState
 from joulecut_controller.web.commands import STANDBY
@@ -196,7 +196,7 @@ def test_help_names_every_flag() -> None:
 
 @pytest.fixture(scope="module")
 def standing() -> Iterator[Serving]:
-    board = standing_by(
+    board = standby_board(
         FleetState(boards.nodes(), ()),
         "standby: joulecut-controller ctl-1:9440 leads",
         leader="ctl-1:9440",

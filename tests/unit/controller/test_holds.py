@@ -15,8 +15,7 @@ from joulecut_controller.reconcile.holds import (
     TRIPS_MAX,
     Holds,
 )
-from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.store.retention import Kept
+from joulecut_controller.store.database import DatabaseStore, Kept, open_store
 from joulecut_wire.errors import Unavailable
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.election.fenced_fleet import NOT_SENT, LedFleet
+from joulecut_controller.election.fenced_fleet import NOT_SENT, FencedFleet
+from joulecut_controller.election.leader_lock import COMMAND_S, Timing, file_lock_timing, timing
 from joulecut_controller.election.leadership import Leadership
-from joulecut_controller.election.timing import COMMAND_S, Timing, on_a_file, timing
 from joulecut_controller.ports import FleetState
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import Command, Result
@@ -21,12 +21,12 @@ TIMING = Timing(check_s=0.0, hold_s=8.0, timeout_s=1.0)
 
 @dataclass
 class Server:
-    """One seat, and a clock; whoever sat there and was not heard for `hold_s` has lost it."""
+    """One lock, and a clock; a holder silent for `hold_s` loses the lock."""
 
     now_s: float = 100.0
-    holder: "FakeSeat | None" = None
+    holder: "FakeLock | None" = None
     heard_s: float = -math.inf
-    history: list[tuple["FakeSeat", float]] = field(default_factory=list)
+    history: list[tuple["FakeLock", float]] = field(default_factory=list)
 
     def sweep(self) -> None:
         if self.holder is not None and self.now_s >= self.heard_s + TIMING.hold_s:
@@ -35,17 +35,17 @@ class Server:
 
 
 @dataclass(eq=False)
-class FakeSeat:
-    """Implements `seat.Seat`. A question takes `late_s` to arrive; an answer may be lost."""
+class FakeLock:
+    """Implements `leader_lock.LeaderLock`. A call arrives `late_s` late; its answer may be lost."""
 
     server: Server
     late_s: float = 0.0
-    lost: bool = False
+    answer_lost: bool = False
     slow: bool = False  # the server refuses to answer this once, and keeps the session
     ended: bool = False
 
     @property
-    def gone(self) -> bool:
+    def lost(self) -> bool:
         return self.ended
 
     @property
@@ -58,36 +58,36 @@ class FakeSeat:
         if self.slow:
             raise Unavailable("store: it answers too slowly")
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         self.ended = False
         self._ask()
         if self.server.holder not in {None, self}:
             return False
         self.server.holder, self.server.heard_s = self, self.server.now_s
-        if self.lost:
+        if self.answer_lost:
             self.ended = True
             raise Unavailable("store: it does not answer")
         return True
 
-    def prove(self) -> bool:
+    def check(self) -> bool:
         self._ask()
         if self.ended or self.server.holder is not self:
             self.ended = True
             raise Unavailable("store: the session has ended")
         self.server.heard_s = self.server.now_s
-        if self.lost:
+        if self.answer_lost:
             self.ended = True
             raise Unavailable("store: it does not answer")
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if self.server.holder is self:
             self.server.holder = None
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["take", "prove", "pass"]),
+        st.sampled_from(["acquire", "check", "pass"]),
         st.integers(0, 1),
         st.floats(0.0, 6.0),  # how long the question takes, or nothing happens
         st.booleans(),  # the answer is lost
@@ -101,21 +101,21 @@ def test_no_two_may_ever_command_and_the_last_command_is_over_before_the_next_le
     steps: list[tuple[str, int, float, bool]],
 ) -> None:
     server = Server()
-    seats = [FakeSeat(server), FakeSeat(server)]
-    leaders = [Leadership(seat, TIMING, lambda: server.now_s) for seat in seats]
+    locks = [FakeLock(server), FakeLock(server)]
+    leaders = [Leadership(lock, TIMING, lambda: server.now_s) for lock in locks]
     commanded_s = [-math.inf, -math.inf]  # when each may last have sent something
 
     async def go() -> None:
         for what, who, wait_s, lost in steps:
-            seats[who].late_s, seats[who].lost = wait_s, lost
+            locks[who].late_s, locks[who].answer_lost = wait_s, lost
             begun_s = server.now_s
             proven_until = [leader._until_s for leader in leaders]
-            if what == "take" and not leaders[who].proven:
+            if what == "acquire" and not leaders[who].proven:
                 if await leaders[who].try_once():
                     other = commanded_s[1 - who]
                     assert server.now_s >= other + COMMAND_S, "its last command is under way"
-            elif what == "prove" and leaders[who].proven:
-                await leaders[who]._prove_again()
+            elif what == "check" and leaders[who].proven:
+                await leaders[who]._check()
             else:
                 server.now_s += wait_s
                 server.sweep()
@@ -129,18 +129,18 @@ def test_no_two_may_ever_command_and_the_last_command_is_over_before_the_next_le
     asyncio.run(go())
 
 
-def test_a_frozen_leader_stops_by_itself_before_its_seat_is_given_away() -> None:
+def test_a_frozen_leader_stops_by_itself_before_its_lock_is_given_away() -> None:
     server = Server()
-    leadership = Leadership(FakeSeat(server), TIMING, lambda: server.now_s)
+    leadership = Leadership(FakeLock(server), TIMING, lambda: server.now_s)
     assert asyncio.run(leadership.try_once())
     taken_s = server.now_s
     server.now_s = taken_s + TIMING.lead_s - 0.001
     assert leadership.proven
     server.now_s = taken_s + TIMING.lead_s
-    assert not leadership.proven, "nobody had to tell it"
+    assert not leadership.proven, "time alone must end it"
     server.sweep()
     assert server.holder is not None, "the server waits a little longer"
-    other = Leadership(FakeSeat(server), TIMING, lambda: server.now_s)
+    other = Leadership(FakeLock(server), TIMING, lambda: server.now_s)
     assert not asyncio.run(other.try_once())
     assert other.waiting == "standby: the other one leads"
     server.now_s = taken_s + TIMING.hold_s
@@ -149,20 +149,20 @@ def test_a_frozen_leader_stops_by_itself_before_its_seat_is_given_away() -> None
 
 def test_one_slow_answer_is_forgiven_and_a_lost_session_is_not() -> None:
     server = Server()
-    seat = FakeSeat(server)
-    leadership = Leadership(seat, TIMING, lambda: server.now_s)
+    lock = FakeLock(server)
+    leadership = Leadership(lock, TIMING, lambda: server.now_s)
 
     async def go() -> str:
         assert await leadership.try_once()
-        seat.slow = True
-        assert await leadership._prove_again() == ""
+        lock.slow = True
+        assert await leadership._check() == ""
         assert leadership.proven
-        seat.slow = False
+        lock.slow = False
         server.now_s += 4.0
-        assert await leadership._prove_again() == ""
+        assert await leadership._check() == ""
         server.now_s += 4.0
         assert leadership.proven, "proven anew in between"
-        seat.slow = True
+        lock.slow = True
         server.now_s += 2.0
         assert not leadership.proven
         return await leadership.hold()
@@ -171,12 +171,12 @@ def test_one_slow_answer_is_forgiven_and_a_lost_session_is_not() -> None:
     assert not leadership.proven
 
 
-def test_a_seat_that_another_has_is_lost_at_once() -> None:
+def test_a_lock_that_another_holds_is_lost_at_once() -> None:
     server = Server()
-    seat = FakeSeat(server)
-    leadership = Leadership(seat, TIMING, lambda: server.now_s)
+    lock = FakeLock(server)
+    leadership = Leadership(lock, TIMING, lambda: server.now_s)
     assert asyncio.run(leadership.try_once())
-    server.holder = FakeSeat(server)
+    server.holder = FakeLock(server)
     assert "cannot be proven" in asyncio.run(leadership.hold())
     assert not leadership.proven
 
@@ -190,7 +190,7 @@ class CountingFleet:
     def observe(self, now_s: float) -> FleetState:
         return FleetState((), ())
 
-    def take_reports(self) -> tuple[()]:
+    def acquire_reports(self) -> tuple[()]:
         return ()
 
     async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
@@ -209,7 +209,7 @@ class CountingFleet:
 def test_commands_are_sent_only_while_leadership_is_proven() -> None:
     proven = threading.Event()
     inner = CountingFleet()
-    fleet = LedFleet(inner, proven.is_set)
+    fleet = FencedFleet(inner, proven.is_set)
     command = Command(epoch=1, job="j", generation=1, ttl_s=1.0, settings=(), reason="")
 
     async def all_three() -> list[tuple[Result, ...]]:
@@ -250,13 +250,16 @@ def test_whatever_is_taken_keeps_the_relations(
 def test_defaults_fit_every_lease() -> None:
     for renewal_s in (0.17, 0.5, 5.0, 1200.0):
         assert timing(None, None, None, renewal_s=renewal_s).hold_s == 8.0
-    assert on_a_file(None).lead_s == math.inf
+    assert file_lock_timing(None).lead_s == math.inf
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((None, 5.0, None), "leader.hold_s: 5 s is too short to prove anything twice; allowed: at"),
+        (
+            (None, 5.0, None),
+            "leader.hold_s: 5 s is too short for two checks of the leader lock",
+        ),
         ((5.0, None, None), "at least 2 x leader.check_s + store.timeout_s + 3 s: 15 s"),
         ((None, None, 6.0), "store.timeout_s: 6 s is longer than a heartbeat may be late; allowed"),
     ],

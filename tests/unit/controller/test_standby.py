@@ -4,12 +4,11 @@ import re
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from joulecut_controller.board import Board
-from joulecut_controller.election.standby import standing_by
+from joulecut_controller.board import Board, standby_board
 from joulecut_controller.metrics.collector import StandbyCollector
 from joulecut_controller.ports import FleetState
 from joulecut_controller.view import NodeView
-from joulecut_controller.web.render import board_json
+from joulecut_controller.web.board_json import board_json
 
 
 def board() -> Board:
@@ -17,7 +16,7 @@ def board() -> Board:
         NodeView("n1:1", "n1", True, 4, 60.0, "1"),
         NodeView("n2:1", "", False, 0, 0.0, "", error="not reached yet"),
     )
-    return standing_by(
+    return standby_board(
         FleetState(nodes, ()),
         "standby: joulecut-controller ctl-1:9440 leads",
         leader="ctl-1:9440",

@@ -59,7 +59,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
     world = World()
     store = open_store(f"sqlite:///{tmp_path}/controller.db")
     epoch = store.next_epoch(0)
-    store.hold_to(epoch)
+    store.fence(epoch)
     desk = Desk(
         store=store,
         audit=Audit(store, lambda: 1.8e9),

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.policy.parse import effective_mode, parse
-from joulecut_controller.policy.policy import Cost, GpuRef, Mode, Policy, Slo, Verify
-from joulecut_controller.policy.shown import policy_json
+from joulecut_controller.policy.policy import Cost, GpuRef, Mode, Policy, Slo, Verify, policy_json
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_wire import document

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.policy import quantity
-from joulecut_controller.policy.gpus import references
 from joulecut_controller.policy.policy import GpuRef
-from joulecut_controller.policy.quantity import Fault
+from joulecut_controller.policy.quantity import Fault, references
 
 ANYTHING = st.one_of(
     st.none(),

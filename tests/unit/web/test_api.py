@@ -15,9 +15,8 @@ import pytest
 from serving import WAIT_S, Serving
 
 from joulecut_controller.web.app import build
-from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.publisher import WATCHERS_MAX, Publisher
 from joulecut_controller.web.server import Server
-from joulecut_controller.web.stream import WATCHERS_MAX
 from joulecut_wire.errors import Unavailable
 
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.web.app import routes
-from joulecut_controller.web.commands import OrderDesk
+from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.publisher import Publisher
 
@@ -62,7 +62,7 @@ def test_the_kept_document_is_the_one_served(served: Serving) -> None:
 def test_every_address_is_documented_and_every_documented_one_is_there() -> None:
     there = {
         (route.path.replace(":path}", "}"), method)
-        for route in routes(Publisher(), desk=OrderDesk())
+        for route in routes(Publisher(), desk=CommandChannel())
         if isinstance(route, Route) and route.path.startswith("/api/")
         for method in (route.methods or {"GET"}) - {"HEAD"}
     }

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from serving import WAIT_S, Serving
 from starlette.types import Message
 
-from joulecut_controller.web.pieces import PIECE_BYTES, push
-from joulecut_controller.web.render import board_json
+from joulecut_controller.web.board_json import board_json
+from joulecut_controller.web.responses import CHUNK_BYTES, send_chunks
 
 
 class Reader:
@@ -35,11 +35,11 @@ class Reader:
 
 @given(st.integers(0, 3), st.integers(-1, 1), st.booleans())
 def test_a_body_of_any_length_arrives_whole(pieces: int, odd: int, more: bool) -> None:
-    body = bytes(max(0, pieces * PIECE_BYTES + odd))
+    body = bytes(max(0, pieces * CHUNK_BYTES + odd))
     reader = Reader()
-    asyncio.run(push(reader.take, body, more=more))
+    asyncio.run(send_chunks(reader.take, body, more=more))
     assert reader.body == body
-    assert all(len(message["body"]) <= PIECE_BYTES for message in reader.messages)
+    assert all(len(message["body"]) <= CHUNK_BYTES for message in reader.messages)
     *early, last = [message["more_body"] for message in reader.messages]
     assert all(early)
     assert last is more
@@ -48,7 +48,7 @@ def test_a_body_of_any_length_arrives_whole(pieces: int, odd: int, more: bool) -
 def test_who_reads_slowly_is_sent_no_more_than_was_read() -> None:
     async def sent(reads: int) -> int:
         reader = Reader(room=reads)
-        pushing = asyncio.create_task(push(reader.take, bytes(10 * PIECE_BYTES)))
+        pushing = asyncio.create_task(send_chunks(reader.take, bytes(10 * CHUNK_BYTES)))
         for _ in range(100):
             await asyncio.sleep(0)
         pushing.cancel()
@@ -62,7 +62,7 @@ def test_a_large_board_is_served_as_it_is() -> None:
     board = replace(large.board(600, jobs=10), events=boards.EVENTS)
     with Serving(board) as served:
         answer = served.get("/api/v1/board")
-        assert len(answer.body) > 2 * PIECE_BYTES
+        assert len(answer.body) > 2 * CHUNK_BYTES
         assert answer.json == json.loads(json.dumps(board_json(board)))
         assert answer.headers["content-length"] == str(len(answer.body))
         head = served.get("/api/v1/board", method="HEAD")
@@ -71,7 +71,7 @@ def test_a_large_board_is_served_as_it_is() -> None:
 
 @pytest.mark.parametrize("path", ["/api/v1/board", "/metrics"])
 def test_answers_of_one_connection_follow_each_other(path: str) -> None:
-    text = b"x 1\n" * PIECE_BYTES
+    text = b"x 1\n" * CHUNK_BYTES
     with Serving(large.board(600, jobs=10), metrics_text=lambda: text) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=WAIT_S)
         bodies = []
@@ -80,4 +80,4 @@ def test_answers_of_one_connection_follow_each_other(path: str) -> None:
             bodies.append(connection.getresponse().read())
         connection.close()
         assert set(map(len, bodies)) == {len(bodies[0])}
-        assert len(bodies[0]) > 2 * PIECE_BYTES
+        assert len(bodies[0]) > 2 * CHUNK_BYTES

@@ -15,9 +15,9 @@ from joulecut_controller.board import FrontierPoint
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window
-from joulecut_controller.web.answer import encode, number
-from joulecut_controller.web.job import evidence, job_json, strongest_mode
-from joulecut_controller.web.render import EVENTS_ON_BOARD, board_json, event_with_detail_json
+from joulecut_controller.web.board_json import EVENTS_ON_BOARD, board_json, event_with_detail_json
+from joulecut_controller.web.job_json import evidence, job_json, strongest_mode
+from joulecut_controller.web.responses import encode, number
 from joulecut_controller.web.timeline import timeline_json
 
 

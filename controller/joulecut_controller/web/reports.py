@@ -1,7 +1,7 @@
 """Reports of measured savings, and receipts of single jobs, as JSON.
 
-Made in a thread, one at a time: a month of windows takes seconds to read, and neither the
-pass nor the page waits for them.
+Made in a thread, one at a time: a month of windows takes seconds to read, and neither the pass nor
+the page waits for them.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_receipt, read_report
 from joulecut_controller.verify.record import receipt_json, report_json
 from joulecut_controller.verify.wall import prices
-from joulecut_controller.web.answer import Json, encode, found_bytes
+from joulecut_controller.web.responses import Json, encode, json_bytes
 from joulecut_wire.errors import Unavailable
 
 SINCE_S_DEFAULT = 7 * 86_400.0
@@ -46,7 +46,7 @@ class Reports:
             made = read_report(store, **asked.how, job=job)
             return _encoded(report_json(made, points=asked.points))
 
-        return found_bytes(await self._made(make))
+        return json_bytes(await self._made(make))
 
     async def receipt(self, request: Request) -> Response:
         asked, store = self._asked(request), self._of_store()
@@ -59,7 +59,7 @@ class Reports:
         made = await self._made(make)
         if not made:
             raise HTTPException(404, f"no job {name!r:.100} in policy or store")
-        return found_bytes(made)
+        return json_bytes(made)
 
     def _of_store(self) -> Store:
         if self._store is None:

@@ -1,20 +1,21 @@
-"""One job as JSON: what it was promised, what it does now, what is planned, and why.
+"""One job as JSON: target, current windows, plan, hold-out windows, and the reasons.
 
-Measured and predicted never share a key: windows are measured, plans and frontiers
+Measured and predicted values never share a key: windows are measured, plans and frontiers
 predicted, and every ratio sits under the word that says which it is.
 """
 
 from collections.abc import Iterable
 
-from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.board import FrontierPoint, Holdout, JobBoard
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.policy.policy import JobPolicy, Mode
+from joulecut_controller.verify.interval import Interval
+from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, View, Window
-from joulecut_controller.web.answer import Json, number
-from joulecut_controller.web.holdout import holdout_json, saving_json
+from joulecut_controller.web.responses import Json, number
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
@@ -219,4 +220,49 @@ def _device_json(gpu: GpuView | None) -> Json:
         "clock_highest_mhz": clocks[-1] if clocks else None,
         "power_w": number(seen.power_average_w) if seen else None,
         "age_s": number(gpu.age_s),
+    }
+
+
+def holdout_json(holdout: Holdout | None) -> Json | None:
+    """What runs, what comes next, and what became of the windows so far."""
+    if holdout is None:
+        return None
+    return {
+        "share_ratio": number(holdout.share),
+        "window_s": number(holdout.window_s),
+        "text": holdout.text,
+        "held_out": holdout.held_out,
+        "measuring": holdout.measuring or None,
+        "next_unix_s": number(holdout.next_unix_s),
+        "windows": [
+            {"arm": arm, "outcome": outcome, "count": count}
+            for arm, outcome, count in holdout.outcomes
+        ],
+    }
+
+
+def saving_json(saving: Saving | None) -> Json | None:
+    """The saving of the last week's windows; its intervals hold the truth 95 times in 100."""
+    if saving is None:
+        return None
+    return {
+        "saved_ratio": _interval(saving.saved_ratio),
+        "slowdown_ratio": _interval(saving.slowdown_ratio),
+        "predicted_saved_ratio": number(saving.predicted_saved_ratio),
+        "cooler_celsius": number(saving.cooler_celsius),
+        "holdouts": saving.holdouts,
+        "windows_default": saving.windows_default,
+        "windows_plan": saving.windows_plan,
+        "days": number(saving.days),
+        "reason": saving.reason,
+    }
+
+
+def _interval(interval: Interval | None) -> Json | None:
+    if interval is None:
+        return None
+    return {
+        "mid": number(interval.mid),
+        "low": number(interval.low),
+        "high": number(interval.high),
     }

@@ -1,18 +1,19 @@
-"""Who may ask, and what a browser may do with the answer.
+"""Checks in front of every route: a known host name, reading only, and user and password.
 
-The page has no login: it relies on the loopback interface. That holds only if no other
-site can read it through a visitor's browser, so a request must name a host we know
-(a foreign name that resolves to 127.0.0.1, "DNS rebinding", is refused), and answers
-forbid framing, foreign scripts and reading from other origins.
+The page has no login by default: it relies on the loopback interface. That holds only if no other
+site can read it through a visitor's browser, so a request must name a known host (DNS rebinding is
+refused), and responses forbid framing, foreign scripts and reading from other origins.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from joulecut_controller.web.answer import refusal
+from joulecut_controller.web.responses import error_response
 from joulecut_wire.address import is_loopback
+from joulecut_wire.web_config import WebConfig
 
 READING = ("GET", "HEAD")
 
@@ -29,7 +30,7 @@ HEADERS = {
 }
 
 
-class Guard:
+class HostGuard:
     """Lets reading requests for known hosts through, and marks every answer.
 
     `hosts` are names or addresses, without port, allowed besides the loopback ones; `any_host`
@@ -61,12 +62,14 @@ class Guard:
 
         host = host_name(Headers(scope=scope).get("host", ""))
         if not (self._any_host or is_loopback(host) or host in self._hosts):
-            answer = refusal(403, "this host name is not served here: use http://127.0.0.1")
+            answer = error_response(403, "this host name is not served here: use http://127.0.0.1")
             await answer(scope, receive, marked)
         elif scope["method"] not in READING and not (
             scope["method"] == "POST" and self._posted(scope["path"])
         ):
-            answer = refusal(405, "read only: GET and HEAD are served", {"allow": "GET, HEAD"})
+            answer = error_response(
+                405, "read only: GET and HEAD are served", {"allow": "GET, HEAD"}
+            )
             await answer(scope, receive, marked)
         else:
             await self._app(scope, receive, marked)
@@ -78,3 +81,32 @@ def host_name(header: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") <= 1 else text
+
+
+OPEN = "/healthz"
+CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
+
+
+class BasicAuth:
+    """Lets requests of users through."""
+
+    def __init__(self, app: ASGIApp, web: WebConfig) -> None:
+        self._app = app
+        self._web = web
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(dict(self._web.headers()))
+            await send(message)
+
+        header = Headers(scope=scope).get("authorization")
+        # In a thread: one bcrypt would hold up every other answer.
+        if scope["path"] == OPEN or await asyncio.to_thread(self._web.admits, header):
+            await self._app(scope, receive, marked)
+        else:
+            answer = error_response(401, "user and password, please", CHALLENGE)
+            await answer(scope, receive, marked)

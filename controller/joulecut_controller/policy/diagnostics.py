@@ -1,6 +1,6 @@
-"""From a fault somewhere in the file to the one line an operator reads.
+"""From a fault anywhere in the policy file to the one line an operator reads.
 
-Of many faults the first in the file is told: mending it often mends the others.
+Of several faults the first in the file is reported: fixing it often fixes the others.
 """
 
 import types

@@ -1,8 +1,8 @@
-"""Each board as bytes, made once, however many ask, and beside whoever asks meanwhile.
+"""Encoded boards: each is encoded once per pass, whatever the number of readers.
 
-The board of a large fleet is ten megabytes. Made on request it would hold up every other
-answer for half a second; so it is made in a thread, in pieces, and until it is there the one
-of the pass before is shown.
+The board of a large fleet is ten megabytes. Encoding it on request would hold up every other
+response for half a second, so a thread encodes it in pieces; until it is done, readers get the
+board of the previous pass.
 """
 
 import asyncio
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from joulecut_controller.board import Board
-from joulecut_controller.web.answer import encode
-from joulecut_controller.web.brief import brief_json
-from joulecut_controller.web.job import job_json
-from joulecut_controller.web.render import gpus_in_order, shell_json
+from joulecut_controller.web.board_json import brief_json, gpus_in_order, shell_json
+from joulecut_controller.web.job_json import job_json
+from joulecut_controller.web.responses import encode
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ class Rendered:
     job: dict[str, bytes]
 
 
-class Rendering:
+class BoardCache:
     """Rendered boards, whole and in brief. Used in one event loop."""
 
     def __init__(self) -> None:

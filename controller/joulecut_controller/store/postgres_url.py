@@ -25,7 +25,7 @@ Encryption = Literal["disable", "require", "verify-full"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PostgresUrl:
     """One database. `folder` holds the server's socket, where it is reached by one."""
 
     user: str
@@ -60,7 +60,9 @@ class Place:
         return content.rstrip("\r\n")
 
 
-def place_of(url: str, base: Path = Path(), password_file: Path | None = None) -> Place:
+def parse_postgres_url(
+    url: str, base: Path = Path(), password_file: Path | None = None
+) -> PostgresUrl:
     """Reads a URL; relative files in it are relative to `base`. Raises BadInput."""
     shown = without_password(url)
     try:
@@ -82,7 +84,7 @@ def place_of(url: str, base: Path = Path(), password_file: Path | None = None) -
     host, folder = parts.hostname or "", query.get("host", "")
     if bool(host) == bool(folder) or (folder and not folder.startswith("/")):
         raise BadInput(f"store {shown}", "names no host", f"{ALLOWED}, or ?host=/DIRECTORY")
-    return Place(
+    return PostgresUrl(
         user=unquote(parts.username or ""),
         host=host,
         port=port,

@@ -1,16 +1,18 @@
-"""What keys mean together: contradictions that no single key shows.
+"""Rules across keys, and keys that are valid but not available yet.
 
-Each function answers with complaints and changes nothing; where the shape is wrong they
-are never asked.
+Each function yields diagnostics and changes nothing. A key that this version cannot honour is
+refused rather than ignored: an ignored key would suggest a bound, a match or a measurement that
+does not exist.
 """
 
 from collections.abc import Iterator
 from typing import cast
 
-from joulecut_controller.policy.complaint import Complaint
+from joulecut_controller.policy.diagnostics import Complaint
 from joulecut_controller.policy.policy import GpuRef
 from joulecut_controller.policy.schema import (
     HOLDOUT_MIN,
+    RANK_SOURCES,
     WINDOW_S_MAX,
     WINDOW_S_MIN,
     JobKeys,
@@ -190,3 +192,37 @@ def shape_of(keys: PipelineKeys) -> Pipeline:
         sync="layer" if keys.sync == "layer" else "iteration",
         chunks=chunks_of(schedule, keys.chunks),
     )
+
+
+def not_yet(keys: PolicyKeys) -> Iterator[Complaint]:
+    """Everything in the file that is valid and has to wait."""
+    for number, job in enumerate(keys.jobs):
+        yield from _job(job, ("jobs", number))
+
+
+def _wait(path: KeyPath, what: str, allowed: str) -> Complaint:
+    return Complaint(path, f"{what} is not available yet", allowed)
+
+
+def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+    if job.slo.rate != "hook":
+        yield _wait((*path, "slo", "rate"), f"a rate from {job.slo.rate}", "hook")
+    if job.clocks.granularity != "gpu":
+        place = (*path, "clocks", "granularity")
+        yield _wait(place, f"{job.clocks.granularity} for a running job", "gpu")
+    if job.ranks.source not in RANK_SOURCES:
+        yield _wait(
+            (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)
+        )
+    if job.pipeline is not None:
+        place = (*path, "pipeline")
+        if job.pipeline.schedule not in SCHEDULES_ALL:
+            yield _wait(
+                (*place, "schedule"),
+                f"schedule {job.pipeline.schedule}",
+                " | ".join(SCHEDULES_ALL),
+            )
+        if job.pipeline.tensor_parallel > 1:
+            # Its GPUs form one lock-step group, which has to change all or nothing even
+            # where it spans nodes, and whose busy times hold the waiting for its slowest.
+            yield _wait((*place, "tensor_parallel"), "more than 1", "1")
