@@ -1,10 +1,12 @@
-"""What holds for every test: nothing is judged by how fast this machine happens to be.
+"""Settings of every test: no deadline on examples, seeds of properties, tests that fork.
 
-In CI the examples of properties are the same on every run of the same code, so that it judges
-the change and not the draw; on a developer's machine they are drawn anew.
+Examples of properties are the same on every run in CI (CI=1), so that CI judges the change and
+not the draw. Elsewhere each run draws a fresh seed and prints it; `--hypothesis-seed=N` repeats
+the run. A seed that fails becomes an `@example` of its test.
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,21 +26,40 @@ chosen = os.environ.get("JOULECUT_HYPOTHESIS", "ci" if os.environ.get("CI") else
 settings.load_profile(chosen)
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option, and before workers start
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.hypothesis_seed is None and not settings().derandomize:
+        config.option.hypothesis_seed = str(random.randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.option.hypothesis_seed
+    return "properties: the seed of CI" if seed is None else f"properties: --hypothesis-seed={seed}"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if terminalreporter.stats.get("failed") and config.option.hypothesis_seed is not None:
+        terminalreporter.line(
+            f"properties drew with --hypothesis-seed={config.option.hypothesis_seed}"
+        )
+
+
 def _own_environment() -> dict[str, str]:
-    """Without what tells a process that it is a worker of a test run."""
-    return {name: told for name, told in os.environ.items() if not name.startswith("PYTEST_")}
+    """The environment without the variables that mark a worker of pytest-xdist."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests marked `alone` fork a child that goes on without exec, as the keeper does with its one
-    thread. Where another test has left threads of gRPC in this process, that is no fork of ours:
-    such a test then runs in a process of its own.
+    """Runs a test marked `alone` in a process of its own where gRPC has started threads in this
+    one. Such a test forks without exec, as the keeper does with its single thread.
     """
     marked = pyfuncitem.get_closest_marker("alone") is not None
     if not marked or "grpc" not in sys.modules or "JOULECUT_ALONE" in os.environ:
         return None
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
         cwd=pyfuncitem.config.rootpath,
         env={**_own_environment(), "JOULECUT_ALONE": "1"},
@@ -46,5 +67,5 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return True
