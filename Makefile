@@ -1,8 +1,9 @@
 # Everything starts here. `make demo` and `make test` set up what they need.
 #
 #   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P]
-#   make test    all tests
 #   make check   format, lint, types, import contracts, wire
+#   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
+#   make test-long  random walks, mutants, torch, rendering, heavy worlds
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and tells which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench mutants golden docs proto setup setup-dev debian clean
+.PHONY: help demo check test test-long torch bench mutants golden docs proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,9 +46,17 @@ demo: setup
 
 # -- the proof -------------------------------------------------------------------------------
 
+# Four workers also on two cores: many tests wait for processes.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
+
 test: setup-dev debian
-# Four also on two cores: many tests wait for processes.
-	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-long: setup-dev debian torch
+	@$(PYTEST) -m long $(ARGS)
+
+torch: $(VENV)/dev.done
+	@tools/setup torch "$(PYTHON)" "$(VENV)"
 
 check: $(VENV)/dev.done
 	@$(BIN)/ruff format --check .
