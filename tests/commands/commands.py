@@ -1,0 +1,45 @@
+"""Commands of ours, run in this process: status, standard output and standard error.
+
+An interpreter with numpy, scipy and gRPC takes a second or more to start, a command some
+milliseconds. Tests of streams, signals and exit of a real process start one of their own.
+"""
+
+import io
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from subprocess import CompletedProcess
+from unittest.mock import patch
+
+from joulecut_cli.main import main as joulecut
+
+
+def run(
+    *argv: str,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    main: Callable[[], int] = joulecut,
+) -> CompletedProcess[str]:
+    """Runs `joulecut ARGV`, or another entry point; `env` is added to the environment."""
+    out, err = _stream(), _stream()
+    with (
+        patch.object(sys, "argv", [main.__module__, *argv]),
+        patch.object(sys, "stdin", io.StringIO(stdin)),
+        patch.dict("os.environ", env or {}),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            status = main()
+        except SystemExit as end:  # argparse after --help
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return CompletedProcess(argv, status, _written(out), _written(err))
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
