@@ -39,7 +39,7 @@ from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa:
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
 from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
-from joulecut_controller.reconcile.solving import Solving  # noqa: E402
+from joulecut_controller.reconcile.solving import SolverFunctions  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
 from joulecut_controller.view import GpuView  # noqa: E402
 from joulecut_controller.web.app import build  # noqa: E402
@@ -153,7 +153,7 @@ class Serving:
             source=StillPolicy(policy),
             policy=policy,
             learner=AdaptiveEstimator({}),
-            solving=Solving(prepare=Solver, check=check, frontier=lambda *_: ()),
+            solving=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
             epoch=8,
             pacing=Pacing(INTERVAL_S, 1.0),
             now_s=time.monotonic,

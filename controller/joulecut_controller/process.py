@@ -17,8 +17,8 @@ from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
 from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.reconcile.warming import Warming
-from joulecut_controller.service_context import NAME, Office, log
+from joulecut_controller.reconcile.warming import SolverWarmup
+from joulecut_controller.service_context import NAME, ServiceContext, log
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -79,10 +79,10 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     await fleet.start()
     scheme, _, address = server.url.partition("://")
     leadership = Leadership(_leader_lock(config, server.port), config.timing)
-    warming = Warming()
+    warming = SolverWarmup()
     sweeper = Sweeper()
     warmed = asyncio.create_task(_warmed(warming, sweeper), name="warm-up")
-    office = Office(
+    context = ServiceContext(
         config=config,
         source=source,
         policy=policy,
@@ -99,9 +99,9 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         stopping=stopping,
     )
     try:
-        await office.unless_told(fleet.described(DESCRIBE_LIMIT_S))
-        while await elected(office):
-            await reign(office)
+        await context.unless_told(fleet.described(DESCRIBE_LIMIT_S))
+        while await elected(context):
+            await reign(context)
     finally:
         warmed.cancel()
         await asyncio.gather(warmed, return_exceptions=True)
@@ -111,7 +111,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         await leadership.release()
 
 
-async def _warmed(warming: Warming, sweeper: Sweeper) -> None:
+async def _warmed(warming: SolverWarmup, sweeper: Sweeper) -> None:
     await warming.run()
     sweeper.settle()  # machine code and all it hangs on stays for good
 

@@ -16,7 +16,7 @@ from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
 from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.reconcile.warming import Warming
+from joulecut_controller.reconcile.warming import SolverWarmup
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.commands import CommandChannel
@@ -26,7 +26,7 @@ NAME = "joulecut-controller"
 
 
 @dataclass(slots=True)
-class Office:
+class ServiceContext:
     """What stays while leaders come and go; `policy` is the last one that was in force."""
 
     config: Config
@@ -40,7 +40,7 @@ class Office:
     metrics: MetricsEndpoint
     desk: CommandChannel
     address: str
-    warming: Warming
+    warming: SolverWarmup
     sweeper: Sweeper
     stopping: asyncio.Event
 

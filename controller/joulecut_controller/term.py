@@ -12,9 +12,9 @@ from joulecut_controller.board import standby_board
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.reconciler import Reconciler
-from joulecut_controller.reconcile.solving import Solving
+from joulecut_controller.reconcile.solving import SolverFunctions
 from joulecut_controller.reconcile.terms import Absurd, absurd
-from joulecut_controller.service_context import NAME, Office, log, say
+from joulecut_controller.service_context import NAME, ServiceContext, log, say
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
@@ -30,85 +30,85 @@ HURRY_S = 1.0
 HURRIED_PASSES = 8
 
 
-async def elected(office: Office) -> bool:
+async def elected(context: ServiceContext) -> bool:
     """Waits until this controller may lead; False where it is told to stop before that."""
     said, tries = "", 0
-    while not office.stopping.is_set():
-        if await office.leadership.try_once():
+    while not context.stopping.is_set():
+        if await context.leadership.try_once():
             return True
         tries += 1
         # Reports that only a standby saw would be taken for new ones by its first pass.
-        office.fleet.take_reports()
+        context.fleet.take_reports()
         board = standby_board(
-            office.fleet.observe(time.monotonic()),
-            office.leadership.waiting,
-            leader=office.leadership.leader,
+            context.fleet.observe(time.monotonic()),
+            context.leadership.waiting,
+            leader=context.leadership.leader,
             number=tries,
-            interval_s=office.config.interval_s,
+            interval_s=context.config.interval_s,
             now_s=time.monotonic(),
             unix_s=time.time(),
         )
-        office.publisher.publish(board)
-        office.metrics.stand_by(board)
-        office.sweeper.tend()
+        context.publisher.publish(board)
+        context.metrics.stand_by(board)
+        context.sweeper.tend()
         if not said:
-            say(f"{NAME} standby {office.address}")
-        if office.leadership.waiting != said:
-            said = office.leadership.waiting
+            say(f"{NAME} standby {context.address}")
+        if context.leadership.waiting != said:
+            said = context.leadership.waiting
             log(said)
-        await office.unless_told(asyncio.sleep(office.config.timing.check_s))
+        await context.unless_told(asyncio.sleep(context.config.timing.check_s))
     return False
 
 
-async def reign(office: Office) -> None:
+async def reign(context: ServiceContext) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
-        reconciler = _begin(office)
+        reconciler = _begin(context)
     except Unavailable as error:
         log(f"no term can be begun: {error}")
-        await office.leadership.release()
-        await office.unless_told(asyncio.sleep(office.config.timing.check_s))
+        await context.leadership.release()
+        await context.unless_told(asyncio.sleep(context.config.timing.check_s))
         return
-    office.metrics.show(reconciler, office.leadership)
+    context.metrics.show(reconciler, context.leadership)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
-    say(f"{NAME} ready {office.address} epoch={reconciler.epoch}")
-    office.desk.open(reconciler.commands.obey)
-    office.sweeper.settle()  # of the term before, nothing is held any more
+    say(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
+    context.desk.open(reconciler.commands.obey)
+    context.sweeper.settle()  # of the term before, nothing is held any more
     try:
-        await _lead(office, reconciler)
+        await _lead(context, reconciler)
     finally:
-        office.policy = reconciler.policy
-        office.desk.close()
-        await office.leadership.release()
+        context.policy = reconciler.policy
+        context.desk.close()
+        await context.leadership.release()
 
 
-def _begin(office: Office) -> Reconciler:
+def _begin(context: ServiceContext) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
-    nodes = office.fleet.observe(time.monotonic()).nodes
+    nodes = context.fleet.observe(time.monotonic()).nodes
     strange = absurd(nodes)
     if strange:
         raise Absurd(strange)  # only a person can mend that
     broken = False
     try:
-        office.policy = office.source.load()
+        context.policy = context.source.load()
     except BadInput:
         broken = True
-    office.store.fence(0)
-    epoch = office.store.next_epoch(max(node.epoch_seen for node in nodes))
-    office.store.fence(epoch)
+    context.store.fence(0)
+    epoch = context.store.next_epoch(max(node.epoch_seen for node in nodes))
+    context.store.fence(epoch)
     reconciler = Reconciler(
-        fleet=FencedFleet(office.fleet, lambda: office.leadership.proven),
-        store=office.store,
-        source=office.source,
-        policy=office.policy,
+        fleet=FencedFleet(context.fleet, lambda: context.leadership.proven),
+        store=context.store,
+        source=context.source,
+        policy=context.policy,
         learner=AdaptiveEstimator({}),
-        solving=Solving(prepare=Solver, check=check, frontier=frontier, keep=_keep),
+        solving=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
         epoch=epoch,
-        pacing=Pacing(office.config.interval_s, office.watch_s, office.config.ttl_s),
+        pacing=Pacing(context.config.interval_s, context.watch_s, context.config.ttl_s),
         now_s=time.monotonic,
         unix_s=time.time,
-        unready=lambda: office.warming.wait,
+        unready=lambda: context.warming.wait,
     )
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it
@@ -119,16 +119,16 @@ def _keep(problem: Problem, granularity: Granularity) -> Kept:
     return Kept(prepared(problem, granularity))
 
 
-async def _lead(office: Office, reconciler: Reconciler) -> None:
+async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
     """Passes and heartbeats, until told to stop; then everything is given back. Or until the
     leader lock is lost: then nothing more is sent, and leases run out or are another leader's.
     """
     tasks = [
-        asyncio.create_task(_passes(office, reconciler), name="passes"),
+        asyncio.create_task(_passes(context, reconciler), name="passes"),
         asyncio.create_task(_beats(reconciler), name="heartbeat"),
     ]
-    held = asyncio.create_task(office.leadership.hold(), name="leadership")
-    stop = asyncio.create_task(office.stopping.wait())
+    held = asyncio.create_task(context.leadership.hold(), name="leadership")
+    stop = asyncio.create_task(context.stopping.wait())
     await asyncio.wait([*tasks, held, stop], return_when=asyncio.FIRST_COMPLETED)
     if held.done() and not stop.done():
         reconciler.stand_down(held.result())
@@ -148,14 +148,14 @@ async def _lead(office: Office, reconciler: Reconciler) -> None:
             raise result
 
 
-async def _passes(office: Office, reconciler: Reconciler) -> None:
+async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
     """A pass every interval, whatever the one before took; the first few of a term sooner."""
-    due_s, interval_s = time.monotonic(), office.config.interval_s
+    due_s, interval_s = time.monotonic(), context.config.interval_s
     error, hurried = "", HURRIED_PASSES
     while True:
         board = await reconciler.run_pass()
-        office.publisher.publish(board)
-        office.sweeper.tend()
+        context.publisher.publish(board)
+        context.sweeper.tend()
         if board.sentence not in {"nothing to do", error}:
             log(f"pass {board.pass_number}: {board.sentence}")
         error = board.sentence

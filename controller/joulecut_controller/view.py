@@ -119,7 +119,7 @@ class JobView:
     report_age_s: float  # infinite where the job never reported
     complaint: str = ""  # why the job cannot be laid out (missing stage, GPU unknown)
     running: Instance | None = None  # the running job that all its GPUs belong to, where known
-    foreign: str = ""  # why no window at default clocks is measured: somebody else's lock
+    external_lock: str = ""  # why no window at default clocks is measured: somebody else's lock
     reservation: str = ""  # why a job in mode enforce is only recommended for now
     reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
 

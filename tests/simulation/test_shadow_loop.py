@@ -264,7 +264,7 @@ def test_somebody_elses_lock_stays_out_of_the_baseline(
     during = controller.job.view.baseline
     assert during is not None
     assert during.time_mean_s == pytest.approx(before.time_mean_s, rel=0.005)
-    assert "is held at 1200 MHz, and not by us" in controller.job.view.foreign
+    assert "is held at 1200 MHz, and not by us" in controller.job.view.external_lock
     assert "is held at 1200 MHz" in told(controller).text
     page = status.page(board_json(controller.boards[-1]), "http://c:9440", 0.0)
     held = "GPU n1/0 (and 3 more) is held at 1200 MHz, and not by us"
@@ -272,7 +272,7 @@ def test_somebody_elses_lock_stays_out_of_the_baseline(
     assert "by site_default." in page
     world.foreign = {}
     controller.run(60)
-    assert controller.job.view.foreign == ""
+    assert controller.job.view.external_lock == ""
     after = controller.job.view.baseline
     assert after is not None
     assert after.time_mean_s == pytest.approx(before.time_mean_s, rel=0.005)

@@ -14,7 +14,7 @@ from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import Facts
 from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
 from joulecut_controller.learn.rate_window import Ground, Reading
-from joulecut_controller.observe.variance import Scatter, ratios
+from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
@@ -146,7 +146,7 @@ class Course:
 
     def _operation_sd(self, runs: list[Iteration]) -> float | None:
         """How far operations stray, by the controller's own reading of the hook's sums."""
-        scatters = [Scatter() for _ in range(self.plant.stages)]
+        scatters = [OperationVariance() for _ in range(self.plant.stages)]
         for run in runs:
             for scatter, stage in zip(scatters, run.stages, strict=True):
                 scatter.add(*((stage.busy_s[kind], self.plant.microbatches) for kind in KINDS))

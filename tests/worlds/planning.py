@@ -8,9 +8,9 @@ from typing import Any
 
 from worlds import World
 
-from joulecut_controller.plan.appraisal import Appraisal, appraise, default_clocks
 from joulecut_controller.plan.costs import Costs, price
-from joulecut_controller.plan.planning_input import Case
+from joulecut_controller.plan.evaluation import Evaluation, default_clocks, evaluate
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.view import JobView, View, Window
 from joulecut_engine.estimate.estimator import Estimator
@@ -45,9 +45,9 @@ def costs_of(job: JobView, view: View, estimator: Estimator) -> Costs:
     return costs
 
 
-def at_default(costs: Costs) -> Appraisal:
+def at_default(costs: Costs) -> Evaluation:
     """What the job takes and uses at default clocks, by these costs."""
-    default = appraise(costs, default_clocks(costs))
+    default = evaluate(costs, default_clocks(costs))
     assert default is not None
     return default
 
@@ -58,9 +58,9 @@ def with_baseline(job: JobView, costs: Costs, ratio: float = 1.0) -> JobView:
     return replace(job, baseline=Window(64, ratio * iteration_s, 0.0, None, None))
 
 
-def case_of(job: JobView, view: View) -> Case:
+def case_of(job: JobView, view: View) -> PlanningInput:
     """The case of a job that may be enforced, with nothing applied."""
-    return Case(
+    return PlanningInput(
         view=replace(view, jobs=(job,)),
         job=job,
         mode="enforce",

@@ -19,7 +19,7 @@ from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.reconciler import Reconciler
-from joulecut_controller.reconcile.solving import Solving
+from joulecut_controller.reconcile.solving import SolverFunctions
 from joulecut_controller.reconcile.stragglers import Keep
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
@@ -386,7 +386,7 @@ class Controller:
             source=self.source,
             policy=policy,
             learner=learner or AdaptiveEstimator({}),
-            solving=Solving(prepare=prepare, check=judge, frontier=frontier, keep=keep),
+            solving=SolverFunctions(prepare=prepare, check=judge, frontier=frontier, keep=keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,

@@ -47,7 +47,7 @@ class _Gpu:
         self.newest_mhz.append(mhz)
         self.unexplained = 0 if explained else self.unexplained + 1
         sure = len(self.newest_mhz) == READINGS
-        if _told(shown) and not self._free(mhz):
+        if _reported(shown) and not self._free(mhz):
             self.held_mhz = mhz
             self.newest_mhz.clear()
         elif self.held_mhz and explained and _above(mhz, self.held_mhz):
@@ -72,7 +72,7 @@ class _Gpu:
         return known_mhz > 0 and (_above(known_mhz, mhz) or _above(mhz, known_mhz))
 
 
-class Foreign:
+class ExternalClockLocks:
     """The GPUs of one job, from pass to pass."""
 
     def __init__(self) -> None:
@@ -151,6 +151,6 @@ def _explained(shown: GpuSnapshot) -> bool:
     return capped or other or not EXPLAINING.isdisjoint(shown.event_reasons)
 
 
-def _told(shown: GpuSnapshot) -> bool:
+def _reported(shown: GpuSnapshot) -> bool:
     """Whether its agent says that somebody else sets its clocks."""
     return shown.slow_reason == SITE_LOCK or shown.stands_back_s > 0.0

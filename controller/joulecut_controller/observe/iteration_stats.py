@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from joulecut_controller.observe.blend import blended
-from joulecut_controller.observe.external_clock_lock import Foreign
+from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
+from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
     ITERATIONS_KEPT,
     RECENT,
     Iteration,
-    Span,
+    MeasurementWindow,
     stderr_s,
 )
-from joulecut_controller.observe.sequence_filter import Turn
-from joulecut_controller.observe.stretch import Ended
+from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView, StageLoad, Window
 
@@ -56,9 +56,11 @@ class Measured:
     at_default: bool
     settled: bool  # the clocks in force have been so for several passes
     fresh_last: int | None = None  # number of the newest iteration in `fresh`
-    ended: tuple[Ended, ...] = ()  # this pass: usual ones, and those that settle or stand out
+    ended: tuple[
+        EndedIteration, ...
+    ] = ()  # this pass: usual ones, and those that settle or stand out
     since_s: float = -math.inf  # another one means that clocks or counters changed
-    foreign: str = ""  # why nothing is measured at default clocks: somebody else's lock
+    external_lock: str = ""  # why nothing is measured at default clocks: somebody else's lock
     told: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
 
@@ -69,10 +71,10 @@ class _Track:
 
     stage_of: Mapping[str, int]
     shape: str
-    span: Span
+    window: MeasurementWindow
     locks: dict[str, int] = field(default_factory=dict)
-    foreign: Foreign = field(default_factory=Foreign)
-    turn: Turn = field(default_factory=Turn)
+    external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
+    sequence: SequenceFilter = field(default_factory=SequenceFilter)
     marked_s: float = -math.inf
     straggling: bool = False
     baseline: Window | None = None
@@ -85,7 +87,7 @@ class _Track:
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
 
-class Ledger:
+class IterationStats:
     """Folds reports and snapshots into windows, per job. `lag_s` is the longest time
     between the end of an iteration and the arrival of its report.
     """
@@ -112,7 +114,7 @@ class Ledger:
         track.marked_s = shown_s
         if new != track.locks:
             track.locks = new
-            track.span = Span(now_s, track.stage_of)
+            track.window = MeasurementWindow(now_s, track.stage_of)
 
     def fold(
         self,
@@ -132,40 +134,42 @@ class Ledger:
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track = self._tracks.get(job)
         if track is None or track.stage_of != stage_of or track.shape != shape:
-            track = _Track(stage_of, shape, Span(now_s, stage_of), baseline=recall())
+            track = _Track(stage_of, shape, MeasurementWindow(now_s, stage_of), baseline=recall())
             self._tracks[job] = track
         seen_s = self._see_locks(track, gpus, now_s)
-        self._see_foreign(track, gpus, now_s)
-        self._collect(track, track.turn.taken(reports, track.stage_of))
+        self._see_external_locks(track, gpus, now_s)
+        self._collect(track, track.sequence.taken(reports, track.stage_of))
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
-        fresh = [one for one in confirmed if track.span.take(one)]
-        if track.foreign.moving:  # nobody knows which clock these ran at
+        fresh = [one for one in confirmed if track.window.take(one)]
+        if track.external_locks.moving:  # nobody knows which clock these ran at
             fresh = []
         self._see_gpus(track, gpus, now_s)
-        track.span.passes += 1
-        foreign = track.foreign.text(gpus)
-        at_default = not any(track.locks.values()) and not foreign
-        if at_default and not track.foreign.doubt and not track.straggling:
+        track.window.passes += 1
+        external_lock = track.external_locks.text(gpus)
+        at_default = not any(track.locks.values()) and not external_lock
+        if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track)
         return Measured(
             baseline=track.baseline,
-            current=track.span.window(RECENT),
-            current_iterations=track.span.iterations,
+            current=track.window.summary(RECENT),
+            current_iterations=track.window.iterations,
             straggling=track.straggling,
             peer_iteration_time_s=statistics.fmean(track.peers_s) if track.peers_s else None,
-            loads=track.span.loads(),
-            fresh=track.span.loads_of(fresh),
+            loads=track.window.loads(),
+            fresh=track.window.loads_of(fresh),
             fresh_iterations=len(fresh),
             locks=dict(track.locks),
             at_default=at_default,
-            settled=track.span.passes > SETTLED_PASSES,
+            settled=track.window.passes > SETTLED_PASSES,
             fresh_last=fresh[-1].number if fresh else None,
-            ended=tuple(Ended(one.number, one.arrived_s, one.duration_s) for one in confirmed),
-            since_s=track.span.since_s,
-            foreign=foreign,
+            ended=tuple(
+                EndedIteration(one.number, one.arrived_s, one.duration_s) for one in confirmed
+            ),
+            since_s=track.window.since_s,
+            external_lock=external_lock,
             told=tuple(track.told),
-            refused=tuple(sorted(track.turn.refused.items())),
+            refused=tuple(sorted(track.sequence.refused.items())),
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
@@ -185,26 +189,26 @@ class Ledger:
                 new.setdefault(uuid, 0)
         if new != track.locks:
             track.locks = new
-            track.span = Span(now_s, track.stage_of)
+            track.window = MeasurementWindow(now_s, track.stage_of)
         return seen_s
 
-    def _see_foreign(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
+    def _see_external_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Another's lock that came or went starts a new span; one that was taken for the default
         of a GPU, until it went, takes the baseline with it.
         """
-        if not track.foreign.look(gpus, track.locks, now_s):
+        if not track.external_locks.look(gpus, track.locks, now_s):
             return
-        track.span = Span(now_s, track.stage_of)
-        if track.foreign.rose:
+        track.window = MeasurementWindow(now_s, track.stage_of)
+        if track.external_locks.rose:
             track.baseline = track.known = None
 
     def _see_baseline(self, track: _Track) -> None:
         """The baseline as this span has it: its own, or one that follows it."""
-        candidate = track.span.window(ITERATIONS_KEPT)
-        if candidate is None or track.span.passes <= BASELINE_PASSES_MIN:
+        candidate = track.window.summary(ITERATIONS_KEPT)
+        if candidate is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
-        if track.known_since_s != track.span.since_s:
-            track.known, track.known_since_s = track.baseline, track.span.since_s
+        if track.known_since_s != track.window.since_s:
+            track.known, track.known_since_s = track.baseline, track.window.since_s
         if mature(candidate):
             track.baseline = candidate
         elif track.known is not None:
@@ -216,8 +220,8 @@ class Ledger:
             gpu = gpus.get(uuid)
             if gpu is None or gpu.snapshot is None:
                 continue
-            if not track.span.see(uuid, gpu.snapshot, now_s - gpu.age_s):
-                track.span = Span(now_s, track.stage_of)
+            if not track.window.see(uuid, gpu.snapshot, now_s - gpu.age_s):
+                track.window = MeasurementWindow(now_s, track.stage_of)
                 return
 
     def _collect(self, track: _Track, reports: Iterable[ArrivedReport]) -> None:
@@ -246,7 +250,7 @@ class Ledger:
     def _close(self, track: _Track, one: Iteration) -> None:
         del track.open[one.number]
         track.done.append(one.number)
-        if not one.complete and track.turn.apart(one.number, one.durations_s):
+        if not one.complete and track.sequence.apart(one.number, one.durations_s):
             return
         track.told.append(one)
         track.pending.append(one)
@@ -263,7 +267,7 @@ class Ledger:
         straggling = bool(track.peers_s)
         if straggling != track.straggling:
             track.straggling = straggling
-            track.span = Span(now_s, track.stage_of)
+            track.window = MeasurementWindow(now_s, track.stage_of)
 
     def _confirmed(self, track: _Track, seen_s: float) -> list[Iteration]:
         """Closed iterations that ran wholly under the clocks in force."""
@@ -271,7 +275,7 @@ class Ledger:
         while track.pending and track.pending[0].arrived_s <= seen_s:
             one = track.pending.popleft()
             began_s = one.arrived_s - self._lag_s - max(one.durations_s.values())
-            if began_s >= track.span.since_s and bool(one.peers_s) == track.straggling:
+            if began_s >= track.window.since_s and bool(one.peers_s) == track.straggling:
                 confirmed.append(one)
         return confirmed
 

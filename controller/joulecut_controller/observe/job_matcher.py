@@ -23,7 +23,7 @@ NAMED_MAX = 3  # jobs named in one line
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobMatch:
     """An entry's running job and its GPUs; none with a complaint."""
 
     uuids: frozenset[str] = frozenset()
@@ -31,14 +31,14 @@ class Claim:
     complaint: str = ""
 
 
-def claims(
+def match_jobs(
     policy: Policy, gpus: Mapping[str, GpuView], reporting: Mapping[str, Iterable[str]]
-) -> dict[str, Claim]:
+) -> dict[str, JobMatch]:
     """The claim of every entry, by name. `reporting` maps entries to the GPUs that report them:
     what an entry without a match has, as far as no entry with a match has it.
     """
     owned: dict[str, str] = {}  # GPU -> the entry it belongs to
-    found: dict[str, Claim] = {}
+    found: dict[str, JobMatch] = {}
     places = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
     for job in policy.jobs:
         if job.found_by_allocation:
@@ -47,13 +47,13 @@ def claims(
             mine = {uuid for uuids in groups.values() for uuid in uuids}
         else:
             mine = {places.get((ref.node, ref.index), "") for ref in job.gpus} - {""}
-            found[job.name] = Claim(frozenset(mine), complaint=_taken(mine, gpus, owned))
+            found[job.name] = JobMatch(frozenset(mine), complaint=_taken(mine, gpus, owned))
         for uuid in mine:
             owned.setdefault(uuid, job.name)
     for job in policy.jobs:
         if not job.gpus and not job.found_by_allocation:
             free = frozenset(reporting.get(job.name, ())) - owned.keys()
-            found[job.name] = Claim(free)
+            found[job.name] = JobMatch(free)
     return found
 
 
@@ -77,20 +77,20 @@ def _one(
     groups: Mapping[Instance, set[str]],
     gpus: Mapping[str, GpuView],
     owned: Mapping[str, str],
-) -> Claim:
+) -> JobMatch:
     if not groups:
-        return Claim(complaint=_absent(job, gpus))
+        return JobMatch(complaint=_absent(job, gpus))
     if len(groups) > 1:
         names = [one.name for one in sorted(groups)]
         more = ", ..." if len(names) > NAMED_MAX else ""
-        return Claim(
+        return JobMatch(
             complaint=f"{len(names)} running jobs match ({', '.join(names[:NAMED_MAX])}{more}); "
             "an entry stands for one"
         )
     running, uuids = next(iter(groups.items()))
     if taken := _taken(uuids, gpus, owned):
-        return Claim(complaint=taken)
-    return Claim(frozenset(uuids), running)
+        return JobMatch(complaint=taken)
+    return JobMatch(frozenset(uuids), running)
 
 
 def _taken(uuids: Iterable[str], gpus: Mapping[str, GpuView], owned: Mapping[str, str]) -> str:

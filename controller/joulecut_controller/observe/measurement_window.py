@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
-from joulecut_controller.observe.variance import Scatter, ratios
+from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.view import StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
@@ -55,7 +55,7 @@ class Iteration:
 
 
 @dataclass(slots=True)
-class Told:
+class TrainingTime:
     """Of which time reports say that it was training: up to the newest iteration, but for the
     `holes`, in which a checkpoint or an evaluation ran.
     """
@@ -76,7 +76,7 @@ class _Gpu:
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
     latest: tuple[float, float] | None = None
-    scatter: Scatter = field(default_factory=Scatter)
+    variance: OperationVariance = field(default_factory=OperationVariance)
 
     @property
     def clock_mhz(self) -> int:
@@ -84,7 +84,7 @@ class _Gpu:
 
     def add(self, busy: Busy) -> None:
         if len(busy) == 2:  # forwards and backwards, or what stands for them
-            self.scatter.add(*(busy[kind] for kind in sorted(busy)))
+            self.variance.add(*(busy[kind] for kind in sorted(busy)))
         for kind, (busy_s, count) in busy.items():
             if kind not in self.busy and len(self.busy) >= KINDS_MAX:
                 continue
@@ -92,7 +92,7 @@ class _Gpu:
             fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
             self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)
 
-    def power_w(self, mean_s: float, told: "Told") -> float | None:
+    def power_w(self, mean_s: float, told: TrainingTime) -> float | None:
         """Mean power over many iterations, from the energy counter, of what is `told` of."""
         if not self.anchors or self.latest is None:
             return None
@@ -117,7 +117,7 @@ class _Gpu:
         stage: int,
         busy: Busy,
         mean_s: float | None,
-        told: "Told | None" = None,
+        told: TrainingTime | None = None,
     ) -> StageLoad | None:
         counted = {kind: (busy_s, n) for kind, (busy_s, n) in sorted(busy.items()) if n > 0}
         power_w = None if mean_s is None or told is None else self.power_w(mean_s, told)
@@ -133,7 +133,7 @@ class _Gpu:
         )
 
 
-class Span:
+class MeasurementWindow:
     """Everything counted since `since_s` of GPUs by stage (`stage_of`)."""
 
     def __init__(self, since_s: float, stage_of: Mapping[str, int]) -> None:
@@ -143,7 +143,7 @@ class Span:
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._outliers_s: list[float] = []
         self._first: list[Iteration] = []  # what is usual shows only when some have been
-        self._told = Told()
+        self._reported = TrainingTime()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
 
@@ -158,15 +158,15 @@ class Span:
             return False
         if not self._usual(one.duration_s):
             self._outliers_s.append(one.duration_s)
-            self._told.leave_out(one)
+            self._reported.leave_out(one)
             if len(self._outliers_s) < OUTLIERS_IN_ROW:
                 return False
             self._durations_s = deque(self._outliers_s[:-1], maxlen=ITERATIONS_KEPT)
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
-            self._told.holes.clear()
+            self._reported.holes.clear()
         self._outliers_s.clear()
         self._durations_s.append(one.duration_s)
-        self._told.until_s = max(self._told.until_s, one.arrived_s)
+        self._reported.until_s = max(self._reported.until_s, one.arrived_s)
         if len(self._first) < OUTLIERS_IN_ROW:
             self._first.append(one)
             self._look_back()
@@ -194,16 +194,16 @@ class Span:
             gpu.anchors.append(gpu.latest)
         return True
 
-    def window(self, newest: int) -> Window | None:
+    def summary(self, newest: int) -> Window | None:
         """Mean and spread of the newest iterations; None for fewer than two."""
         times_s = list(self._durations_s)[-newest:]
         if len(times_s) < 2:
             return None
         mean_s = statistics.fmean(times_s)
-        powers = [gpu.power_w(mean_s, self._told) for gpu in self._gpus.values()]
+        powers = [gpu.power_w(mean_s, self._reported) for gpu in self._gpus.values()]
         known = [power for power in powers if power is not None]
         power_w = sum(known) if len(known) == len(powers) else None  # a part is no sum
-        operation, gpu = ratios(one.scatter for one in self._gpus.values()) or (None, None)
+        operation, gpu = ratios(one.variance for one in self._gpus.values()) or (None, None)
         return Window(
             iterations=len(times_s),
             time_mean_s=mean_s,
@@ -218,7 +218,7 @@ class Span:
         """Mean busy time per operation and power of every GPU, over the whole span."""
         mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
         made = (
-            gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._told)
+            gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._reported)
             for uuid, gpu in self._gpus.items()
         )
         return tuple(sorted(filter(None, made), key=lambda load: (load.stage, load.uuid)))
@@ -245,7 +245,7 @@ class Span:
             if not usual_s / OUTLIER_RATIO <= one.duration_s <= usual_s * OUTLIER_RATIO:
                 self._first.remove(one)
                 self._durations_s.remove(one.duration_s)
-                self._told.leave_out(one)
+                self._reported.leave_out(one)
 
     def _usual(self, duration_s: float) -> bool:
         if len(self._durations_s) < OUTLIERS_IN_ROW:

@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.observe.iteration_stats import Ledger, Measured
-from joulecut_controller.observe.job_matcher import Claim, claims
-from joulecut_controller.observe.placement import Layout, Roster
+from joulecut_controller.observe.iteration_stats import IterationStats, Measured
+from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
+from joulecut_controller.observe.placement import Placement, Placements
 from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
@@ -24,13 +24,13 @@ Recall = Callable[[str, str], Window | None]  # (job, shape) -> a baseline measu
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class JobObservation:
     """What was seen of one job, beside its `JobView`. `shape` names pipeline, GPUs and
     profile: a baseline measured in one shape says nothing about another.
     """
 
     view: JobView
-    layout: Layout
+    placement: Placement
     measured: Measured
     shape: str
 
@@ -39,13 +39,13 @@ class Observer:
     """Keeps roster and ledger from pass to pass."""
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
-        self._roster = Roster()
-        self._ledger = Ledger(lag_s=lag_s)
+        self._placements = Placements()
+        self._stats = IterationStats(lag_s=lag_s)
         self._stale_s = stale_s
 
     def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
         """Our own hand changed a job's clocks; agents show it from `shown_s` on."""
-        self._ledger.changed(job, locks, now_s, shown_s)
+        self._stats.changed(job, locks, now_s, shown_s)
 
     def look(
         self,
@@ -54,21 +54,21 @@ class Observer:
         reports: tuple[ArrivedReport, ...],
         now_s: float,
         recall: Recall,
-    ) -> tuple[View, Mapping[str, Sighting]]:
+    ) -> tuple[View, Mapping[str, JobObservation]]:
         """One look. Reports of jobs that the policy does not name are dropped."""
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
-        self._roster.keep_only(names)
-        self._ledger.keep_only(names)
-        claimed = self._claims(policy, gpus, reports)
-        by_job = _routed(policy, claimed, reports)
+        self._placements.keep_only(names)
+        self._stats.keep_only(names)
+        matched = self._match(policy, gpus, reports)
+        by_job = _routed(policy, matched, reports)
         seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
-        sightings = {
-            job.name: self._sight(job, by_job[job.name], seen, claimed[job.name], recall)
+        observations = {
+            job.name: self._sight(job, by_job[job.name], seen, matched[job.name], recall)
             for job in policy.jobs
         }
-        jobs = tuple(sighting.view for sighting in sightings.values())
-        return replace(seen, jobs=jobs), sightings
+        jobs = tuple(observation.view for observation in observations.values())
+        return replace(seen, jobs=jobs), observations
 
     def _fresh(self, gpu: GpuView) -> GpuView:
         if gpu.age_s <= self._stale_s:
@@ -76,66 +76,66 @@ class Observer:
         kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
         return replace(gpu, snapshot=None, allocation=kept)
 
-    def _claims(
+    def _match(
         self, policy: Policy, gpus: Mapping[str, GpuView], reports: tuple[ArrivedReport, ...]
-    ) -> dict[str, Claim]:
-        reporting = {job.name: set(self._roster.reporting(job.name)) for job in policy.jobs}
+    ) -> dict[str, JobMatch]:
+        reporting = {job.name: set(self._placements.reporting(job.name)) for job in policy.jobs}
         for arrived in reports:
             if arrived.report.job in reporting and arrived.report.uuid in gpus:
                 reporting[arrived.report.job].add(arrived.report.uuid)
-        return claims(policy, gpus, reporting)
+        return match_jobs(policy, gpus, reporting)
 
     def _sight(
         self,
         policy: JobPolicy,
         reports: list[ArrivedReport],
         seen: View,
-        claim: Claim,
+        match: JobMatch,
         recall: Recall,
-    ) -> Sighting:
+    ) -> JobObservation:
         gpus, now_s = seen.gpus, seen.now_s
-        self._roster.note(policy.name, reports, gpus)
-        layout = self._roster.layout(policy, gpus, now_s, claim)
-        shape = _shape(policy, layout)
-        measured = self._ledger.fold(
+        self._placements.note(policy.name, reports, gpus)
+        placement = self._placements.placement(policy, gpus, now_s, match)
+        shape = _shape(policy, placement)
+        measured = self._stats.fold(
             policy.name,
-            layout.stages,
+            placement.stages,
             reports,
             gpus,
             now_s,
             shape=shape,
             recall=lambda: recall(policy.name, shape),
         )
-        running = claim.running or unanimous(layout, gpus)
+        running = match.running or unanimous(placement, gpus)
         reservation = ""
         if policy.mode == "enforce":
-            reservation = reservation_of(policy, layout, running, seen)
+            reservation = reservation_of(policy, placement, running, seen)
         view = JobView(
             policy=replace(policy, mode="recommend") if reservation else policy,
-            stages=layout.stages,
+            stages=placement.stages,
             loads=measured.loads,
             baseline=measured.baseline,
             current=measured.current,
-            generation_running=_generation(policy.name, layout, gpus),
+            generation_running=_generation(policy.name, placement, gpus),
             peer_iteration_time_s=measured.peer_iteration_time_s,
-            report_age_s=layout.report_age_s,
-            complaint=layout.complaint,
+            report_age_s=placement.report_age_s,
+            complaint=placement.complaint,
             running=running,
-            foreign=measured.foreign,
+            external_lock=measured.external_lock,
             reservation=reservation,
             reports_refused=measured.refused,
         )
-        return Sighting(view, layout, measured, shape)
+        return JobObservation(view, placement, measured, shape)
 
 
 def _routed(
-    policy: Policy, claimed: Mapping[str, Claim], reports: tuple[ArrivedReport, ...]
+    policy: Policy, matched: Mapping[str, JobMatch], reports: tuple[ArrivedReport, ...]
 ) -> dict[str, list[ArrivedReport]]:
     """Reports by entry. Where owners say which GPUs an entry has, the name that a job gives
     itself does not count; elsewhere it is all there is.
     """
     found = [job.name for job in policy.jobs if job.found_by_allocation]
-    entry_of = {uuid: name for name in found for uuid in claimed[name].uuids}
+    entry_of = {uuid: name for name in found for uuid in matched[name].uuids}
     by_job: dict[str, list[ArrivedReport]] = {job.name: [] for job in policy.jobs}
     for arrived in reports:
         entry = entry_of.get(arrived.report.uuid, arrived.report.job)
@@ -144,18 +144,18 @@ def _routed(
     return by_job
 
 
-def _generation(job: str, layout: Layout, gpus: Mapping[str, GpuView]) -> int:
+def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> int:
     """The one generation that all the job's leases carry; 0 at default or in between."""
     held = {
         gpu.snapshot.lease.generation
-        for uuid in layout.uuids
+        for uuid in placement.uuids
         if (gpu := gpus.get(uuid)) and gpu.snapshot and gpu.snapshot.lease
         if gpu.snapshot.lease.job == job
     }
     return held.pop() if len(held) == 1 else 0
 
 
-def _shape(policy: JobPolicy, layout: Layout) -> str:
+def _shape(policy: JobPolicy, placement: Placement) -> str:
     options = policy.profile.options if policy.profile else {}
-    content = repr((policy.pipeline, layout.stages, sorted(options.items())))
+    content = repr((policy.pipeline, placement.stages, sorted(options.items())))
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from joulecut_controller.observe.job_matcher import Claim
+from joulecut_controller.observe.job_matcher import JobMatch
 from joulecut_controller.observe.ranks import by_completion, staged
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import ArrivedReport
@@ -19,12 +19,12 @@ from joulecut_controller.view import GpuView
 SILENCE_ITERATIONS = 8
 # Reports come in batches, one a watch interval (at most 1 s), through two processes.
 SILENCE_S_MIN = 5.0
-UNCLAIMED = Claim()  # nothing is said of owners
+UNMATCHED = JobMatch()  # nothing is said of owners
 STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Placement:
     """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
     that keeps even that from being known.
     """
@@ -45,92 +45,94 @@ class Layout:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _Reporter:
     stage: int
     seen_s: float
     duration_s: float
 
 
-class Roster:
+class Placements:
     """Remembers who reported what, per job of the policy."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, dict[str, _Seat]] = {}
+        self._reporters: dict[str, dict[str, _Reporter]] = {}
         self._stranger: dict[str, str] = {}
 
     def note(
         self, job: str, reports: Iterable[ArrivedReport], known: Mapping[str, GpuView]
     ) -> None:
         """Takes in a job's reports. UUIDs no agent describes take no memory."""
-        seats = self._seats.setdefault(job, {})
+        reporters = self._reporters.setdefault(job, {})
         for arrived in reports:
             report = arrived.report
             if report.uuid not in known:
                 self._stranger[job] = report.uuid
                 continue
-            seats[report.uuid] = _Seat(report.stage, arrived.arrived_s, report.duration_s)
+            reporters[report.uuid] = _Reporter(report.stage, arrived.arrived_s, report.duration_s)
             self._follow(job, report.uuid, arrived.arrived_s)
 
     def _follow(self, job: str, uuid: str, at_s: float) -> None:
         """A GPU that another job left in silence is not that job's any more."""
-        for other, seats in self._seats.items():
-            old = seats.get(uuid) if other != job else None
-            if old is not None and at_s - old.seen_s > _silence_limit_s(seats.values()):
-                del seats[uuid]
+        for other, reporters in self._reporters.items():
+            old = reporters.get(uuid) if other != job else None
+            if old is not None and at_s - old.seen_s > _silence_limit_s(reporters.values()):
+                del reporters[uuid]
 
     def reporting(self, job: str) -> frozenset[str]:
         """The GPUs that reported a job, as far as they are remembered."""
-        return frozenset(self._seats.get(job, ()))
+        return frozenset(self._reporters.get(job, ()))
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy."""
         wanted = set(jobs)
-        for job in [job for job in self._seats if job not in wanted]:
-            del self._seats[job]
+        for job in [job for job in self._reporters if job not in wanted]:
+            del self._reporters[job]
             self._stranger.pop(job, None)
 
-    def layout(
+    def placement(
         self,
         policy: JobPolicy,
         gpus: Mapping[str, GpuView],
         now_s: float,
-        claim: Claim = UNCLAIMED,
-    ) -> Layout:
+        match: JobMatch = UNMATCHED,
+    ) -> Placement:
         """The job's GPUs by stage as of now, or what is wrong with them."""
-        seats = self._seats.get(policy.name, {})
-        for uuid in [uuid for uuid in seats if _left(uuid, policy, gpus, claim)]:
-            del seats[uuid]
-        last_s = max((seat.seen_s for seat in seats.values()), default=-math.inf)
-        limit_s = _silence_limit_s(seats.values())
-        for uuid in [uuid for uuid, seat in seats.items() if seat.seen_s < last_s - limit_s]:
-            del seats[uuid]  # the job went on without it
+        reporters = self._reporters.get(policy.name, {})
+        for uuid in [uuid for uuid in reporters if _left(uuid, policy, gpus, match)]:
+            del reporters[uuid]
+        last_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
+        limit_s = _silence_limit_s(reporters.values())
+        for uuid in [
+            uuid for uuid, reporter in reporters.items() if reporter.seen_s < last_s - limit_s
+        ]:
+            del reporters[uuid]  # the job went on without it
         age_s = now_s - last_s
-        ranked, complaint = _ranked(policy, gpus, claim)
+        ranked, complaint = _ranked(policy, gpus, match)
         if policy.ranks == "hook":
-            stages = _by_report(policy, seats)
-            complaint = complaint or _outside(policy, seats, ranked)
+            stages = _by_report(policy, reporters)
+            complaint = complaint or _outside(policy, reporters, ranked)
         else:
             stages = _by_rank(policy, ranked)
-        if claim.complaint:
-            stages, complaint = (), claim.complaint
-        if not seats:
+        if match.complaint:
+            stages, complaint = (), match.complaint
+        if not reporters:
             stranger = self._stranger.get(policy.name)
             complaint = complaint or (
                 f"reports name GPU {stranger}, which no agent describes"
                 if stranger
                 else "the job has not reported yet"
             )
-        return Layout(
+        return Placement(
             stages=stages,
             report_age_s=age_s,
             silence_limit_s=limit_s,
             complaint=complaint or _misfit(policy, stages),
-            doubt=_doubt(policy, stages, seats, gpus),
+            doubt=_doubt(policy, stages, reporters, gpus),
         )
 
 
-def _silence_limit_s(seats: Iterable[_Seat]) -> float:
-    longest_s = max((seat.duration_s for seat in seats), default=0.0)
+def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
+    longest_s = max((reporter.duration_s for reporter in reporters), default=0.0)
     return max(SILENCE_S_MIN, SILENCE_ITERATIONS * longest_s)
 
 
@@ -146,30 +148,32 @@ def _listed(policy: JobPolicy, gpus: Mapping[str, GpuView]) -> tuple[tuple[str, 
     return tuple(listed), ""
 
 
-def _left(uuid: str, policy: JobPolicy, gpus: Mapping[str, GpuView], claim: Claim) -> bool:
+def _left(uuid: str, policy: JobPolicy, gpus: Mapping[str, GpuView], match: JobMatch) -> bool:
     """Whether a GPU that once reported the job is known to work for another one now."""
-    if uuid in claim.uuids or policy.gpus or claim is UNCLAIMED:
+    if uuid in match.uuids or policy.gpus or match is UNMATCHED:
         return False
     if not policy.found_by_allocation:
         return True  # an entry with a match has it
     gpu = gpus.get(uuid)
-    return not claim.uuids or gpu is None or gpu.allocation is not None
+    return not match.uuids or gpu is None or gpu.allocation is not None
 
 
 def _ranked(
-    policy: JobPolicy, gpus: Mapping[str, GpuView], claim: Claim
+    policy: JobPolicy, gpus: Mapping[str, GpuView], match: JobMatch
 ) -> tuple[tuple[str, ...], str]:
     """The GPUs that the policy names or finds, in rank order, and what is wrong with them."""
     if not policy.found_by_allocation:
         return _listed(policy, gpus)
-    mine = [gpus[uuid] for uuid in sorted(claim.uuids) if uuid in gpus]
+    mine = [gpus[uuid] for uuid in sorted(match.uuids) if uuid in gpus]
     if policy.ranks == "completion-index":
         return by_completion(mine)
     return tuple(gpu.uuid for gpu in mine), ""
 
 
-def _outside(policy: JobPolicy, seats: Mapping[str, _Seat], matched: tuple[str, ...]) -> str:
-    outside = next((uuid for uuid in seats if uuid not in matched), "")
+def _outside(
+    policy: JobPolicy, reporters: Mapping[str, _Reporter], matched: tuple[str, ...]
+) -> str:
+    outside = next((uuid for uuid in reporters if uuid not in matched), "")
     if outside and policy.gpus:
         return f"GPU {outside} reports this job but is not in its match.gpus"
     if outside and policy.found_by_allocation:
@@ -192,36 +196,38 @@ def _by_rank(policy: JobPolicy, ranked: tuple[str, ...]) -> tuple[tuple[str, ...
 def _doubt(
     policy: JobPolicy,
     stages: tuple[tuple[str, ...], ...],
-    seats: Mapping[str, _Seat],
+    reporters: Mapping[str, _Reporter],
     gpus: Mapping[str, GpuView],
 ) -> str:
     """What is missing before counted ranks are believed: that the job's reports say the same."""
     if policy.ranks == "hook" or len(stages) < STAGES_IN_DOUBT:
         return ""
-    if len({seat.stage for seat in seats.values()}) < STAGES_IN_DOUBT:
+    if len({reporter.stage for reporter in reporters.values()}) < STAGES_IN_DOUBT:
         return f"ranks by {policy.ranks} are not verified: the job's reports tell no stages"
     for stage, uuids in enumerate(stages):
         for uuid in uuids:
             where = gpus[uuid].place if uuid in gpus else uuid
-            if uuid not in seats:
+            if uuid not in reporters:
                 return f"ranks by {policy.ranks} are not verified: GPU {where} does not report"
-            if seats[uuid].stage != stage:
+            if reporters[uuid].stage != stage:
                 return (
                     f"GPU {where} works stage {stage} by {policy.ranks}, "
-                    f"but stage {seats[uuid].stage} by its reports"
+                    f"but stage {reporters[uuid].stage} by its reports"
                 )
     return ""
 
 
-def _by_report(policy: JobPolicy, seats: Mapping[str, _Seat]) -> tuple[tuple[str, ...], ...]:
-    if not seats:
+def _by_report(
+    policy: JobPolicy, reporters: Mapping[str, _Reporter]
+) -> tuple[tuple[str, ...], ...]:
+    if not reporters:
         return ()
     planned = policy.pipeline.stages if policy.pipeline else 0
-    count = max(planned, 1 + max(seat.stage for seat in seats.values()))
-    if count > planned + len(seats):  # a stray stage number must not make a huge tuple
+    count = max(planned, 1 + max(reporter.stage for reporter in reporters.values()))
+    if count > planned + len(reporters):  # a stray stage number must not make a huge tuple
         return ()
     return tuple(
-        tuple(sorted(uuid for uuid, seat in seats.items() if seat.stage == stage))
+        tuple(sorted(uuid for uuid, reporter in reporters.items() if reporter.stage == stage))
         for stage in range(count)
     )
 

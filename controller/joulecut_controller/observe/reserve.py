@@ -5,27 +5,29 @@ A plan is still made and shown, so that an operator sees what waits and for what
 
 from collections.abc import Mapping
 
-from joulecut_controller.observe.placement import Layout
+from joulecut_controller.observe.placement import Placement
 from joulecut_controller.policy.owner import Instance, certain, foreign, instance_of
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import GpuView, View
 
 
-def unanimous(layout: Layout, gpus: Mapping[str, GpuView]) -> Instance | None:
+def unanimous(placement: Placement, gpus: Mapping[str, GpuView]) -> Instance | None:
     """The running job of the first GPU of which that is sure; all others have to agree."""
-    for uuid in (uuid for stage in layout.stages for uuid in stage):
+    for uuid in (uuid for stage in placement.stages for uuid in stage):
         gpu = gpus.get(uuid)
         if gpu is not None and gpu.allocation is not None and certain(gpu.allocation):
             return instance_of(gpu.allocation)
     return None
 
 
-def reservation_of(policy: JobPolicy, layout: Layout, running: Instance | None, view: View) -> str:
+def reservation_of(
+    policy: JobPolicy, placement: Placement, running: Instance | None, view: View
+) -> str:
     """Why no command should be sent for the job; empty where one may be."""
-    if layout.doubt:
-        return layout.doubt
+    if placement.doubt:
+        return placement.doubt
     nodes = {node.address: node for node in view.nodes}
-    for uuid in (uuid for stage in layout.stages for uuid in stage):
+    for uuid in (uuid for stage in placement.stages for uuid in stage):
         gpu = view.gpus.get(uuid)
         if gpu is None:
             continue  # the layout's own complaint

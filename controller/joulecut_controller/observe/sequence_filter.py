@@ -26,7 +26,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class Turn:
+class SequenceFilter:
     """The numbers that each GPU of one job has come to. `refused` counts by reason."""
 
     refused: Counter[str] = field(default_factory=Counter)

@@ -14,7 +14,7 @@ ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
 
 
 @dataclass(slots=True)
-class Scatter:
+class OperationVariance:
     """Running means, variances and covariance of the mean operation of two kinds (Welford)."""
 
     iterations: int = 0
@@ -44,7 +44,7 @@ class Scatter:
         return self.iterations >= ITERATIONS_MIN and self.first_s > 0 and self.second_s > 0
 
 
-def ratios(scatters: Iterable[Scatter]) -> tuple[float, float] | None:
+def ratios(scatters: Iterable[OperationVariance]) -> tuple[float, float] | None:
     """Relative standard deviations of an operation, and of a GPU for a whole iteration, over
     all the GPUs given; None while too little was seen."""
     known = [one for one in scatters if one.known]

@@ -28,7 +28,7 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
     return tuple(actions)
 
 
-def give_back(job: JobView, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:
+def release_actions(job: JobView, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:
     """Default clocks for every GPU of the job that has a lock."""
     stage_of = {uuid: stage for stage, uuids in enumerate(job.stages) for uuid in uuids}
     return tuple(

@@ -6,8 +6,8 @@ Values only, so that a decision can be replayed from them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulecut_controller.plan.appraisal import Clocks
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.policy.policy import Mode
@@ -16,7 +16,7 @@ from joulecut_engine.optimize.problem import Goal
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PlanningInput:
     """One job in one pass. `running` maps its GPUs to the clock their lease allows (0: none).
 
     `measured_applied` says that `job.current` ran under the clocks of the standing decision.
@@ -38,7 +38,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class SuspendedPlan:
     """What ran until a hold-out window began, and comes back after it."""
 
     clocks: Clocks
@@ -47,7 +47,7 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PlannerState:
     """What the planner carries from pass to pass. `clocks` are those of the last decision,
     None for default clocks; in mode recommend nothing runs under them.
     """
@@ -59,4 +59,4 @@ class Standing:
     pace: Pace = field(default_factory=Pace)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
-    aside: Aside | None = None
+    suspended: SuspendedPlan | None = None

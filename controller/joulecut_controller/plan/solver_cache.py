@@ -32,17 +32,17 @@ Prepare = Callable[[Problem, Granularity], Prepared]
 
 # Per job: own deadline, a straggler's, the time now, at two granularities each; for 10 jobs.
 ANSWERS_KEPT = 64
-LUCKS_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
+NOISE_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
 SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
 
 
-class _Luck(NamedTuple):
+class _NoiseSample(NamedTuple):
     search: Trials
     judge: Trials
 
 
-class Answers:
+class SolverCache:
     """Asks the solver, at most once a question. Not thread-safe: one pass at a time uses it."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Answers:
         self._answers: OrderedDict[tuple[str, Goal, Granularity, Jitter], Solution | Infeasible] = (
             OrderedDict()
         )
-        self._lucks: OrderedDict[tuple[str, Noise], _Luck] = OrderedDict()
+        self._noise: OrderedDict[tuple[str, Noise], _NoiseSample] = OrderedDict()
         self._spreads: OrderedDict[tuple[str, Noise, tuple[ClockOption, ...]], Spread] = (
             OrderedDict()
         )
@@ -67,7 +67,7 @@ class Answers:
         """What iterations of these options really take, in the model's seconds."""
         key = (costs.digest, jitter.noise, options)
         if key not in self._spreads:
-            self._spreads[key] = self._luck_of(costs, jitter).judge.spread(options)
+            self._spreads[key] = self._noise_of(costs, jitter).judge.spread(options)
             while len(self._spreads) > SPREADS_KEPT:
                 self._spreads.popitem(last=False)
         self._spreads.move_to_end(key)
@@ -89,15 +89,15 @@ class Answers:
         self._answers.move_to_end(key)
         return self._answers[key]
 
-    def _luck_of(self, costs: Costs, jitter: Jitter) -> "_Luck":
+    def _noise_of(self, costs: Costs, jitter: Jitter) -> _NoiseSample:
         key = (costs.digest, jitter.noise)
-        if key not in self._lucks:
+        if key not in self._noise:
             asked = costs.problem, jitter.noise
-            self._lucks[key] = _Luck(Trials(*asked), judge_of(*asked))
-            while len(self._lucks) > LUCKS_KEPT:
-                self._lucks.popitem(last=False)
-        self._lucks.move_to_end(key)
-        return self._lucks[key]
+            self._noise[key] = _NoiseSample(Trials(*asked), judge_of(*asked))
+            while len(self._noise) > NOISE_KEPT:
+                self._noise.popitem(last=False)
+        self._noise.move_to_end(key)
+        return self._noise[key]
 
     def _solve(
         self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter
@@ -115,15 +115,15 @@ class Answers:
         try:
             if jitter.still:
                 return self._prepared[key].solve(goal)
-            luck = self._luck_of(costs, jitter)
+            noise = self._noise_of(costs, jitter)
             found = assured(
                 costs.problem,
                 self._prepared[key],
                 goal,
-                luck.search,
+                noise.search,
                 statistic=jitter.statistic,
                 target_s=goal.deadline_s,
-                judge=luck.judge,
+                judge=noise.judge,
             )
         except Infeasible as none:
             return none.with_traceback(None)

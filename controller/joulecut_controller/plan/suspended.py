@@ -6,64 +6,69 @@ plan stands, and unless something better is known by then, the same clocks run a
 
 from dataclasses import replace
 
-from joulecut_controller.plan.appraisal import Appraisal, Clocks, appraise, shaken
-from joulecut_controller.plan.forecast import Prospect
+from joulecut_controller.plan.evaluation import (
+    Clocks,
+    Comparison,
+    Evaluation,
+    evaluate,
+    with_jitter,
+)
 from joulecut_controller.plan.goal import ROUNDING, dwell_s
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.planning_input import Aside, Case, Standing
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
+from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.optimize.problem import Solution
 
 
-def put_aside(standing: Standing, now_s: float) -> Standing:
+def suspend(state: PlannerState, now_s: float) -> PlannerState:
     """Default clocks run, and what ran before is remembered."""
-    aside = standing.aside
-    if aside is None and standing.clocks is not None:
-        aside = Aside(standing.clocks, standing.goal, now_s)
-    return replace(standing, clocks=None, goal=None, aside=aside)
+    suspended = state.suspended
+    if suspended is None and state.clocks is not None:
+        suspended = SuspendedPlan(state.clocks, state.goal, now_s)
+    return replace(state, clocks=None, goal=None, suspended=suspended)
 
 
-def rest_s(aside: Aside, case: Case) -> float:
+def rest_s(suspended: SuspendedPlan, inputs: PlanningInput) -> float:
     """How long default clocks have to stay for the dwell's sake, in seconds."""
-    return aside.since_s + dwell_s(case) - case.view.now_s
+    return suspended.since_s + dwell_s(inputs) - inputs.view.now_s
 
 
 def as_before(
-    aside: Aside,
-    prospect: Prospect,
+    suspended: SuspendedPlan,
+    comparison: Comparison,
     answer: Solution,
-    answers: Answers,
+    solver: SolverCache,
     *,
     gain_min: float,
     fit_ratio: float,
-) -> tuple[Prospect, Solution]:
+) -> tuple[Comparison, Solution]:
     """The clocks put aside, in place of a solver's answer that saves hardly more.
 
     As with a plan that runs, they may be over the goal by `fit_ratio` before measurement has
     judged them: a baseline measured anew is never the same to the last digit, and the goal is
     then theirs. `gain_min` is a share of the baseline's energy.
     """
-    made = appraise(prospect.costs, aside.clocks)
+    made = evaluate(comparison.costs, suspended.clocks)
     if made is None:
-        return prospect, answer
-    kept = shaken(made, prospect.costs, prospect.jitter, answers)
-    over = kept.held_s / prospect.goal.deadline_s
-    asked = appraise(prospect.costs, tuple(option.clock_mhz for option in answer.clocks))
+        return comparison, answer
+    kept = with_jitter(made, comparison.costs, comparison.jitter, solver)
+    over = kept.held_s / comparison.goal.deadline_s
+    asked = evaluate(comparison.costs, tuple(option.clock_mhz for option in answer.clocks))
     assert asked is not None
-    asked = shaken(asked, prospect.costs, prospect.jitter, answers)
-    gain = (prospect.cost_j(kept) - prospect.cost_j(asked)) / prospect.baseline_j
+    asked = with_jitter(asked, comparison.costs, comparison.jitter, solver)
+    gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
     if over > 1.0 + fit_ratio or gain >= gain_min:
-        return prospect, answer
+        return comparison, answer
     if over > 1.0:
         over *= 1.0 + ROUNDING
-        goal = replace(prospect.goal, deadline_s=prospect.goal.deadline_s * over)
-        prospect = replace(prospect, goal=goal, promised_s=prospect.promised_s * over)
-    return prospect, as_solution(answer, kept, prospect)
+        goal = replace(comparison.goal, deadline_s=comparison.goal.deadline_s * over)
+        comparison = replace(comparison, goal=goal, promised_s=comparison.promised_s * over)
+    return comparison, as_solution(answer, kept, comparison)
 
 
-def said_again(choice_clocks: Clocks, aside: Aside, forecast: Forecast) -> str:
+def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Forecast) -> str:
     """The reason of a plan that brings the same clocks back; empty where it brings others."""
-    if choice_clocks != aside.clocks:
+    if choice_clocks != suspended.clocks:
         return ""
     return (
         "the hold-out window is over, the same clocks again: predicted "
@@ -72,12 +77,12 @@ def said_again(choice_clocks: Clocks, aside: Aside, forecast: Forecast) -> str:
     )
 
 
-def as_solution(answer: Solution, after: Appraisal, prospect: Prospect) -> Solution:
+def as_solution(answer: Solution, after: Evaluation, comparison: Comparison) -> Solution:
     """Other clocks with the solver's bound, which holds for every plan of this goal."""
     return replace(
         answer,
         clocks=after.options,
         start_s=after.start_s,
         iteration_time_s=after.iteration_time_s,
-        energy_j=prospect.cost_j(after),
+        energy_j=comparison.cost_j(after),
     )

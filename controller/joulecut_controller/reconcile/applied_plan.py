@@ -7,11 +7,11 @@ never a controller that misjudges what it holds.
 
 from collections.abc import Mapping
 
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.reconcile.account import Account
-from joulecut_controller.reconcile.context import Desk
+from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.drift import as_asked
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.view import View
@@ -21,11 +21,11 @@ from joulecut_controller.view import View
 LEASE_SHOWN_S = 1.0
 
 
-class Tenure:
+class AppliedPlan:
     """The plan whose clocks are held for one job, since when, and what that saved."""
 
-    def __init__(self, desk: Desk, job: str) -> None:
-        self._desk = desk
+    def __init__(self, context: ReconcileContext, job: str) -> None:
+        self._context = context
         self._job = job
         self._acted_s = float("-inf")
         self._applied: Plan | None = None
@@ -53,11 +53,11 @@ class Tenure:
 
     @property
     def holding(self) -> Holding | None:
-        return self._desk.leases.of(self._job)
+        return self._context.leases.of(self._job)
 
     def held_s(self) -> float:
         """Since the last command for the job; infinite before any."""
-        return self._desk.now_s() - self._acted_s
+        return self._context.now_s() - self._acted_s
 
     def forget(self) -> None:
         """Another controller leads: what was held runs out."""
@@ -72,22 +72,22 @@ class Tenure:
         """A number was given to something other than clocks; no later plan may have it."""
         self._generation_last = generation
 
-    def credit(self, sighting: Sighting) -> None:
+    def credit(self, observation: JobObservation) -> None:
         """Counts the iterations of this pass, where they ran under the plan's clocks."""
         holding = self.holding
-        if self._applied and holding and as_asked(holding, sighting):
-            self._account = self._account.after(sighting.measured, self._applied)
+        if self._applied and holding and as_asked(holding, observation):
+            self._account = self._account.after(observation.measured, self._applied)
 
     async def take(self, plan: Plan, view: View, ttl_s: float) -> tuple[Outcome, str]:
         """Makes a plan's clocks true, or puts all of them back; answers with what was done."""
-        desk = self._desk
+        context = self._context
         self._generation_last = plan.generation
-        outcome = await desk.leases.bring(plan, view.gpus, ttl_s)
+        outcome = await context.leases.apply(plan, view.gpus, ttl_s)
         holding = self.holding
         self._applied = plan if holding else None
         self._acted(holding.locks if holding else {})
         done = "; ".join(outcome.refused) if outcome.refused else counted(plan.actions)
-        desk.audit.note(
+        context.audit.note(
             "apply",
             self._job,
             f"put back, because refused: {done}" if outcome.refused else f"applied: {done}",
@@ -98,7 +98,7 @@ class Tenure:
         )
         return outcome, done
 
-    async def give_back(self, reason: str) -> tuple[Outcome, str]:
+    async def release(self, reason: str) -> tuple[Outcome, str]:
         """Default clocks for all that is held; answers with what was done, or nothing.
 
         Whatever the store says: what a person or the breaker ends has ended.
@@ -106,37 +106,37 @@ class Tenure:
         holding = self.holding
         if holding is None:
             return Outcome(), ""
-        outcome = await self._desk.leases.give_back(self._job, reason)
+        outcome = await self._context.leases.release(self._job, reason)
         self._applied = None
         self._acted({})
         done = f"{outcome.settings} GPUs back to default clocks: {reason}"
         if outcome.refused:
             done += f" (not answered, their leases run out: {'; '.join(outcome.refused)})"
-        self._desk.audit.tell("clear", self._job, done, generation=holding.plan.generation)
+        self._context.audit.tell("clear", self._job, done, generation=holding.plan.generation)
         return outcome, done
 
-    def strays(self, sighting: Sighting, view: View) -> dict[str, list[Place]]:
+    def orphaned_leases(self, observation: JobObservation, view: View) -> dict[str, list[Place]]:
         """Leases on the job's GPUs that nobody of ours holds, by the job they name."""
-        desk = self._desk
-        strays: dict[str, list[Place]] = {}
-        for uuid in sighting.layout.uuids:
+        context = self._context
+        orphaned_leases: dict[str, list[Place]] = {}
+        for uuid in observation.placement.uuids:
             gpu = view.gpus.get(uuid)
             lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
-            if gpu is None or lease is None or lease.epoch > desk.epoch:
+            if gpu is None or lease is None or lease.epoch > context.epoch:
                 continue
             if view.now_s - gpu.age_s < self._acted_s + LEASE_SHOWN_S:
                 continue  # it may show what was before our last command
-            ours = lease.epoch == desk.epoch
-            if not (ours and desk.leases.owns(lease.job, lease.generation)):
-                strays.setdefault(lease.job, []).append(Place(gpu.address, uuid))
-        return strays
+            ours = lease.epoch == context.epoch
+            if not (ours and context.leases.owns(lease.job, lease.generation)):
+                orphaned_leases.setdefault(lease.job, []).append(Place(gpu.address, uuid))
+        return orphaned_leases
 
-    async def clear(self, strays: Mapping[str, list[Place]]) -> None:
+    async def clear(self, orphaned_leases: Mapping[str, list[Place]]) -> None:
         """Default clocks for what `strays` found."""
-        for job, places in strays.items():
+        for job, places in orphaned_leases.items():
             reason = f"left by job {job} of an earlier term or attempt"
-            outcome = await self._desk.leases.clear(job, places, reason)
-            self._desk.audit.tell(
+            outcome = await self._context.leases.clear(job, places, reason)
+            self._context.audit.tell(
                 "clear",
                 self._job,
                 f"{len(places)} GPUs: {reason}",
@@ -145,6 +145,6 @@ class Tenure:
         self._acted({})
 
     def _acted(self, locks: Mapping[str, int]) -> None:
-        now_s = self._desk.now_s()
+        now_s = self._context.now_s()
         self._acted_s = now_s
-        self._desk.observer.changed(self._job, locks, now_s, now_s + LEASE_SHOWN_S)
+        self._context.observer.changed(self._job, locks, now_s, now_s + LEASE_SHOWN_S)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 RETRY_S = 5.0  # a store that is away is back no sooner, and a pass of the default comes meanwhile
 
 
-class Studies:
+class BackgroundTasks:
     """Questions not yet answered, by key. Bounded by jobs times topics."""
 
     def __init__(self, retry_s: float = RETRY_S) -> None:

@@ -4,7 +4,7 @@ Written when it says something new: a mean that moves with every iteration would
 every pass.
 """
 
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.ports import Store
 from joulecut_controller.view import Window
 
@@ -18,15 +18,15 @@ class BaselineRecord:
         self._store, self._job = store, job
         self._kept: tuple[str, Window] | None = None  # with the shape of the job it is of
 
-    def keep(self, sighting: Sighting) -> None:
+    def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""
-        baseline, kept = sighting.measured.baseline, self._kept
+        baseline, kept = observation.measured.baseline, self._kept
         if baseline is None:
             return
-        if kept and kept[0] == sighting.shape:
+        if kept and kept[0] == observation.shape:
             moved = abs(baseline.time_mean_s / kept[1].time_mean_s - 1.0)
             richer = kept[1].energy_j is None and baseline.energy_j is not None
             if moved < NEWS_RATIO and not richer:
                 return
-        self._store.keep_baseline(self._job, sighting.shape, baseline)
-        self._kept = (sighting.shape, baseline)
+        self._store.keep_baseline(self._job, observation.shape, baseline)
+        self._kept = (observation.shape, baseline)

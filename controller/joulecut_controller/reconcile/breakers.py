@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import Hold
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.holds import Holds
@@ -38,24 +38,24 @@ class Breakers:
             del self._watched[job]
 
     def look(
-        self, sighting: Sighting, *, held: bool, now_s: float, allotted_s: float | None
+        self, observation: JobObservation, *, held: bool, now_s: float, allotted_s: float | None
     ) -> None:
         """Once a pass, before anything is decided. `held` says that the job's clocks are ours.
 
         Raises Unavailable where a trip could not be written down; it holds all the same.
         """
-        job, measured = sighting.view.policy.name, sighting.measured
+        job, measured = observation.view.policy.name, observation.measured
         watched = self._watched.setdefault(job, _Watched())
-        if watched.shape != sighting.shape:  # other GPUs, another pipeline: another job
+        if watched.shape != observation.shape:  # other GPUs, another pipeline: another job
             watched.breaker.forget()
-            watched.shape = sighting.shape
+            watched.shape = observation.shape
         watched.controlled_since_s = min(watched.controlled_since_s, now_s) if held else math.inf
         default = measured.at_default and not held
         watched.default_since_s = min(watched.default_since_s, now_s) if default else math.inf
         baseline = measured.baseline
         if baseline is None:
             return
-        limit = limit_of(sighting.view.policy, baseline, allotted_s)
+        limit = limit_of(observation.view.policy, baseline, allotted_s)
         since_s = watched.controlled_since_s if held else watched.default_since_s
         ended = tuple(
             Ended(one.duration_s, max(one.peers_s.values()) if one.peers_s else None)
@@ -63,7 +63,7 @@ class Breakers:
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )
         if held:
-            finding = watched.breaker.controlled(ended, limit, peers_ours=_peers_ours(sighting))
+            finding = watched.breaker.controlled(ended, limit, peers_ours=_peers_ours(observation))
         else:
             finding = watched.breaker.at_default(ended, limit)
         if finding == "trip":
@@ -74,23 +74,23 @@ class Breakers:
             text = f"the trip does not count: at default clocks {watched.breaker.story}"
             self._audit.note("hold", job, text)
 
-    def rearm(self, sighting: Sighting) -> Hold | None:
+    def rearm(self, observation: JobObservation) -> Hold | None:
         """Ends the breaker's own hold when its time is over and default clocks were measured."""
-        measured = sighting.measured
+        measured = observation.measured
         anew = measured.at_default and (
             measured.straggling or measured.current_iterations >= BASELINE_ITERATIONS_MIN
         )
-        job = sighting.view.policy.name
+        job = observation.view.policy.name
         ended = self._holds.expire(job, measured_anew=anew)
         if ended is not None:
             self._audit.note("hold", job, "the breaker is armed again: default clocks measured")
         return ended
 
 
-def _peers_ours(sighting: Sighting) -> bool:
+def _peers_ours(observation: JobObservation) -> bool:
     """Whether the job's GPUs hold more than one pipeline, so that a sibling's lateness may be
     of our own making.
     """
-    pipeline = sighting.view.policy.pipeline
-    width = max((len(stage) for stage in sighting.view.stages), default=0)
+    pipeline = observation.view.policy.pipeline
+    width = max((len(stage) for stage in observation.view.stages), default=0)
     return pipeline is not None and width > pipeline.tensor_parallel

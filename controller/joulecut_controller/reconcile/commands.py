@@ -20,10 +20,10 @@ from joulecut_wire.errors import JoulecutError
 NAMES_SHOWN = 20  # in a sentence about what there is instead
 
 
-class Retiring(Protocol):
+class Releasing(Protocol):
     """What can give back all that is held for one job."""
 
-    async def retire(self, reason: str) -> Outcome: ...
+    async def release_all(self, reason: str) -> Outcome: ...
 
 
 class Commands:
@@ -36,13 +36,13 @@ class Commands:
         leases: Leases,
         holds: Holds,
         audit: Audit,
-        stewards: Mapping[str, Retiring],
+        job_controllers: Mapping[str, Releasing],
         view: Callable[[], View | None],
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
-        self._stewards, self._view = stewards, view
+        self._job_controllers, self._view = job_controllers, view
         self._now_s, self._unix_s = now_s, unix_s
         self.acting = asyncio.Lock()  # held by whoever changes clocks
         self._given = asyncio.Event()
@@ -89,9 +89,10 @@ class Commands:
     def _unknown(self, order: Order) -> str:
         """Why there is nothing to do it to."""
         held = {hold.job for hold in self._holds.all}
-        known = order.job in self._stewards or (order.op == "resume" and order.job in held)
+        known = order.job in self._job_controllers or (order.op == "resume" and order.job in held)
         if order.job and not known:
-            return f"no job {order.job!r:.100} in the policy; there are: {_some(self._stewards)}"
+            there = _some(self._job_controllers)
+            return f"no job {order.job!r:.100} in the policy; there are: {there}"
         if order.node:
             nodes = {name for node in self._nodes() for name in node}
             if order.node not in nodes:
@@ -139,7 +140,7 @@ class Commands:
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
         async with self.acting:
-            outcome = await self._give_back(order, jobs)
+            outcome = await self._release(order, jobs)
         count, unanswered = outcome.settings, outcome.refused
         if error:
             text = f"{_named(order)} held and given back, but a restart would forget it: {error}"
@@ -154,9 +155,9 @@ class Commands:
         if order.job:
             return (order.job,)
         if not order.node:
-            return tuple(sorted(self._stewards))
+            return tuple(sorted(self._job_controllers))
         here = {gpu.uuid for gpu in self._gpus() if order.node in (gpu.node, gpu.address)}
-        return tuple(sorted(job for job in self._stewards if here & self._uuids(job)))
+        return tuple(sorted(job for job in self._job_controllers if here & self._uuids(job)))
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""
@@ -171,11 +172,13 @@ class Commands:
     def _gpus(self) -> tuple[GpuView, ...]:
         return self._fleet.observe(self._now_s()).gpus
 
-    async def _give_back(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
+    async def _release(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
         """What is held for jobs goes first; a restore then clears whatever else is on the GPUs."""
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
         uuids = set[str]().union(*(self._uuids(job) for job in jobs))
-        retired = await asyncio.gather(*(self._stewards[job].retire(reason) for job in jobs))
+        retired = await asyncio.gather(
+            *(self._job_controllers[job].release_all(reason) for job in jobs)
+        )
         if order.op == "pause":
             unanswered = tuple(agent for one in retired for agent in one.refused)
             return Outcome(sum(one.settings for one in retired), unanswered)

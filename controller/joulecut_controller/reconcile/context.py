@@ -11,7 +11,7 @@ from joulecut_controller.reconcile.leases import Leases
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ReconcileContext:
     """Instruments and limits; `interval_s` from pass to pass, `stale_s` until a look is old."""
 
     store: Store

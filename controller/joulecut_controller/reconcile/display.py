@@ -7,88 +7,100 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import Board, JobBoard, Learnt
-from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.reconcile.context import Desk
-from joulecut_controller.reconcile.job_controller import Steward
-from joulecut_controller.reconcile.job_services import Instruments
-from joulecut_controller.reconcile.policy_watcher import Mandate
+from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.job_services import JobServices
+from joulecut_controller.reconcile.policy_watcher import PolicyWatcher
 from joulecut_controller.view import View
 
 
 class Display:
     """Makes the boards of one leadership term."""
 
-    def __init__(self, desk: Desk, mandate: Mandate, instruments: Instruments) -> None:
-        self._desk, self._mandate, self._instruments = desk, mandate, instruments
+    def __init__(
+        self, context: ReconcileContext, policy_watcher: PolicyWatcher, job_services: JobServices
+    ) -> None:
+        self._context, self._policy_watcher, self._job_services = (
+            context,
+            policy_watcher,
+            job_services,
+        )
 
     def board(
         self,
         view: View,
-        sightings: Mapping[str, Sighting],
-        stewards: Mapping[str, Steward],
+        observations: Mapping[str, JobObservation],
+        job_controllers: Mapping[str, JobController],
         *,
         learnt: Mapping[str, Learnt],
         pass_number: int,
     ) -> Board:
         """What a pass saw, decided and did; `learnt` of jobs with a profile."""
-        desk, kept, policy = self._desk, self._instruments, self._mandate.policy
+        context, kept, policy = self._context, self._job_services, self._policy_watcher.policy
         return Board(
-            at_unix_s=desk.unix_s(),
+            at_unix_s=context.unix_s(),
             pass_number=pass_number,
-            epoch=desk.epoch,
-            sentence=self._sentence(stewards),
+            epoch=context.epoch,
+            sentence=self._sentence(job_controllers),
             view=view,
             jobs=tuple(
-                self._job(stewards[name], sighting, view, learnt.get(name))
-                for name, sighting in sightings.items()
+                self._job(job_controllers[name], observation, view, learnt.get(name))
+                for name, observation in observations.items()
             ),
-            events=desk.audit.newest,
+            events=context.audit.newest,
             policy_source=policy.source,
             policy_digest=policy.digest,
-            policy_error=self._mandate.error,
+            policy_error=self._policy_watcher.error,
             budget=kept.budgets.shares,
-            interval_s=desk.interval_s,
+            interval_s=context.interval_s,
             holds=kept.holds.all,
             policy=policy,
         )
 
     def failed(self, last: Board | None, pass_number: int, why: str) -> Board:
         """The board before, with the word that this pass brought nothing new."""
-        desk = self._desk
+        context = self._context
         board = last or Board(
-            at_unix_s=desk.unix_s(),
+            at_unix_s=context.unix_s(),
             pass_number=0,
-            epoch=desk.epoch,
+            epoch=context.epoch,
             sentence="",
-            view=View(now_s=desk.now_s()),
+            view=View(now_s=context.now_s()),
             jobs=(),
             events=(),
-            interval_s=desk.interval_s,
+            interval_s=context.interval_s,
         )
         return replace(
-            board, at_unix_s=desk.unix_s(), pass_number=pass_number, sentence=f"the pass {why}"
+            board, at_unix_s=context.unix_s(), pass_number=pass_number, sentence=f"the pass {why}"
         )
 
-    def _sentence(self, stewards: Mapping[str, Steward]) -> str:
+    def _sentence(self, job_controllers: Mapping[str, JobController]) -> str:
         did = "; ".join(
-            f"{name}: {did}" for name, one in stewards.items() if (did := one.enactment.did)
+            f"{name}: {did}" for name, one in job_controllers.items() if (did := one.rollout.did)
         )
-        said = self._desk.leases.lost or did or self._instruments.budgets.complaint
-        trouble = self._desk.audit.trouble
+        said = self._context.leases.lost or did or self._job_services.budgets.complaint
+        trouble = self._context.audit.trouble
         if trouble:
             return "; ".join(filter(None, (said, f"the trail waits for the store: {trouble}")))
         return said or "nothing to do"
 
     def _job(
-        self, steward: Steward, sighting: Sighting, view: View, learnt: Learnt | None
+        self,
+        job_controller: JobController,
+        observation: JobObservation,
+        view: View,
+        learnt: Learnt | None,
     ) -> JobBoard:
-        kept, name = self._instruments, sighting.view.policy.name
-        shown = steward.board(sighting, kept.frontier(steward.enactment.standing, sighting))
+        kept, name = self._job_services, observation.view.policy.name
+        shown = job_controller.board(
+            observation, kept.frontier(job_controller.rollout.state, observation)
+        )
         return replace(
             shown,
             holds=kept.holds.of(name),
             trips=kept.holds.trips(name),
             holdout=kept.holdouts.shown(name),
-            advisable=kept.shadows.verdict(sighting, shown.decision, view),
+            advisable=kept.shadows.verdict(observation, shown.decision, view),
             learnt=learnt or shown.learnt,
         )

@@ -5,22 +5,22 @@ else had a hand in it, or the agent was started again. Pure; whoever asks decide
 follows, and never fights.
 """
 
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.reconcile.leases import Holding
 from joulecut_controller.view import View
 
 CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
 
 
-def as_asked(holding: Holding, sighting: Sighting) -> bool:
+def as_asked(holding: Holding, observation: JobObservation) -> bool:
     """Every GPU of the job shows the lock it was given, and no other does."""
-    locks = sighting.measured.locks
+    locks = observation.measured.locks
     return {uuid: holding.locks.get(uuid, 0) for uuid in locks} == dict(locks)
 
 
-def drift_of(holding: Holding, sighting: Sighting, view: View) -> str:
+def drift_of(holding: Holding, observation: JobObservation, view: View) -> str:
     """What the devices show other than what was asked; empty where all is as it should be."""
-    measured = sighting.measured
+    measured = observation.measured
     for uuid, asked_mhz in holding.locks.items():
         gpu = view.gpus.get(uuid)
         where = f"GPU {gpu.node}/{gpu.description.index}" if gpu else f"GPU {uuid}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulecut_controller.board import FrontierPoint
-from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.reconcile.background_tasks import Studies
+from joulecut_controller.plan.evaluation import default_clocks, evaluate
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Problem, Solution
@@ -34,7 +34,7 @@ class _Kept:
 class Frontiers:
     """The newest frontier of each job."""
 
-    def __init__(self, frontier: Frontier, studies: Studies) -> None:
+    def __init__(self, frontier: Frontier, studies: BackgroundTasks) -> None:
         self._frontier = frontier
         self._studies = studies
         self._kept: dict[str, _Kept] = {}
@@ -62,7 +62,7 @@ class Frontiers:
             return ()
         ratio = 1.0  # real seconds over model seconds
         if baseline is not None:
-            default = appraise(costs, default_clocks(costs))
+            default = evaluate(costs, default_clocks(costs))
             assert default is not None
             ratio = baseline.time_mean_s / default.iteration_time_s
         waiting_w = costs.problem.time_price_w

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from joulecut_controller.board import Holdout
 from joulecut_controller.observe.iteration_stats import Measured
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import obstacle
-from joulecut_controller.plan.planning_input import Case
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import JobPolicy, Verify
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit import Audit
@@ -25,7 +25,7 @@ from joulecut_controller.verify.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
     WARM_UP_S,
-    Rotation,
+    SwitchbackSchedule,
     clock_text,
     most_at_once,
     slot_s,
@@ -53,14 +53,14 @@ class _Job:
 
     windows: Windows
     verify: Verify = field(default_factory=Verify)
-    rotation: Rotation | None = None
+    rotation: SwitchbackSchedule | None = None
     since_s: float = math.inf  # the rotation's, monotonic: what was due before is not caught up
     done: int | None = None  # the cycle whose hold-out was begun
     held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
     turn: _Turn | None = None
     text: str = ""
 
-    def due(self, rotation: Rotation, unix_s: float, now_s: float) -> bool:
+    def due(self, rotation: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the slot drawn, or where something came between,
         at a later one of the cycle; never for one that an earlier controller may have had.
         """
@@ -92,32 +92,40 @@ class Holdouts:
         enforced = {name for name, job in jobs.items() if job.mode == "enforce"}
         self._shares = {n: share for n, share in self._asked.items() if n in enforced and share}
 
-    def step(self, case: Case, sighting: Sighting, applied: Plan | None, learning: str) -> str:
+    def step(
+        self,
+        inputs: PlanningInput,
+        observation: JobObservation,
+        applied: Plan | None,
+        learning: str,
+    ) -> str:
         """Once a pass, before planning: the sentence of the hold-out that runs, or nothing.
 
         `applied` is the plan whose clocks are held, `learning` why the job's plan is none yet.
         """
-        name, verify = case.job.policy.name, case.job.policy.verify
+        name, verify = inputs.job.policy.name, inputs.job.policy.verify
         job = self._job(name)
-        hindrance = _hindrance(case, sighting.measured, learning)
-        dropped = job.windows.see(case, sighting, applied, hindrance)
+        hindrance = _hindrance(inputs, observation.measured, learning)
+        dropped = job.windows.see(inputs, observation, applied, hindrance)
         turn, resting = job.turn, None
         if turn is not None:
             early = hindrance or ("the policy changed" if verify != job.verify else "")
-            early = early or (REASONS["shape"] if turn.shape != sighting.shape else "") or dropped
-            over = case.view.now_s >= turn.ends_s
+            early = (
+                early or (REASONS["shape"] if turn.shape != observation.shape else "") or dropped
+            )
+            over = inputs.view.now_s >= turn.ends_s
             if early or over:
                 self._end(name, job, turn, early, over=over)
                 resting = None if early else turn.plan  # its slot may be followed by another
         job.text = hindrance
         if not hindrance:
-            self._arrange(name, job, case)
+            self._arrange(name, job, inputs)
             if job.turn is None:
-                job.text = self._begin(name, job, case, sighting, applied, resting=resting)
-            self._open(job, case, sighting, applied)
+                job.text = self._begin(name, job, inputs, observation, applied, resting=resting)
+            self._open(job, inputs, observation, applied)
         # One job a pass, since it takes a while.
-        if job.windows.stale and self._reckoned_s != case.view.now_s:
-            self._reckoned_s = case.view.now_s
+        if job.windows.stale and self._reckoned_s != inputs.view.now_s:
+            self._reckoned_s = inputs.view.now_s
             job.windows.reckon()
         return job.turn.sentence if job.turn else ""
 
@@ -148,12 +156,12 @@ class Holdouts:
 
     # -- turns -----------------------------------------------------------------------------
 
-    def _arrange(self, name: str, job: _Job, case: Case) -> None:
+    def _arrange(self, name: str, job: _Job, inputs: PlanningInput) -> None:
         """The rotation as policy and iteration time want it; it changes as seldom as can be."""
-        verify, baseline = case.job.policy.verify, case.job.baseline
+        verify, baseline = inputs.job.policy.verify, inputs.job.baseline
         if job.turn is not None or baseline is None:
             return
-        dwell = dwell_s(case)
+        dwell = dwell_s(inputs)
         wanted_s = slot_s(verify.window_s, baseline.time_mean_s, dwell)
         slim_s = slot_s(verify.window_s, SHRINK_RATIO * baseline.time_mean_s, dwell)
         stands = job.rotation is not None and verify == job.verify
@@ -161,8 +169,8 @@ class Holdouts:
             return
         if verify != job.verify or job.rotation is None or wanted_s != job.rotation.slot_s:
             job.verify = verify
-            job.rotation = Rotation(name, verify.holdout, wanted_s)
-            job.since_s, job.done = case.view.now_s, None
+            job.rotation = SwitchbackSchedule(name, verify.holdout, wanted_s)
+            job.since_s, job.done = inputs.view.now_s, None
             job.held = -NEIGHBOURS - 1
             job.windows.stop()
             job.windows.renew()
@@ -171,8 +179,8 @@ class Holdouts:
         self,
         name: str,
         job: _Job,
-        case: Case,
-        sighting: Sighting,
+        inputs: PlanningInput,
+        observation: JobObservation,
         applied: Plan | None,
         *,
         resting: Plan | None,
@@ -182,12 +190,12 @@ class Holdouts:
         `resting` is the plan that made room for one that ends in this very pass.
         """
         rotation, unix_s = job.rotation, self._unix_s()
-        plan = resting or (applied if any(case.running.values()) else None)
+        plan = resting or (applied if any(inputs.running.values()) else None)
         if rotation is None or plan is None:
             return "no plan is in force that could be measured"
-        if not job.due(rotation, unix_s, case.view.now_s):
+        if not job.due(rotation, unix_s, inputs.view.now_s):
             return ""
-        why = self._crowded() or ("" if resting else _unsettled(case, sighting.measured))
+        why = self._crowded() or ("" if resting else _unsettled(inputs, observation.measured))
         if why:
             return why
         slot = rotation.slot(unix_s)
@@ -199,8 +207,8 @@ class Holdouts:
         )
         if not self._note(name, f"{sentence}; it begins", plan.generation):
             return "the store does not take the record of it"
-        ends_s = case.view.now_s + until_unix_s - unix_s
-        job.turn = _Turn(slot, number, sentence, ends_s, sighting.shape, plan)
+        ends_s = inputs.view.now_s + until_unix_s - unix_s
+        job.turn = _Turn(slot, number, sentence, ends_s, observation.shape, plan)
         job.done, job.held = rotation.cycle(slot), slot
         job.windows.renew()
         return ""
@@ -228,9 +236,11 @@ class Holdouts:
 
     # -- windows ---------------------------------------------------------------------------
 
-    def _open(self, job: _Job, case: Case, sighting: Sighting, applied: Plan | None) -> None:
+    def _open(
+        self, job: _Job, inputs: PlanningInput, observation: JobObservation, applied: Plan | None
+    ) -> None:
         """Opens a window where the clocks of its arm have run for long enough."""
-        rotation, measured, now_s = job.rotation, sighting.measured, case.view.now_s
+        rotation, measured, now_s = job.rotation, observation.measured, inputs.view.now_s
         warm = measured.settled and now_s - measured.since_s >= WARM_UP_S
         if job.windows.measuring or rotation is None or not warm:
             return
@@ -245,7 +255,7 @@ class Holdouts:
             into_s = unix_s - rotation.begins_unix_s(slot)
             late = into_s > WARM_UP_S + LATE_RATIO_MAX * rotation.slot_s
             near = abs(slot - job.held) <= NEIGHBOURS or rotation.is_measured(slot)
-            running = applied is not None and case.measured_applied and not measured.at_default
+            running = applied is not None and inputs.measured_applied and not measured.at_default
             if job.windows.tried == slot or into_s < WARM_UP_S or late or not near or not running:
                 return
             assert applied is not None
@@ -254,29 +264,29 @@ class Holdouts:
             "default" if arm == "default" else "plan",
             slot,
             plan,
-            sighting,
+            observation,
             now_s=now_s,
             ends_s=ends_s,
         )
 
 
-def _unsettled(case: Case, measured: Measured) -> str:
-    if not (measured.settled and case.measured_applied):
+def _unsettled(inputs: PlanningInput, measured: Measured) -> str:
+    if not (measured.settled and inputs.measured_applied):
         return "the plan's clocks have not settled yet"
-    young = case.view.now_s - measured.since_s < dwell_s(case)
+    young = inputs.view.now_s - measured.since_s < dwell_s(inputs)
     return "the plan is younger than its dwell" if young else ""
 
 
-def _hindrance(case: Case, measured: Measured, learning: str) -> str:
+def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
     """Why no hold-out may begin, and one that runs has to end; empty where nothing does."""
-    job = case.job
+    job = inputs.job
     if not job.policy.verify.holdout:
         return "the policy asks for none"
-    if case.mode != "enforce":
-        return job.reservation or f"mode is {case.mode}"
+    if inputs.mode != "enforce":
+        return job.reservation or f"mode is {inputs.mode}"
     if job.policy.profile is None:
         job = replace(job, policy=replace(job.policy, profile=UNTOLD))
-    hindered = obstacle(replace(case, job=job))
+    hindered = obstacle(replace(inputs, job=job))
     if hindered:
         return hindered[1]
     return "a straggler is waited for" if measured.straggling else learning

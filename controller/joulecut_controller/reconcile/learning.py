@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_controller.reconcile.background_tasks import Studies
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_engine.estimate.adaptive import Lesson
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.estimate.forest import Fitted
@@ -60,7 +60,7 @@ class Learning:
     learner: Learner
     store: Store
     audit: Audit
-    studies: Studies
+    studies: BackgroundTasks
     begun: bool = False
     _fitted_s: float = -math.inf
     _kept_s: float = -math.inf

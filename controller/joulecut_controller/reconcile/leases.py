@@ -78,7 +78,7 @@ class Leases:
         self._lost = why
         self._holdings.clear()
 
-    async def bring(self, plan: Plan, gpus: Mapping[str, GpuView], ttl_s: float) -> Outcome:
+    async def apply(self, plan: Plan, gpus: Mapping[str, GpuView], ttl_s: float) -> Outcome:
         """Makes the plan's clocks true: raises on all nodes first, then the rest.
 
         A GPU that goes faster too late makes its job slow; one that goes slower too late
@@ -110,7 +110,7 @@ class Leases:
         finally:
             self._moving.discard(plan.job)
 
-    async def give_back(self, job: str, reason: str) -> Outcome:
+    async def release(self, job: str, reason: str) -> Outcome:
         """Default clocks for all that is held for a job."""
         holding = self._holdings.pop(job, None)
         return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)

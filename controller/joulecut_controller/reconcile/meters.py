@@ -28,7 +28,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Meters:
+class LoopMetrics:
     """One controller's counters since it began."""
 
     plans: Histogram = field(default_factory=Histogram)

@@ -14,11 +14,11 @@ from joulecut_controller.learn.evidence import Facts
 from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
 from joulecut_controller.learn.rate_window import Ground, Reading
 from joulecut_controller.observe.iteration_stats import Measured
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.planner import Decision, obstacle
-from joulecut_controller.plan.planning_input import Case, Standing
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.view import GpuView, JobView, StageLoad
 from joulecut_engine.graph.pipeline import KINDS, Profile
@@ -44,14 +44,14 @@ class Apprentice:
         return self._book.shape != shape
 
     def learn(
-        self, sighting: Sighting, view: Mapping[str, GpuView], now_s: float, kept: str
+        self, observation: JobObservation, view: Mapping[str, GpuView], now_s: float, kept: str
     ) -> str:
         """Takes in a window that has ended; the text to keep, empty where nothing is new."""
-        measured, job = sighting.measured, sighting.view
+        measured, job = observation.measured, observation.view
         if job.policy.profile is not None or job.policy.pipeline is None:
             return ""
-        if self._book.shape != sighting.shape:
-            self._book = Notebook.restored(kept, sighting.shape)
+        if self._book.shape != observation.shape:
+            self._book = Notebook.restored(kept, observation.shape)
             self._locks = {}
         if dict(measured.locks) != self._locks:
             self._locks, self._noted_s = dict(measured.locks), -math.inf
@@ -130,76 +130,78 @@ class Apprentice:
         table = gpu.description.clocks_mhz
         return next((mhz for mhz in table if mhz >= seen > 0), table[-1])
 
-    def decide(self, case: Case, standing: Standing) -> Decision:
+    def decide(self, inputs: PlanningInput, state: PlannerState) -> Decision:
         """The decision of a pass. Raises ValueError where the pipeline cannot be laid out."""
-        if standing.mode != case.mode:
-            standing = replace(standing, mode=case.mode, clocks=None, changed_s=-math.inf)
-        job = replace(case.job, policy=replace(case.job.policy, profile=UNTOLD))
-        hindered = obstacle(replace(case, job=job, unready=""))
-        if hindered is None and case.job.policy.slo.statistic != "mean":
+        if state.mode != inputs.mode:
+            state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
+        job = replace(inputs.job, policy=replace(inputs.job.policy, profile=UNTOLD))
+        hindered = obstacle(replace(inputs, job=job, unready=""))
+        if hindered is None and inputs.job.policy.slo.statistic != "mean":
             hindered = ("profile", "a p95 target needs a profile: no change")
         if hindered is not None:
             self.advice = None
-            return Decision("default", hindered[0], hindered[1], replace(standing, clocks=None))
-        if case.holdout:
-            return Decision("default", "holdout", case.holdout, replace(standing, clocks=None))
-        if not self._book.readings and any(case.running.values()):
+            return Decision("default", hindered[0], hindered[1], replace(state, clocks=None))
+        if inputs.holdout:
+            return Decision("default", "holdout", inputs.holdout, replace(state, clocks=None))
+        if not self._book.readings and any(inputs.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
-            return Decision("default", "probing", words, replace(standing, clocks=None))
-        facts = self._facts(case)
+            return Decision("default", "probing", words, replace(state, clocks=None))
+        facts = self._facts(inputs)
         if isinstance(facts, str):
-            return Decision("keep", "probing", facts, standing)
+            return Decision("keep", "probing", facts, state)
         advice = self._prober.advise(facts, self._book)
         self.advice = advice
         reason = f"no profile, learning from the job: {advice.reason}"
         if self._said:
             reason += f" ({self._said})"
-        if case.mode != "enforce" and advice.changes:
+        if inputs.mode != "enforce" and advice.changes:
             would = f"no profile: would try {advice.reason}, if this job were enforced"
-            return Decision("keep", "probing", would, standing, advice=advice)
-        return self._judged(case, standing, facts, reason)
+            return Decision("keep", "probing", would, state, advice=advice)
+        return self._judged(inputs, state, facts, reason)
 
-    def _judged(self, case: Case, standing: Standing, facts: Facts, reason: str) -> Decision:
+    def _judged(
+        self, inputs: PlanningInput, state: PlannerState, facts: Facts, reason: str
+    ) -> Decision:
         advice = self.advice
         assert advice is not None
-        trial = trial_of(case.job, facts, advice, case.running)
+        trial = trial_of(inputs.job, facts, advice, inputs.running)
         if trial is None:
-            return Decision("keep", "probing", reason, standing, advice=advice)
-        waits_s = standing.changed_s + dwell_s(case) - case.view.now_s
+            return Decision("keep", "probing", reason, state, advice=advice)
+        waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
         lowers = any(action.verb == "lower" for action in trial.actions)
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
-            return Decision("keep", "probing", words, standing, advice=advice)
-        counted, wanted = case.baseline_progress[0], facts.window_iterations
+            return Decision("keep", "probing", words, state, advice=advice)
+        counted, wanted = inputs.baseline_progress[0], facts.window_iterations
         if lowers and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
-            return Decision("keep", "probing", words, standing, advice=advice)
-        standing = replace(standing, changed_s=case.view.now_s)
+            return Decision("keep", "probing", words, state, advice=advice)
+        state = replace(state, changed_s=inputs.view.now_s)
         return Decision(
             "change",
             "probing",
             reason,
-            standing,
+            state,
             late=advice.verdict == "raise",
             trial=trial,
             advice=advice,
         )
 
-    def _facts(self, case: Case) -> Facts | str:
+    def _facts(self, inputs: PlanningInput) -> Facts | str:
         """What holds in this pass, or what is waited for."""
         if not self._book.readings:
             self.advice = None
             return self._said or "no profile: measuring a window at default clocks"
-        policy, pipeline = case.job.policy, case.job.policy.pipeline
+        policy, pipeline = inputs.job.policy, inputs.job.policy.pipeline
         assert pipeline is not None
         default = self._book.readings[0].clocks_mhz
         grids, now, models, highest = [], [], [], 0
-        for stage, uuids in enumerate(case.job.stages):
-            placed = [case.view.gpus[uuid] for uuid in uuids]
+        for stage, uuids in enumerate(inputs.job.stages):
+            placed = [inputs.view.gpus[uuid] for uuid in uuids]
             top = default[stage]
             allowed = [mhz for mhz in clocks_allowed_mhz(policy, placed) if mhz < top]
             grids.append((*allowed, top))
-            now.append(case.running.get(uuids[0], 0) or top)
+            now.append(inputs.running.get(uuids[0], 0) or top)
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
         ground = Ground(pipeline, default, highest, policy.blocking_power_w)
@@ -210,5 +212,5 @@ class Apprentice:
             slo=policy.slo,
             window_iterations=window_iterations(self._book.readings[0].time_s),
             alike=tuple(models.index(model) for model in models),
-            host_power_w=case.host_power_w,
+            host_power_w=inputs.host_power_w,
         )

@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from joulecut_controller.board import Board
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.planner import Decision, given_up
-from joulecut_controller.plan.planning_input import Case
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState
-from joulecut_controller.reconcile.context import Desk
+from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.display import Display
-from joulecut_controller.reconcile.job_controller import Steward
-from joulecut_controller.reconcile.job_services import Instruments
+from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.job_services import JobServices
 from joulecut_controller.reconcile.learning import Learner
-from joulecut_controller.reconcile.planning_step import Thinking
-from joulecut_controller.reconcile.policy_watcher import Mandate
+from joulecut_controller.reconcile.planning_step import PlanningStep
+from joulecut_controller.reconcile.policy_watcher import PolicyWatcher
 from joulecut_controller.reconcile.terms import overtaken
 from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import View
@@ -39,109 +39,119 @@ class Passes:
     """
 
     fleet: Fleet
-    desk: Desk
-    mandate: Mandate
-    instruments: Instruments
+    context: ReconcileContext
+    policy_watcher: PolicyWatcher
+    job_services: JobServices
     learner: Learner
-    thinking: Thinking
+    planning_step: PlanningStep
     display: Display
-    stewards: dict[str, Steward]
+    job_controllers: dict[str, JobController]
     acting: asyncio.Lock
     ttl_s: Callable[[], float]
     unready: Callable[[], str]
 
     async def run(self, number: int) -> Board:
         """One pass, of that number. Raises JoulecutError where something could not be done."""
-        kept = self.instruments
-        self.desk.audit.catch_up()
+        kept = self.job_services
+        self.context.audit.catch_up()
         await self._follow_policy()
         if not kept.learning.begun:
             await asyncio.to_thread(kept.learning.begin)
-        state = self.fleet.observe(self.desk.now_s())
-        view, sightings = self.desk.observer.look(
-            self.mandate.policy,
+        state = self.fleet.observe(self.context.now_s())
+        view, observations = self.context.observer.look(
+            self.policy_watcher.policy,
             state,
             self.fleet.take_reports(),
-            self.desk.now_s(),
-            self.desk.store.baseline,
+            self.context.now_s(),
+            self.context.store.baseline,
         )
         self._see_epoch(state)
-        self._share_power(sightings)
-        cases, failed = await self._prepare(view, sightings)
-        decisions = await asyncio.to_thread(self.thinking.decide, cases, self.stewards)
-        failed += await self._carry_out(decisions, cases, sightings, view)
+        self._share_power(observations)
+        cases, failed = await self._prepare(view, observations)
+        decisions = await asyncio.to_thread(self.planning_step.decide, cases, self.job_controllers)
+        failed += await self._carry_out(decisions, cases, observations, view)
         if failed:
             raise failed[0]
         for name in decisions:
-            kept.shadows.note(sightings[name], self.stewards[name].enactment.study)
+            kept.shadows.note(observations[name], self.job_controllers[name].rollout.study)
             self._complete(name)
-        if not self.desk.leases.lost:
-            await kept.learning.step(self.desk.now_s())
+        if not self.context.leases.lost:
+            await kept.learning.step(self.context.now_s())
             kept.holds.refresh()
-        for name, sighting in sightings.items():
-            kept.ask(self.stewards[name].enactment.standing, sighting, self.desk.now_s())
-        profiled = [name for name in sightings if sightings[name].view.policy.profile is not None]
+        for name, observation in observations.items():
+            kept.ask(self.job_controllers[name].rollout.state, observation, self.context.now_s())
+        profiled = [
+            name for name in observations if observations[name].view.policy.profile is not None
+        ]
         return self.display.board(
             view,
-            sightings,
-            self.stewards,
+            observations,
+            self.job_controllers,
             learnt=kept.learning.told(profiled),
             pass_number=number,
         )
 
     async def _prepare(
-        self, view: View, sightings: Mapping[str, Sighting]
-    ) -> tuple[dict[str, Case], list[JoulecutError]]:
+        self, view: View, observations: Mapping[str, JobObservation]
+    ) -> tuple[dict[str, PlanningInput], list[JoulecutError]]:
         """What is to be decided for each job, and what went wrong with the others: the store
         may fail for one of them, and the rest must not wait for that to be sped up or given back.
         """
-        cases, failed = dict[str, Case](), list[JoulecutError]()
-        for name, sighting in sightings.items():
+        cases, failed = dict[str, PlanningInput](), list[JoulecutError]()
+        for name, observation in observations.items():
             try:
-                cases[name] = await self._case(name, sighting, view)
+                cases[name] = await self._case(name, observation, view)
             except JoulecutError as error:
                 failed.append(error)
         return cases, failed
 
-    async def _case(self, name: str, sighting: Sighting, view: View) -> Case:
-        kept, steward = self.instruments, self.stewards[name]
-        paused = await self._settle(name, sighting, view)
-        steward.errors = teach(
-            sighting.view,
-            sighting.measured,
+    async def _case(self, name: str, observation: JobObservation, view: View) -> PlanningInput:
+        kept, job_controller = self.job_services, self.job_controllers[name]
+        paused = await self._settle(name, observation, view)
+        job_controller.errors = teach(
+            observation.view,
+            observation.measured,
             self.learner,
             gpus=view.gpus,
-            before=steward.errors,
+            before=job_controller.errors,
             now_s=view.now_s,
         )
-        steward.learn(sighting, view)
-        kept.shadows.see(sighting, view)
-        case = replace(
-            steward.case(sighting, view, self.mandate.policy.cost.host_power_w, paused),
+        job_controller.learn(observation, view)
+        kept.shadows.see(observation, view)
+        inputs = replace(
+            job_controller.inputs(
+                observation, view, self.policy_watcher.policy.cost.host_power_w, paused
+            ),
             unready=self.unready(),
             allotted_s=kept.budgets.deadline_s(name),
         )
-        holdout = kept.holdouts.step(case, sighting, steward.applied, steward.learning)
-        return replace(case, holdout=holdout)
+        holdout = kept.holdouts.step(
+            inputs, observation, job_controller.applied, job_controller.learning
+        )
+        return replace(inputs, holdout=holdout)
 
-    async def _settle(self, name: str, sighting: Sighting, view: View) -> str:
+    async def _settle(self, name: str, observation: JobObservation, view: View) -> str:
         """Why nothing may be planned for a job now; what a hold ends is given back at once."""
-        kept, steward, leases = self.instruments, self.stewards[name], self.desk.leases
+        kept, job_controller, leases = (
+            self.job_services,
+            self.job_controllers[name],
+            self.context.leases,
+        )
         held, allotted_s = leases.of(name) is not None, kept.budgets.deadline_s(name)
-        kept.breakers.look(sighting, held=held, now_s=view.now_s, allotted_s=allotted_s)
-        kept.breakers.rearm(sighting)
+        kept.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
+        kept.breakers.rearm(observation)
         word = kept.holds.word(name)
-        paused = await steward.settle(sighting, view)
+        paused = await job_controller.settle(observation, view)
         if leases.lost or not word:
             return paused
-        await steward.retire(word)
+        await job_controller.release_all(word)
         return word
 
     async def _carry_out(
         self,
         decisions: Mapping[str, Decision],
-        cases: Mapping[str, Case],
-        sightings: Mapping[str, Sighting],
+        cases: Mapping[str, PlanningInput],
+        observations: Mapping[str, JobObservation],
         view: View,
     ) -> list[JoulecutError]:
         """Makes decisions true, and answers what went wrong with which; no job's trouble keeps
@@ -152,45 +162,48 @@ class Passes:
             fresh, ttl_s = None, self.ttl_s()
             for name, decided in decisions.items():
                 # A hold may be younger than the decision.
-                word = self.instruments.holds.word(name)
-                held = replace(given_up(decided.standing, word), topic="paused") if word else None
+                word = self.job_services.holds.word(name)
+                held = replace(given_up(decided.state, word), topic="paused") if word else None
                 decision = held or decided
                 if decision.commands and (
-                    fresh is None or self.desk.now_s() - fresh.now_s > FRESH_S
+                    fresh is None or self.context.now_s() - fresh.now_s > FRESH_S
                 ):
                     fresh = self._refreshed(view)
                 try:
-                    await self.stewards[name].carry_out(
-                        decision, cases[name], sightings[name], fresh or view, ttl_s
+                    await self.job_controllers[name].carry_out(
+                        decision, cases[name], observations[name], fresh or view, ttl_s
                     )
                 except JoulecutError as error:
                     failed.append(error)
         return failed
 
-    def _share_power(self, sightings: Mapping[str, Sighting]) -> None:
+    def _share_power(self, observations: Mapping[str, JobObservation]) -> None:
         """What the power budget asks of each job; with nothing new it stays as it is."""
-        kept, cost = self.instruments, self.mandate.policy.cost
+        kept, cost = self.job_services, self.policy_watcher.policy.cost
         parties = [
-            kept.party(self.stewards[name].enactment.standing, s) for name, s in sightings.items()
+            kept.party(self.job_controllers[name].rollout.state, s)
+            for name, s in observations.items()
         ]
-        told = kept.budgets.settle(self.mandate.policy.power_budget_w, parties, cost.host_power_w)
+        told = kept.budgets.settle(
+            self.policy_watcher.policy.power_budget_w, parties, cost.host_power_w
+        )
         if told:
-            self.desk.audit.tell("plan", "", told)
+            self.context.audit.tell("plan", "", told)
 
     def _complete(self, name: str) -> None:
         """Has the rest of a new plan's figures computed beside the passes."""
-        enacted = self.stewards[name].enactment
+        enacted = self.job_controllers[name].rollout
         if enacted.study is None:
             return
         generation, choice = enacted.study
         enacted.study = None
-        work = self.thinking.completion(choice)
+        work = self.planning_step.completion(choice)
         key, done = ("completion", name), partial(enacted.complete, generation)
-        self.instruments.studies.want(key, work, done)
+        self.job_services.studies.want(key, work, done)
 
     def _refreshed(self, view: View) -> View:
         """The same picture with agents and GPUs as they are now, for the guard."""
-        now_s = self.desk.now_s()
+        now_s = self.context.now_s()
         state = self.fleet.observe(now_s)
         waited_s = now_s - view.now_s
         jobs = tuple(replace(job, report_age_s=job.report_age_s + waited_s) for job in view.jobs)
@@ -198,23 +211,23 @@ class Passes:
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus, jobs=jobs)
 
     async def _follow_policy(self) -> None:
-        if await self.mandate.refresh():
-            self.learner.set_profiles(profiles(self.mandate.policy))
-        jobs = {job.name: job for job in self.mandate.policy.jobs}
-        for name in [name for name in self.stewards if name not in jobs]:
-            await self.stewards.pop(name).retire("the job left the policy")
+        if await self.policy_watcher.refresh():
+            self.learner.set_profiles(profiles(self.policy_watcher.policy))
+        jobs = {job.name: job for job in self.policy_watcher.policy.jobs}
+        for name in [name for name in self.job_controllers if name not in jobs]:
+            await self.job_controllers.pop(name).release_all("the job left the policy")
         for name, job in jobs.items():
-            steward = self.stewards.setdefault(name, Steward(self.desk, job))
-            steward.policy = job
-        self.instruments.keep_only(jobs)
+            job_controller = self.job_controllers.setdefault(name, JobController(self.context, job))
+            job_controller.policy = job
+        self.job_services.keep_only(jobs)
 
     def _see_epoch(self, state: FleetState) -> None:
         """A larger term anywhere means another controller leads; two must not duel."""
-        lost = overtaken(state.nodes, self.desk.epoch)
-        if not lost or self.desk.leases.lost:
+        lost = overtaken(state.nodes, self.context.epoch)
+        if not lost or self.context.leases.lost:
             return
-        self.desk.leases.end(lost)
-        self.desk.audit.tell("lead", "", lost)
+        self.context.leases.end(lost)
+        self.context.audit.tell("lead", "", lost)
 
 
 def profiles(policy: Policy) -> dict[str, Profile]:

@@ -7,62 +7,62 @@ page and people's orders, and touches nothing that those look at but its own two
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from joulecut_controller.plan.forecast import completed
+from joulecut_controller.plan.evaluation import completed
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.planner import Choice, Decision, decide, given_up
-from joulecut_controller.plan.planning_input import Case
-from joulecut_controller.plan.solver_cache import Answers
-from joulecut_controller.reconcile.job_controller import Steward
-from joulecut_controller.reconcile.meters import Meters
-from joulecut_controller.reconcile.solving import Solving
+from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.meters import LoopMetrics
+from joulecut_controller.reconcile.solving import SolverFunctions
 from joulecut_controller.reconcile.stragglers import Stragglers
 from joulecut_engine.estimate.estimator import Estimator
 
 
-class Thinking:
+class PlanningStep:
     """Decides by what was asked before, where nothing changed since."""
 
     def __init__(
         self,
-        solving: Solving,
+        solving: SolverFunctions,
         stragglers: Stragglers,
         estimator: Estimator,
         *,
-        meters: Meters,
+        meters: LoopMetrics,
         now_s: Callable[[], float],
     ) -> None:
-        self._answers = Answers(solving.prepare, frontier=stragglers.of)
-        self._studied = Answers(solving.prepare)  # another thread than the passes' answers
+        self._answers = SolverCache(solving.prepare, frontier=stragglers.of)
+        self._studied = SolverCache(solving.prepare)  # another thread than the passes' answers
         self._estimator, self._meters, self._now_s = estimator, meters, now_s
 
     def decide(
-        self, cases: Mapping[str, Case], stewards: Mapping[str, Steward]
+        self, cases: Mapping[str, PlanningInput], job_controllers: Mapping[str, JobController]
     ) -> dict[str, Decision]:
         """The decision of each job. Whatever is wrong with one job's numbers is no one else's."""
-        return {name: self._timed(case, stewards[name]) for name, case in cases.items()}
+        return {name: self._timed(inputs, job_controllers[name]) for name, inputs in cases.items()}
 
     def completion(self, choice: Choice) -> Callable[[], Forecast]:
         """The work that makes a choice's forecast whole: what other granularities would save."""
-        return partial(completed, choice.forecast, choice.prospect, choice.before, self._studied)
+        return partial(completed, choice.forecast, choice.comparison, choice.before, self._studied)
 
-    def _timed(self, case: Case, steward: Steward) -> Decision:
+    def _timed(self, inputs: PlanningInput, job_controller: JobController) -> Decision:
         begun_s = self._now_s()
-        decision = self._decision(case, steward)
+        decision = self._decision(inputs, job_controller)
         if decision.verdict == "change":
             self._meters.plans.add(self._now_s() - begun_s)
         return decision
 
-    def _decision(self, case: Case, steward: Steward) -> Decision:
-        standing = steward.enactment.standing
+    def _decision(self, inputs: PlanningInput, job_controller: JobController) -> Decision:
+        state = job_controller.rollout.state
         try:
-            if _unprofiled(case):
-                return steward.apprentice.decide(case, standing)
-            return decide(case, standing, self._estimator, self._answers)
+            if _unprofiled(inputs):
+                return job_controller.apprentice.decide(inputs, state)
+            return decide(inputs, state, self._estimator, self._answers)
         except (ValueError, ArithmeticError) as error:
-            return given_up(standing, f"cannot be planned: {error}: no change")
+            return given_up(state, f"cannot be planned: {error}: no change")
 
 
-def _unprofiled(case: Case) -> bool:
+def _unprofiled(inputs: PlanningInput) -> bool:
     """Nobody measured this job before: it is learnt while it runs."""
-    policy = case.job.policy
+    policy = inputs.job.policy
     return policy.profile is None and policy.pipeline is not None

@@ -21,7 +21,7 @@ class PolicySource(Protocol):
     def changed(self) -> bool: ...
 
 
-class Mandate:
+class PolicyWatcher:
     """What a person asks of this controller, from pass to pass."""
 
     def __init__(self, source: PolicySource, policy: Policy, audit: Audit) -> None:

@@ -16,18 +16,18 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.context import Desk
+from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.display import Display
-from joulecut_controller.reconcile.job_controller import Steward
-from joulecut_controller.reconcile.job_services import instruments
+from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.job_services import job_services
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.leases import Leases
-from joulecut_controller.reconcile.meters import Meters
+from joulecut_controller.reconcile.meters import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.passes import Passes, profiles
-from joulecut_controller.reconcile.planning_step import Thinking
-from joulecut_controller.reconcile.policy_watcher import Mandate, PolicySource
-from joulecut_controller.reconcile.solving import Solving
+from joulecut_controller.reconcile.planning_step import PlanningStep
+from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
+from joulecut_controller.reconcile.solving import SolverFunctions
 from joulecut_wire.errors import JoulecutError
 
 
@@ -42,7 +42,7 @@ class Reconciler:
         source: PolicySource,
         policy: Policy,
         learner: Learner,
-        solving: Solving,
+        solving: SolverFunctions,
         epoch: int,
         pacing: Pacing,
         now_s: Callable[[], float],
@@ -55,11 +55,11 @@ class Reconciler:
         self._unrenewed: set[str] = set()
         self._pass_number = 0
         self._passed_s = now_s()
-        self.meters = Meters()
+        self.meters = LoopMetrics()
         self.board: Board | None = None
         learner.set_profiles(profiles(policy))
-        self._stewards: dict[str, Steward] = {}
-        self._desk = Desk(
+        self._job_controllers: dict[str, JobController] = {}
+        self._context = ReconcileContext(
             store=store,
             audit=Audit(store, unix_s),
             leases=Leases(fleet, epoch),
@@ -71,35 +71,39 @@ class Reconciler:
             now_s=now_s,
             unix_s=unix_s,
         )
-        self._mandate = Mandate(source, policy, self._desk.audit)
-        self._instruments = instruments(self._desk, learner, solving, lag_s=pacing.lag_s)
-        self._display = Display(self._desk, self._mandate, self._instruments)
+        self._policy_watcher = PolicyWatcher(source, policy, self._context.audit)
+        self._job_services = job_services(self._context, learner, solving, lag_s=pacing.lag_s)
+        self._display = Display(self._context, self._policy_watcher, self._job_services)
         self.commands = self._commands()
         self._passes = self._new_passes(learner, solving, unready)
 
     def _commands(self) -> Commands:
         return Commands(
             fleet=self._fleet,
-            leases=self._desk.leases,
-            holds=self._instruments.holds,
-            audit=self._desk.audit,
-            stewards=self._stewards,
+            leases=self._context.leases,
+            holds=self._job_services.holds,
+            audit=self._context.audit,
+            job_controllers=self._job_controllers,
             view=lambda: self.board.view if self.board else None,
             now_s=self._now_s,
             unix_s=self._unix_s,
         )
 
-    def _new_passes(self, learner: Learner, solving: Solving, unready: Callable[[], str]) -> Passes:
-        stragglers = self._instruments.stragglers
+    def _new_passes(
+        self, learner: Learner, solving: SolverFunctions, unready: Callable[[], str]
+    ) -> Passes:
+        stragglers = self._job_services.stragglers
         return Passes(
             fleet=self._fleet,
-            desk=self._desk,
-            mandate=self._mandate,
-            instruments=self._instruments,
+            context=self._context,
+            policy_watcher=self._policy_watcher,
+            job_services=self._job_services,
             learner=learner,
-            thinking=Thinking(solving, stragglers, learner, meters=self.meters, now_s=self._now_s),
+            planning_step=PlanningStep(
+                solving, stragglers, learner, meters=self.meters, now_s=self._now_s
+            ),
             display=self._display,
-            stewards=self._stewards,
+            job_controllers=self._job_controllers,
             acting=self.commands.acting,
             ttl_s=self.ttl_s,
             unready=unready,
@@ -107,20 +111,20 @@ class Reconciler:
 
     @property
     def epoch(self) -> int:
-        return self._desk.epoch
+        return self._context.epoch
 
     @property
     def leads(self) -> bool:
-        return not self._desk.leases.lost
+        return not self._context.leases.lost
 
     @property
     def policy(self) -> Policy:
         """The one in force."""
-        return self._mandate.policy
+        return self._policy_watcher.policy
 
     def ask_reload(self) -> None:
         """The next pass reads the policy again, changed or not."""
-        self._mandate.ask()
+        self._policy_watcher.ask()
 
     def ttl_s(self) -> float:
         return self._pacing.ttl_within_s(_ttl_max_s(self._fleet.observe(self._now_s())))
@@ -139,7 +143,9 @@ class Reconciler:
         else:
             self._passed_s = self._now_s()
             self.meters.last_success_unix_s = self._unix_s()
-            acted = any(steward.enactment.did for steward in self._stewards.values())
+            acted = any(
+                job_controller.rollout.did for job_controller in self._job_controllers.values()
+            )
             self.meters.results["changed" if acted else "unchanged"] += 1
         self.meters.passes.add(self._now_s() - begun_s)
         self.board = board
@@ -147,31 +153,31 @@ class Reconciler:
 
     async def beat(self) -> None:
         """One heartbeat for all leases, unless no pass has ended for too long."""
-        if self._desk.leases.lost or self._now_s() - self._passed_s > self._pacing.dead_s:
+        if self._context.leases.lost or self._now_s() - self._passed_s > self._pacing.dead_s:
             return
-        outcomes = await self._desk.leases.renew(self.ttl_s())
-        self._unrenewed.intersection_update(self._stewards)
+        outcomes = await self._context.leases.renew(self.ttl_s())
+        self._unrenewed.intersection_update(self._job_controllers)
         for job, outcome in outcomes.items():
             if not outcome.refused:
                 self._unrenewed.discard(job)
             elif job not in self._unrenewed:
                 self._unrenewed.add(job)
-                self._desk.audit.tell("renew", job, f"not renewed: {outcome.first_refusal}")
+                self._context.audit.tell("renew", job, f"not renewed: {outcome.first_refusal}")
 
     def stand_down(self, why: str) -> None:
         """This term is over: nothing more is commanded, and what was held runs out."""
-        self._desk.leases.end(why)
+        self._context.leases.end(why)
 
     async def stop(self, reason: str) -> None:
         """Gives everything back; what does not answer runs out."""
-        await self._instruments.studies.stop()
-        if self._desk.leases.lost:
+        await self._job_services.studies.stop()
+        if self._context.leases.lost:
             return
-        await asyncio.gather(*(s.retire(reason) for s in self._stewards.values()))
+        await asyncio.gather(*(s.release_all(reason) for s in self._job_controllers.values()))
         with suppress(
             JoulecutError
         ):  # a store that fails now has failed in a pass, and it was said
-            await self._instruments.learning.keep()
+            await self._job_services.learning.keep()
 
 
 def _ttl_max_s(state: FleetState) -> float:

@@ -11,20 +11,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from joulecut_controller.observe.observer import Sighting
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.reserve import reservation_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
-from joulecut_controller.reconcile.steady_intervals import SETTLE_PASSES, Stay, alike, followed
+from joulecut_controller.reconcile.steady_intervals import (
+    SETTLE_PASSES,
+    SteadyInterval,
+    alike,
+    followed,
+)
 from joulecut_controller.verify.shadow import (
     TOPIC,
     Observed,
     Promise,
     Promised,
     Score,
-    Standing,
+    ShadowState,
     Verdict,
     from_json,
     scored,
@@ -55,7 +60,7 @@ class _Book:
 
     promises: deque[Promise] = field(default_factory=lambda: deque(maxlen=PROMISES_KEPT))
     scores: deque[Score] = field(default_factory=lambda: deque(maxlen=SCORES_KEPT))
-    stays: dict[str, Stay] = field(default_factory=dict)
+    stays: dict[str, SteadyInterval] = field(default_factory=dict)
     rested_s: dict[tuple[int, str, int], float] = field(default_factory=dict)
     unsaved: deque[Promise | Score] = field(default_factory=lambda: deque(maxlen=UNSAVED_MAX))
     told_of: tuple[object, ...] = ()
@@ -76,7 +81,7 @@ class _Book:
         return self.told_by_gpu
 
 
-class Shadows:
+class ShadowEvaluation:
     """Promises and scores of every job."""
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
@@ -89,9 +94,9 @@ class Shadows:
         for job in [job for job in self._books if job not in wanted]:
             del self._books[job]
 
-    def note(self, sighting: Sighting, study: tuple[int, Choice] | None) -> None:
+    def note(self, observation: JobObservation, study: tuple[int, Choice] | None) -> None:
         """Where a plan was made: what it says is written down, unless it says nothing new."""
-        made = study and _promise(sighting, *study, self._unix_s())
+        made = study and _promise(observation, *study, self._unix_s())
         if not made:
             return
         book = self._book(made.job)
@@ -103,55 +108,57 @@ class Shadows:
         known = {promise.generation for promise in book.promises}
         book.rested_s = {key: at_s for key, at_s in book.rested_s.items() if key[0] in known}
 
-    def see(self, sighting: Sighting, view: View) -> None:
+    def see(self, observation: JobObservation, view: View) -> None:
         """One pass: clocks that stood still long enough are held against what was promised."""
-        name = sighting.view.policy.name
+        name = observation.view.policy.name
         book = self._book(name)
-        fresh = {load.uuid: load for load in sighting.measured.fresh}
+        fresh = {load.uuid: load for load in observation.measured.fresh}
         stays = {}
-        for uuid in sighting.layout.uuids:
+        for uuid in observation.placement.uuids:
             gpu = view.gpus.get(uuid)
             if gpu is None or gpu.snapshot is None or not gpu.snapshot.clock_sm_mhz:
                 continue
             stay = followed(book.stays.get(uuid), gpu, view.now_s - gpu.age_s)
-            stay.work(fresh.get(uuid), sighting.measured.fresh_iterations)
+            stay.work(fresh.get(uuid), observation.measured.fresh_iterations)
             stays[uuid] = stay
         # While a straggler is waited for, power is that of waiting: nothing to judge by.
-        book.stays = {} if sighting.measured.straggling else stays
-        current, told = sighting.view.current, book.told(sighting.shape)
+        book.stays = {} if observation.measured.straggling else stays
+        current, told = observation.view.current, book.told(observation.shape)
         for uuid, stay in stays.items() if book.stays else ():
             seen = stay.observed(uuid, current.time_mean_s) if current else None
             if seen is not None:
                 self._score(book, told.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
         self._save(name, book)
 
-    def verdict(self, sighting: Sighting, decision: Plan | None, view: View) -> Verdict | None:
+    def verdict(
+        self, observation: JobObservation, decision: Plan | None, view: View
+    ) -> Verdict | None:
         """Whether enforcing is advisable; None where nobody asks: a job in another mode (also one
         in mode enforce whose clocks may not be set for now), and one without a profile, which is
         learnt step by step within its target instead.
         """
-        told, policy = sighting.view, sighting.view.policy
+        told, policy = observation.view, observation.view.policy
         if policy.profile is None or policy.mode != "recommend" or told.reservation:
             return None
         book = self._book(policy.name)
         last = book.promises[-1] if book.promises else None
-        fits = last is not None and last.shape == sighting.shape
+        fits = last is not None and last.shape == observation.shape
         slack = None
         if decision and decision.forecast and decision.deadline_s:
             slack = 1.0 - decision.forecast.iteration_time_s / decision.deadline_s
             slack = max(0.0, slack) if slack > -1e-9 else slack
         baseline = told.baseline
-        standing = Standing(
+        state = ShadowState(
             promise=last if fits else None,
             baseline_s=baseline.time_mean_s if baseline else None,
             baseline_j=baseline.energy_j if baseline else None,
             slack=slack,
             doubt=told.complaint
-            or reservation_of(policy, sighting.layout, told.running, view)
-            or told.foreign,
+            or reservation_of(policy, observation.placement, told.running, view)
+            or told.external_lock,
             ranks=_RANKS[policy.ranks],
         )
-        return verdict(standing, book.scores, self._unix_s())
+        return verdict(state, book.scores, self._unix_s())
 
     def _book(self, job: str) -> _Book:
         if job not in self._books:
@@ -191,7 +198,7 @@ class Shadows:
                 book.rested_s[key] = now_s
                 book.scores.append(score)
                 book.unsaved.append(score)
-                book.stays[seen.uuid] = Stay(seen.clock_mhz, SETTLE_PASSES)
+                book.stays[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
     def _save(self, job: str, book: _Book) -> None:
         """A store that cannot now may later; what fits no record counts while this runs."""
@@ -211,10 +218,10 @@ def _clocks(promise: Promise) -> Mapping[str, int]:
 
 
 def _promise(
-    sighting: Sighting, generation: int, choice: Choice, at_unix_s: float
+    observation: JobObservation, generation: int, choice: Choice, at_unix_s: float
 ) -> Promise | None:
     """None where nothing is lowered, or reports do not tell the operations it is made of."""
-    job, costs = sighting.view, choice.costs
+    job, costs = observation.view, choice.costs
     pipeline = costs.pipeline
     if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS or job.baseline is None:
         return None
@@ -230,15 +237,15 @@ def _promise(
                 lowered.append(_promised(choice, stage, uuid, min(clocks)))
     if not lowered:
         return None
-    prospect = choice.prospect
+    comparison = choice.comparison
     return Promise(
         job=job.policy.name,
-        shape=sighting.shape,
+        shape=observation.shape,
         generation=generation,
         made_at_unix_s=at_unix_s,
         iteration_time_s=choice.forecast.iteration_time_s,
         energy_j=choice.forecast.energy_j,
-        default_time_s=prospect.default.mean_s,
+        default_time_s=comparison.default.mean_s,
         default_energy_j=choice.forecast.baseline_energy_j,
         microbatches=pipeline.microbatches,
         blocking_power_w=job.policy.blocking_power_w,

@@ -9,7 +9,7 @@ from joulecut_controller.reconcile.stragglers import Keep
 
 
 @dataclass(frozen=True, slots=True)
-class Solving:
+class SolverFunctions:
     """The solver's four doors: plans, a second opinion on them, frontiers to look at."""
 
     prepare: Prepare

@@ -19,7 +19,7 @@ SETTLE_PASSES = 2  # reports of a pass may be of the clocks before
 
 
 @dataclass(slots=True)
-class Stay:
+class SteadyInterval:
     """One GPU since its clock last moved."""
 
     clock_mhz: int
@@ -56,18 +56,18 @@ class Stay:
             self.busy_s[kind] = self.busy_s.get(kind, 0.0) + busy_s * iterations
 
 
-def followed(stay: Stay | None, gpu: GpuView, taken_s: float) -> Stay:
+def followed(stay: SteadyInterval | None, gpu: GpuView, taken_s: float) -> SteadyInterval:
     """The stay with this look in it; a new one where the clock moved or the counter fell."""
     shown = gpu.snapshot
     assert shown is not None
     mhz = shown.clock_sm_mhz or 0
     if stay is None or not alike(stay.clock_mhz, mhz, gpu):
-        return Stay(mhz)
+        return SteadyInterval(mhz)
     stay.passes += 1
     if stay.passes <= SETTLE_PASSES or shown.energy_j is None:
         return stay
     if stay.ended is not None and shown.energy_j < stay.ended[1]:
-        return Stay(mhz)
+        return SteadyInterval(mhz)
     stay.begun = stay.begun or (taken_s, shown.energy_j)
     stay.ended = (taken_s, shown.energy_j)
     return stay

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.reconcile.background_tasks import Studies
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Problem
 from joulecut_engine.optimize.straggler import Kept
@@ -31,7 +31,7 @@ class _Made:
 class Stragglers:
     """The newest kept frontier of each job; none where `keep` is None."""
 
-    def __init__(self, keep: Keep | None, studies: Studies) -> None:
+    def __init__(self, keep: Keep | None, studies: BackgroundTasks) -> None:
         self._keep, self._studies = keep, studies
         self._made: dict[str, _Made] = {}
 

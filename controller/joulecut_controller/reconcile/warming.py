@@ -16,7 +16,7 @@ MODULE = "joulecut_engine.optimize.warmup"
 WAIT = "the solver is being compiled, once after an install: no plan yet"
 
 
-class Warming:
+class SolverWarmup:
     """`wait` says why no plan can be made yet; empty once the solver is ready.
 
     `stored` tells whether machine code is on disk already; `load` makes the solver ready in

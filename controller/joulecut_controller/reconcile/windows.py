@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.observe.stretch import Figures, Stretch
+from joulecut_controller.observe.holdout_measurement import HoldoutMeasurement, WindowMeans
+from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.planning_input import Case
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.verify.saving import Saving, saving
 from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
@@ -43,7 +43,7 @@ class _Open:
     shape: str
     since_s: float  # the ledger's: it changes with the clocks
     ends_s: float
-    stretch: Stretch
+    measurement: HoldoutMeasurement
 
 
 class Windows:
@@ -95,32 +95,45 @@ class Windows:
         return self._said
 
     def open(
-        self, arm: Arm, slot: int, plan: Plan, sighting: Sighting, *, now_s: float, ends_s: float
+        self,
+        arm: Arm,
+        slot: int,
+        plan: Plan,
+        observation: JobObservation,
+        *,
+        now_s: float,
+        ends_s: float,
     ) -> None:
-        measured = sighting.measured
+        measured = observation.measured
         self._tried = slot
         self._open = _Open(
             arm=arm,
             plan=plan,
-            shape=sighting.shape,
+            shape=observation.shape,
             since_s=measured.since_s,
             ends_s=ends_s,
-            stretch=Stretch(now_s, measured.locks, lag_s=self._lag_s),
+            measurement=HoldoutMeasurement(now_s, measured.locks, lag_s=self._lag_s),
         )
 
-    def see(self, case: Case, sighting: Sighting, applied: Plan | None, hindrance: str) -> str:
+    def see(
+        self,
+        inputs: PlanningInput,
+        observation: JobObservation,
+        applied: Plan | None,
+        hindrance: str,
+    ) -> str:
         """Adds this pass to the open window, and closes or drops it where it has ended.
 
         Answers why it was dropped.
         """
-        held, measured, now_s = self._open, sighting.measured, case.view.now_s
+        held, measured, now_s = self._open, observation.measured, inputs.view.now_s
         if held is None:
             return ""
         other = held.arm == "plan" and (
             applied is None or applied.generation != held.plan.generation
         )
         reasons = (
-            (held.shape != sighting.shape, "shape"),
+            (held.shape != observation.shape, "shape"),
             (bool(hindrance), "stopped"),
             (measured.since_s != held.since_s, "clocks"),
             (other, "plan"),
@@ -129,24 +142,24 @@ class Windows:
         if why:
             self._drop(why)
             return hindrance or REASONS[why]
-        held.stretch.take(measured.ended)
-        held.stretch.see(case.view.gpus, now_s)
+        held.measurement.take(measured.ended)
+        held.measurement.see(inputs.view.gpus, now_s)
         if now_s < held.ends_s:
             return ""
-        figures = held.stretch.figures()
-        wanted_s = held.ends_s - held.stretch.opened_s
-        if isinstance(figures, Figures):
+        figures = held.measurement.figures()
+        wanted_s = held.ends_s - held.measurement.opened_s
+        if isinstance(figures, WindowMeans):
             covered_s = figures.ended_s - figures.begun_s
-            if covered_s >= COVERED_RATIO_MIN * wanted_s or held.stretch.full:
-                return self._keep(held, figures, case)
+            if covered_s >= COVERED_RATIO_MIN * wanted_s or held.measurement.full:
+                return self._keep(held, figures, inputs)
             figures = "short"
         self._drop(figures)
         return REASONS[figures]
 
-    def _keep(self, held: _Open, figures: Figures, case: Case) -> str:
+    def _keep(self, held: _Open, figures: WindowMeans, inputs: PlanningInput) -> str:
         """Writes a window down; answers why it could not be."""
         forecast = held.plan.forecast
-        later_s = self._unix_s() - case.view.now_s
+        later_s = self._unix_s() - inputs.view.now_s
         default = held.arm == "default"
         window = MeasuredWindow(
             job=self._job,
@@ -155,7 +168,7 @@ class Windows:
             generation=0 if default else held.plan.generation,
             begun_unix_s=figures.begun_s + later_s,
             ended_unix_s=figures.ended_s + later_s,
-            gpus=sum(map(len, case.job.stages)),
+            gpus=sum(map(len, inputs.job.stages)),
             iterations=figures.iterations,
             time_mean_s=figures.time_mean_s,
             time_sd_s=figures.time_sd_s,

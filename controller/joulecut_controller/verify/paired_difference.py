@@ -24,7 +24,7 @@ OVERLAP_S = 1.0  # of neighbouring windows, by rounding
 
 
 @dataclass(frozen=True, slots=True)
-class Contrast:
+class PairedDifference:
     """One hold-out against the plan at its time, as logarithms of plan over default.
 
     `level_*` are the hold-out's own logarithms; `span_s` is how long it was.
@@ -53,7 +53,7 @@ def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, .
     return tuple(sorted(unique.values(), key=_mid_s))
 
 
-def contrasts(windows: Sequence[MeasuredWindow]) -> tuple[Contrast, ...]:
+def contrasts(windows: Sequence[MeasuredWindow]) -> tuple[PairedDifference, ...]:
     """Every hold-out of one shape that has windows of a plan on both sides, by time.
 
     `windows` as `usable_windows` gives them.
@@ -86,7 +86,7 @@ def _contrast(
     before: Sequence[MeasuredWindow],
     after: Sequence[MeasuredWindow],
     middle_s: float,
-) -> Contrast:
+) -> PairedDifference:
     earlier_s = statistics.fmean([_mid_s(window) for window in before])
     later_s = statistics.fmean([_mid_s(window) for window in after])
     share = (middle_s - earlier_s) / (later_s - earlier_s)
@@ -100,7 +100,7 @@ def _contrast(
         [w.temperature_celsius for w in side if w.temperature_celsius is not None]
         for side in (before, after, held)
     ]
-    return Contrast(
+    return PairedDifference(
         at_unix_s=middle_s,
         neighbours_unix_s=(_mid_s(before[-1]), _mid_s(after[-1])),
         span_s=sum(window.ended_unix_s - window.begun_unix_s for window in held),

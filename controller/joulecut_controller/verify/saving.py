@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from joulecut_controller.verify.interval import Interval, student_interval
 from joulecut_controller.verify.paired_difference import (
     NEIGHBOURS,
-    Contrast,
+    PairedDifference,
     contrasts,
     usable_windows,
 )
@@ -124,7 +124,7 @@ def _of_shape(windows: Sequence[MeasuredWindow]) -> Saving:
     return _estimated(bare, found)
 
 
-def _estimated(bare: Saving, found: Sequence[Contrast]) -> Saving:
+def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
     floor = statistics.fmean([COUNTER_STEP_SD_S / contrast.span_s for contrast in found])
     shared = _shared(found)
     energy = student_interval(
@@ -156,7 +156,7 @@ def _estimated(bare: Saving, found: Sequence[Contrast]) -> Saving:
     )
 
 
-def _shared(found: Sequence[Contrast]) -> int:
+def _shared(found: Sequence[PairedDifference]) -> int:
     """Of how many contrasts after one the first neighbour is not after its last, on average and
     rounded up, but for a few that chance brought together.
     """

@@ -105,7 +105,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ShadowState:
     """What else speaks for or against: the newest promise, and the job as it stands.
 
     `baseline_s` and `baseline_j` are measured at default clocks, None until then; `slack` is the
@@ -150,11 +150,11 @@ def _drawn_w(promise: Promise, one: Promised, seen: Observed) -> float:
     return (work_j + promise.blocking_power_w * waiting_s) / max(seen.iteration_s, busy_s)
 
 
-def verdict(standing: Standing, scores: Iterable[Score], now_unix_s: float) -> Verdict:
+def verdict(state: ShadowState, scores: Iterable[Score], now_unix_s: float) -> Verdict:
     """Advisable once the clocks to be lowered were seen, and every figure was near enough. Of
     scores of one GPU at one clock the newest counts.
     """
-    promise = standing.promise
+    promise = state.promise
     if promise is None:
         return Verdict(yes=False, text="not yet: nothing was recommended so far")
     mine = list(
@@ -168,7 +168,7 @@ def verdict(standing: Standing, scores: Iterable[Score], now_unix_s: float) -> V
     time_error = _quantile(abs(one.time_ratio) for one in mine)
     energy_error = _quantile(abs(one.energy_ratio) for one in mine if one.energy_ratio is not None)
     reasons, fine = [], True
-    for good, word in _words(standing, promise, checked, time_error, energy_error):
+    for good, word in _words(state, promise, checked, time_error, energy_error):
         fine = fine and good
         reasons.append(word)
     if fine:
@@ -180,7 +180,7 @@ def verdict(standing: Standing, scores: Iterable[Score], now_unix_s: float) -> V
 
 
 def _words(
-    standing: Standing,
+    state: ShadowState,
     promise: Promise,
     checked: int,
     time_error: float | None,
@@ -190,25 +190,25 @@ def _words(
     wanted = len(promise.lowered)
     enough = checked >= math.ceil(SHARE_CHECKED_MIN * wanted)
     yield enough, f"predictions checked at {checked} of {wanted} clocks"
-    if standing.doubt:
-        yield False, standing.doubt
+    if state.doubt:
+        yield False, state.doubt
     if time_error is not None:
         yield time_error <= TIME_ERROR_MAX, f"time error P95 {_share(time_error)}"
     if energy_error is not None:
         yield energy_error <= ENERGY_ERROR_MAX, f"energy P95 {_share(energy_error)}"
-    if standing.baseline_s is None:
+    if state.baseline_s is None:
         yield False, "baseline not steady"
         return
-    off = abs(promise.default_time_s / standing.baseline_s - 1.0)
+    off = abs(promise.default_time_s / state.baseline_s - 1.0)
     yield off <= EXPLAINED_MAX, f"iteration time explained to {_share(off)}"
-    if standing.baseline_j:
-        off = abs(promise.default_energy_j / standing.baseline_j - 1.0)
+    if state.baseline_j:
+        off = abs(promise.default_energy_j / state.baseline_j - 1.0)
         yield off <= ENERGY_ERROR_MAX, f"its energy to {_share(off)}"
     yield True, "baseline steady"
-    if standing.slack is not None:
-        yield standing.slack >= 0.0, f"SLO slack {_share(standing.slack)}"
-    if not standing.doubt:
-        yield True, f"ranks {standing.ranks}"
+    if state.slack is not None:
+        yield state.slack >= 0.0, f"SLO slack {_share(state.slack)}"
+    if not state.doubt:
+        yield True, f"ranks {state.ranks}"
 
 
 def _checked(promise: Promise, scores: Iterable[Score]) -> int:

@@ -26,7 +26,7 @@ BETWEEN_S = 6 * 3600.0  # however rare hold-outs are, the plan is looked at four
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class SwitchbackSchedule:
     """One job's slots. `share` is the part of time at default clocks, in (0, 0.5]."""
 
     job: str

@@ -46,7 +46,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "peer_iteration_time_s": number(told.peer_iteration_time_s),
         "generation_running": told.generation_running,
         "baseline": _window_json(told.baseline),
-        "foreign_lock": told.foreign,  # why the baseline stands still
+        "foreign_lock": told.external_lock,  # why the baseline stands still
         "current": _window_json(told.current),
         "measured": _measured_json(job),
         "predicted": {

@@ -13,7 +13,7 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.reconcile.meters import Meters
+from joulecut_controller.reconcile.meters import LoopMetrics
 from joulecut_wire import metrics
 
 
@@ -22,7 +22,7 @@ class Shown:
 
     def __init__(self, board: Board | None) -> None:
         self.board = board
-        self.meters = Meters()
+        self.meters = LoopMetrics()
         self.registry = CollectorRegistry()
         collector = BoardCollector(lambda: self.board, self.meters, epoch=7, leads=lambda: True)
         self.registry.register(collector)

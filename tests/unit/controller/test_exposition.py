@@ -8,14 +8,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from joulecut_controller.board import Board
 from joulecut_controller.metrics.collector import BoardCollector
-from joulecut_controller.reconcile.meters import Meters
+from joulecut_controller.reconcile.meters import LoopMetrics
 
 
 class Scraped(BoardCollector):
     """A collector over a board that may be exchanged."""
 
     def __init__(self, board: Board) -> None:
-        self.shown, self.meters, self.leading = board, Meters(), True
+        self.shown, self.meters, self.leading = board, LoopMetrics(), True
         super().__init__(lambda: self.shown, self.meters, epoch=7, leads=lambda: self.leading)
         self._registry = CollectorRegistry()
         self._registry.register(self)

@@ -10,9 +10,9 @@ from joulecut_controller.observe.external_clock_lock import (
     READINGS,
     SITE_LOCK,
     SLACK_RATIO,
-    Foreign,
+    ExternalClockLocks,
 )
-from joulecut_controller.observe.iteration_stats import Ledger, Measured
+from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import (
@@ -37,7 +37,7 @@ class Job:
     """Two GPUs, an iteration every 0.1 s that takes longer under a lock; looked at each second."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger(lag_s=0.2)
+        self.ledger = IterationStats(lag_s=0.2)
         self.now_s = self.ended_s = 100.0
         self.iteration, self.energy_j = 0, 0.0
         self.foreign_mhz = FREE_MHZ  # of GPU a
@@ -92,11 +92,11 @@ def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
     assert during.current is not None
     assert during.current.time_mean_s == pytest.approx(0.1 * FREE_MHZ / LOCKED_MHZ, rel=1e-3)
     assert not during.at_default
-    assert during.foreign == "GPU n/0 is held at 1200 MHz, and not by us"
+    assert during.external_lock == "GPU n/0 is held at 1200 MHz, and not by us"
     job.foreign_mhz = FREE_MHZ
     after = job.looks(30)
     assert after.at_default
-    assert after.foreign == ""
+    assert after.external_lock == ""
     assert after.baseline is not None
     assert after.baseline.time_mean_s == pytest.approx(0.1)
 
@@ -107,7 +107,7 @@ def test_a_lock_that_stood_before_us_gives_no_baseline_and_says_why() -> None:
     job.foreign_mhz, job.words = LOCKED_MHZ, {"slow_reason": SITE_LOCK}
     during = job.looks(30)
     assert during.baseline is None
-    assert "is held at 1200 MHz" in during.foreign
+    assert "is held at 1200 MHz" in during.external_lock
     job.foreign_mhz, job.words = FREE_MHZ, {}
     after = job.looks(20)
     assert after.baseline is not None
@@ -120,7 +120,7 @@ def test_a_site_default_that_its_agent_knows_is_a_default_clock() -> None:
     measured = job.looks(20)
     assert measured.at_default
     assert measured.baseline is not None
-    assert measured.foreign == ""
+    assert measured.external_lock == ""
 
 
 def test_a_default_that_turns_out_to_be_a_lock_takes_its_baseline_with_it() -> None:
@@ -160,7 +160,7 @@ def test_a_clock_that_something_else_lowers_is_nobodys_lock(words: dict[str, obj
     job.looks(10)
     job.foreign_mhz, job.words = LOCKED_MHZ, words
     measured = job.looks(20)
-    assert measured.foreign == ""
+    assert measured.external_lock == ""
     assert measured.at_default
 
 
@@ -168,10 +168,10 @@ def test_our_own_lease_is_not_somebody_elses() -> None:
     job = Job()
     job.looks(20)
     job.lease_mhz = LOCKED_MHZ
-    assert job.looks(10).foreign == ""
+    assert job.looks(10).external_lock == ""
     job.lease_mhz = 0
     measured = job.looks(20)
-    assert measured.foreign == ""
+    assert measured.external_lock == ""
     assert measured.at_default
 
 
@@ -182,7 +182,7 @@ def test_one_odd_reading_starts_nothing_anew() -> None:
     during = job.looks(1)
     job.words = {}
     after = job.looks(10)
-    assert during.foreign == after.foreign == ""
+    assert during.external_lock == after.external_lock == ""
     assert after.since_s == before.since_s
 
 
@@ -198,7 +198,7 @@ def test_it_holds_only_what_is_below_what_was_seen_free(
     """Whatever is shown: a GPU is taken for held only at a clock that was seen, and below what
     it ran at freely, unless its agent says so.
     """
-    foreign, seen = Foreign(), set()
+    foreign, seen = ExternalClockLocks(), set()
     for second, (mhz, leased, slow) in enumerate(readings):
         lease = Lease("job", 1, 1, 0, mhz, 9.0) if leased else None
         shown = GpuSnapshot("a", clock_sm_mhz=mhz, lease=lease, slow_reason=slow)
@@ -215,7 +215,7 @@ def test_it_holds_only_what_is_below_what_was_seen_free(
 
 def test_a_clock_that_was_just_coming_back_is_taken_for_nothing() -> None:
     """A new leader meets GPUs whose lease of the old one has just run out."""
-    foreign, rose = Foreign(), []
+    foreign, rose = ExternalClockLocks(), []
     for second, clock_mhz in enumerate((LOCKED_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ)):
         shown = {"a": view("a", GpuSnapshot("a", clock_sm_mhz=clock_mhz))}
         foreign.look(shown, {"a": 0}, float(second))

@@ -13,8 +13,8 @@ from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.plan.planner import decide
-from joulecut_controller.plan.planning_input import Case, Standing
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.view import GpuView, JobView, NodeView, View, Window
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
@@ -52,7 +52,7 @@ def good() -> tuple[Plan, View, Authority]:
         jobs=(job,),
     )
     estimator = ProfileEstimator({world.job: world.profile()})
-    case = Case(
+    inputs = PlanningInput(
         view=view,
         job=job,
         mode="enforce",
@@ -62,7 +62,7 @@ def good() -> tuple[Plan, View, Authority]:
         measured_applied=False,
         stale_s=3.0,
     )
-    decision = decide(case, Standing(), estimator, Answers(Solver))
+    decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
     assert decision.choice is not None, decision.reason
     choice = decision.choice
     plan = Plan(
@@ -71,7 +71,7 @@ def good() -> tuple[Plan, View, Authority]:
         parent=0,
         mode="enforce",
         granularity="gpu",
-        actions=actions_for(job, choice, case.running),
+        actions=actions_for(job, choice, inputs.running),
         reason=decision.reason,
         made_at_unix_s=0.0,
         deadline_s=choice.deadline_s,

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World
 
+from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.iteration_stats import Measured
-from joulecut_controller.observe.observer import Sighting
-from joulecut_controller.observe.placement import Layout
-from joulecut_controller.observe.stretch import Ended
+from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.observe.placement import Placement
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planning_input import Case
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.holdouts import Holdouts
-from joulecut_controller.verify.switchback import Rotation
+from joulecut_controller.verify.switchback import SwitchbackSchedule
 from joulecut_controller.verify.window import MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_wire.errors import Unavailable
@@ -91,8 +91,8 @@ class Bench:
         return self.now_s + self.ahead_s
 
     @property
-    def rotation(self) -> Rotation:
-        return Rotation(self.job, self.share, SLOT_S)
+    def rotation(self) -> SwitchbackSchedule:
+        return SwitchbackSchedule(self.job, self.share, SLOT_S)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         ends_s = self.now_s + seconds
@@ -102,9 +102,9 @@ class Bench:
     def step(self) -> str:
         self.now_s += PASS_S
         self.energy_j += PASS_S * (320.0 if self.held else 280.0)
-        case, sighting = self._seen()
+        inputs, observation = self._seen()
         applied = None if self.held or self.paused else _plan(self.job)
-        word = self.holdouts.step(case, sighting, applied, "")
+        word = self.holdouts.step(inputs, observation, applied, "")
         if bool(word) != self.held:
             self._switch(held=bool(word))
         return word
@@ -116,7 +116,7 @@ class Bench:
             self.turns[-1] = (self.turns[-1][0], self.now_s)
         self.held, self.since_s = held, self.now_s
 
-    def _seen(self) -> tuple[Case, Sighting]:
+    def _seen(self) -> tuple[PlanningInput, JobObservation]:
         locks = dict.fromkeys(WORLD.uuids, 0 if self.held or self.paused else 1200)
         view = View(self.now_s, gpus=self._gpus())
         job = JobView(
@@ -133,7 +133,7 @@ class Bench:
         for back in range(int(PASS_S / ITERATION_S), 0, -1):
             arrived_s = self.now_s - (back - 1) * ITERATION_S - 0.2
             if arrived_s - ITERATION_S - 0.4 >= self.since_s:
-                ended.append(Ended(self.number, arrived_s, ITERATION_S))
+                ended.append(EndedIteration(self.number, arrived_s, ITERATION_S))
             self.number += 1
         measured = Measured(
             baseline=job.baseline,
@@ -150,7 +150,7 @@ class Bench:
             ended=tuple(ended),
             since_s=self.since_s,
         )
-        case = Case(
+        inputs = PlanningInput(
             view=view,
             job=job,
             mode="enforce",
@@ -161,7 +161,7 @@ class Bench:
             stale_s=15.0,
             paused=self.paused,
         )
-        return case, Sighting(job, Layout(job.stages, 0.0, 5.0), measured, "shape")
+        return inputs, JobObservation(job, Placement(job.stages, 0.0, 5.0), measured, "shape")
 
     def _gpus(self) -> dict[str, GpuView]:
         state = WORLD.observe(self.now_s)

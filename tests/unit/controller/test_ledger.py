@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from joulecut_controller.observe.iteration_stats import (
     BASELINE_ITERATIONS_MIN,
     PENDING_MAX,
-    Ledger,
+    IterationStats,
     Measured,
     mature,
 )
@@ -36,7 +36,7 @@ class Job:
     """A job of two GPUs that is looked at every `interval_s`."""
 
     def __init__(self, *, interval_s: float = 1.0, duration_s: float = 0.1) -> None:
-        self.ledger = Ledger(lag_s=LAG_S)
+        self.ledger = IterationStats(lag_s=LAG_S)
         self.interval_s, self.duration_s = interval_s, duration_s
         self.now_s, self.iteration, self.ended_s = 100.0, 0, 100.0
         self.locks = dict.fromkeys(UUIDS, 0)
@@ -274,7 +274,7 @@ def test_memory_is_bounded() -> None:
     job = Job(interval_s=60.0, duration_s=0.01)
     measured = job.looks(10)
     track = job.ledger._tracks["job"]
-    assert track.span.iterations <= ITERATIONS_KEPT
+    assert track.window.iterations <= ITERATIONS_KEPT
     assert len(track.pending) <= PENDING_MAX
     assert len(track.open) <= 16
     assert measured.current is not None

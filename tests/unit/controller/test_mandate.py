@@ -9,7 +9,7 @@ from worlds import HeldSource, World
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Event
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_controller.reconcile.policy_watcher import Mandate
+from joulecut_controller.reconcile.policy_watcher import PolicyWatcher
 from joulecut_wire.errors import Unavailable
 
 
@@ -45,60 +45,62 @@ def audit(trail: Trail) -> Audit:
 
 
 @pytest.fixture
-def mandate(source: HeldSource, audit: Audit) -> Mandate:
-    return Mandate(source, source.policy, audit)
+def policy_watcher(source: HeldSource, audit: Audit) -> PolicyWatcher:
+    return PolicyWatcher(source, source.policy, audit)
 
 
-def refreshed(mandate: Mandate) -> bool:
-    return asyncio.run(mandate.refresh())
+def refreshed(policy_watcher: PolicyWatcher) -> bool:
+    return asyncio.run(policy_watcher.refresh())
 
 
 def newer(source: HeldSource, digest: str) -> Policy:
     return replace(source.policy, digest=digest)
 
 
-def test_nothing_new_is_no_news(mandate: Mandate, trail: Trail, source: HeldSource) -> None:
-    assert not refreshed(mandate)
-    mandate.ask()
-    assert refreshed(mandate), "asked for, so read again"
-    assert not refreshed(mandate), "once"
+def test_nothing_new_is_no_news(
+    policy_watcher: PolicyWatcher, trail: Trail, source: HeldSource
+) -> None:
+    assert not refreshed(policy_watcher)
+    policy_watcher.ask()
+    assert refreshed(policy_watcher), "asked for, so read again"
+    assert not refreshed(policy_watcher), "once"
     assert trail.texts == []
-    assert mandate.policy is source.policy
+    assert policy_watcher.policy is source.policy
 
 
 def test_a_newer_policy_is_in_force_and_said(
-    mandate: Mandate, trail: Trail, source: HeldSource
+    policy_watcher: PolicyWatcher, trail: Trail, source: HeldSource
 ) -> None:
     source.put(newer(source, "2"))
-    assert refreshed(mandate)
-    assert mandate.policy.digest == "2"
+    assert refreshed(policy_watcher)
+    assert policy_watcher.policy.digest == "2"
     assert trail.texts == ["in force: 2"]
 
 
 def test_a_broken_one_is_refused_once_and_the_one_before_stays(
-    mandate: Mandate, trail: Trail, source: HeldSource
+    policy_watcher: PolicyWatcher, trail: Trail, source: HeldSource
 ) -> None:
-    before = mandate.policy
+    before = policy_watcher.policy
     for _ in range(2):
         source.damage("mode is 'enfroce'")
-        assert not refreshed(mandate)
-    assert mandate.policy is before
-    assert "enfroce" in mandate.error
+        assert not refreshed(policy_watcher)
+    assert policy_watcher.policy is before
+    assert "enfroce" in policy_watcher.error
     assert len(trail.texts) == 1
     source.broken = ""
     source.put(newer(source, "3"))
-    assert refreshed(mandate)
-    assert mandate.error == ""
+    assert refreshed(policy_watcher)
+    assert policy_watcher.error == ""
 
 
 def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
-    mandate: Mandate, audit: Audit, trail: Trail, source: HeldSource
+    policy_watcher: PolicyWatcher, audit: Audit, trail: Trail, source: HeldSource
 ) -> None:
     source.put(newer(source, "2"))
     trail.full = True
-    assert refreshed(mandate)
-    assert mandate.policy.digest == "2"
-    assert not refreshed(mandate)
+    assert refreshed(policy_watcher)
+    assert policy_watcher.policy.digest == "2"
+    assert not refreshed(policy_watcher)
     assert audit.trouble == "store: the disk is full"
     assert audit.newest[0].text == "in force: 2", "the page need not wait for a disk"
     trail.full = False
@@ -109,15 +111,15 @@ def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
 
 
 def test_a_broken_one_stops_nothing_and_is_written_down_later(
-    mandate: Mandate, audit: Audit, trail: Trail, source: HeldSource
+    policy_watcher: PolicyWatcher, audit: Audit, trail: Trail, source: HeldSource
 ) -> None:
     source.damage("mode is 'enfroce'")
     trail.full = True
     for _ in range(2):
-        assert not refreshed(mandate)
-        assert "enfroce" in mandate.error
+        assert not refreshed(policy_watcher)
+        assert "enfroce" in policy_watcher.error
     trail.full = False
     audit.catch_up()
     for _ in range(2):
-        assert not refreshed(mandate)
+        assert not refreshed(policy_watcher)
     assert len(trail.texts) == 1

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from joulecut_controller.service_context import Office
+from joulecut_controller.service_context import ServiceContext
 
 
-def office(stopping: asyncio.Event) -> Office:
+def context(stopping: asyncio.Event) -> ServiceContext:
     """One that has nothing but the order to stop."""
-    nothing: dict[str, Any] = dict.fromkeys(one.name for one in fields(Office))
-    return Office(**{**nothing, "stopping": stopping})
+    nothing: dict[str, Any] = dict.fromkeys(one.name for one in fields(ServiceContext))
+    return ServiceContext(**{**nothing, "stopping": stopping})
 
 
 def test_work_that_ends_ends_the_wait() -> None:
     async def story() -> None:
-        await office(asyncio.Event()).unless_told(asyncio.sleep(0))
+        await context(asyncio.Event()).unless_told(asyncio.sleep(0))
 
     asyncio.run(story())
 
@@ -34,7 +34,7 @@ def test_the_order_to_stop_ends_work_that_does_not() -> None:
     async def story() -> None:
         stopping = asyncio.Event()
         asyncio.get_running_loop().call_soon(stopping.set)
-        await office(stopping).unless_told(work())
+        await context(stopping).unless_told(work())
 
     asyncio.run(story())
     assert ended == ["work"]
@@ -45,7 +45,7 @@ def test_what_goes_wrong_with_the_work_is_heard_of() -> None:
         raise OSError("no more sockets")
 
     async def story() -> None:
-        await office(asyncio.Event()).unless_told(work())
+        await context(asyncio.Event()).unless_told(work())
 
     with pytest.raises(OSError, match="no more sockets"):
         asyncio.run(story())

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from joulecut_controller.observe.job_matcher import claims
-from joulecut_controller.observe.observer import OWNER_AGE_S_MAX, Observer, Sighting
+from joulecut_controller.observe.job_matcher import match_jobs
+from joulecut_controller.observe.observer import OWNER_AGE_S_MAX, JobObservation, Observer
 from joulecut_controller.policy.owner import Instance, foreign
 from joulecut_controller.policy.policy import (
     GpuRef,
@@ -74,7 +74,7 @@ def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
         G2=pod("other", app="bert"), G3=pod("run", namespace="else"),
         G4=Allocation("", "shared", source="kubernetes", labels={"joulecut/owners": "2"}),
     )  # fmt: skip
-    found = claims(policy(entry(pods=GPT3)), known, {})["job"]
+    found = match_jobs(policy(entry(pods=GPT3)), known, {})["job"]
     assert found.uuids == {"G0", "G1"}
     assert found.running == Instance("kubernetes", "train", "run")
     assert not found.complaint
@@ -82,7 +82,7 @@ def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
 
 def test_several_running_jobs_are_no_job() -> None:
     known = given(gpus(), G0=pod("b"), G1=pod("a"))
-    found = claims(policy(entry(pods=GPT3)), known, {})["job"]
+    found = match_jobs(policy(entry(pods=GPT3)), known, {})["job"]
     assert found.complaint == "2 running jobs match (train/a, train/b); an entry stands for one"
     assert not found.uuids
 
@@ -90,18 +90,18 @@ def test_several_running_jobs_are_no_job() -> None:
 def test_pods_of_one_workload_without_a_job_label_are_one_job() -> None:
     labels = {**APP, "controller-revision-hash": "gpt3-6d4"}
     known = given(gpus(), G0=pod("p-0", "p-0", **labels), G1=pod("p-1", "p-1", **labels))
-    assert claims(policy(entry(pods=GPT3)), known, {})["job"].uuids == {"G0", "G1"}
+    assert match_jobs(policy(entry(pods=GPT3)), known, {})["job"].uuids == {"G0", "G1"}
     bare = given(gpus(), G0=pod("p-0", "p-0"), G1=pod("p-1", "p-1"))
-    assert "2 running jobs" in claims(policy(entry(pods=GPT3)), bare, {})["job"].complaint
+    assert "2 running jobs" in match_jobs(policy(entry(pods=GPT3)), bare, {})["job"].complaint
 
 
 def test_the_first_entry_has_the_job_and_the_next_one_what_is_left() -> None:
     special = entry("special", pods=PodMatch("train", (("run", "s"),)))
     known = given(gpus(), G0=pod("s", app="gpt3", run="s"), G1=pod("t", app="gpt3"))
-    found = claims(policy(special, entry(pods=GPT3)), known, {})
+    found = match_jobs(policy(special, entry(pods=GPT3)), known, {})
     assert found["special"].uuids == {"G0"}
     assert found["job"].uuids == {"G1"}
-    turned = claims(policy(entry(pods=GPT3), special), known, {})
+    turned = match_jobs(policy(entry(pods=GPT3), special), known, {})
     assert "2 running jobs" in turned["job"].complaint
     assert "no GPU is given to pods" in turned["special"].complaint
 
@@ -109,9 +109,9 @@ def test_the_first_entry_has_the_job_and_the_next_one_what_is_left() -> None:
 def test_a_listed_gpu_is_the_first_entrys() -> None:
     listed = entry("listed", gpus=(GpuRef("n", 1),))
     known = given(gpus(), G0=pod("run"), G1=pod("run"))
-    found = claims(policy(listed, entry(pods=GPT3)), known, {})
+    found = match_jobs(policy(listed, entry(pods=GPT3)), known, {})
     assert found["job"].complaint.startswith("GPU n/1 belongs to listed, which stands further up")
-    turned = claims(policy(entry(pods=GPT3), listed), known, {})
+    turned = match_jobs(policy(entry(pods=GPT3), listed), known, {})
     assert turned["job"].uuids == {"G0", "G1"}
     assert turned["listed"].complaint.startswith("GPU n/1 belongs to job")
 
@@ -119,7 +119,7 @@ def test_a_listed_gpu_is_the_first_entrys() -> None:
 def test_an_entry_without_a_match_gets_what_none_with_a_match_has() -> None:
     known = given(gpus(), G0=pod("run"), G1=pod("run"))
     free = entry("free")
-    found = claims(policy(free, entry(pods=GPT3)), known, {"free": ("G1", "G2")})
+    found = match_jobs(policy(free, entry(pods=GPT3)), known, {"free": ("G1", "G2")})
     assert found["free"].uuids == {"G2"}
     assert found["job"].uuids == {"G0", "G1"}
 
@@ -127,10 +127,10 @@ def test_an_entry_without_a_match_gets_what_none_with_a_match_has() -> None:
 def test_slurm_jobs_are_found_by_id_and_where_known_by_name() -> None:
     known = given(gpus(), G0=slurm("7", "gpt3"), G1=slurm("7"), G2=slurm("8"))
     by_id = entry("id", slurm=SlurmJobMatch(job_id="8"))
-    found = claims(policy(entry(slurm=SlurmJobMatch(job_name="gpt3")), by_id), known, {})
+    found = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="gpt3")), by_id), known, {})
     assert found["job"].uuids == {"G0", "G1"}  # a name told of one GPU is the whole job's
     assert found["id"].uuids == {"G2"}
-    unknown = claims(policy(entry(slurm=SlurmJobMatch(job_name="bert"))), known, {})
+    unknown = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="bert"))), known, {})
     assert unknown["job"].complaint == (
         "no GPU is given to Slurm jobs named bert "
         "(of 2 GPUs given by Slurm the agents know ids, not names)"
@@ -146,7 +146,7 @@ def test_slurm_jobs_are_found_by_id_and_where_known_by_name() -> None:
     ],
 )
 def test_a_job_that_is_not_there_is_said_in_one_line(known: Gpus, line: str) -> None:
-    assert line in claims(policy(entry(pods=GPT3)), known, {})["job"].complaint
+    assert line in match_jobs(policy(entry(pods=GPT3)), known, {})["job"].complaint
 
 
 # -- strangers -----------------------------------------------------------------------------
@@ -184,11 +184,11 @@ class Watching:
         self.now_s = 100.0
         self.node = NodeView("n:1", "n", connected=True)
 
-    def look(self, known: Gpus, *seats: tuple[str, int], called: str = "job") -> Sighting:
+    def look(self, known: Gpus, *reporters: tuple[str, int], called: str = "job") -> JobObservation:
         self.now_s += 1.0
         reports = tuple(
             ArrivedReport(IterationReport(called, uuid, stage, int(self.now_s), 0.5), self.now_s)
-            for uuid, stage in seats
+            for uuid, stage in reporters
         )
         state = FleetState((self.node,), tuple(known.values()))
         _, seen = self.observer.look(self.policy, state, reports, self.now_s, lambda *_: None)
@@ -277,5 +277,5 @@ def test_a_job_that_ended_in_silence_leaves_its_gpus_to_the_next() -> None:
     watching.look(gpus(2), ("G0", 0), ("G1", 1), called="old")
     watching.now_s += 60.0
     watching.look(gpus(2), ("G0", 0), ("G1", 1))
-    assert watching.observer._roster.reporting("old") == set()
-    assert watching.observer._roster.reporting("job") == {"G0", "G1"}
+    assert watching.observer._placements.reporting("old") == set()
+    assert watching.observer._placements.reporting("job") == {"G0", "G1"}

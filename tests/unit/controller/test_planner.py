@@ -12,8 +12,8 @@ from worlds import World
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
 from joulecut_controller.plan.planner import Decision, decide
-from joulecut_controller.plan.planning_input import Case, Standing
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.graph.pipeline import Granularity
@@ -24,12 +24,12 @@ from joulecut_engine.optimize.straggler import Kept
 
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})
-ANSWERS = Answers(Solver)
+ANSWERS = SolverCache(Solver)
 
 
-def case(
+def inputs(
     slowdown: float = 0.03, peer_s: float | None = None, model_ratio: float = 1.0, **job: object
-) -> Case:
+) -> PlanningInput:
     """A job at default clocks; its baseline is what the model says times `model_ratio`."""
     view = view_of(WORLD, WORLD.now_s)
     asked = seen(WORLD, slowdown, peer_iteration_time_s=peer_s)
@@ -41,13 +41,13 @@ def fastest_s(costs: Costs) -> float:
     return at_default(costs).iteration_time_s
 
 
-def planned(asked: Case, standing: Standing | None = None) -> Decision:
-    return decide(asked, standing or Standing(), ESTIMATOR, ANSWERS)
+def planned(asked: PlanningInput, state: PlannerState | None = None) -> Decision:
+    return decide(asked, state or PlannerState(), ESTIMATOR, ANSWERS)
 
 
 def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     """The model is 2 % too fast: the promise is made in measured time all the same."""
-    asked = case(slowdown=0.03, model_ratio=1.02)
+    asked = inputs(slowdown=0.03, model_ratio=1.02)
     decision = planned(asked)
     assert decision.choice is not None
     assert asked.job.baseline is not None
@@ -59,7 +59,7 @@ def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
 
 @pytest.mark.parametrize("ratio", [0.96, 1.04])
 def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> None:
-    decision = planned(case(model_ratio=ratio))
+    decision = planned(inputs(model_ratio=ratio))
     assert decision.verdict == "default"
     assert decision.topic == "explained"
 
@@ -71,12 +71,12 @@ def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> No
 )
 def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     """T = max(T', min(D, T_E)): waiting is free, anything beyond the own deadline is not."""
-    asked = case(slowdown=slowdown)
+    asked = inputs(slowdown=slowdown)
     assert asked.job.baseline is not None
     base_s = asked.job.baseline.time_mean_s
     peer_s = base_s * peer_ratio
-    decision = planned(case(slowdown=slowdown, peer_s=peer_s))
-    costs = decision.standing.costs
+    decision = planned(inputs(slowdown=slowdown, peer_s=peer_s))
+    costs = decision.state.costs
     assert costs is not None
     # T_E, the iteration time of least total energy, is where the deadline stops to matter.
     cheapest = ANSWERS.ask(costs, Goal(100.0 * base_s), "gpu")
@@ -95,31 +95,31 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
 
 
 def test_waiting_saves_at_least_as_much() -> None:
-    alone = planned(case(slowdown=0.02)).choice
-    asked = case(slowdown=0.02)
+    alone = planned(inputs(slowdown=0.02)).choice
+    asked = inputs(slowdown=0.02)
     assert asked.job.baseline is not None
-    waiting = planned(case(slowdown=0.02, peer_s=asked.job.baseline.time_mean_s * 1.2)).choice
+    waiting = planned(inputs(slowdown=0.02, peer_s=asked.job.baseline.time_mean_s * 1.2)).choice
     assert alone is not None
     assert waiting is not None
     assert waiting.forecast.saved_ratio > alone.forecast.saved_ratio
 
 
 def test_the_second_look_keeps_the_plan() -> None:
-    first = planned(case())
-    second = planned(case(), first.standing)
+    first = planned(inputs())
+    second = planned(inputs(), first.state)
     assert first.verdict == "change"
     assert second.verdict == "keep"
-    assert second.standing.clocks == first.standing.clocks
+    assert second.state.clocks == first.state.clocks
 
 
 def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
-    held = planned(case(slowdown=0.01)).standing
+    held = planned(inputs(slowdown=0.01)).state
     held = replace(held, changed_s=WORLD.now_s - 1.0)
-    lower = planned(case(slowdown=0.2), held)
+    lower = planned(inputs(slowdown=0.2), held)
     assert (lower.verdict, lower.topic) == ("keep", "dwell")
-    later = planned(case(slowdown=0.2), replace(held, changed_s=WORLD.now_s - 60.0))
+    later = planned(inputs(slowdown=0.2), replace(held, changed_s=WORLD.now_s - 60.0))
     assert later.verdict == "change"
-    higher = planned(case(slowdown=0.0), held)
+    higher = planned(inputs(slowdown=0.0), held)
     assert higher.verdict == "change"
     assert higher.choice is not None
     assert held.clocks is not None
@@ -127,8 +127,8 @@ def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
 
 
 def test_only_recommended_clocks_do_not_count_as_running() -> None:
-    recommended = decide(replace(case(), mode="recommend"), Standing(), ESTIMATOR, ANSWERS)
-    enforced = planned(case(), recommended.standing)
+    recommended = decide(replace(inputs(), mode="recommend"), PlannerState(), ESTIMATOR, ANSWERS)
+    enforced = planned(inputs(), recommended.state)
     assert enforced.verdict == "change"
 
 
@@ -144,46 +144,46 @@ def test_a_question_is_asked_once() -> None:
             asked.append(goal)
             return self._solver.solve(goal, hints)
 
-    answers = Answers(Counting)
-    standing = Standing()
+    solver = SolverCache(Counting)
+    state = PlannerState()
     for _ in range(5):
-        standing = decide(case(), standing, ESTIMATOR, answers).standing
+        state = decide(inputs(), state, ESTIMATOR, solver).state
     assert len(asked) == 1
 
 
 def test_stragglers_are_answered_from_a_kept_frontier_without_the_solver() -> None:
-    costs = planned(case()).standing.costs
+    costs = planned(inputs()).state.costs
     assert costs is not None
     kept = Kept(prepared(costs.problem, "gpu"), points=24)
 
     def refuse(problem: Problem, granularity: Granularity) -> Solver:
         raise AssertionError("the solver was asked")
 
-    answers = Answers(refuse, frontier=lambda asked, granularity: kept)
+    solver = SolverCache(refuse, frontier=lambda asked, granularity: kept)
     for ratio in (1.0, 1.04, 1.11, 1.3, 3.0):
         goal = Goal(fastest_s(costs) * ratio, waits=True)
-        found, best = answers.ask(costs, goal, "gpu"), ANSWERS.ask(costs, goal, "gpu")
+        found, best = solver.ask(costs, goal, "gpu"), ANSWERS.ask(costs, goal, "gpu")
         assert isinstance(found, Solution)
         assert isinstance(best, Solution)
         assert not check(costs.problem, goal, found)
         assert best.energy_j * (1 - 1e-9) <= found.energy_j <= best.energy_j * 1.02
-    late = answers.ask(costs, Goal(0.5 * fastest_s(costs), waits=True), "gpu")
+    late = solver.ask(costs, Goal(0.5 * fastest_s(costs), waits=True), "gpu")
     assert isinstance(late, Infeasible)
 
 
 def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
-    costs = planned(case()).standing.costs
+    costs = planned(inputs()).state.costs
     assert costs is not None
-    answers = Answers(Solver, kept=3)
+    solver = SolverCache(Solver, kept=3)
     for percent in range(6):
-        answers.ask(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu")
-    assert len(answers._answers) == 3
-    assert isinstance(answers.ask(costs, Goal(1e-6), "gpu"), Infeasible)
+        solver.ask(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu")
+    assert len(solver._answers) == 3
+    assert isinstance(solver.ask(costs, Goal(1e-6), "gpu"), Infeasible)
 
 
 def test_costs_hold_still_against_noise_and_move_with_news() -> None:
     estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
-    asked = case()
+    asked = inputs()
     first = price(asked.job, asked.view.gpus, estimator, 0.0)
     assert isinstance(first, Costs)
     subject = Subject(WORLD.job, WORLD.uuids[0], 0, "forward")
@@ -199,7 +199,7 @@ def test_costs_hold_still_against_noise_and_move_with_news() -> None:
 
 
 def test_clocks_outside_the_bounds_are_not_even_considered() -> None:
-    asked = case()
+    asked = inputs()
     policy = replace(asked.job.policy, clocks=replace(asked.job.policy.clocks, min_mhz=1200))
     costs = price(replace(asked.job, policy=policy), asked.view.gpus, ESTIMATOR, 0.0)
     assert isinstance(costs, Costs)
@@ -209,7 +209,7 @@ def test_clocks_outside_the_bounds_are_not_even_considered() -> None:
 
 def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> None:
     estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
-    alone = case()
+    alone = inputs()
     subject = Subject(WORLD.job, WORLD.uuids[2], 0, "forward")
     clock = WORLD.sku.clock_max_mhz
     slow_s = WORLD.plant.time_s(0, "forward", clock) * 1.1

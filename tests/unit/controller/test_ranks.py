@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.job_matcher import Claim
-from joulecut_controller.observe.placement import Roster
+from joulecut_controller.observe.job_matcher import JobMatch
+from joulecut_controller.observe.placement import Placements
 from joulecut_controller.observe.ranks import (
     JOB_INDICES,
     POD_INDEX,
@@ -107,7 +107,7 @@ PODS = {"b": gpu("b", 0, "p", "0"), "a": gpu("a", 0, "q", "1")}
 
 @pytest.mark.parametrize("job", [COUNTED, LISTED])
 @pytest.mark.parametrize(
-    ("seats", "doubt"),
+    ("reporters", "doubt"),
     [
         ({"b": 0, "a": 1}, ""),
         ({"b": 1, "a": 0}, "GPU node-p/0 works stage 0 by {}, but stage 1 by its reports"),
@@ -116,15 +116,15 @@ PODS = {"b": gpu("b", 0, "p", "0"), "a": gpu("a", 0, "q", "1")}
     ],
 )
 def test_counted_ranks_are_believed_where_reports_bear_them_out(
-    job: JobPolicy, seats: dict[str, int], doubt: str
+    job: JobPolicy, reporters: dict[str, int], doubt: str
 ) -> None:
-    roster = Roster()
+    placements = Placements()
     reports = [
         ArrivedReport(IterationReport("job", uuid, stage, 1, 0.5), 10.0)
-        for uuid, stage in seats.items()
+        for uuid, stage in reporters.items()
     ]
-    roster.note("job", reports, PODS)
-    layout = roster.layout(job, PODS, 10.5, Claim(frozenset(PODS)))
-    assert layout.stages == (("b",), ("a",))
-    assert not layout.complaint
-    assert layout.doubt == doubt.format(job.ranks)
+    placements.note("job", reports, PODS)
+    placement = placements.placement(job, PODS, 10.5, JobMatch(frozenset(PODS)))
+    assert placement.stages == (("b",), ("a",))
+    assert not placement.complaint
+    assert placement.doubt == doubt.format(job.ranks)

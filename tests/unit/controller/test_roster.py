@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from joulecut_controller.observe.placement import SILENCE_S_MIN, Roster
+from joulecut_controller.observe.placement import SILENCE_S_MIN, Placements
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
@@ -19,27 +19,28 @@ def gpus(count: int = 4) -> dict[str, GpuView]:
     }
 
 
-def told(*seats: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]:
+def told(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]:
     return [
-        ArrivedReport(IterationReport("job", uuid, stage, 1, 0.5), at_s) for uuid, stage in seats
+        ArrivedReport(IterationReport("job", uuid, stage, 1, 0.5), at_s)
+        for uuid, stage in reporters
     ]
 
 
 def test_the_hook_says_who_works_what() -> None:
-    roster = Roster()
-    roster.note("job", told(("G1", 0), ("G0", 1)), gpus())
-    layout = roster.layout(POLICY, gpus(), 10.5)
-    assert layout.stages == (("G1",), ("G0",))
-    assert not layout.complaint
-    assert layout.report_age_s == 0.5
+    placements = Placements()
+    placements.note("job", told(("G1", 0), ("G0", 1)), gpus())
+    placement = placements.placement(POLICY, gpus(), 10.5)
+    assert placement.stages == (("G1",), ("G0",))
+    assert not placement.complaint
+    assert placement.report_age_s == 0.5
 
 
 def test_siblings_share_a_stage() -> None:
-    roster = Roster()
-    roster.note("job", told(("G1", 0), ("G0", 0), ("G2", 1), ("G3", 1)), gpus())
+    placements = Placements()
+    placements.note("job", told(("G1", 0), ("G0", 0), ("G2", 1), ("G3", 1)), gpus())
     twofold = replace(POLICY, pipeline=Pipeline("1f1b", 2, 4, data_parallel=2))
-    assert roster.layout(twofold, gpus(), 10.5).stages == (("G0", "G1"), ("G2", "G3"))
-    assert "tensor_parallel" in roster.layout(POLICY, gpus(), 10.5).complaint
+    assert placements.placement(twofold, gpus(), 10.5).stages == (("G0", "G1"), ("G2", "G3"))
+    assert "tensor_parallel" in placements.placement(POLICY, gpus(), 10.5).complaint
 
 
 def test_what_does_not_fit_is_a_complaint() -> None:
@@ -53,45 +54,45 @@ def test_what_does_not_fit_is_a_complaint() -> None:
         "show 0": told(("G0", 60_000)),
     }
     for expected, reports in cases.items():
-        roster = Roster()
-        roster.note("job", reports, known)
-        assert expected in roster.layout(POLICY, known, 10.5).complaint
+        placements = Placements()
+        placements.note("job", reports, known)
+        assert expected in placements.placement(POLICY, known, 10.5).complaint
 
 
 def test_a_gpu_outside_the_match_is_a_complaint() -> None:
-    roster = Roster()
+    placements = Placements()
     matched = replace(POLICY, gpus=(GpuRef("n", 0), GpuRef("n", 1)))
-    roster.note("job", told(("G0", 0), ("G3", 1)), gpus())
+    placements.note("job", told(("G0", 0), ("G3", 1)), gpus())
     assert "G3 reports this job but is not in its match.gpus" in (
-        roster.layout(matched, gpus(), 10.5).complaint
+        placements.placement(matched, gpus(), 10.5).complaint
     )
 
 
 def test_a_list_is_in_rank_order_with_the_pipeline_outermost() -> None:
-    roster = Roster()
+    placements = Placements()
     listed = replace(
         POLICY,
         ranks="list",
         gpus=tuple(GpuRef("n", i) for i in (3, 2, 1, 0)),
         pipeline=Pipeline("1f1b", 2, 4, tensor_parallel=2),
     )
-    roster.note("job", told(("G0", 7)), gpus())  # what the job says of stages does not count
-    layout = roster.layout(listed, gpus(), 10.5)
-    assert layout.stages == (("G2", "G3"), ("G0", "G1"))
-    assert not layout.complaint
+    placements.note("job", told(("G0", 7)), gpus())  # what the job says of stages does not count
+    placement = placements.placement(listed, gpus(), 10.5)
+    assert placement.stages == (("G2", "G3"), ("G0", "G1"))
+    assert not placement.complaint
     missing = replace(listed, gpus=(*listed.gpus, GpuRef("other", 0)))
-    assert "no agent describes GPU other/0" in roster.layout(missing, gpus(), 10.5).complaint
+    assert "no agent describes GPU other/0" in placements.placement(missing, gpus(), 10.5).complaint
 
 
 def test_silence_is_counted_in_iterations_but_not_below_seconds() -> None:
-    roster = Roster()
-    roster.note("job", told(("G0", 0), ("G1", 1)), gpus())
-    assert not roster.layout(POLICY, gpus(), 10.0 + SILENCE_S_MIN - 0.1).silent
-    assert roster.layout(POLICY, gpus(), 10.0 + SILENCE_S_MIN + 0.1).silent
+    placements = Placements()
+    placements.note("job", told(("G0", 0), ("G1", 1)), gpus())
+    assert not placements.placement(POLICY, gpus(), 10.0 + SILENCE_S_MIN - 0.1).silent
+    assert placements.placement(POLICY, gpus(), 10.0 + SILENCE_S_MIN + 0.1).silent
 
 
 def test_a_job_that_moved_leaves_its_old_seat() -> None:
-    roster = Roster()
-    roster.note("job", told(("G0", 0), ("G1", 1)), gpus())
-    roster.note("job", told(("G2", 0), ("G3", 1), at_s=100.0), gpus())
-    assert roster.layout(POLICY, gpus(), 100.0).stages == (("G2",), ("G3",))
+    placements = Placements()
+    placements.note("job", told(("G0", 0), ("G1", 1)), gpus())
+    placements.note("job", told(("G2", 0), ("G3", 1), at_s=100.0), gpus())
+    assert placements.placement(POLICY, gpus(), 100.0).stages == (("G2",), ("G3",))

@@ -10,7 +10,7 @@ from joulecut_controller.verify.switchback import (
     ITERATIONS_WANTED,
     NEIGHBOURS,
     WARM_UP_S,
-    Rotation,
+    SwitchbackSchedule,
     clock_text,
     most_at_once,
     slot_s,
@@ -22,7 +22,7 @@ shares = st.floats(0.001, 0.5)
 lengths_s = st.floats(90.0, 7200.0)
 
 
-def drawn_in(rotation: Rotation, count: int) -> list[int]:
+def drawn_in(rotation: SwitchbackSchedule, count: int) -> list[int]:
     """The drawn slots among so many from noon on."""
     first = rotation.slot(NOON_UNIX_S)
     return [slot for slot in range(first, first + count) if rotation.is_drawn(slot)]
@@ -30,7 +30,7 @@ def drawn_in(rotation: Rotation, count: int) -> list[int]:
 
 @given(names, shares, lengths_s)
 def test_over_a_long_time_the_share_is_the_policys(job: str, share: float, length_s: float) -> None:
-    rotation = Rotation(job, share, length_s)
+    rotation = SwitchbackSchedule(job, share, length_s)
     cycles = 40
     count = round(cycles / share)
     held = len(drawn_in(rotation, count))
@@ -41,7 +41,7 @@ def test_over_a_long_time_the_share_is_the_policys(job: str, share: float, lengt
 def test_two_hold_outs_have_a_slot_under_the_plan_between_them(
     job: str, share: float, length_s: float
 ) -> None:
-    drawn = drawn_in(Rotation(job, share, length_s), round(30 / share))
+    drawn = drawn_in(SwitchbackSchedule(job, share, length_s), round(30 / share))
     assert all(b - a >= 2 for a, b in pairwise(drawn))
 
 
@@ -49,7 +49,10 @@ def test_two_hold_outs_have_a_slot_under_the_plan_between_them(
 def test_each_cycle_has_one_and_any_time_gives_the_same_answer(
     job: str, share: float, length_s: float, later_s: float
 ) -> None:
-    rotation, again = Rotation(job, share, length_s), Rotation(job, share, length_s)
+    rotation, again = (
+        SwitchbackSchedule(job, share, length_s),
+        SwitchbackSchedule(job, share, length_s),
+    )
     unix_s = NOON_UNIX_S + later_s
     slot = rotation.slot(unix_s)
     cycle = rotation.cycle(slot)
@@ -68,7 +71,7 @@ def test_each_cycle_has_one_and_any_time_gives_the_same_answer(
 def test_slots_beside_a_hold_out_are_measured_and_others_are_not(
     job: str, share: float, length_s: float
 ) -> None:
-    rotation = Rotation(job, share, length_s)
+    rotation = SwitchbackSchedule(job, share, length_s)
     drawn = drawn_in(rotation, round(8 / share))
     middle = drawn[len(drawn) // 2]
     assert all(rotation.is_measured(middle + step) for step in range(-NEIGHBOURS, NEIGHBOURS + 1))
@@ -77,7 +80,7 @@ def test_slots_beside_a_hold_out_are_measured_and_others_are_not(
 
 
 def test_where_hold_outs_are_rare_the_plan_is_measured_four_times_a_day() -> None:
-    rotation = Rotation("gpt3", 0.001, 330.0)
+    rotation = SwitchbackSchedule("gpt3", 0.001, 330.0)
     first = rotation.slot(NOON_UNIX_S)
     measured = [slot for slot in range(first, first + 1309) if rotation.is_measured(slot)]
     assert all((b - a) * 330.0 <= 6.1 * 3600 for a, b in pairwise(measured))  # five days
@@ -85,7 +88,7 @@ def test_where_hold_outs_are_rare_the_plan_is_measured_four_times_a_day() -> Non
 
 
 def test_no_hour_of_the_day_is_favoured() -> None:
-    rotation = Rotation("gpt3", 0.05, 330.0)
+    rotation = SwitchbackSchedule("gpt3", 0.05, 330.0)
     hours = [
         rotation.begins_unix_s(slot) % 86_400 / 3600
         for slot in drawn_in(rotation, round(120 * 86_400 / 330))
@@ -98,7 +101,7 @@ def test_no_hour_of_the_day_is_favoured() -> None:
 
 
 def test_jobs_draw_independently_so_that_they_seldom_meet() -> None:
-    jobs = [Rotation(f"job-{n}", 0.1, 330.0) for n in range(40)]
+    jobs = [SwitchbackSchedule(f"job-{n}", 0.1, 330.0) for n in range(40)]
     at_once = [
         sum(job.is_drawn(job.slot(NOON_UNIX_S + 100.0 * step)) for job in jobs)
         for step in range(600)
@@ -129,7 +132,7 @@ def test_a_slot_fits_its_iterations_and_its_dwell(
 
 
 def test_windows_are_counted_by_the_day() -> None:
-    rotation = Rotation("gpt3", 0.05, 330.0)
+    rotation = SwitchbackSchedule("gpt3", 0.05, 330.0)
     midnight = rotation.slot(NOON_UNIX_S - 12 * 3600) + 1
     today = [s for s in range(midnight, midnight + 261) if rotation.is_drawn(s)]
     assert [rotation.number_of_day(slot) for slot in today] == list(range(1, len(today) + 1))

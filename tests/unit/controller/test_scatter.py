@@ -4,12 +4,14 @@ import random
 
 import pytest
 
-from joulecut_controller.observe.variance import ITERATIONS_MIN, Scatter, ratios
+from joulecut_controller.observe.variance import ITERATIONS_MIN, OperationVariance, ratios
 
 
-def reported(operation: float, gpu: float, iterations: int, microbatches: int = 48) -> Scatter:
+def reported(
+    operation: float, gpu: float, iterations: int, microbatches: int = 48
+) -> OperationVariance:
     """What a GPU would report whose forwards take 1 s and whose backwards take 2 s."""
-    dice, scatter = random.Random(1), Scatter()
+    dice, scatter = random.Random(1), OperationVariance()
     for _ in range(iterations):
         slow = dice.gauss(1.0, gpu)
         sums = [
@@ -35,7 +37,7 @@ def test_a_few_iterations_tell_nothing() -> None:
 
 
 def test_a_kind_that_did_not_run_is_left_aside() -> None:
-    scatter = Scatter()
+    scatter = OperationVariance()
     for _ in range(2 * ITERATIONS_MIN):
         scatter.add((1.0, 4.0), (0.0, 0.0))
     assert ratios([scatter]) is None

@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.observe.blend import blended
-from joulecut_controller.observe.measurement_window import Iteration, Span
+from joulecut_controller.observe.measurement_window import Iteration, MeasurementWindow
 from joulecut_controller.view import Window
 from joulecut_wire.messages import GpuSnapshot
 
@@ -13,9 +13,11 @@ BUSY_W, IDLE_W = 300.0, 90.0
 GPU = "GPU-0"
 
 
-def run(durations_s: list[float], pauses_s: dict[int, float], pass_s: float = 5.0) -> Span:
+def run(
+    durations_s: list[float], pauses_s: dict[int, float], pass_s: float = 5.0
+) -> MeasurementWindow:
     """A span over iterations of which some take longer by a pause, looked at every pass."""
-    span = Span(0.0, {GPU: 0})
+    window = MeasurementWindow(0.0, {GPU: 0})
     now_s = energy_j = 0.0
     looked_s = pass_s
     arrived: list[Iteration] = []
@@ -30,12 +32,12 @@ def run(durations_s: list[float], pauses_s: dict[int, float], pass_s: float = 5.
                 now_s += step_s
                 if now_s >= looked_s:
                     for one in arrived:
-                        span.take(one)
+                        window.take(one)
                     arrived = []
-                    span.see(GPU, GpuSnapshot(GPU, energy_j=energy_j, clock_sm_mhz=1410), now_s)
+                    window.see(GPU, GpuSnapshot(GPU, energy_j=energy_j, clock_sm_mhz=1410), now_s)
                     looked_s += pass_s
         arrived.append(Iteration(number, 1, now_s, {GPU: now_s - begun_s}))
-    return span
+    return window
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,7 +50,7 @@ def test_a_checkpoint_changes_neither_time_nor_power(
     assume(not any(all(place + k in places for k in range(5)) for place in places))
     early = sorted(place for place in places if place < 6)[:2]
     pauses_s = {place: pause_s for place in places if place >= 6 or place in early}
-    window = run([2.0] * 60, pauses_s, pass_s).window(64)
+    window = run([2.0] * 60, pauses_s, pass_s).summary(64)
     assert window is not None
     assert window.time_mean_s == pytest.approx(2.0, rel=1e-9)
     if window.power_w is not None:
@@ -57,14 +59,14 @@ def test_a_checkpoint_changes_neither_time_nor_power(
 
 def test_power_is_told_up_to_the_newest_iteration_only() -> None:
     """What runs now may be a checkpoint: nobody knows before it ends."""
-    span = run([2.0] * 40, {39: 60.0})
-    window = span.window(64)
+    window = run([2.0] * 40, {39: 60.0})
+    window = window.summary(64)
     assert window is not None
     assert window.power_w == pytest.approx(BUSY_W, rel=1e-6)
 
 
 def test_a_pace_that_changes_for_good_is_the_new_one() -> None:
-    window = run([2.0] * 30 + [4.0] * 30, {}).window(64)
+    window = run([2.0] * 30 + [4.0] * 30, {}).summary(64)
     assert window is not None
     assert window.time_mean_s == pytest.approx(4.0, rel=1e-9)
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.stretch import (
+from joulecut_controller.observe.holdout_measurement import (
     ITERATIONS_MAX,
     SAMPLES_KEPT,
-    Ended,
-    Figures,
-    Stretch,
+    EndedIteration,
+    HoldoutMeasurement,
+    WindowMeans,
 )
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
@@ -33,13 +33,13 @@ class Job:
     seed: int = 7
     energy_j: list[float] = field(default_factory=lambda: [5000.0, 8000.0])
     number: int = 0
-    stretch: Stretch = field(init=False)
+    measurement: HoldoutMeasurement = field(init=False)
     _next_s: float = field(init=False)
-    _arrived: list[Ended] = field(default_factory=list)
+    _arrived: list[EndedIteration] = field(default_factory=list)
     _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stretch = Stretch(self.now_s, ("GPU-0", "GPU-1"), lag_s=LAG_S)
+        self.measurement = HoldoutMeasurement(self.now_s, ("GPU-0", "GPU-1"), lag_s=LAG_S)
         self._next_s = self.now_s
         self._chance = random.Random(self.seed)
 
@@ -47,7 +47,7 @@ class Job:
         self._pass(seconds, [watts * power for watts in BUSY_W])
         if told:
             lag_s = self._chance.uniform(0.05, 0.3)
-            self._arrived.append(Ended(self.number, self.now_s + lag_s, seconds))
+            self._arrived.append(EndedIteration(self.number, self.now_s + lag_s, seconds))
         self.number += 1
 
     def pause(self, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Job:
         started_s = self.now_s
         self._pass(2.0, list(BUSY_W))
         self._pass(seconds, [IDLE_W, IDLE_W])
-        self._arrived.append(Ended(self.number, self.now_s + 0.2, self.now_s - started_s))
+        self._arrived.append(EndedIteration(self.number, self.now_s + 0.2, self.now_s - started_s))
         self.number += 1
 
     def _pass(self, seconds: float, watts: list[float]) -> None:
@@ -75,8 +75,8 @@ class Job:
     def _look(self) -> None:
         here = [one for one in self._arrived if one.arrived_s <= self.now_s]
         self._arrived = [one for one in self._arrived if one.arrived_s > self.now_s]
-        self.stretch.take(here)
-        self.stretch.see(self.view(), self.now_s)
+        self.measurement.take(here)
+        self.measurement.see(self.view(), self.now_s)
 
     def view(self, age_s: float = 0.2, celsius: float | None = 61.0) -> dict[str, GpuView]:
         return {
@@ -92,9 +92,9 @@ class Job:
             for n, energy_j in enumerate(self.energy_j)
         }
 
-    def figures(self) -> Figures:
-        made = self.stretch.figures()
-        assert isinstance(made, Figures), made
+    def figures(self) -> WindowMeans:
+        made = self.measurement.figures()
+        assert isinstance(made, WindowMeans), made
         return made
 
 
@@ -177,65 +177,73 @@ def test_usual_noise_stays_in() -> None:
 
 def test_what_is_not_whole_is_not_counted() -> None:
     job = Job()
-    job.stretch.take([Ended(0, 104.0, 4.0), Ended(1, 104.3, 4.0), Ended(2, 108.5, 4.0)])
-    assert job.stretch.iterations == 1  # only the last began, lag and all, after the stretch did
+    job.measurement.take(
+        [
+            EndedIteration(0, 104.0, 4.0),
+            EndedIteration(1, 104.3, 4.0),
+            EndedIteration(2, 108.5, 4.0),
+        ]
+    )
+    assert (
+        job.measurement.iterations == 1
+    )  # only the last began, lag and all, after the stretch did
 
 
 def test_a_job_that_changes_its_steps_has_no_mean() -> None:
     job = Job()
     for n in range(80):
         job.iterate(4.0 if n < 40 else 4.3)
-    assert job.stretch.figures() == "pace"
+    assert job.measurement.figures() == "pace"
 
 
 def test_a_job_that_is_often_something_else_has_none_either() -> None:
     job = Job()
     for n in range(80):
         job.iterate(4.0 if n % 3 else 9.0)
-    assert job.stretch.figures() == "irregular"
+    assert job.measurement.figures() == "irregular"
 
 
 def test_few_iterations_are_none() -> None:
     job = Job()
     for _ in range(7):
         job.iterate(4.0)
-    assert job.stretch.figures() == "short"
+    assert job.measurement.figures() == "short"
 
 
 def test_without_the_counter_of_one_gpu_there_is_no_sum() -> None:
     job = Job()
-    stretch = Stretch(job.now_s, ("GPU-0", "GPU-1", "GPU-2"), lag_s=LAG_S)
-    job.stretch = stretch
+    measurement = HoldoutMeasurement(job.now_s, ("GPU-0", "GPU-1", "GPU-2"), lag_s=LAG_S)
+    job.measurement = measurement
     for _ in range(40):
         job.iterate(4.0)
-    assert stretch.figures() == "counter"
+    assert measurement.figures() == "counter"
 
 
 def test_a_missing_temperature_is_none_and_not_zero() -> None:
     job = Job()
-    stretch = Stretch(0.0, ("GPU-0",), lag_s=LAG_S)
+    measurement = HoldoutMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)
     for step in range(100):
-        stretch.take([Ended(step, 4.0 * step + 5.0, 4.0)])
+        measurement.take([EndedIteration(step, 4.0 * step + 5.0, 4.0)])
         job.energy_j[0] += 4.0 * BUSY_W[0]
-        stretch.see(job.view(celsius=None), 4.0 * step + 5.0)
-    made = stretch.figures()
-    assert isinstance(made, Figures)
+        measurement.see(job.view(celsius=None), 4.0 * step + 5.0)
+    made = measurement.figures()
+    assert isinstance(made, WindowMeans)
     assert made.temperature_celsius is None
     assert made.energy_j == pytest.approx(4.0 * BUSY_W[0], rel=1e-6)
 
 
 def test_memory_is_bounded_however_long_and_fast() -> None:
-    stretch = Stretch(0.0, ("GPU-0",), lag_s=LAG_S)
+    measurement = HoldoutMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)
     job = Job()
     for step in range(30_000):
-        stretch.take([Ended(step, 1.0 + 0.5 * step, 0.5)])
+        measurement.take([EndedIteration(step, 1.0 + 0.5 * step, 0.5)])
         if step % 2:
             job.energy_j[0] += BUSY_W[0]
-            stretch.see(job.view(), 1.0 + 0.5 * step)
-    assert stretch.iterations == ITERATIONS_MAX
-    assert stretch.full
-    (counter,) = stretch._counters.values()
+            measurement.see(job.view(), 1.0 + 0.5 * step)
+    assert measurement.iterations == ITERATIONS_MAX
+    assert measurement.full
+    (counter,) = measurement._counters.values()
     assert len(counter.at_s) <= SAMPLES_KEPT
-    made = stretch.figures()
-    assert isinstance(made, Figures)
+    made = measurement.figures()
+    assert isinstance(made, WindowMeans)
     assert made.energy_j == pytest.approx(0.5 * BUSY_W[0], rel=0.002)

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from worlds import World
 
-from joulecut_controller.plan.appraisal import appraise, default_clocks
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.evaluation import default_clocks, evaluate
 from joulecut_controller.plan.planner import decide
-from joulecut_controller.plan.planning_input import Case, Standing
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.reconcile.background_tasks import Studies
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.frontiers import RENEW_S, Frontiers
 from joulecut_controller.view import JobView, View, Window
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
@@ -30,9 +30,9 @@ async def settled(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def run(body: Callable[[Studies], Awaitable[None]]) -> None:
+def run(body: Callable[[BackgroundTasks], Awaitable[None]]) -> None:
     async def go() -> None:
-        studies = Studies()
+        studies = BackgroundTasks()
         await body(studies)
         await studies.stop()
 
@@ -53,7 +53,7 @@ def test_a_result_that_nobody_can_keep_is_handed_over_again() -> None:
             raise Unavailable("the store is away")
 
     async def go() -> None:
-        studies = Studies(retry_s=0.01)
+        studies = BackgroundTasks(retry_s=0.01)
         other: list[str] = []
         studies.want(("a", "job"), work, keep)
         studies.want(("b", "job"), lambda: "else", other.append)
@@ -74,7 +74,7 @@ def test_the_newest_question_of_a_key_is_the_one_answered() -> None:
         gate.wait(WAIT_S)
         return "old"
 
-    async def body(studies: Studies) -> None:
+    async def body(studies: BackgroundTasks) -> None:
         studies.want(("topic", "job"), slow, got.append)
         await asyncio.sleep(0.05)
         studies.want(("topic", "job"), lambda: "new", got.append)
@@ -99,7 +99,7 @@ def test_one_at_a_time_and_a_job_that_left_is_dropped() -> None:
 
         return counted
 
-    async def body(studies: Studies) -> None:
+    async def body(studies: BackgroundTasks) -> None:
         for name in ("a", "b", "c"):
             studies.want(("topic", name), work(name), got.append)
         studies.keep_only({"a", "c"})
@@ -124,9 +124,9 @@ def costs() -> Costs:
         report_age_s=0.0,
     )
     view = View(world.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus}, (job,))
-    case = Case(view, job, "recommend", False, (64, 30), {}, False, 3.0)
+    inputs = PlanningInput(view, job, "recommend", False, (64, 30), {}, False, 3.0)
     estimator = ProfileEstimator({world.job: world.profile()})
-    found = decide(case, Standing(), estimator, Answers(Solver)).standing.costs
+    found = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).state.costs
     assert found is not None
     return found
 
@@ -139,7 +139,7 @@ def test_a_frontier_is_computed_once_and_shown_in_real_seconds() -> None:
         asked.append(granularity)
         return frontier(problem, points, granularity)
 
-    async def body(studies: Studies) -> None:
+    async def body(studies: BackgroundTasks) -> None:
         frontiers = Frontiers(counting, studies)
         assert frontiers.points("demo", priced, None) == ()
         frontiers.ask("demo", priced, "gpu", 0.0)
@@ -152,7 +152,7 @@ def test_a_frontier_is_computed_once_and_shown_in_real_seconds() -> None:
         assert times == sorted(times)
         assert all(point.lower_bound_j <= point.energy_j for point in plain)
         waiting_w = priced.problem.time_price_w
-        default = appraise(priced, default_clocks(priced))
+        default = evaluate(priced, default_clocks(priced))
         assert default is not None
         baseline = Window(64, 1.1 * default.iteration_time_s, 0.0, None, None)
         for point, real in zip(plain, frontiers.points("demo", priced, baseline), strict=True):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from worlds import World
 
-from joulecut_controller.observe.observer import Observer, Sighting
+from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.plan import Action, Plan
-from joulecut_controller.reconcile.applied_plan import LEASE_SHOWN_S, Tenure
+from joulecut_controller.reconcile.applied_plan import LEASE_SHOWN_S, AppliedPlan
 from joulecut_controller.reconcile.audit import Audit
-from joulecut_controller.reconcile.context import Desk
+from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.view import View
@@ -24,23 +24,23 @@ CLOCK_MHZ = 1200
 
 
 @dataclass
-class Office:
+class ServiceContext:
     """A tenure of the one job of a world, and what it works with."""
 
     world: World
     store: DatabaseStore
-    desk: Desk
-    tenure: Tenure
+    context: ReconcileContext
+    applied_plan: AppliedPlan
 
-    def look(self) -> tuple[View, Sighting]:
-        view, sightings = self.desk.observer.look(
+    def look(self) -> tuple[View, JobObservation]:
+        view, observations = self.context.observer.look(
             self.world.policy(),
             self.world.observe(self.world.now_s),
             self.world.take_reports(),
             self.world.now_s,
             self.store.baseline,
         )
-        return view, sightings[self.world.job]
+        return view, observations[self.world.job]
 
     def plan(self, generation: int = 1) -> Plan:
         actions = tuple(
@@ -51,16 +51,16 @@ class Office:
 
     def take(self, generation: int = 1) -> str:
         view, _ = self.look()
-        return asyncio.run(self.tenure.take(self.plan(generation), view, TTL_S))[1]
+        return asyncio.run(self.applied_plan.take(self.plan(generation), view, TTL_S))[1]
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
+def office(tmp_path: Path) -> Iterator[ServiceContext]:
     world = World()
     store = open_store(f"sqlite:///{tmp_path}/controller.db")
     epoch = store.next_epoch(0)
     store.fence(epoch)
-    desk = Desk(
+    context = ReconcileContext(
         store=store,
         audit=Audit(store, lambda: 1.8e9),
         leases=Leases(world, epoch),
@@ -72,77 +72,79 @@ def office(tmp_path: Path) -> Iterator[Office]:
         now_s=lambda: world.now_s,
         unix_s=lambda: 1.8e9,
     )
-    yield Office(world, store, desk, Tenure(desk, world.job))
+    yield ServiceContext(world, store, context, AppliedPlan(context, world.job))
     store.close()
 
 
-def test_what_was_taken_is_held_until_it_is_given_back(office: Office) -> None:
-    assert (office.tenure.applied, office.tenure.generation) == (None, 0)
+def test_what_was_taken_is_held_until_it_is_given_back(office: ServiceContext) -> None:
+    assert (office.applied_plan.applied, office.applied_plan.generation) == (None, 0)
     assert office.take(3) == "4 lowered (GPUs)"
-    assert office.tenure.generation == office.tenure.generation_last == 3
+    assert office.applied_plan.generation == office.applied_plan.generation_last == 3
     assert set(office.world.clocks_mhz().values()) == {CLOCK_MHZ}
-    _, done = asyncio.run(office.tenure.give_back("enough"))
+    _, done = asyncio.run(office.applied_plan.release("enough"))
     assert done == "4 GPUs back to default clocks: enough"
     assert office.world.at_default()
-    assert (office.tenure.applied, office.tenure.generation_last) == (None, 3)
-    assert asyncio.run(office.tenure.give_back("again"))[1] == ""
+    assert (office.applied_plan.applied, office.applied_plan.generation_last) == (None, 3)
+    assert asyncio.run(office.applied_plan.release("again"))[1] == ""
     assert [event.kind for event in office.store.events()] == ["clear", "apply"]
 
 
-def test_a_refused_plan_is_not_held(office: Office) -> None:
+def test_a_refused_plan_is_not_held(office: ServiceContext) -> None:
     office.world.agents["n2:1"].refuse = "writes per minute"
     assert "writes per minute" in office.take()
-    assert office.tenure.applied is None
-    assert office.tenure.holding is None
+    assert office.applied_plan.applied is None
+    assert office.applied_plan.holding is None
     assert office.world.at_default()
     assert office.store.events()[0].text.startswith("put back, because refused: n2:1")
 
 
-def test_what_cannot_be_written_down_is_held_all_the_same(office: Office) -> None:
+def test_what_cannot_be_written_down_is_held_all_the_same(office: ServiceContext) -> None:
     """The store fails when the agents have obeyed: what stands is what they were told."""
     office.store.next_epoch(10)  # another controller's term: this one writes no more
     with pytest.raises(Unavailable):
         office.take(7)
     assert set(office.world.clocks_mhz().values()) == {CLOCK_MHZ}
-    assert office.tenure.applied == office.plan(7)
-    assert office.tenure.held_s() == 0.0
-    view, sighting = office.look()
-    assert office.tenure.strays(sighting, view) == {}
-    outcome, _ = asyncio.run(office.tenure.give_back("enough"))
+    assert office.applied_plan.applied == office.plan(7)
+    assert office.applied_plan.held_s() == 0.0
+    view, observation = office.look()
+    assert office.applied_plan.orphaned_leases(observation, view) == {}
+    outcome, _ = asyncio.run(office.applied_plan.release("enough"))
     assert outcome.settings == len(office.world.uuids)
-    assert office.tenure.applied is None
+    assert office.applied_plan.applied is None
     assert office.world.at_default()
-    assert "another controller leads" in office.desk.audit.trouble
-    assert office.desk.audit.newest[0].text == "4 GPUs back to default clocks: enough"
+    assert "another controller leads" in office.context.audit.trouble
+    assert office.context.audit.newest[0].text == "4 GPUs back to default clocks: enough"
 
 
-def test_leases_of_another_attempt_are_strays_and_ours_are_not(office: Office) -> None:
+def test_leases_of_another_attempt_are_strays_and_ours_are_not(office: ServiceContext) -> None:
     office.take(1)
     office.world.advance(LEASE_SHOWN_S + 0.1)
-    view, sighting = office.look()
-    assert office.tenure.strays(sighting, view) == {}
-    office.desk.leases.end("killed")  # as in a process that was killed and came back
-    strays = Tenure(office.desk, office.world.job).strays(sighting, view)
-    assert {place.uuid for place in strays[office.world.job]} == set(office.world.uuids)
-    asyncio.run(office.tenure.clear(strays))
+    view, observation = office.look()
+    assert office.applied_plan.orphaned_leases(observation, view) == {}
+    office.context.leases.end("killed")  # as in a process that was killed and came back
+    orphaned_leases = AppliedPlan(office.context, office.world.job).orphaned_leases(
+        observation, view
+    )
+    assert {place.uuid for place in orphaned_leases[office.world.job]} == set(office.world.uuids)
+    asyncio.run(office.applied_plan.clear(orphaned_leases))
     assert office.world.at_default()
 
 
-def test_an_old_picture_is_no_evidence_of_strays(office: Office) -> None:
+def test_an_old_picture_is_no_evidence_of_strays(office: ServiceContext) -> None:
     """A pass may take seconds for the jobs before: ages count from when it looked."""
     office.take(1)
-    office.desk.leases.end("killed")
-    view, sighting = office.look()
+    office.context.leases.end("killed")
+    view, observation = office.look()
     office.world.advance(3 * LEASE_SHOWN_S)  # the look grows old, the leases in it do not
-    assert office.tenure.strays(sighting, view) == {}
-    view, sighting = office.look()
-    assert office.tenure.strays(sighting, view)
+    assert office.applied_plan.orphaned_leases(observation, view) == {}
+    view, observation = office.look()
+    assert office.applied_plan.orphaned_leases(observation, view)
 
 
-def test_a_completed_plan_replaces_its_own_generation_only(office: Office) -> None:
+def test_a_completed_plan_replaces_its_own_generation_only(office: ServiceContext) -> None:
     office.take(5)
-    office.tenure.complete(office.plan(4))
-    assert office.tenure.generation == 5
-    office.tenure.forget()
-    office.tenure.complete(office.plan(5))
-    assert office.tenure.applied is None
+    office.applied_plan.complete(office.plan(4))
+    assert office.applied_plan.generation == 5
+    office.applied_plan.forget()
+    office.applied_plan.complete(office.plan(5))
+    assert office.applied_plan.applied is None

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.iteration_stats import Ledger, Measured
-from joulecut_controller.observe.sequence_filter import NEAR, RESTART_IN_ROW, Turn
+from joulecut_controller.observe.iteration_stats import IterationStats, Measured
+from joulecut_controller.observe.sequence_filter import NEAR, RESTART_IN_ROW, SequenceFilter
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, IterationReport, OperationReport
@@ -25,12 +25,12 @@ def told(uuid: str, iteration: int, at_s: float, duration_s: float = TAKES_S) ->
     )
 
 
-def numbers(turn: Turn, *asked: int, uuid: str = "a") -> list[int]:
+def numbers(turn: SequenceFilter, *asked: int, uuid: str = "a") -> list[int]:
     taken = turn.taken([told(uuid, n, 0.0) for n in asked], UUIDS)
     return [one.report.iteration for one in taken]
 
 
-def looked_at(ledger: Ledger, now_s: float, reports: list[ArrivedReport]) -> Measured:
+def looked_at(ledger: IterationStats, now_s: float, reports: list[ArrivedReport]) -> Measured:
     gpus = {
         uuid: GpuView(
             GpuDescription(uuid, i, "sim", (900, 1410)),
@@ -44,7 +44,9 @@ def looked_at(ledger: Ledger, now_s: float, reports: list[ArrivedReport]) -> Mea
     return ledger.fold("job", STAGES, reports, gpus, now_s)
 
 
-def life(ledger: Ledger, seconds: range, strays: dict[int, list[ArrivedReport]]) -> Measured:
+def life(
+    ledger: IterationStats, seconds: range, strays: dict[int, list[ArrivedReport]]
+) -> Measured:
     """Ten iterations a second of all three GPUs, told in turn; `strays` come between."""
     for second in seconds:
         reports: list[ArrivedReport] = []
@@ -57,19 +59,19 @@ def life(ledger: Ledger, seconds: range, strays: dict[int, list[ArrivedReport]])
 
 
 def test_what_is_told_twice_or_late_is_refused_and_counted() -> None:
-    turn = Turn()
+    turn = SequenceFilter()
     assert numbers(turn, 5, 6, 6, 5, 7) == [5, 6, 7]
     assert turn.refused == {"duplicate": 1, "reordered": 1}
 
 
 def test_a_restarted_job_counts_on_from_its_third_report() -> None:
-    turn = Turn()
+    turn = SequenceFilter()
     assert numbers(turn, 900, 0, 1, 2, 3) == [900, *range(RESTART_IN_ROW - 1, 4)]
     assert numbers(turn, 2, 2, 1) == []  # an echo does not count on
 
 
 def test_gpus_have_their_own_turns_and_strangers_none() -> None:
-    turn = Turn()
+    turn = SequenceFilter()
     assert numbers(turn, 5, uuid="a") == numbers(turn, 5, uuid="b") == [5]
     assert list(turn.taken([told("c", 5, 0.0)], ("a", "b"))) == []
     assert not turn.refused
@@ -77,7 +79,7 @@ def test_gpus_have_their_own_turns_and_strangers_none() -> None:
 
 @given(st.lists(st.integers(0, 40), max_size=80))
 def test_each_report_is_taken_or_counted(asked: list[int]) -> None:
-    turn = Turn()
+    turn = SequenceFilter()
     assert len(numbers(turn, *asked)) + sum(turn.refused.values()) == len(asked)
 
 
@@ -95,7 +97,7 @@ def _from_the_future() -> Iterator[tuple[int, list[ArrivedReport]]]:
 
 def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
     for strays, reason in ((_old_again(), "reordered"), (_from_the_future(), "apart")):
-        ledger = Ledger(lag_s=LAG_S)
+        ledger = IterationStats(lag_s=LAG_S)
         before = life(ledger, range(1, 30), {})
         assert before.baseline is not None
         assert not before.refused
@@ -107,7 +109,7 @@ def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
 
 
 def test_one_silent_gpu_and_one_lost_report_do_not_stop_the_count() -> None:
-    turn = Turn()
+    turn = SequenceFilter()
     for number in range(10):
         for uuid in UUIDS:
             numbers(turn, number, uuid=uuid)
@@ -120,7 +122,7 @@ def test_one_silent_gpu_and_one_lost_report_do_not_stop_the_count() -> None:
 
 
 def test_a_job_may_tell_by_one_rank_alone() -> None:
-    ledger = Ledger(lag_s=LAG_S)
+    ledger = IterationStats(lag_s=LAG_S)
     measured: Any = None
     for second in range(1, 20):
         reports = [told("b", 10 * second + t, second - 1 + 0.1 * t) for t in range(1, 11)]

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from joulecut_controller.reconcile.warming import Warming
+from joulecut_controller.reconcile.warming import SolverWarmup
 
 
 def test_a_plan_waits_until_the_solver_is_ready() -> None:
     seen: list[str] = []
-    warming = Warming(stored=lambda: True, load=lambda: seen.append(warming.wait))
+    warming = SolverWarmup(stored=lambda: True, load=lambda: seen.append(warming.wait))
     assert "compiled" in warming.wait
     asyncio.run(warming.run())
     assert "compiled" in seen[0]
@@ -20,7 +20,7 @@ def test_a_failure_leaves_the_solver_to_itself() -> None:
     def fail() -> None:
         raise OSError("disk full")
 
-    warming = Warming(stored=lambda: True, load=fail)
+    warming = SolverWarmup(stored=lambda: True, load=fail)
     with pytest.raises(OSError, match="disk full"):
         asyncio.run(warming.run())
     assert warming.wait == ""
@@ -28,7 +28,7 @@ def test_a_failure_leaves_the_solver_to_itself() -> None:
 
 def test_stopped_early_it_leaves_no_process_behind() -> None:
     async def go() -> None:
-        warming = Warming(stored=lambda: False)
+        warming = SolverWarmup(stored=lambda: False)
         task = asyncio.create_task(warming.run())
         await asyncio.sleep(0)
         await asyncio.sleep(0.01)

@@ -5,10 +5,10 @@ import pytest
 from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.plan.appraisal import appraise
+from joulecut_controller.plan.evaluation import evaluate
 from joulecut_controller.plan.planner import decide
-from joulecut_controller.plan.planning_input import Standing
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.planning_input import PlannerState
+from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Profile
@@ -47,12 +47,12 @@ def test_over_many_plans_what_is_promised_is_what_is_saved(noise: float, every: 
     job = seen(WORLD, SLOWDOWN)
     truth = costs_of(job, view, ProfileEstimator({WORLD.job: WORLD.profile()}))
     job, base = with_baseline(job, truth), at_default(truth)
-    luck, answers, off = np.random.default_rng(5), Answers(Solver), []
+    luck, solver, off = np.random.default_rng(5), SolverCache(Solver), []
     for _ in range(PLANS):
         estimator = ProfileEstimator({WORLD.job: _noisy(WORLD.profile(), noise, every, luck)})
-        choice = decide(case_of(job, view), Standing(), estimator, answers).choice
+        choice = decide(case_of(job, view), PlannerState(), estimator, solver).choice
         assert choice is not None
-        after = appraise(truth, choice.clocks)
+        after = evaluate(truth, choice.clocks)
         assert after is not None
         saved = 1.0 - after.energy_j(after.iteration_time_s) / base.energy_j(base.iteration_time_s)
         off.append(choice.forecast.saved_ratio - saved)

@@ -15,7 +15,7 @@ from joulecut_controller.verify.shadow import (
     Promise,
     Promised,
     Score,
-    Standing,
+    ShadowState,
     from_json,
     scored,
     to_json,
@@ -44,7 +44,7 @@ PROMISE = Promise(
     lowered=(promised("a", 1200), promised("b", 1230)),
     default=(promised("a", 1410), promised("b", 1410)),
 )
-STANDING = Standing(PROMISE, baseline_s=2.01, baseline_j=4410.0, slack=0.004)
+STANDING = ShadowState(PROMISE, baseline_s=2.01, baseline_j=4410.0, slack=0.004)
 
 
 def score(uuid: str, clock_mhz: int, off: float = 0.005, age_s: float = 60.0) -> Score:
@@ -65,7 +65,7 @@ def test_all_right_is_advisable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "scores", "word"),
+    ("state", "scores", "word"),
     [
         (replace(STANDING, promise=None), CHECKED, "nothing was recommended"),
         (STANDING, (), "checked at 0 of 2 clocks"),
@@ -81,9 +81,9 @@ def test_all_right_is_advisable() -> None:
     ],
 )
 def test_whatever_speaks_against_is_said(
-    standing: Standing, scores: tuple[Score, ...], word: str
+    state: ShadowState, scores: tuple[Score, ...], word: str
 ) -> None:
-    found = verdict(standing, scores, NOW_S)
+    found = verdict(state, scores, NOW_S)
     assert not found.yes
     assert found.text.startswith("not yet: ")
     assert word in found.text

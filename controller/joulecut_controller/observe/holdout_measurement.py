@@ -36,7 +36,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedIteration:
     """An iteration that ran wholly under the clocks in force; times on our monotonic clock."""
 
     number: int
@@ -45,7 +45,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class WindowMeans:
     """Means of a stretch, as in `verify.window`; `begun_s` and `ended_s` are monotonic."""
 
     begun_s: float
@@ -105,13 +105,13 @@ class _Counter:
         return joules / seconds if seconds >= COVERED_RATIO_MIN * whole_s > 0.0 else None
 
 
-class Stretch:
+class HoldoutMeasurement:
     """Everything seen since `opened_s` of these GPUs. `lag_s` as the ledger has it."""
 
     def __init__(self, opened_s: float, uuids: Iterable[str], *, lag_s: float) -> None:
         self.opened_s = opened_s
         self._lag_s = lag_s
-        self._ended: list[Ended] = []
+        self._ended: list[EndedIteration] = []
         self._counters = {uuid: _Counter() for uuid in uuids}
 
     @property
@@ -123,7 +123,7 @@ class Stretch:
         """Whether it takes no more iterations, however long it goes on."""
         return len(self._ended) >= ITERATIONS_MAX
 
-    def take(self, ended: Iterable[Ended]) -> None:
+    def take(self, ended: Iterable[EndedIteration]) -> None:
         """Adds iterations that began after the stretch did."""
         for one in ended:
             began_s = one.arrived_s - self._lag_s - one.duration_s
@@ -143,7 +143,7 @@ class Stretch:
                 counter.celsius_sum += shown.temperature_celsius
                 counter.celsius_count += 1
 
-    def figures(self) -> Figures | Unmeasured:
+    def figures(self) -> WindowMeans | Unmeasured:
         """The means, or one word for why there are none."""
         if len(self._ended) < ITERATIONS_MIN:
             return "short"
@@ -168,7 +168,7 @@ class Stretch:
         if power_w is None:
             return "counter"
         mean_s = statistics.fmean(kept)
-        return Figures(
+        return WindowMeans(
             begun_s=begun_s,
             ended_s=ended_s,
             iterations=len(kept),
@@ -179,7 +179,9 @@ class Stretch:
             temperature_celsius=self._celsius(),
         )
 
-    def _pauses(self, ended: Sequence[Ended], usual_s: float, far_s: float) -> list[Interval]:
+    def _pauses(
+        self, ended: Sequence[EndedIteration], usual_s: float, far_s: float
+    ) -> list[Interval]:
         """Times between iterations in which the job did something else.
 
         Reports travel in batches, so a gap as long as their lag means nothing; one as long as
@@ -194,7 +196,7 @@ class Stretch:
         return pauses
 
     def _power_w(
-        self, begun_s: float, ended: Sequence[Ended], holes: Sequence[Interval]
+        self, begun_s: float, ended: Sequence[EndedIteration], holes: Sequence[Interval]
     ) -> float | None:
         """The sum of the GPUs' mean powers outside the holes; a part is no sum."""
         spans, since_s = [], begun_s

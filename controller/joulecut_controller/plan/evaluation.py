@@ -1,0 +1,196 @@
+"""What a given set of clocks is predicted to give, without any solver.
+
+The running clocks, the default clocks and a plan's clocks are compared on the same ground:
+the exact longest path through the graph at predicted costs, and the energy of section 4 of
+the Perseus paper (SOSP'24): operations, plus blocking power for the rest of the time.
+"""
+
+from dataclasses import dataclass, replace
+
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.plan import Forecast
+from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_engine.optimize.jitter_margin import of
+from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+
+Clocks = tuple[int, ...]  # one clock in MHz per operation, in the graph's order
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One pipeline under one choice of clocks, by the model's own seconds and joules.
+
+    Energies are of one GPU per stage; `Costs.width` GPUs do the same work side by side.
+    """
+
+    options: tuple[ClockOption, ...]
+    start_s: tuple[float, ...]
+    iteration_time_s: float
+    operations_j: float
+    busy_s: tuple[float, ...]  # by stage
+    problem: Problem
+    mean_s: float  # of iterations that jitter; `iteration_time_s` is on mean times
+    held_s: float  # the statistic of them that is held to the target
+
+    def energy_j(self, time_s: float) -> float:
+        """Energy of an iteration that lasts `time_s`, waiting included, in joules."""
+        waiting_j = sum(
+            power_w * (time_s - busy_s)
+            for power_w, busy_s in zip(self.problem.blocking_power_w, self.busy_s, strict=True)
+        )
+        return self.operations_j + waiting_j + self.problem.overhead_power_w * time_s
+
+
+def default_clocks(costs: Costs) -> Clocks:
+    """What runs without any lock."""
+    return tuple(costs.default_mhz[o.stage] for o in costs.problem.graph.operations)
+
+
+def evaluate(costs: Costs, clocks: Clocks) -> Evaluation | None:
+    """None where a clock has no predicted cost, or the clocks are of another graph."""
+    problem = costs.problem
+    operations = problem.graph.operations
+    if len(clocks) != len(operations):
+        return None
+    options = []
+    for operation, clock_mhz in zip(operations, clocks, strict=True):
+        option = costs.option(operation, clock_mhz)
+        if option is None:
+            return None
+        options.append(option)
+    start_s = _starts_s(problem, options)
+    time_s = max(s + o.time_s for s, o in zip(start_s, options, strict=True))
+    return Evaluation(
+        options=tuple(options),
+        start_s=start_s,
+        iteration_time_s=time_s,
+        mean_s=time_s,
+        held_s=time_s,
+        operations_j=sum(option.energy_j for option in options),
+        busy_s=tuple(sum(options[i].time_s for i in order) for order in problem.graph.order),
+        problem=problem,
+    )
+
+
+def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter, solver: SolverCache) -> Evaluation:
+    """The appraisal with what iterations really take under the job's jitter."""
+    if jitter.still:
+        return made
+    spread = solver.spread(costs, jitter, made.options)
+    # A mean of draws may be a hair below the time on mean times; the plan's word is no less.
+    mean_s = max(made.iteration_time_s, spread.mean_s)
+    return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, jitter.statistic)))
+
+
+def _starts_s(problem: Problem, options: list[ClockOption]) -> tuple[float, ...]:
+    """Earliest start of every operation, in seconds after the iteration begins."""
+    starts = [0.0] * len(options)
+    # Edges are sorted by their first end, and operations stand in topological order: when an
+    # edge is reached, every edge into its first end has been taken.
+    for before, after in problem.graph.edges:
+        starts[after] = max(starts[after], starts[before] + options[before].time_s)
+    return tuple(starts)
+
+
+COMPARED = GRANULARITIES  # from what needs no change to a job to what needs most
+ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by an ulp
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The ground on which plans of one pass are compared.
+
+    `ratio` is real seconds over model seconds; `promised_s` the real deadline, or the
+    straggler's time where the goal waits.
+    """
+
+    costs: Costs
+    goal: Goal
+    default: Evaluation
+    baseline_s: float
+    ratio: float
+    promised_s: float
+    jitter: Jitter = STILL
+
+    def cost_j(self, evaluation: Evaluation) -> float:
+        """Energy as the goal counts it, by model seconds, of one GPU per stage."""
+        time_s = evaluation.iteration_time_s
+        return evaluation.energy_j(max(time_s, self.goal.deadline_s) if self.goal.waits else time_s)
+
+    @property
+    def baseline_j(self) -> float:
+        return self.cost_j(self.default)
+
+    def real_s(self, evaluation: Evaluation) -> float:
+        own_s = self.ratio * evaluation.mean_s
+        return max(own_s, self.promised_s) if self.goal.waits else own_s
+
+
+def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> Forecast:
+    """What the plan gives (`after`); what else could be saved is left to `completed`."""
+    width = comparison.costs.width
+    waited_s = comparison.promised_s if comparison.goal.waits else 0.0
+    baseline_s = max(comparison.baseline_s, waited_s)
+    own_saved = 1.0 - comparison.cost_j(after) / comparison.baseline_j
+    return Forecast(
+        iteration_time_s=comparison.real_s(after),
+        energy_j=width * after.energy_j(comparison.real_s(after)),
+        baseline_time_s=baseline_s,
+        baseline_energy_j=width * comparison.default.energy_j(baseline_s),
+        lower_bound_j=width * answer.lower_bound_j,
+        gap_ratio=answer.gap,
+        saved_by_granularity=((answer.granularity, own_saved),),
+    )
+
+
+def completed(
+    made: Forecast, comparison: Comparison, before: Evaluation, solver: SolverCache
+) -> Forecast:
+    """The forecast with what every granularity would save at the same deadline, and with
+    what the clocks that ran `before` the plan wasted. Several solves: seconds.
+    """
+    width = comparison.costs.width
+    intrinsic_w, extrinsic_w = _bloat_w(comparison, before, solver)
+    return replace(
+        made,
+        saved_by_granularity=tuple(
+            (granularity, saved)
+            for granularity in COMPARED
+            if (saved := _saved_ratio(comparison, granularity, solver)) is not None
+        ),
+        intrinsic_bloat_w=width * intrinsic_w,
+        extrinsic_bloat_w=width * extrinsic_w,
+    )
+
+
+def _saved_ratio(
+    comparison: Comparison, granularity: Granularity, solver: SolverCache
+) -> float | None:
+    answer = solver.ask(comparison.costs, comparison.goal, granularity, comparison.jitter)
+    if isinstance(answer, Infeasible):
+        return None
+    return 1.0 - answer.energy_j / comparison.baseline_j
+
+
+def _bloat_w(
+    comparison: Comparison, before: Evaluation, solver: SolverCache
+) -> tuple[float, float]:
+    """Power that runs now and need not: intrinsic, and extrinsic while a straggler is waited
+    for (the words of Perseus, SOSP'24, section 2). Of one GPU per stage, model seconds.
+    """
+    own_s = before.iteration_time_s
+    now = solver.ask(comparison.costs, Goal(own_s * (1.0 + ROUNDING)), "computation")
+    if isinstance(now, Infeasible):
+        return 0.0, 0.0
+    saved_j = max(0.0, before.energy_j(own_s) - now.energy_j)
+    if not comparison.goal.waits:
+        return saved_j / own_s, 0.0
+    waited_s = max(own_s, comparison.goal.deadline_s)
+    slow = solver.ask(comparison.costs, comparison.goal, "computation")
+    if isinstance(slow, Infeasible):
+        return saved_j / waited_s, 0.0
+    all_j = max(0.0, before.energy_j(waited_s) - slow.energy_j)
+    return saved_j / waited_s, max(0.0, all_j - saved_j) / waited_s
