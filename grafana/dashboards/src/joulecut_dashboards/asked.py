@@ -1,4 +1,4 @@
-"""A query as Grafana would send it: variables filled in, so that a real Prometheus can answer."""
+"""Queries with their variables filled in, as Grafana sends them, for a real Prometheus."""
 
 import json
 import urllib.error
@@ -25,15 +25,15 @@ def filled(expr: str, dashboard: Dashboard, *, rate_interval: str, over: str) ->
 
 
 def ask(server: str, path: str, **fields: str) -> Any:
-    """The `data` of one answer. Raises Unavailable with what the server said."""
+    """The `data` of one answer. Raises Unavailable with the server's error."""
     url = f"{server}/api/v1/{path}?" + urllib.parse.urlencode(fields)
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:  # noqa: S310 -- a person's own server
+        with urllib.request.urlopen(url, timeout=ANSWER_WAIT_S) as answer:  # noqa: S310 -- a URL of the user's choice
             return json.load(answer)["data"]
     except urllib.error.HTTPError as error:
         with error:
             told = _told(error)
-        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # in plain words while it starts
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # plain text while it starts
             raise Unavailable(f"{server} does not answer: {error}") from None
         raise Unavailable(f"{server}: {told}: {fields.get('query', path)}") from None
     except (OSError, ValueError) as error:
@@ -41,7 +41,7 @@ def ask(server: str, path: str, **fields: str) -> Any:
 
 
 def _told(error: urllib.error.HTTPError) -> str:
-    """The server's own words, where it is a Prometheus that says them; else the status's."""
+    """Prometheus's error text, else the reason of the HTTP status."""
     try:
         return str(json.loads(error.read())["error"])
     except (OSError, ValueError, KeyError, TypeError):

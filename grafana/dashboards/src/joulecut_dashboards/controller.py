@@ -1,4 +1,4 @@
-"""Whether the machinery itself is well: controller, agents, keepers, drivers."""
+"""The dashboard of Joulecut's own health: controller, agents, keepers, drivers."""
 
 from joulecut_dashboards.panels import Dashboard, Panel, Query, Row, above, below, stat
 
@@ -7,7 +7,7 @@ _NOW = Row(
     (
         stat(
             "Leaders",
-            "Controllers that lead: one, always.",
+            "Number of leaders: always one.",
             "none",
             "sum(joulecut_controller_leader)",
             thresholds=(("red", None), ("green", 1), ("red", 2)),
@@ -22,20 +22,20 @@ _NOW = Row(
         ),
         stat(
             "Agents",
-            "Agents that the controller reaches.",
+            "Agents that the controller can reach.",
             "none",
             'sum(joulecut_reconcile_agents{state="connected"})',
         ),
         stat(
             "Keepers",
-            "Share of keepers that answer, of those that are wanted.",
+            "Share of the configured keepers that answer.",
             "percentunit",
             "avg(joulecut_keeper_up)",
             thresholds=below(1, 0.99),
         ),
         stat(
             "Nodes read whole",
-            "Share of agents that could read every GPU at their last tick.",
+            "Share of agents that read every GPU at their last tick.",
             "percentunit",
             "avg(joulecut_collect_success)",
             thresholds=below(1, 0.99),
@@ -48,7 +48,7 @@ _PASSES = Row(
     (
         Panel(
             "Passes",
-            "Reconcile passes a second by result; a failed one changes nothing.",
+            "Reconcile passes per second by result; a failed one changes nothing.",
             "reqps",
             (
                 Query(
@@ -60,7 +60,7 @@ _PASSES = Row(
         ),
         Panel(
             "Duration of a pass",
-            "Half and 99 % of passes are quicker than this.",
+            "Median and 99th percentile.",
             "s",
             tuple(
                 Query(
@@ -73,14 +73,14 @@ _PASSES = Row(
         ),
         stat(
             "Plans made",
-            "Over the time shown; a quiet day makes none.",
+            "Over the time shown; none without a change.",
             "none",
             "sum(increase(joulecut_plan_seconds_count[$__range]))",
             width=6,
         ),
         stat(
             "Time to make a plan",
-            "Mean over the controller's life.",
+            "Mean since the controller's start.",
             "s",
             "sum(joulecut_plan_seconds_sum) / sum(joulecut_plan_seconds_count)",
             width=6,
@@ -109,7 +109,7 @@ _AGENTS = Row(
     (
         Panel(
             "Agents by state",
-            "As the controller sees them.",
+            "Connected or lost, from the controller.",
             "none",
             (Query("sum by (state) (joulecut_reconcile_agents)", "{{state}}"),),
             width=8,
@@ -117,7 +117,7 @@ _AGENTS = Row(
         ),
         Panel(
             "Commands",
-            "GPU settings a second by operation and result. In recommend mode there are none.",
+            "GPU settings per second by operation and result. In recommend mode there are none.",
             "reqps",
             (
                 Query(
@@ -129,7 +129,7 @@ _AGENTS = Row(
         ),
         Panel(
             "Job reports",
-            "Datagrams a second by result.",
+            "Datagrams per second by result.",
             "reqps",
             (
                 Query(
@@ -154,7 +154,7 @@ _AGENTS = Row(
         ),
         Panel(
             "Failed device calls",
-            "A second, by the driver's own code.",
+            "Per second, by the driver's error code.",
             "reqps",
             (
                 Query(
@@ -167,7 +167,7 @@ _AGENTS = Row(
         ),
         Panel(
             "Versions",
-            "How many processes run which version.",
+            "Number of processes by version.",
             "none",
             (Query("count by (role, version) (joulecut_build_info)"),),
             kind="table",
@@ -189,7 +189,7 @@ _TRUST = Row(
         ),
         Panel(
             "Restores",
-            "GPUs put back to default, a second, by cause. lease_expired: nobody renewed.",
+            "GPUs restored to default per second, by cause. lease_expired: not renewed.",
             "reqps",
             (
                 Query(

@@ -1,4 +1,4 @@
-"""Every file that is made from the sources, so that `--check` can compare and tests can read."""
+"""The files that tools/dashboards writes: dashboards, ConfigMaps, PrometheusRule."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def made(grafana: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _config_maps() -> Iterator[dict[str, Any]]:
-    """For the dashboard sidecar of the Grafana chart: it loads what bears this label."""
+    """For the dashboard sidecar of the Grafana chart, which loads ConfigMaps with this label."""
     for dashboard in DASHBOARDS:
         text = json.dumps(document(dashboard), separators=(",", ":"), ensure_ascii=False)
         yield {

@@ -1,4 +1,4 @@
-"""The first page: how much power the fleet draws, what of it is bloat, and who is in trouble."""
+"""The dashboard of the fleet: power, bloat, savings and firing alerts."""
 
 from joulecut_dashboards.panels import Choice, Dashboard, Panel, Query, Row, above, stat
 
@@ -7,7 +7,7 @@ NODE = Choice(
     "Node",
     "joulecut_collect_success",
     "instance",
-    "Agents by the address under which they are scraped.",
+    "Agents by scrape address.",
 )
 ON_NODE = 'instance=~"$instance"'
 GPU_POWER = f'joulecut_gpu_power_watts{{kind="average", {ON_NODE}}}'
@@ -17,10 +17,10 @@ _NOW = Row(
     "Now",
     (
         stat("Power", "Of all GPUs, by the driver's average.", "watt", f"sum({GPU_POWER})"),
-        stat("GPUs", "GPUs that can be read.", "none", f"count(joulecut_gpu_info{{{ON_NODE}}})"),
+        stat("GPUs", "Readable GPUs.", "none", f"count(joulecut_gpu_info{{{ON_NODE}}})"),
         stat(
             "Under a lease",
-            "GPUs whose clocks are held by a plan. None in recommend mode.",
+            "GPUs whose clocks a plan holds. None in recommend mode.",
             "none",
             f"count(joulecut_control_lease_expires_timestamp_seconds{{{ON_NODE}}}) or vector(0)",
         ),
@@ -32,14 +32,14 @@ _NOW = Row(
         ),
         stat(
             "Agents lost",
-            "Agents that the controller does not reach.",
+            "Agents that the controller cannot reach.",
             "none",
             'sum(joulecut_reconcile_agents{state="lost"})',
             thresholds=above(1, 2),
         ),
         stat(
             "Alerts",
-            "Joulecut alerts that fire now; the list is at the end of this page.",
+            "Firing Joulecut alerts; the list is at the end of this dashboard.",
             "none",
             'count(ALERTS{alertname=~"Joulecut.+", alertstate="firing"}) or vector(0)',
             thresholds=above(1, 2),
@@ -52,7 +52,7 @@ _POWER = Row(
     (
         Panel(
             "Power by node",
-            "Sum of the driver's averages of every GPU that can be read.",
+            "Sum of the driver's averages of all readable GPUs.",
             "watt",
             (Query(f"sum by (instance) ({GPU_POWER})", "{{instance}}"),),
             stacked=True,
@@ -66,15 +66,15 @@ _POWER = Row(
         ),
         Panel(
             "Bloat",
-            "Power above the frontier. Intrinsic: at the iteration time the jobs have. Extrinsic:"
-            " by running ahead of a straggler. Predicted, not measured.",
+            "Power above the frontier. Intrinsic: at the jobs' iteration time. Extrinsic:"
+            " by running faster than a straggler. Predicted, not measured.",
             "watt",
             (Query("sum by (kind) (joulecut_job_energy_bloat_watts)", "{{kind}}"),),
             stacked=True,
         ),
         Panel(
             "Saved: measured and predicted",
-            "Power saved against default clocks. The two are counted apart.",
+            "Power saved against default clocks; two separate counters.",
             "watt",
             (
                 Query(
@@ -103,7 +103,7 @@ _GPUS = Row(
         ),
         Panel(
             "Busy",
-            "Share of time in which a GPU ran anything, mean over the GPUs of a node.",
+            "Share of time in which a GPU was busy, mean over the GPUs of a node.",
             "percentunit",
             (
                 Query(
@@ -134,7 +134,7 @@ _LISTS = Row(
     (
         Panel(
             "Jobs",
-            "Every job of the policy, with the mode it is in.",
+            "Every job of the policy, with its mode.",
             "short",
             (
                 Query("joulecut_controller_mode == 1"),
@@ -155,7 +155,7 @@ _LISTS = Row(
         ),
         Panel(
             "Nodes",
-            "Every agent that is scraped.",
+            "Every scraped agent.",
             "short",
             (
                 Query(f"count by (instance) (joulecut_gpu_info{{{ON_NODE}}})"),
@@ -173,7 +173,7 @@ _LISTS = Row(
             ),
         ),
         Panel(
-            "Alerts that fire",
+            "Firing alerts",
             "Each has an entry of the same name in docs/runbook.md.",
             "short",
             (
@@ -193,7 +193,7 @@ _LISTS = Row(
 DASHBOARD = Dashboard(
     "joulecut-fleet",
     "Joulecut / Fleet",
-    "Power, bloat and savings of the whole fleet, and what needs a person.",
+    "Power, bloat and savings of the whole fleet, and firing alerts.",
     (_NOW, _POWER, _GPUS, _LISTS),
     choices=(NODE,),
 )

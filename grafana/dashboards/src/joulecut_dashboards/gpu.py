@@ -1,4 +1,4 @@
-"""One GPU: what it draws, what was asked of it, what it shows, and what holds it back."""
+"""The dashboard of one GPU: energy, clocks set and seen, causes of low clocks."""
 
 from joulecut_dashboards.fleet import NODE, ON_NODE
 from joulecut_dashboards.panels import Choice, Dashboard, Panel, Query, Row, stat
@@ -13,7 +13,7 @@ _NOW = Row(
     (
         Panel(
             "GPUs",
-            "What each is called, and whether it may be controlled here; if not, why.",
+            "Each GPU, and whether it can be controlled here; if not, the reason.",
             "short",
             (
                 Query(f"joulecut_gpu_info{{{THIS}}}"),
@@ -33,7 +33,7 @@ _ENERGY = Row(
     (
         Panel(
             "Power",
-            "From the energy counter: what was really taken in each interval.",
+            "From the energy counter: mean power of each interval.",
             "watt",
             (
                 Query(
@@ -82,13 +82,13 @@ _CLOCKS = Row(
     (
         Panel(
             "SM clock, seen",
-            "What the device shows now.",
+            "Clock that the device shows.",
             "hertz",
             (Query(f'joulecut_gpu_clock_hertz{{domain="sm", {THIS}}} {NAMED}', NAME),),
         ),
         Panel(
-            "SM clock, asked",
-            "Highest clock that a lease allows; absent for a GPU without a lock.",
+            "SM clock, set",
+            "Highest clock of a lease; absent for a GPU without a lock.",
             "hertz",
             (
                 Query(
@@ -99,12 +99,12 @@ _CLOCKS = Row(
         ),
         Panel(
             "Busy",
-            "Share of time in which an engine was busy, as the driver tells.",
+            "Share of time in which an engine was busy, from the driver.",
             "percentunit",
             (Query(f"joulecut_gpu_utilization_ratio{{{THIS}}} {NAMED}", NAME + " {{engine}}"),),
         ),
         Panel(
-            "What holds the clock",
+            "Causes of low clocks",
             "1 while the device names this reason. idle and sw_power_cap are ordinary; thermal and"
             " power brake reasons are not.",
             "none",
@@ -124,21 +124,21 @@ _CONTROL = Row(
     (
         stat(
             "Under a lease",
-            "How many of these GPUs a plan holds.",
+            "Number of these GPUs that a plan holds.",
             "none",
             f"count(joulecut_control_lease_expires_timestamp_seconds{{{THIS}}}) or vector(0)",
             width=8,
         ),
         stat(
             "Restored",
-            "How often they were put back to default, over the time shown.",
+            "Number of restores to default, over the time shown.",
             "none",
             f"sum(increase(joulecut_control_restores_total{{{THIS}}}[$__range])) or vector(0)",
             width=8,
         ),
         stat(
             "Drifted",
-            "How often they did not show what was asked, over the time shown.",
+            "Number of times they did not show their setting, over the time shown.",
             "none",
             f"sum(increase(joulecut_control_drift_total{{{THIS}}}[$__range])) or vector(0)",
             width=8,
@@ -157,7 +157,7 @@ _CONTROL = Row(
         ),
         Panel(
             "Drift by cause",
-            "Times a device did not show what was asked.",
+            "Times a device did not show its setting.",
             "none",
             (
                 Query(

@@ -1,4 +1,4 @@
-"""One job: is it as fast as agreed, where does it stand on its frontier, who holds its clocks."""
+"""The dashboard of one job: pace, position on the frontier, clocks and evidence."""
 
 from joulecut_dashboards.panels import Choice, Dashboard, Panel, Query, Row, above, below, stat
 
@@ -26,8 +26,8 @@ _NOW = Row(
         ),
         stat(
             "SLO margin",
-            "Room left before the deadline, of the mean iteration time or of its P95, whichever the"
-            " policy holds to the target; negative when missed.",
+            "Slack before the deadline, of the mean iteration time or of its P95, as the policy"
+            " says; negative when missed.",
             "percentunit",
             f"joulecut_job_slo_margin_ratio{{{OF_JOB}}}",
             legend="{{job}}",
@@ -42,7 +42,7 @@ _NOW = Row(
         ),
         stat(
             "Plan above its bound",
-            "Energy of the plan over what no plan of this granularity can beat, minus 1.",
+            "Energy of the plan over its lower bound at this granularity, minus 1.",
             "percentunit",
             f"joulecut_plan_gap_ratio{{{OF_JOB}}}",
             legend="{{job}}",
@@ -70,7 +70,7 @@ _PACE = Row(
         ),
         Panel(
             "Slowdown and SLO margin",
-            "While a straggler is waited for, both show its pace.",
+            "While the job waits for a straggler, both show its pace.",
             "percentunit",
             (
                 Query(f"joulecut_job_slowdown_ratio{{{OF_JOB}}}", "{{job}} slowdown"),
@@ -85,7 +85,7 @@ _FRONTIER = Row(
     (
         Panel(
             "Position on the frontier",
-            "Time and energy of an iteration at default clocks, as predicted for the plan, and as"
+            "Time and energy of an iteration at default clocks, predicted for the plan, and"
             " measured now.",
             "short",
             (
@@ -102,7 +102,7 @@ _FRONTIER = Row(
             columns=(("Iteration", "s"), ("Power", "watt"), ("Energy", "joule")),
         ),
         Panel(
-            "Energy an iteration",
+            "Energy per iteration",
             "Power times iteration time: measured, predicted, and at default clocks.",
             "joule",
             (
@@ -116,8 +116,8 @@ _FRONTIER = Row(
         ),
         Panel(
             "Bloat",
-            "Power above the frontier of the clocks that run. Intrinsic: at the iteration time the"
-            " job has. Extrinsic: by running ahead of a straggler. Predicted, not measured.",
+            "Power above the frontier at the current clocks. Intrinsic: at the job's iteration"
+            " time. Extrinsic: by running faster than a straggler. Predicted, not measured.",
             "watt",
             (Query(f"joulecut_job_energy_bloat_watts{{{OF_JOB}}}", "{{job}} {{kind}}"),),
             width=8,
@@ -126,33 +126,33 @@ _FRONTIER = Row(
     ),
 )
 
-_SAY = Row(
-    "Who has a say",
+_CONTROL = Row(
+    "Control",
     (
         stat(
             "Held",
-            "Why the controller keeps its hands off: a person's pause or restore, or the breaker.",
+            "Why the controller does not control the job: pause, restore, or the breaker.",
             "none",
             f"max by (job, reason) (joulecut_job_hold_info{{{OF_JOB}}})",
             width=6,
             legend="{{job}} {{reason}}",
             show_name=True,
-            quiet_because="only a job that somebody paused, or that the breaker gave back, is held",
+            quiet_because="only a paused or restored job, or one with a tripped breaker, is held",
             thresholds=above(1, 2),
         ),
         stat(
             "Breaker trips",
-            "In the last day; three end control until a person arms it again.",
+            "In the last day; three end control until an operator resumes the job.",
             "none",
             f"max by (job) (joulecut_job_breaker_trips{{{OF_JOB}}})",
             width=6,
             legend="{{job}}",
-            quiet_because="absent until a job is watched under our clocks",
+            quiet_because="absent until a job runs under our clocks",
             thresholds=above(1, 3),
         ),
         stat(
             "Enforcing is advisable",
-            "1 where recommendations proved right; `joulecut status` says why not.",
+            "1 if recommendations were accurate; `joulecut status` has the reason if not.",
             "none",
             f"max by (job) (joulecut_job_enforcement_advisable{{{OF_JOB}}})",
             width=6,
@@ -176,14 +176,14 @@ _CLOCKS = Row(
     (
         Panel(
             "Planned",
-            "What the plan gives each GPU; recommended or applied, see the mode.",
+            "Clock of each GPU in the plan; recommended or applied, see the mode.",
             "hertz",
             (Query(f"joulecut_plan_clock_hertz{{{OF_JOB}}}", "{{uuid}}"),),
             width=8,
         ),
         Panel(
-            "Asked",
-            "Highest clock that a lease allows; absent for a GPU without a lock.",
+            "Set",
+            "Highest clock of a lease; absent for a GPU without a lock.",
             "hertz",
             (
                 Query(
@@ -195,20 +195,20 @@ _CLOCKS = Row(
         ),
         Panel(
             "Seen",
-            "What the devices show.",
+            "Clock that the devices show.",
             "hertz",
             (Query(f'joulecut_gpu_clock_hertz{{domain="sm"}} {OWN_GPUS}', "{{uuid}}"),),
             width=8,
         ),
         Panel(
             "Plan number",
-            "A step is a new plan; the number comes from one controller-wide counter.",
+            "A step is a new plan; numbers come from one controller-wide counter.",
             "none",
             (Query(f"joulecut_plan_generation{{{OF_JOB}}}", "{{job}}"),),
         ),
         Panel(
             "Leases end in",
-            "Time left of each lease; it is renewed at a third, and at zero the GPU is restored.",
+            "Time left of each lease; the controller renews it, and at zero the GPU is restored.",
             "s",
             (
                 Query(
@@ -233,14 +233,14 @@ _EVIDENCE = Row(
         ),
         Panel(
             "Prediction error",
-            "Mean absolute relative error; above 3 % in time a job is not planned for.",
+            "Mean absolute relative error; above 3 % in time the job gets no plans.",
             "percentunit",
             (Query(f"joulecut_predict_error_ratio{{{OF_JOB}}}", "{{job}} {{target}}"),),
             width=8,
         ),
         Panel(
             "GPUs",
-            "Who works for the job, and who says so.",
+            "GPUs of the job, and the source of this information.",
             "short",
             (Query(f"joulecut_gpu_allocation_info{{{OF_JOB}}}"),),
             kind="table",
@@ -255,6 +255,6 @@ DASHBOARD = Dashboard(
     "joulecut-job",
     "Joulecut / Job",
     "One job: pace, frontier, clocks and evidence.",
-    (_NOW, _SAY, _PACE, _FRONTIER, _CLOCKS, _EVIDENCE),
+    (_NOW, _CONTROL, _PACE, _FRONTIER, _CLOCKS, _EVIDENCE),
     choices=(JOB,),
 )

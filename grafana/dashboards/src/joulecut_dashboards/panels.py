@@ -1,7 +1,6 @@
-"""What a dashboard is made of here: queries, panels, rows, variables. Values, without JSON.
+"""Values that describe a dashboard: queries, panels, rows, variables.
 
-Only what these dashboards use exists, so that whoever adds a panel chooses little, and the
-checks in tests/grafana know every shape there can be.
+Only what these dashboards use exists, so the checks in tests/grafana know every shape.
 """
 
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ WIDTH = 24  # Grafana's grid
 class Query:
     """One PromQL expression. `legend` names each of its series.
 
-    `quiet_because` says why a healthy cluster may have no answer: such a query is checked
-    for its grammar only, every other one must return data in the tests.
+    `quiet_because` says why a healthy cluster may have no answer. Tests check only the grammar of
+    such a query; every other one must return data.
     """
 
     expr: str
@@ -46,10 +45,10 @@ class Panel:
     width: int = 12
     height: int = 8
     stacked: bool = False
-    show_name: bool = False  # a stat whose news is the legend, such as a mode
+    show_name: bool = False  # a stat whose value is the legend, such as a mode
     thresholds: tuple[tuple[str, float | None], ...] = (("green", None),)
     by: tuple[str, ...] = ()
-    columns: tuple[tuple[str, str], ...] = ()  # (title, unit), one a query
+    columns: tuple[tuple[str, str], ...] = ()  # (title, unit), one per query
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A variable that a person types, such as a price."""
+    """A variable that the user types, such as a price."""
 
     name: str
     label: str
@@ -83,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One page. `uid` is fixed: links and bookmarks rest on it."""
+    """One dashboard. `uid` is fixed, because links and bookmarks use it."""
 
     uid: str
     title: str

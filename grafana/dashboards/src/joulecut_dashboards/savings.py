@@ -1,4 +1,4 @@
-"""What was saved, measured beside predicted, in joules, kilowatt-hours, money and CO2."""
+"""The dashboard of savings, measured and predicted, in energy, money and CO2."""
 
 from joulecut_dashboards.job import JOB, OF_JOB
 from joulecut_dashboards.panels import Dashboard, Entry, Panel, Query, Row, stat
@@ -26,7 +26,7 @@ _SUM = Row(
         ),
         stat(
             "Predicted",
-            "What the plans in force promised.",
+            "Prediction of the plans in force.",
             "kwatth",
             f"sum({_saved('predicted')}) / {J_PER_KWH}",
             width=6,
@@ -53,7 +53,7 @@ _COURSE = Row(
     (
         Panel(
             "Saved power",
-            "Measured and predicted, against default clocks. They are counted apart.",
+            "Measured and predicted, against default clocks; two separate counters.",
             "watt",
             (
                 Query(
@@ -78,7 +78,7 @@ _COURSE = Row(
         ),
         Panel(
             "Power of jobs",
-            "From the energy counters of their GPUs, added up on the nodes.",
+            "Sum of the energy counters of their GPUs.",
             "watt",
             (
                 Query(
@@ -90,8 +90,8 @@ _COURSE = Row(
             stacked=True,
         ),
         Panel(
-            "Still to be had",
-            "Bloat of the clocks that run: what a plan could take away. Predicted, not measured.",
+            "Possible saving",
+            "Bloat at the current clocks: the saving of a plan. Predicted, not measured.",
             "watt",
             (
                 Query(
@@ -123,7 +123,7 @@ _WINDOWS = Row(
         ),
         Panel(
             "Windows",
-            "Measured over the time shown, by clocks; what was dropped does not count.",
+            "Kept windows over the time shown, by clocks.",
             "short",
             (
                 Query(
@@ -169,7 +169,7 @@ _JOBS = Row(
 DASHBOARD = Dashboard(
     "joulecut-savings",
     "Joulecut / Savings",
-    "Savings against default clocks, measured beside predicted.",
+    "Savings against default clocks, measured and predicted.",
     (_SUM, _COURSE, _WINDOWS, _JOBS),
     choices=(JOB,),
     entries=(PRICE, PUE, CO2),
