@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
@@ -64,8 +65,7 @@ def node() -> Iterator[RunningAgent]:
 
 
 def audit(node: RunningAgent, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [JOULECUT, "audit", "--agents", node.ready["grpc"], "--for", "8s", *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    return commands.run("audit", "--agents", node.ready["grpc"], "--for", "8s", *more)
 
 
 def test_a_short_watch(node: RunningAgent) -> None:

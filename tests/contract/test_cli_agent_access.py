@@ -2,23 +2,20 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import pytest
 from certificates import Authority, Leaf
-from running_agent import PATIENCE_S, RunningAgent
+from running_agent import RunningAgent
 
-JOULECUT = str(Path(sys.executable).with_name("joulecut"))
 LISTEN = {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock",
           "grpc_socket": "agent.sock"}  # fmt: skip
 
 
 def joulecut(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [JOULECUT, *words], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
-    )
+    return commands.run(*words)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,7 @@ def test_on_call_gives_gpus_back_and_may_do_nothing_else(
     oncall = ca.leaf("oncall", "DNS:oncall.test")
     address, local = agent.ready["grpc"], f"unix:{agent.home}/agent.sock"
     words = ["clear", address, "--reason", "paged", *flags(oncall)]
-    assert joulecut(*words).stdout == f"{address}: nothing to give back\n"
+    assert joulecut(*words).stdout == f"{address}: nothing to reset\n"
     agent.ready["grpc"] = local
     agent.connect()
     try:
@@ -54,7 +51,7 @@ def test_on_call_gives_gpus_back_and_may_do_nothing_else(
         agent.disconnect()
         agent.ready["grpc"] = address
     done = joulecut(*words)
-    assert done.stdout.splitlines() == [f"{uuid} given back" for uuid in agent.gpus.uuids]
+    assert done.stdout.splitlines() == [f"{uuid} reset" for uuid in agent.gpus.uuids]
     assert done.returncode == 0
     assert agent.locked() == {}
     refused = joulecut("release", address, "--for", "1m", *flags(oncall))
@@ -87,10 +84,10 @@ def test_mistakes_are_one_line(node: tuple[RunningAgent, Authority], tmp_path: P
     shutil.copy(ca.cert, stranger.ca)
     address = agent.ready["grpc"]
     for words, status, sentence in (
-        (["clear", "node1"], 2, "is reached without encryption"),
+        (["clear", "node1"], 2, "is a remote address without TLS"),
         (["clear", address, "--cert", str(leaf.cert)], 2, "one without the others"),
         (["clear", address, *flags(leaf)[:3], str(ca.key), *flags(leaf)[4:]], 2, "not the key of"),
-        (["clear", address], 1, "does it want --cert?"),
+        (["clear", address], 1, "does it require --cert?"),
         (["clear", address, *flags(leaf)[:-2]], 1, "no agent at"),
         (["clear", address, *flags(stranger)], 1, "no agent at"),
         (["clear", "unix:/nowhere.sock"], 1, "no agent answers at"),

@@ -2,22 +2,18 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import pytest
 import yaml
 from held_port import held_port
-from running_agent import PATIENCE_S, RunningAgent
-
-JOULECUT = str(Path(sys.executable).with_name("joulecut"))
+from running_agent import RunningAgent
 
 
 def joulecut(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [JOULECUT, *words], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
-    )
+    return commands.run(*words)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +45,7 @@ def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: s
         done = joulecut(*words)
         assert (done.returncode, done.stderr) == (0, ""), words
         assert node.locked() == {}
-        assert f"{node.ready['grpc']}: 2 GPUs given back" in done.stdout
+        assert f"{node.ready['grpc']}: 2 GPUs reset" in done.stdout
         assert ("no controller answers" in done.stdout) == ("--direct" not in words)
 
 
@@ -76,7 +72,7 @@ def test_another_job_keeps_its_clocks_and_a_dead_agent_is_named(
     agents = f"{node.ready['grpc']},{dead}"
     done = joulecut("restore", "other-job", "--direct", "--agents", agents)
     assert done.returncode == 1
-    assert f"{dead}: NOT given back: no agent answers" in done.stdout
+    assert f"{dead}: NOT reset: no agent answers" in done.stdout
     assert len(node.locked()) == 1
     done = joulecut("restore", "--all", "--direct", "--agents", agents)
     assert done.returncode == 1
@@ -90,8 +86,8 @@ def test_a_name_that_nothing_is_held_for_is_not_passed_over(
     assert node.obey({0: 1005})[0].accepted
     agents = ("--agents", node.ready["grpc"])
     done = joulecut("restore", "dmeo", "--controller", nobody, *agents)
-    assert "Telling 1 agent directly." in done.stdout
-    assert "Nothing is held for a job dmeo there: is that its name?" in done.stdout
+    assert "Calling 1 agent directly." in done.stdout
+    assert "No GPU there is leased to a job named dmeo." in done.stdout
     assert len(node.locked()) == 1
     done = joulecut("restore", "--node", "n2", "--direct", *agents)
     assert done.returncode == 2

@@ -1,7 +1,6 @@
 """pause, resume, restore, recommend, policy diff and completion as a person types them."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import bcrypt
 import boards
+import commands
 import pytest
 from held_port import held_port
 from serving import WAIT_S, Serving
@@ -62,14 +62,7 @@ def served(clerk: Clerk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def joulecut(
     *words: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "joulecut_cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S * 2,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
+    return commands.run(*words, env=environment)
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:

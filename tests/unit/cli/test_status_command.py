@@ -1,16 +1,15 @@
 """`joulecut status` and `joulecut explain` as a person types them, against a real server."""
 
 import json
-import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import boards
+import commands
 import pytest
 import yaml
 from certificates import Authority
@@ -36,15 +35,7 @@ def joulecut(
 ) -> subprocess.CompletedProcess[str]:
     # A proxy in the environment must not be asked for a controller on this machine.
     proxy = {"http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1"}
-    environment = {**os.environ, **proxy, **(environment or {})}
-    return subprocess.run(
-        [sys.executable, "-m", "joulecut_cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S * 2,
-        check=False,
-        env=environment,
-    )
+    return commands.run(*words, env={**proxy, **(environment or {})})
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
