@@ -5,7 +5,7 @@ ARG PYTHON=python:3.11-slim
 FROM ${PYTHON} AS build
 WORKDIR /src
 COPY . .
-# No pip in what is shipped: it is run from outside. Bytecode now, as the root may be read-only later.
+# The image has no pip; it runs from outside. Bytecode is compiled now, since the root may be read-only later.
 RUN python -m venv --without-pip /opt/joulecut \
     && pip --no-cache-dir --python /opt/joulecut/bin/python install -c constraints/all.txt '.[agent]' \
     && /opt/joulecut/bin/python -m compileall -q /opt/joulecut/lib

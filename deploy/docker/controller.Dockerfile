@@ -6,8 +6,8 @@ FROM ${PYTHON} AS build
 WORKDIR /src
 COPY . .
 ENV NUMBA_CACHE_DIR=/opt/compiled
-# The solver's inner loops are compiled here, for the kind of processor that builds; on another kind
-# they are compiled once more at the first plan, some twenty seconds.
+# The solver's inner loops are compiled here for the build machine's kind of processor. On another kind
+# they are compiled again at the first plan, which takes about twenty seconds.
 RUN python -m venv --without-pip /opt/joulecut \
     && pip --no-cache-dir --python /opt/joulecut/bin/python install -c constraints/all.txt '.[controller]' \
     && /opt/joulecut/bin/python -m compileall -q /opt/joulecut/lib \
@@ -15,7 +15,7 @@ RUN python -m venv --without-pip /opt/joulecut \
 
 FROM ${PYTHON}
 COPY --from=build /opt/joulecut /opt/joulecut
-# Its own, so that it may grow; where the root is read-only, mount a copy and name it here.
+# A directory of its own, because it grows. With a read-only root, mount a copy and name it here.
 COPY --from=build --chown=65532:65532 /opt/compiled /opt/joulecut/compiled
 ENV PATH=/opt/joulecut/bin:$PATH NUMBA_CACHE_DIR=/opt/joulecut/compiled \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Whether nobody has stopped the keeper whose state is in the directory $1 (SIGSTOP, a debugger): then
-# no lease of it runs out, and no signal but the last reaches it. A kubelet that asks this ends such
-# a one, and the next keeper gives back what it held.
+# Liveness probe of the keeper whose state is in the directory $1. It fails if the keeper is stopped
+# (SIGSTOP, a debugger): then its leases do not run out, and it reacts to SIGKILL only. The kubelet kills
+# such a keeper, and the next one restores its GPUs.
 #
-# The keeper itself is not asked, and no Python is started: one that waits for a driver or a disk
-# lives, and must not be ended for it. Which process it is, its lock tells (proc(5), locks).
+# The keeper is not contacted and no Python is started, because a keeper that waits for a driver or a
+# disk must not be killed. Its lock gives the pid (proc(5), locks).
 lock=$(stat -c %i "$1/keeper.lock") || exit 0 # no keeper has been here yet
 while read -r _ kind _ _ pid place _; do
     if [ "$kind" = FLOCK ] && [ "${place##*:}" = "$lock" ]; then

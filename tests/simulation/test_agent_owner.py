@@ -129,7 +129,7 @@ def test_an_epilog_does_not_wait_for_an_agent_that_is_gone_nor_for_ever() -> Non
         assert _script(node, EPILOG, "4711", "0") == ""
         (node.state_dir / "owners").write_text(f"agent {os.getpid()}\n0 GPU-a held 4711\n")
         (node.home / "map" / "0").write_text("4711\n")
-        assert "not given back after 1 s" in _script(node, EPILOG, "4711", "0", wait_s=1)
+        assert "not restored after 1 s" in _script(node, EPILOG, "4711", "0", wait_s=1)
 
 
 @pytest.fixture

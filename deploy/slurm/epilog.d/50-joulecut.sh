@@ -1,7 +1,7 @@
 #!/bin/sh
-# Takes the job off its GPUs, and waits until the agent has given their clocks back: the next
-# job then starts on a GPU that runs as its site left it. Runs as root after the job's last
-# process. It never fails and never waits longer than JOULECUT_WAIT_S: an epilog that does
+# Removes the job from the mapping files of its GPUs, and waits until the agent has restored them.
+# The next job then starts at the site's default clocks. Runs as root after the job's last
+# process. It never fails and never waits longer than JOULECUT_WAIT_S, because a failing epilog
 # drains the node.
 dir=${JOULECUT_SLURM_DIR:-/run/joulecut/slurm}
 board=${JOULECUT_STATE_DIR:-/var/lib/joulecut}/owners
@@ -22,8 +22,8 @@ umask 022
     done
 ) 9<"$dir"
 
-# A line of the board: INDEX UUID held|free JOB, where JOB is the GPU's owner as the agent sees
-# it. Another job's GPU may be held; this job's may not, nor one that nobody owns.
+# A line of the agent's file: INDEX UUID held|free JOB, with JOB as the GPU's owner. A GPU of
+# another job may be held; a GPU of this job, or one without an owner, may not.
 waiting() {
     agent=$(sed -n 's/^agent //p' "$board" 2>/dev/null)
     [ -n "$agent" ] && [ -d "/proc/$agent" ] || return 1 # no agent: leases run out by themselves
@@ -38,7 +38,7 @@ tenths=$((wait_s * 10))
 while waiting; do
     tenths=$((tenths - 1))
     if [ "$tenths" -lt 0 ]; then
-        echo "joulecut: GPUs $gpus of job $job are not given back after $wait_s s" >&2
+        echo "joulecut: GPUs $gpus of job $job are not restored after $wait_s s" >&2
         break
     fi
     sleep 0.1

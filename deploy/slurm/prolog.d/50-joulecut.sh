@@ -1,13 +1,13 @@
 #!/bin/sh
-# Says whose each GPU is: one file a GPU, one job id a line, as dcgm-exporter reads them too.
-# Runs as root on the node before the job's first process. It never fails: a prolog that does
-# drains the node.
+# Writes the job id of each GPU: one file per GPU, one job id per line, also readable by
+# dcgm-exporter. Runs as root on the node before the job's first process. It never fails, because
+# a failing prolog drains the node.
 dir=${JOULECUT_SLURM_DIR:-/run/joulecut/slurm}
 gpus=${SLURM_JOB_GPUS:-${GPU_DEVICE_ORDINAL:-${CUDA_VISIBLE_DEVICES:-}}}
 job=${SLURM_JOB_ID:-}
 [ -n "$gpus" ] && [ -n "$job" ] || exit 0
 
-# Open to be read by everybody and written by root alone: the agent reads no other.
+# Readable by all, writable by root only: the agent ignores any other directory.
 umask 022
 mkdir -p "$dir" || exit 0
 (

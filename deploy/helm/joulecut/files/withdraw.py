@@ -1,10 +1,9 @@
 """Ends every pod of the agent before its DaemonSet is deleted, and waits until they are gone.
 
-Deleting a DaemonSet answers at once and leaves the pods to themselves. A keeper gives its
-GPUs back while it ends, so a node whose pod is gone is a node that was given back; one that
-does not answer is named here, instead of staying slow in silence.
+Deleting a DaemonSet does not wait for its pods. A keeper restores its GPUs while it ends, so a
+node without the pod is a restored node. A node that does not answer is named in the log.
 
-Standard library only; asks for `get` and `patch` on one DaemonSet, and `list` of pods.
+Standard library only; needs `get` and `patch` on one DaemonSet, and `list` of pods.
 """
 
 import json
@@ -62,7 +61,7 @@ def main() -> int:
 
 
 def ask(method: str, path: str, change: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """One request; None where there is no such object. Raises OSError, ValueError."""
+    """One request; None if the object does not exist. Raises OSError, ValueError."""
     request = urllib.request.Request(
         address() + path,
         method=method,

@@ -12,7 +12,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* What never changes in the life of a release: selectors may hold nothing else. */}}
+{{- /* Labels that never change in the life of a release; selectors use only these. */}}
 {{- define "joulecut.selector" -}}
 app.kubernetes.io/name: {{ include "joulecut.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -37,7 +37,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{- /* No right but what is added after it. */}}
+{{- /* No permission except those added after it. */}}
 {{- define "joulecut.noPrivilege" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -51,7 +51,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
-{{- /* Both processes of a node read the same site settings; they differ in the rest alone. */}}
+{{- /* The site settings that both processes of a node share. */}}
 {{- define "joulecut.agentConfig" -}}
 {{- $own := dict "device" "nvml" "state_dir" "/var/lib/joulecut-agent" -}}
 {{- $grpcHost := ternary "0.0.0.0" "127.0.0.1" .Values.tls.enabled -}}
@@ -87,7 +87,7 @@ capabilities: {drop: [ALL]}
 {{- .Values.agent.stateDir | default (.Values.keeper.enabled | ternary "/var/lib/joulecut-agent" "") }}
 {{- end }}
 
-{{- /* Who the agent is: see agent.podResources. */}}
+{{- /* User and group of the agent: see agent.podResources. */}}
 {{- define "joulecut.agentUser" -}}
 {{- if .Values.agent.podResources -}}
 runAsUser: 0
@@ -98,7 +98,7 @@ runAsUser: {{ int .Values.agent.uid }}
 runAsGroup: {{ int .Values.agent.uid }}
 {{- end }}
 
-{{- /* A probe has no certificate: where a site's own file may ask for one, the port alone. */}}
+{{- /* A probe has no certificate. If web.yml may require one, it checks the port only. */}}
 {{- define "joulecut.controllerProbe" -}}
 {{- if .Values.controller.webConfigSecret -}}
 tcpSocket: {port: https}
@@ -147,7 +147,7 @@ httpGet: {path: /readyz, port: metrics}
 {{- toYaml (merge $own .Values.controller.config) }}
 {{- end }}
 
-{{- /* What contradicts itself is refused before anything is applied, one line each. */}}
+{{- /* Contradictions are refused before anything is applied, one line each. */}}
 {{- define "joulecut.checks" -}}
 {{- if .Values.controller.enabled }}
 {{- if not .Values.tls.enabled }}
@@ -183,7 +183,7 @@ httpGet: {path: /readyz, port: metrics}
 {{- end }}
 {{- end }}
 
-{{- /* Names in certificates are roles of this release, not hosts: agents come and go with nodes. */}}
+{{- /* Names in certificates are roles of this release, not hosts, because agents change with nodes. */}}
 {{- define "joulecut.agentName" -}}
 agent.{{ include "joulecut.fullname" . }}.{{ .Release.Namespace }}
 {{- end }}
