@@ -15,7 +15,7 @@ from running_prometheus import prometheus_in
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "grafana"
-sys.path.insert(0, str(GRAFANA / "dashboards" / "src"))
+sys.path.insert(0, str(GRAFANA))
 
 COMMAND = (str(Path(sys.executable).with_name("joulecut")), "demo", "--no-browser")
 START_S = 600.0  # for a machine that stands still now and then

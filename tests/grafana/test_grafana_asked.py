@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import pytest
-from joulecut_dashboards.asked import ask
+from preview import ask
 
 from joulecut_wire.errors import Unavailable
 
