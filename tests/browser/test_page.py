@@ -111,6 +111,7 @@ def test_an_enforced_job_is_told_whole(browser: Browser) -> None:
         shot(page, "enforcing")
 
 
+@pytest.mark.long
 def test_clocks_recommended_asked_and_seen(browser: Browser) -> None:
     with Serving(boards.board()) as served, opened(browser, served) as page:
         rows = page.locator(".clocks li")
@@ -119,6 +120,7 @@ def test_clocks_recommended_asked_and_seen(browser: Browser) -> None:
         assert "stage 7 is on the critical path" in said(page, ".clocks-card details")
 
 
+@pytest.mark.long
 def test_the_frontier_is_a_picture_with_words(browser: Browser) -> None:
     with Serving(boards.board()) as served, opened(browser, served) as page:
         expect(page.locator(".frontier .curve")).to_have_count(1)
@@ -132,6 +134,7 @@ def test_the_frontier_is_a_picture_with_words(browser: Browser) -> None:
         expect(page.locator(".frontier-card .tip")).to_contain_text("predicted, at least")
 
 
+@pytest.mark.long
 def test_the_timeline_is_drawn_and_told(browser: Browser) -> None:
     with Serving(boards.board()) as served, opened(browser, served) as page:
         expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42 takes")
@@ -144,6 +147,7 @@ def test_the_timeline_is_drawn_and_told(browser: Browser) -> None:
         expect(page.locator(".timeline-card .tip")).to_contain_text("stage ")
 
 
+@pytest.mark.long
 def test_fleet_leases_and_decisions(browser: Browser) -> None:
     with Serving(boards.board()) as served, opened(browser, served) as page:
         expect(page.locator(".fleet tbody tr")).to_have_count(8)
@@ -161,6 +165,7 @@ def test_fleet_leases_and_decisions(browser: Browser) -> None:
         )  # the lease runs on between two passes
 
 
+@pytest.mark.long
 def test_the_page_follows_each_pass(browser: Browser) -> None:
     with Serving(boards.board("recommend", passes=5)) as served, opened(browser, served) as page:
         expect(page.locator("#live-text")).to_contain_text("pass 5")
@@ -177,6 +182,7 @@ def test_the_page_follows_each_pass(browser: Browser) -> None:
         expect(page.locator(".spark path")).to_have_count(3)
 
 
+@pytest.mark.long
 def test_a_new_plan_brings_a_new_timeline(browser: Browser) -> None:
     first = boards.board(passes=1, microbatches=12)
     [job] = first.jobs
@@ -214,6 +220,7 @@ def test_a_lost_controller_is_said_and_its_return_noticed(browser: Browser) -> N
             expect(page.locator("#live-text")).to_contain_text("pass 1,")
 
 
+@pytest.mark.long
 def test_a_controller_that_hangs_is_lost_too(browser: Browser) -> None:
     with (
         Serving(replace(boards.board(), interval_s=600.0)) as served,
@@ -248,6 +255,7 @@ EMPTY: list[tuple[str, Board | None, list[str]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "board", "sentences"), EMPTY, ids=[e[0] for e in EMPTY])
 def test_what_is_empty_says_why(
     browser: Browser, name: str, board: Board | None, sentences: list[str]
@@ -259,6 +267,7 @@ def test_what_is_empty_says_why(
         shot(page, name)
 
 
+@pytest.mark.long
 def test_trouble_is_shown(browser: Browser) -> None:
     with Serving(boards.straggling()) as served, opened(browser, served, scheme="dark") as page:
         expect(page.locator("#policy-error")).to_contain_text("is not in force")
@@ -269,6 +278,7 @@ def test_trouble_is_shown(browser: Browser) -> None:
         shot(page, "straggler-dark")
 
 
+@pytest.mark.long
 def test_several_jobs_are_chosen_by_name(browser: Browser) -> None:
     whole = boards.board(microbatches=12)
     [first] = whole.jobs
@@ -288,6 +298,7 @@ def test_several_jobs_are_chosen_by_name(browser: Browser) -> None:
         expect(page.locator(".job-name")).to_have_text(name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(
     browser: Browser, scheme: Literal["light", "dark"]
@@ -329,6 +340,7 @@ def test_text_stands_out_from_its_ground(
                 shot(page, f"enforcing-{scheme}")
 
 
+@pytest.mark.long
 def test_structure_for_those_who_do_not_see_it(browser: Browser) -> None:
     with Serving(boards.board()) as served, opened(browser, served) as page:
         expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
@@ -343,6 +355,7 @@ def test_structure_for_those_who_do_not_see_it(browser: Browser) -> None:
         assert page.locator("th:not([scope])").count() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [420, 1280, 1920])
 def test_nothing_hangs_over_the_edge(browser: Browser, width: int) -> None:
     with Serving(boards.straggling()) as served, opened(browser, served, width=width) as page:

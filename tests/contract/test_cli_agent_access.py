@@ -88,8 +88,8 @@ def test_mistakes_are_one_line(node: tuple[RunningAgent, Authority], tmp_path: P
         (["clear", address, "--cert", str(leaf.cert)], 2, "one without the others"),
         (["clear", address, *flags(leaf)[:3], str(ca.key), *flags(leaf)[4:]], 2, "not the key of"),
         (["clear", address], 1, "does it require --cert?"),
-        (["clear", address, *flags(leaf)[:-2]], 1, "no agent at"),
-        (["clear", address, *flags(stranger)], 1, "no agent at"),
+        (["clear", address, *flags(leaf)[:-2]], 1, "no TLS connection to an agent at"),
+        (["clear", address, *flags(stranger)], 1, "no TLS connection to an agent at"),
         (["clear", "unix:/nowhere.sock"], 1, "no agent answers at"),
     ):
         done = joulecut(*words)

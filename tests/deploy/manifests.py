@@ -3,6 +3,8 @@
 from manifests import chart, kustomized, pods
 """
 
+import copy
+import functools
 import json
 import re
 import shutil
@@ -36,9 +38,17 @@ def helm(*argv: str | Path) -> subprocess.CompletedProcess[str]:
 
 def chart(*values: str, sets: tuple[str, ...] = (), folder: Path = CHART) -> list[Object]:
     """Every object of the chart with the named values files, hooks too."""
+    made = _kept if folder == CHART else _made
+    return copy.deepcopy(made(values, sets, folder))
+
+
+def _made(values: tuple[str, ...], sets: tuple[str, ...], folder: Path) -> list[Object]:
     done = _template(values, sets, folder)
     assert done.returncode == 0, done.stderr
-    return [found for found in yaml.safe_load_all(done.stdout) if found]
+    return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found]
+
+
+_kept = functools.cache(_made)  # the shipped chart: rendered once for each choice of values
 
 
 def refusal(*values: str, sets: tuple[str, ...] = (), folder: Path = CHART) -> str:

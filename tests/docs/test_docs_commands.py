@@ -178,7 +178,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", _of("offline"), ids=_id)
 def test_offline_commands_run(command: Command, desk: Path) -> None:
     text = command.text.replace(".venv/bin/", "")
@@ -187,7 +187,7 @@ def test_offline_commands_run(command: Command, desk: Path) -> None:
     _assert_ran(command, _run(text, desk))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", _of("online"), ids=_id)
 def test_commands_to_a_cluster_run(command: Command, cluster: DocsCluster) -> None:
     """Whatever was paused or released is taken back before the next. A command gives up a
@@ -222,7 +222,7 @@ def test_files_named_for_other_programs_exist(command: Command) -> None:
             assert (ROOT / word).exists(), command
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("command", _of("shell"), ids=_id)
 def test_shell_lines_run(
     command: Command, cluster: DocsCluster, desk: Path, tmp_path: Path
@@ -235,7 +235,7 @@ def test_shell_lines_run(
     _assert_ran(command, _run(cluster.typed(text), folder))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_fake_library_is_played_with_as_told(tmp_path: Path) -> None:
     """The lines of a page share one state file, so they run in order; one of them for ever."""
     told = [command for command in _of("fake") if command.page == "docs/nvml.md"]

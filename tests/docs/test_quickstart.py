@@ -77,7 +77,7 @@ def _script(place: Path, ports: dict[str, str]) -> str:
     return START + metrics + WAIT.format(url=url) + text + end
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_quick_start_ends_in_a_recommendation(folder: Path, ports: dict[str, str]) -> None:
     log = folder.parent / "log"
     with log.open("w") as out:

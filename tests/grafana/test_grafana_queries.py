@@ -17,7 +17,7 @@ from preview import ask, filled
 
 from joulecut_wire.errors import Unavailable
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.slow]
+pytestmark = [pytest.mark.prometheus, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 600.0  # savings appear half a minute after the start of an idle machine
 PICTURE_S = 62.0  # what a picture shows: recommend, and a good part of enforce
