@@ -136,13 +136,19 @@ def settled_until_s(card: Card, now_s: float) -> float:
 
 def advance(sku: Sku, card: Card, until_s: float) -> Card:
     """The same card at `until_s`; the card itself where that lies in its past."""
-    tick_s = floor(until_s / COUNTER_STEP_S) * COUNTER_STEP_S
+    tick_s = _last_tick_s(until_s)
     if card.at_s < tick_s <= until_s:
         card = _run(sku, card, tick_s)
         card = replace(card, latched_j=card.energy_j)
     card = _run(sku, card, until_s)
     works = tuple(work for work in card.works if work.end_s + LATE_S_MAX > card.at_s)
     return replace(card, works=works)
+
+
+def _last_tick_s(until_s: float) -> float:
+    """The counter's last step at or before a time; 17 * 0.1 > 1.7 in floats, so 1.7 has step 16."""
+    tick = floor(until_s / COUNTER_STEP_S)
+    return (tick - 1 if tick * COUNTER_STEP_S > until_s else tick) * COUNTER_STEP_S
 
 
 def _run(sku: Sku, card: Card, until_s: float) -> Card:
