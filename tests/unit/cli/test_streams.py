@@ -1,12 +1,17 @@
 """Full disks, closed streams and poor encodings: one line, a true status, no traceback."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from joulecut_cli.main import dispatch
+from joulecut_wire.command import guarded
 
 PROFILE = """\
 stage,instruction,frequency,time,energy
@@ -24,6 +29,7 @@ JOULECUT = f"{sys.executable} -m joulecut_cli.main"
 FULL = Path("/dev/full")
 WAIT_S = 180.0  # for a line that takes one second on an idle machine
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+Joulecut = Callable[..., int]
 
 
 @pytest.fixture
@@ -33,45 +39,105 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shell(folder: Path, line: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """A line as typed; `joulecut` in it is this tree's."""
-    return subprocess.run(
-        ["/bin/sh", "-c", line.replace("joulecut", JOULECUT)],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+@pytest.fixture
+def joulecut(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Joulecut]:
+    """The command in this process, with the standard streams given or pytest's own."""
+    monkeypatch.chdir(folder)
+    opened: list[io.TextIOWrapper] = []
+
+    def run(*argv: str, out: str | None = "", err: str | None = "", encoding: str = "utf-8") -> int:
+        """A path is opened for a stream; None closes it; "" is the captured one."""
+        for name, target in (("stdout", out), ("stderr", err)):
+            if target == "":
+                continue
+            stream = None
+            if target is not None:
+                word, _, errors = encoding.partition(":")
+                stream = open(target, "w", encoding=word, errors=errors or "strict")  # noqa: SIM115
+                opened.append(stream)
+            monkeypatch.setattr(sys, name, stream)
+        return guarded("joulecut", lambda: dispatch(list(argv)))
+
+    yield run
+    monkeypatch.undo()
+    for stream in opened:
+        stream.close()  # `guarded` has pointed a full one at /dev/null
 
 
 @needs_full
 @pytest.mark.parametrize("words", ["plan job.yaml", "plan job.yaml --json", "--version", "--help"])
-def test_a_full_disk_is_one_line_and_status_1(folder: Path, words: str) -> None:
-    done = shell(folder, f"joulecut {words} > /dev/full")
-    assert done.returncode == 1
-    assert done.stderr == b"joulecut: No space left on device\n"
+def test_a_full_disk_is_one_line_and_status_1(
+    joulecut: Joulecut, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert joulecut(*words.split(), out=str(FULL)) == 1
+    assert capsys.readouterr().err == "joulecut: No space left on device\n"
 
 
 @needs_full
-@pytest.mark.parametrize("errors", ["2>/dev/full", "2>&-"])
-def test_a_complaint_that_nobody_can_hear_keeps_its_status(folder: Path, errors: str) -> None:
-    done = shell(folder, f"joulecut plan none.yaml {errors}")
-    assert (done.returncode, done.stdout) == (2, b"")
+@pytest.mark.parametrize("errors", [str(FULL), None])
+def test_a_complaint_that_cannot_be_written_keeps_its_status(
+    joulecut: Joulecut, errors: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert joulecut("plan", "none.yaml", err=errors) == 2
+    assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-"])
-def test_a_plan_needs_no_standard_error(folder: Path, closed: str) -> None:
-    done = shell(folder, f"joulecut plan job.yaml --json {closed}")
-    assert done.returncode == 0
-    assert len(json.loads(done.stdout)["operations"]) == 4
+def test_a_plan_needs_no_standard_error(
+    joulecut: Joulecut, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert joulecut("plan", "job.yaml", "--json", err=None) == 0
+    assert len(json.loads(capsys.readouterr().out)["operations"]) == 4
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
+@pytest.mark.parametrize("name", ["ü λ.yaml".encode(), b"\xff.yaml"])
+def test_a_name_outside_the_encoding_is_escaped(
+    joulecut: Joulecut, folder: Path, encoding: str, name: bytes
+) -> None:
+    (folder / os.fsdecode(name)).write_text(JOB)
+    assert joulecut("plan", os.fsdecode(name), out="plan.txt", encoding=encoding) == 0
+    assert b"1 stages x 2 microbatches" in (folder / "plan.txt").read_bytes()
+
+
+def test_a_complaint_cannot_steer_the_terminal(
+    joulecut: Joulecut, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert joulecut("plan", "\x1b[31mred\x07.yaml") == 2
+    assert capsys.readouterr().err.startswith("joulecut: \\x1b[31mred\\x07.yaml: No such file")
+
+
+@pytest.mark.parametrize("argv", [(), ("",), ("a\nb",), ("--nonsense",)])
+def test_no_command_and_a_wrong_one_list_those_there_are(
+    joulecut: Joulecut, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert joulecut(*argv) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert "allowed: plan, frontier" in shown.err
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
+def test_a_file_without_an_end_is_too_large(
+    joulecut: Joulecut, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, why in (("plan", "too large"), ("policy check", "not a regular file")):
+        assert joulecut(*words.split(), "/dev/zero") == 2
+        assert f"/dev/zero: {why}" in capsys.readouterr().err
+
+
+# -- a real process: closed descriptors and a broken pipe, to the interpreter's own end ------------
 
 
 def test_a_plan_without_any_stream_is_still_fine(folder: Path) -> None:
-    assert shell(folder, "joulecut plan job.yaml <&- >&- 2>&-").returncode == 0
+    line = f"{JOULECUT} plan job.yaml <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=folder, timeout=WAIT_S, check=False)
+    assert done.returncode == 0
 
 
-@pytest.mark.parametrize("words", ["plan job.yaml", "plan job.yaml --json", "--help"])
+@pytest.mark.parametrize("words", ["plan job.yaml --json", "--help"])
 def test_a_reader_who_leaves_is_no_error(folder: Path, words: str) -> None:
     """The far end is closed before the first byte is written."""
     reading, writing = os.pipe()
@@ -88,35 +154,3 @@ def test_a_reader_who_leaves_is_no_error(folder: Path, words: str) -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
-@pytest.mark.parametrize("name", ["ü λ.yaml".encode(), b"\xff.yaml"])
-def test_a_name_that_cannot_be_shown_is_spelt_out(folder: Path, encoding: str, name: bytes) -> None:
-    (folder / os.fsdecode(name)).write_text(JOB)
-    line = f"joulecut plan '{os.fsdecode(name)}'"
-    done = shell(folder, line, PYTHONIOENCODING=encoding)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"1 stages x 2 microbatches" in done.stdout
-
-
-def test_a_complaint_cannot_steer_the_terminal(folder: Path) -> None:
-    done = shell(folder, "joulecut plan '\x1b[31mred\x07.yaml'")
-    assert done.returncode == 2
-    assert done.stderr.startswith(b"joulecut: \\x1b[31mred\\x07.yaml: No such file")
-
-
-@pytest.mark.parametrize("words", ["", "''", "'a\nb'", "--nonsense"])
-def test_no_command_and_a_wrong_one_list_those_there_are(folder: Path, words: str) -> None:
-    done = shell(folder, f"joulecut {words}")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.count(b"\n") == 1
-    assert b"allowed: plan, frontier" in done.stderr
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
-def test_a_file_without_an_end_is_too_large(folder: Path) -> None:
-    for words, why in (("plan", b"too large"), ("policy check", b"not a regular file")):
-        done = shell(folder, f"joulecut {words} /dev/zero")
-        assert done.returncode == 2
-        assert b"/dev/zero: " + why in done.stderr
