@@ -115,11 +115,11 @@ def _jobs() -> list[str]:
 
 def _flags(command: str) -> list[str]:
     """The long flags that a command's own help names; none for what is no command."""
-    import contextlib  # noqa: PLC0415 -- only asked by a key press
-    import io  # noqa: PLC0415
-    import re  # noqa: PLC0415
+    import contextlib
+    import io
+    import re
 
-    from joulecut_cli.main import dispatch  # noqa: PLC0415
+    from joulecut_cli.main import dispatch
 
     page = io.StringIO()
     with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit, JoulecutError):

@@ -10,7 +10,6 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from joulecut_sim.demo.course import play
 from joulecut_sim.demo.settings import SLO_DEFAULT, Settings
 from joulecut_sim.skus import SKUS, find
 from joulecut_wire.command import Parser
@@ -35,6 +34,8 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.summary is not None:
         _writable(args.summary)
+    from joulecut_sim.demo.course import play
+
     settings = Settings(
         sku=find(args.card, "--card"),
         duration_s=args.duration,

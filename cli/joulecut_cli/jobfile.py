@@ -25,8 +25,7 @@ from joulecut_cli.jobkeys import (
     value,
 )
 from joulecut_cli.switchkeys import read_switching
-from joulecut_controller.policy.quantity import number, text
-from joulecut_controller.policy.schema import POWER_W_MAX
+from joulecut_controller.policy.quantity import POWER_W_MAX, number, text
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
 from joulecut_controller.sources.graph_file import GraphFile

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, whole
-from joulecut_controller.policy.schema import MICROBATCHES_MAX, SCHEDULES_NOWHERE, STAGES_MAX
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import (
     SCHEDULES_ALL,
@@ -18,7 +17,15 @@ from joulecut_engine.graph.pipeline import (
     Schedule,
     Transfers,
 )
-from joulecut_engine.graph.shape import CHUNKS_MAX, chunks_of, kinds_of, misfit
+from joulecut_engine.graph.shape import (
+    CHUNKS_MAX,
+    MICROBATCHES_MAX,
+    SCHEDULES_LATER,
+    STAGES_MAX,
+    chunks_of,
+    kinds_of,
+    misfit,
+)
 from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document, KeyPath
 
@@ -56,7 +63,7 @@ def read_pipeline(document: Document, given: object) -> Pipeline:
         document,
         (*where, "schedule"),
         shape["schedule"],
-        choice(*SCHEDULES_ALL, later=SCHEDULES_NOWHERE),
+        choice(*SCHEDULES_ALL, later=SCHEDULES_LATER),
     )
     if schedule not in SCHEDULES_ALL:
         what = f"schedule {schedule} is not available yet"

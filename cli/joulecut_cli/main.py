@@ -99,7 +99,7 @@ def _overview() -> str:
 
 
 def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 -- takes 20 ms
+    from importlib.metadata import version
 
     return f"joulecut {version('joulecut')}"
 

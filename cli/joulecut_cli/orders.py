@@ -156,7 +156,7 @@ def add_certificate_flags(parser: Parser) -> None:
 
 def agent_of(given: argparse.Namespace) -> "Agent":
     """The agent that `node` and the certificate flags name. Raises BadInput."""
-    from joulecut_cli.agent_client import Agent  # noqa: PLC0415 -- gRPC takes 60 ms to load
+    from joulecut_cli.agent_client import Agent
 
     return Agent(given)
 

@@ -1,33 +1,57 @@
-"""`joulecut policy check FILE`: what a policy would do, or the first thing wrong with it.
+"""`joulecut policy check FILE` and `joulecut policy diff FILE`.
 
-`joulecut policy diff FILE` is `policy_diff`.
-
-The same reader as the controller's, without a controller: what passes here is taken there.
+`check` reads a policy file as the controller does and prints what it means for every job, or its
+first fault. `diff` compares it with the policy in force, as values after defaults: a comment or
+another order of keys is no difference.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecut_cli.controller_client import Controller, Json
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
-from joulecut_controller.policy.owner import wanted
-from joulecut_controller.policy.policy import JobPolicy, Policy, Slo, policy_json
-from joulecut_controller.sources.policy_file import load
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
-NOT_COMPARED = ("source", "digest")  # where it was read from, and of which bytes
+if TYPE_CHECKING:
+    from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
+
+PROG = "joulecut policy"
+NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
-def run_diff(argv: list[str]) -> int:
-    """Raises BadInput where the file is wrong, Unavailable without a controller."""
-    parser = Parser("joulecut policy diff", "What a policy file would change if it were in force.")
+def run(argv: list[str]) -> int:
+    """Raises BadInput where the file is wrong, Unavailable without a controller to compare with."""
+    if not argv or argv[0] not in {"check", "diff", "-h", "--help"}:
+        given = f"{argv[0]!r} is no action" if argv else "no action"
+        raise BadInput(PROG, given, f"{PROG} check FILE [--json], {PROG} diff FILE")
+    return _diff(argv[1:]) if argv[0] == "diff" else _check(argv)
+
+
+def _check(argv: list[str]) -> int:
+    parser = Parser(f"{PROG} check", "Reads a policy file as the controller does.")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(argv[1:] if argv[0] == "check" else argv)
+    from joulecut_controller.sources.policy_file import load
+
+    with Progress(f"checking {options.file.name}"):
+        policy = load(options.file)
+    print(json.dumps(as_json(policy), indent=2) if options.json else as_text(policy))
+    return FINE
+
+
+def _diff(argv: list[str]) -> int:
+    parser = Parser(f"{PROG} diff", "Compares a policy file with the policy in force.")
     parser.add_argument("file", type=Path, metavar="FILE")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
+    from joulecut_controller.policy.policy import policy_json
+    from joulecut_controller.sources.policy_file import load
+
     mine = policy_json(load(given.file))
     controller = Controller(given.controller)
     theirs = controller.policy()
@@ -37,6 +61,153 @@ def run_diff(argv: list[str]) -> int:
     else:
         print("\n".join(_diff_lines(found, theirs, str(given.file), controller.url)))
     return FINE
+
+
+def as_text(policy: "Policy") -> str:
+    """A few lines a person can check against what was meant."""
+    count = len(policy.jobs)
+    title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
+    lines = [f"{title}, content {policy.digest})"]
+    for job in policy.jobs:
+        lines += [
+            f"  {job.name}: {job.mode}",
+            f"    target  {_target(job.slo)}",
+            f"    GPUs    {_gpus(job)}",
+            f"    clocks  {_clocks(job)}",
+            f"    work    {_work(job)}",
+            f"    so      {outcome(job)}",
+        ]
+        if job.verify.holdout:
+            lines.append(f"    saving  {_holdout(job)}")
+    return "\n".join(lines)
+
+
+def as_json(policy: "Policy") -> dict[str, Any]:
+    """The same for programs; units are in the names."""
+    return {
+        "file": policy.source,
+        "digest": policy.digest,
+        "mode": policy.mode,
+        "cost": {
+            "gpu_hour": policy.cost.gpu_hour,
+            "kwh": policy.cost.kwh,
+            "host_power_w": policy.cost.host_power_w,
+            "pue": policy.cost.pue,
+            "co2_g_per_kwh": policy.cost.co2_g_per_kwh,
+        },
+        "jobs": [_job_json(job) for job in policy.jobs],
+    }
+
+
+def outcome(job: "JobPolicy") -> str:
+    """What the controller would do for this job, and why not more."""
+    if job.mode == "off":
+        return "nothing is planned"
+    if job.pipeline is None:
+        return "no change: no pipeline is given"
+    if job.profile is None:
+        if job.mode == "recommend":
+            return "no profile is given: no plan, but what would be tried first is shown"
+        return "no profile is given: learnt while it runs, step by step within the target"
+    if job.mode == "recommend":
+        return "plans are made and shown, no command is sent"
+    return "clocks are set under leases"
+
+
+def _job_json(job: "JobPolicy") -> dict[str, Any]:
+    pipeline, profile = job.pipeline, job.profile
+    return {
+        "name": job.name,
+        "mode": job.mode,
+        "slo": {
+            "given_as": job.slo.given_as,
+            "max_slowdown_ratio": job.slo.max_slowdown,
+            "max_iteration_time_s": job.slo.max_iteration_time_s,
+        },
+        "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
+        "kubernetes": job.pods
+        and {"namespace": job.pods.namespace, "labels": dict(job.pods.labels)},
+        "slurm": job.slurm
+        and {"job_name": job.slurm.job_name or None, "job_id": job.slurm.job_id or None},
+        "ranks": job.ranks,
+        "rank_order": job.rank_order,
+        "granularity": job.clocks.granularity,
+        "clock_min_mhz": job.clocks.min_mhz,
+        "min_dwell_s": job.clocks.min_dwell_s,
+        "pipeline": pipeline
+        and {
+            "schedule": pipeline.schedule,
+            "stages": pipeline.stages,
+            "microbatches": pipeline.microbatches,
+            "tensor_parallel": pipeline.tensor_parallel,
+            "data_parallel": pipeline.data_parallel,
+            "sync": pipeline.sync,
+        },
+        "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
+        "blocking_power_w": job.blocking_power_w if profile else None,
+        "tenant": job.tenant or None,
+        "holdout_ratio": job.verify.holdout,
+        "window_s": job.verify.window_s,
+        "outcome": outcome(job),
+    }
+
+
+def _holdout(job: "JobPolicy") -> str:
+    """How the saving is measured, and where it cannot be."""
+    text = f"measured in {job.verify.window_s:g} s windows at default clocks"
+    if job.mode == "enforce" and job.pipeline is not None:
+        return f"{text}, {job.verify.holdout * 100:.3g}% of the time"
+    why = f"mode {job.mode}" if job.mode != "enforce" else "no pipeline"
+    return f"{text}, once clocks are set ({why}: nothing to hold out from)"
+
+
+def _target(slo: "Slo") -> str:
+    if slo.max_slowdown == 0.0:
+        return "no slower than at default clocks"
+    if slo.max_slowdown is not None:
+        return f"at most {slo.max_slowdown * 100:.6g}% slower than at default clocks"
+    given = "" if slo.given_as == "max_iteration_time" else f" ({slo.given_as})"
+    return f"an iteration in at most {slo.max_iteration_time_s:.6g} s{given}"
+
+
+def _gpus(job: "JobPolicy") -> str:
+    said = {
+        "hook": "stages as they report them",
+        "list": "ranks in this order, if the reports bear it out",
+        "completion-index": "ranks by completion index, if the reports bear it out",
+    }[job.ranks]
+    if job.found_by_allocation:
+        from joulecut_controller.policy.owner import wanted
+
+        return f"those given to {wanted(job)}; {said}"
+    if not job.gpus:
+        return f"whichever report this job; {said}"
+    names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]
+    shown = names if len(names) <= 8 else [*names[:4], "...", names[-1]]
+    return f"{len(names)} ({' '.join(shown)}); {said}"
+
+
+def _clocks(job: "JobPolicy") -> str:
+    floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no floor of its own"
+    return f"one per {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
+
+
+def _work(job: "JobPolicy") -> str:
+    if job.pipeline is None:
+        return "unknown"
+    p = job.pipeline
+    shape = f"{p.schedule}, {p.stages} stages x {p.microbatches} microbatches"
+    if p.data_parallel > 1:
+        shape += f", {p.data_parallel} pipelines side by side (sync: {p.sync})"
+    clocks = _profiled_mhz(job)
+    if job.profile is None or not clocks:
+        return shape
+    return f"{shape}; {job.profile.source}: {len(clocks)} clocks, {clocks[0]}-{clocks[-1]} MHz"
+
+
+def _profiled_mhz(job: "JobPolicy") -> list[int]:
+    options = job.profile.options.values() if job.profile else ()
+    return sorted({option.clock_mhz for one in options for option in one})
 
 
 def difference(before: Json, after: Json) -> Json:
@@ -98,168 +269,3 @@ def _diff_lines(found: Json, theirs: Json, file: str, url: str) -> Iterator[str]
 
 def _word(value: Any) -> str:
     return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
-
-
-PROG = "joulecut policy"
-
-
-def run(argv: list[str]) -> int:
-    """Checks one file. Raises BadInput where it is wrong."""
-    if not argv or argv[0] not in {"check", "diff", "-h", "--help"}:
-        given = f"{argv[0]!r} is no action" if argv else "no action"
-        raise BadInput(PROG, given, f"{PROG} check FILE [--json], {PROG} diff FILE")
-    if argv[0] == "diff":
-        return run_diff(argv[1:])
-    parser = Parser(f"{PROG} check", "Read a policy file as the controller would.")
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(argv[1:] if argv[0] == "check" else argv)
-    with Progress(f"checking {options.file.name}"):
-        policy = load(options.file)
-    print(json.dumps(as_json(policy), indent=2) if options.json else as_text(policy))
-    return FINE
-
-
-def as_text(policy: Policy) -> str:
-    """A few lines a person can check against what was meant."""
-    count = len(policy.jobs)
-    title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
-    lines = [f"{title}, content {policy.digest})"]
-    for job in policy.jobs:
-        lines += [
-            f"  {job.name}: {job.mode}",
-            f"    target  {_target(job.slo)}",
-            f"    GPUs    {_gpus(job)}",
-            f"    clocks  {_clocks(job)}",
-            f"    work    {_work(job)}",
-            f"    so      {outcome(job)}",
-        ]
-        if job.verify.holdout:
-            lines.append(f"    saving  {_holdout(job)}")
-    return "\n".join(lines)
-
-
-def as_json(policy: Policy) -> dict[str, Any]:
-    """The same for programs; units are in the names."""
-    return {
-        "file": policy.source,
-        "digest": policy.digest,
-        "mode": policy.mode,
-        "cost": {
-            "gpu_hour": policy.cost.gpu_hour,
-            "kwh": policy.cost.kwh,
-            "host_power_w": policy.cost.host_power_w,
-            "pue": policy.cost.pue,
-            "co2_g_per_kwh": policy.cost.co2_g_per_kwh,
-        },
-        "jobs": [_job_json(job) for job in policy.jobs],
-    }
-
-
-def outcome(job: JobPolicy) -> str:
-    """What the controller would do for this job, and why not more."""
-    if job.mode == "off":
-        return "nothing is planned"
-    if job.pipeline is None:
-        return "no change: no pipeline is given"
-    if job.profile is None:
-        if job.mode == "recommend":
-            return "no profile is given: no plan, but what would be tried first is shown"
-        return "no profile is given: learnt while it runs, step by step within the target"
-    if job.mode == "recommend":
-        return "plans are made and shown, no command is sent"
-    return "clocks are set under leases"
-
-
-def _job_json(job: JobPolicy) -> dict[str, Any]:
-    pipeline, profile = job.pipeline, job.profile
-    return {
-        "name": job.name,
-        "mode": job.mode,
-        "slo": {
-            "given_as": job.slo.given_as,
-            "max_slowdown_ratio": job.slo.max_slowdown,
-            "max_iteration_time_s": job.slo.max_iteration_time_s,
-        },
-        "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
-        "kubernetes": job.pods
-        and {"namespace": job.pods.namespace, "labels": dict(job.pods.labels)},
-        "slurm": job.slurm
-        and {"job_name": job.slurm.job_name or None, "job_id": job.slurm.job_id or None},
-        "ranks": job.ranks,
-        "rank_order": job.rank_order,
-        "granularity": job.clocks.granularity,
-        "clock_min_mhz": job.clocks.min_mhz,
-        "min_dwell_s": job.clocks.min_dwell_s,
-        "pipeline": pipeline
-        and {
-            "schedule": pipeline.schedule,
-            "stages": pipeline.stages,
-            "microbatches": pipeline.microbatches,
-            "tensor_parallel": pipeline.tensor_parallel,
-            "data_parallel": pipeline.data_parallel,
-            "sync": pipeline.sync,
-        },
-        "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
-        "blocking_power_w": job.blocking_power_w if profile else None,
-        "tenant": job.tenant or None,
-        "holdout_ratio": job.verify.holdout,
-        "window_s": job.verify.window_s,
-        "outcome": outcome(job),
-    }
-
-
-def _holdout(job: JobPolicy) -> str:
-    """How the saving is measured, and where it cannot be."""
-    text = f"measured in {job.verify.window_s:g} s windows at default clocks"
-    if job.mode == "enforce" and job.pipeline is not None:
-        return f"{text}, {job.verify.holdout * 100:.3g}% of the time"
-    why = f"mode {job.mode}" if job.mode != "enforce" else "no pipeline"
-    return f"{text}, once clocks are set ({why}: nothing to hold out from)"
-
-
-def _target(slo: Slo) -> str:
-    if slo.max_slowdown == 0.0:
-        return "no slower than at default clocks"
-    if slo.max_slowdown is not None:
-        return f"at most {slo.max_slowdown * 100:.6g}% slower than at default clocks"
-    given = "" if slo.given_as == "max_iteration_time" else f" ({slo.given_as})"
-    return f"an iteration in at most {slo.max_iteration_time_s:.6g} s{given}"
-
-
-def _gpus(job: JobPolicy) -> str:
-    said = {
-        "hook": "stages as they report them",
-        "list": "ranks in this order, if the reports bear it out",
-        "completion-index": "ranks by completion index, if the reports bear it out",
-    }[job.ranks]
-    if job.found_by_allocation:
-        return f"those given to {wanted(job)}; {said}"
-    if not job.gpus:
-        return f"whichever report this job; {said}"
-    names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]
-    shown = names if len(names) <= 8 else [*names[:4], "...", names[-1]]
-    return f"{len(names)} ({' '.join(shown)}); {said}"
-
-
-def _clocks(job: JobPolicy) -> str:
-    floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no floor of its own"
-    return f"one per {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
-
-
-def _work(job: JobPolicy) -> str:
-    if job.pipeline is None:
-        return "unknown"
-    p = job.pipeline
-    shape = f"{p.schedule}, {p.stages} stages x {p.microbatches} microbatches"
-    if p.data_parallel > 1:
-        shape += f", {p.data_parallel} pipelines side by side (sync: {p.sync})"
-    clocks = _profiled_mhz(job)
-    if job.profile is None or not clocks:
-        return shape
-    return f"{shape}; {job.profile.source}: {len(clocks)} clocks, {clocks[0]}-{clocks[-1]} MHz"
-
-
-def _profiled_mhz(job: JobPolicy) -> list[int]:
-    options = job.profile.options.values() if job.profile else ()
-    return sorted({option.clock_mhz for one in options for option in one})

@@ -6,14 +6,14 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from joulecut_engine.optimize.compiled import kept
-
 PATIENCE_S = 2.0  # what is quicker needs no sign
 TICK_S = 0.5
 
 
 def solving(what: str) -> str:
     """What the solver does; where its inner loops are still to be compiled, that it does that."""
+    from joulecut_engine.optimize.compiled import kept
+
     return what if kept() else f"compiling the solver, once; then {what}"
 
 

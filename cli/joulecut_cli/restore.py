@@ -110,7 +110,7 @@ def _agents(given: argparse.Namespace) -> dict[str, "Agent"]:
     server_name = given.server_name
     addresses = [one for one in given.agents.split(",") if one]
     if given.config is not None:
-        from joulecut_controller import config  # noqa: PLC0415 -- only where a controller is
+        from joulecut_controller import config
 
         settings = config.read(given.config)
         addresses += settings.agents

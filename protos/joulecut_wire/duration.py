@@ -5,6 +5,7 @@ import re
 
 from joulecut_wire.errors import BadInput
 
+ITERATION_S_MAX = 86_400.0  # no iteration lasts a day; a clock jump can look like one
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)", re.ASCII)
 

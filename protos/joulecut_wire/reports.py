@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from joulecut_wire import strict_json
+from joulecut_wire.duration import ITERATION_S_MAX
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport, OperationReport
 
@@ -17,7 +18,6 @@ DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit; more is not a report.
 OPERATIONS_MAX = 64
 # Of an iteration, for one kind: timers of asynchronous work may count some of a neighbour's.
 BUSY_SHARE_MAX = 2.0
-DURATION_S_MAX = 86_400.0  # No iteration lasts a day; a clock jump can look like one.
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]  # a DNS name's length
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -85,8 +85,8 @@ def _checked(raw: _Iteration) -> IterationReport:
         if value is None:
             continue
         low_ok = value > 0 if name == "duration_s" or name.startswith("peer") else value >= 0
-        if not (math.isfinite(value) and low_ok and value <= DURATION_S_MAX):
-            raise BadInput("datagram", f"{name} is {value}", f"seconds up to {DURATION_S_MAX:g}")
+        if not (math.isfinite(value) and low_ok and value <= ITERATION_S_MAX):
+            raise BadInput("datagram", f"{name} is {value}", f"seconds up to {ITERATION_S_MAX:g}")
     kinds = set[str]()
     for i, op in enumerate(raw.ops):
         if op.kind in kinds:

@@ -11,6 +11,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.long
 
+JOB = """\
+pipeline: {schedule: 1f1b, stages: 1, microbatches: 2}
+profile: profile.csv
+blocking_power_w: 50
+"""
+PROFILE = """\
+stage,instruction,frequency,time,energy
+0,forward,1400,1,300
+0,backward,1400,2,600
+0,forward,900,1.5,240
+0,backward,900,3,480
+"""
+
 
 def _run(*argv: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -62,8 +75,23 @@ def test_bare_is_what_a_training_script_imports(wheel: Path, tmp_path: Path) -> 
         assert "Traceback" not in said.stderr
     plan = _run(env.bin / "joulecut", "plan", "job.yaml", cwd=env.bin)
     assert plan.returncode == 1
-    assert "pip install 'joulecut[" in plan.stderr
+    assert "pip install 'joulecut[engine]'" in plan.stderr
     assert "Traceback" not in plan.stderr
+
+
+def test_the_engine_role_plans_without_a_web_server(wheel: Path, tmp_path: Path) -> None:
+    env = Clean(tmp_path / "engine", wheel, "[engine]", "all.txt")
+    for absent in ("grpc", "starlette", "pydantic", "sqlalchemy", "msgspec", "matplotlib"):
+        assert env.runs(f"import {absent}").returncode != 0, absent
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "profile.csv").write_text(PROFILE)
+    for words in ("plan job.yaml --json", "frontier job.yaml", "compare job.yaml",
+                  "fit profile.csv --probes 1400,900"):  # fmt: skip
+        done = _run(env.bin / "joulecut", *words.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    picture = _run(env.bin / "joulecut", "plan", "job.yaml", "--plot", "a.html", cwd=tmp_path)
+    assert picture.returncode == 1
+    assert "pip install 'joulecut[plot]'" in picture.stderr
 
 
 @pytest.mark.parametrize("constraints", ["all.txt", "lowest-agent.txt"])

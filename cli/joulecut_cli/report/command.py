@@ -51,7 +51,7 @@ def _source(given: Namespace) -> Source:
     if given.store is None:
         return FromController(given.controller or DEFAULT_URL)
     # With a controller there is no need of numpy and a database.
-    from joulecut_cli.report.stored import FromStore  # noqa: PLC0415
+    from joulecut_cli.report.stored import FromStore
 
     return FromStore(given.store, given.policy)
 

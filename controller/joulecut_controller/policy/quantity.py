@@ -11,7 +11,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from joulecut_controller.policy.policy import GpuRef
-from joulecut_wire.reports import DURATION_S_MAX
+from joulecut_wire.duration import ITERATION_S_MAX
+
+POWER_W_MAX = 10_000.0  # per GPU and its share of the host
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -89,7 +91,7 @@ def duration(*, above_zero: bool) -> Callable[[object], float]:
             seconds = float(match[1]) * _SECONDS[match[2]]
         else:
             raise Fault(f"{shown(value)} is not a time", allowed)
-        if seconds > DURATION_S_MAX or (above_zero and seconds <= 0.0):
+        if seconds > ITERATION_S_MAX or (above_zero and seconds <= 0.0):
             raise Fault(f"{shown(value)} is out of range", allowed)
         return seconds
 

@@ -12,24 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from joulecut_controller.policy import quantity
 from joulecut_controller.policy.policy import GpuRef, Mode
-from joulecut_controller.policy.quantity import references
+from joulecut_controller.policy.quantity import POWER_W_MAX, references
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL
-from joulecut_engine.graph.shape import CHUNKS_MAX
+from joulecut_engine.graph.shape import CHUNKS_MAX, MICROBATCHES_MAX, SCHEDULES_LATER, STAGES_MAX
 
 API_VERSION = "joulecut/v1"
 KIND = "Policy"
 
 MODES = ("recommend", "enforce", "off")
-SCHEDULES_NOWHERE = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
 RANK_SOURCES = ("hook", "list", "completion-index")
 RANK_SOURCES_LATER = ("slurm_procid",)
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
 RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
 
-STAGES_MAX = 256  # the deepest pipelines published have 64; with the next limit, a typing error
-MICROBATCHES_MAX = 4096
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near
-POWER_W_MAX = 10_000.0  # per GPU and its share of the host
 PARALLEL_MAX = 65_536
 SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is no budget any more, but another wish
 HOLDOUT_PERCENT_MAX = 50.0
@@ -168,9 +164,7 @@ class ClockKeys(_Strict):
 class PipelineKeys(_Strict):
     """The shape of one iteration and what is known of its cost."""
 
-    schedule: Annotated[
-        str, PlainValidator(quantity.choice(*SCHEDULES_ALL, later=SCHEDULES_NOWHERE))
-    ]
+    schedule: Annotated[str, PlainValidator(quantity.choice(*SCHEDULES_ALL, later=SCHEDULES_LATER))]
     stages: Annotated[int, PlainValidator(quantity.whole(1, STAGES_MAX))]
     microbatches: Annotated[int, PlainValidator(quantity.whole(1, MICROBATCHES_MAX))]
     chunks: Annotated[int, PlainValidator(quantity.whole(1, CHUNKS_MAX))] | None = None

@@ -22,7 +22,7 @@ from joulecut_controller.policy.schema import (
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
 from joulecut_engine.graph.shape import chunks_of, misfit
 from joulecut_wire.document import KeyPath, show
-from joulecut_wire.reports import DURATION_S_MAX
+from joulecut_wire.duration import ITERATION_S_MAX
 
 TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 MATCHES = ("kubernetes", "slurm", "gpus")
@@ -65,11 +65,11 @@ def _target(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
             f"exactly one of {', '.join(TARGETS)}",
         )
     rate = job.slo.min_rate
-    if rate is not None and rate.iteration_time_s > DURATION_S_MAX:
+    if rate is not None and rate.iteration_time_s > ITERATION_S_MAX:
         yield Complaint(
             (*path, "slo", "min_rate", "value"),
             "an iteration would last more than a day",
-            f"at most {DURATION_S_MAX:g} s per iteration",
+            f"at most {ITERATION_S_MAX:g} s per iteration",
         )
 
 

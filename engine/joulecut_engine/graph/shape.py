@@ -13,6 +13,9 @@ LOOPED: tuple[Schedule, ...] = ("interleaved-1f1b", "zb-h1")
 # There and back: the first and the last part share a GPU.
 V_SHAPED: tuple[Schedule, ...] = ("zb-v", "dualpipe-v")
 V_CHUNKS = 2
+STAGES_MAX = 256  # the deepest pipelines published have 64; with the next limit, a typing error
+MICROBATCHES_MAX = 4096
+SCHEDULES_LATER = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
 CHUNKS_MAX = 64  # of layers, of which the deepest published models have 128, each GPU several
 
 _COMPUTED: dict[Schedule, tuple[Kind, ...]] = {

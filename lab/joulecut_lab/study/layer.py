@@ -183,7 +183,7 @@ def _selection(args: Namespace) -> Selection:
 
 def _reporter(word: str) -> Callable[[Sequence[Row]], Path]:
     """Writes the page once there are rows; its folder is checked now. Raises BadInput."""
-    from joulecut_lab.study import report  # noqa: PLC0415
+    from joulecut_lab.study import report
 
     out = report.folder(word)
     return lambda rows: report.write_report(rows, out)
@@ -204,7 +204,7 @@ def _opened(args: Namespace) -> tuple[Bench, Clocks]:
         return bench, bench
     if args.card is not None:
         raise BadInput("--card", "names a simulated card", "--device simulated")
-    from joulecut_lab.study.torch_bench import open_bench  # noqa: PLC0415 -- loads a driver
+    from joulecut_lab.study.torch_bench import open_bench
 
     try:
         real = open_bench(gpu)
@@ -217,7 +217,7 @@ def _opened(args: Namespace) -> tuple[Bench, Clocks]:
     if args.lock_via is None:
         _say("no --lock-via: clocks are left alone, the default one is measured")
         return real, NoClocks()
-    from joulecut_lab.study.agent_clocks import AgentClocks  # noqa: PLC0415 -- loads gRPC
+    from joulecut_lab.study.agent_clocks import AgentClocks
 
     try:
         return real, AgentClocks(args.lock_via, real.machine.uuid)
