@@ -7,7 +7,8 @@ milliseconds. Tests of streams, signals and exit of a real process start one of 
 import io
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
 from subprocess import CompletedProcess
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from joulecut_cli.main import main as joulecut
 def run(
     *argv: str,
     env: Mapping[str, str] | None = None,
+    cwd: Path = Path(),
     stdin: str = "",
     main: Callable[[], int] = joulecut,
 ) -> CompletedProcess[str]:
@@ -26,6 +28,7 @@ def run(
         patch.object(sys, "argv", [main.__module__, *argv]),
         patch.object(sys, "stdin", io.StringIO(stdin)),
         patch.dict("os.environ", env or {}),
+        chdir(cwd),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

@@ -13,9 +13,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import commands
 import pytest
 from docs_cluster import JOB, DocsCluster
 from docs_commands import OURS, ROOT, Command, commands_of, pages
+
+from joulecut_agent.main import main as agent
+from joulecut_cli.main import main as joulecut
+from joulecut_controller.main import main as controller
 
 BIN = Path(sys.executable).parent
 EVERY = [command for page in pages() for command in commands_of(page)]
@@ -88,11 +93,12 @@ def test_no_command_is_left_out() -> None:
 # -- flags -------------------------------------------------------------------------------------
 
 
+PROGRAMS = {"joulecut": joulecut, "joulecut-agent": agent, "joulecut-controller": controller}
+
+
 @cache
 def _help(*path: str) -> str:
-    said = subprocess.run(
-        [str(BIN / path[0]), *path[1:], "--help"], capture_output=True, text=True, check=False
-    )
+    said = commands.run(*path[1:], "--help", main=PROGRAMS[path[0]])
     assert said.returncode == 0, said.stderr
     return said.stdout
 

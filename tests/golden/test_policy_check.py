@@ -3,9 +3,9 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 import yaml
 
@@ -73,13 +73,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _joulecut(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "joulecut_cli.main", "policy", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return commands.run("policy", *arguments, cwd=folder)
 
 
 def test_a_right_policy_is_summed_up(folder: Path) -> None:

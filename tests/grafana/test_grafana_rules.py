@@ -62,7 +62,13 @@ def test_promtool_accepts_the_rules() -> None:
 
 
 @pytest.mark.prometheus
-@pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(path, marks=[pytest.mark.long] if path.stem == "days" else [], id=path.stem)
+        for path in CASES
+    ],
+)
 def test_alerts_fire_and_stay_silent_as_told(cases: Path) -> None:
     _promtool("test", "rules", str(cases))
 
