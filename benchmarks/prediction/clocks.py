@@ -117,7 +117,7 @@ def unseen_applications(probes: int) -> tuple[Score, ...]:
     A card never named: Ali's A100 draws 476 W, which no data sheet allows.
     """
     pieces = tuple(
-        Evidence(Work(one.name, 0, "forward"), one.swept.sweep) for one in applications()
+        Evidence(Work(name, 0, "forward"), sweep) for name, sweep in applications().items()
     )
     found = []
     for one in pieces:

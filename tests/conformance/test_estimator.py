@@ -14,11 +14,7 @@ from joulecut_engine.estimate.bias import BIASES_MAX
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.pooled import refit
-from joulecut_engine.estimate.profile_estimator import (
-    ForestEstimator,
-    PhysicsEstimator,
-    ProfileEstimator,
-)
+from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -81,7 +77,7 @@ def proven(profiles: Mapping[str, Profile]) -> AdaptiveEstimator:
     return estimator
 
 
-PROFILED = (ProfileEstimator, ForestEstimator, PhysicsEstimator, AdaptiveEstimator, proven)
+PROFILED = (ProfileEstimator, AdaptiveEstimator, proven)
 
 
 @pytest.fixture(params=[*PROFILED, learnt_online], ids=lambda made: made.__name__)

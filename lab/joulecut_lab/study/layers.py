@@ -19,7 +19,7 @@ from scipy.optimize import nnls
 from sklearn.ensemble import RandomForestRegressor
 
 from joulecut_engine.estimate.card import LIMIT_HELD, Card, named
-from joulecut_engine.estimate.roofline import (
+from joulecut_lab.study.roofline import (
     BYTES_HALF,
     GIGA,
     PROCESSORS,

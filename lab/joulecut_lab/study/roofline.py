@@ -1,21 +1,16 @@
-"""What the data sheet allows: the time below which no card can do a layer's arithmetic.
+"""Roofline of a decoder layer: the time its arithmetic and traffic need by the data sheet.
 
-A forest on raw shapes says nothing of a shape it has not seen (20-40 % off on the public
-layer times); divided by what arithmetic and memory bandwidth allow, times of all shapes and
-cards lie within a factor of two of each other, and that factor can be learnt. So the
-physics of a layer is a sum of times that a data sheet gives, each with a coefficient that
-is fitted and cannot be negative: the sum then also holds for shapes far larger than any
-that was measured.
+Times of all shapes and cards, divided by these, lie within a factor of two of each other; a
+forest on raw shapes is 20-40 % off on shapes it was not fitted to. So a layer's time is a sum
+of data-sheet times with fitted coefficients (`layers`). Times in seconds.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
-from joulecut_engine.estimate.card import Card
-from joulecut_engine.estimate.estimator import Floats
+from joulecut_lab.study.scoring import Floats
 
 TERA, GIGA = 1e12, 1e9
 BYTES_HALF = 2.0  # of one number in fp16 or bf16
@@ -59,14 +54,6 @@ class Ceiling:
     flops_per_s: float
     bytes_per_s: float
     processors: int
-
-    @classmethod
-    def of(cls, card: Card) -> "Ceiling":
-        """Raises ValueError where the card's number of multiprocessors is not known."""
-        if card.name not in PROCESSORS:
-            raise ValueError(f"{card.name} is none of {', '.join(PROCESSORS)}")
-        peak, bandwidth = card.half_tflops * TERA, card.memory_gb_s * GIGA
-        return cls(card.name, peak, bandwidth, PROCESSORS[card.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +111,3 @@ def terms(matmuls: Sequence[Matmul], streamed_bytes: Floats, ceiling: Ceiling) -
         np.full_like(streamed_bytes, 1e-6),
     )
     return np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
-
-
-def coefficients(rows_s: Floats, time_s: Floats) -> Floats:
-    """What times each term sums to the measured times best, in relative squares; never < 0.
-
-    `rows_s` of shape (n, terms), `time_s` of shape (n,), above 0.
-    """
-    solved, _ = nnls(rows_s / time_s[:, None], np.ones_like(time_s))
-    return np.asarray(solved, dtype=np.float64)
