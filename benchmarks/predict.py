@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 from prediction import clocks, scores
 from prediction.clocks import Case
 from prediction.scores import BUDGETS, Score
@@ -35,9 +34,10 @@ applications on an A100 (Ali et al., "Optimal GPU frequency selection using DNN 
 of each: adjacent clocks of the stages differ by 0.13-0.22 % in time and 0.4-0.5 % in power from
 noise alone, and the A40's curves jump by up to 8 %.
 
-Errors are mean absolute percentages at clocks or applications that the learner was not given. Regret is the energy of the chosen clock over that of the best one within the budget;
-overshoot is its time over the budget, in points; both are 0 or more, means over the distinct curves
-of a card. No learner sees what it is asked about.
+Errors are mean absolute percentages at clocks or applications that the learner was not given.
+Regret is the energy of the chosen clock over that of the best one within the budget; overshoot is
+its time over the budget, in points; both are 0 or more, means over the distinct curves of a card.
+No learner sees what it is asked about.
 """
 
 

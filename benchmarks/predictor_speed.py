@@ -17,7 +17,7 @@ import numpy as np
 
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.estimate.pooled import refit
+from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.pipeline import Kind
 
 CLOCKS = (1410, 1350, 1275, 1200, 1140, 1065, 990, 900)

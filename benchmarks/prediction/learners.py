@@ -15,10 +15,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from joulecut_engine.estimate.estimator import Floats
 from joulecut_engine.estimate.evidence import Evidence
 from joulecut_engine.estimate.fitting import fit as fit_physics
-from joulecut_engine.estimate.forest import fit_work
+from joulecut_engine.estimate.physics import Floats
+from joulecut_engine.estimate.work_fit import fit_work
 from prediction.scores import Predicted
 
 Learner = Callable[[Sequence[Evidence], Sequence[Evidence], Sequence[Floats]], list[Predicted]]

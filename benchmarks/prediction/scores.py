@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from joulecut_engine.estimate.estimator import Floats
 from joulecut_engine.estimate.evidence import Evidence
+from joulecut_engine.estimate.physics import Floats
 
 BUDGETS = (0.02, 0.05, 0.1)
 PERCENT = 100.0

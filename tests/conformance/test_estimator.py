@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
-from joulecut_engine.estimate.bias import BIASES_MAX
+from joulecut_engine.estimate.drift import BIASES_MAX
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.estimate.pooled import refit
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 

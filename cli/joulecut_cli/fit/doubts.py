@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from joulecut_cli import figures
 from joulecut_cli.fit.fitted import Result
-from joulecut_engine.estimate.plausible import RATIO_MAX, follows_the_clock
+from joulecut_engine.estimate.admission import NEAREST_RATIO_MAX, follows_the_clock
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind
 
@@ -42,7 +42,7 @@ def _pair(key: tuple[int, Kind], low: ClockOption, high: ClockOption) -> Iterato
     time, power = low.time_s / high.time_s, high.power_w / low.power_w
     stretch = high.clock_mhz / low.clock_mhz
     same = "no clock explains that: was it the same work, and nothing else on the card?"
-    if not 1.0 / RATIO_MAX <= time <= stretch * RATIO_MAX:
+    if not 1.0 / NEAREST_RATIO_MAX <= time <= stretch * NEAREST_RATIO_MAX:
         took = f"{figures.seconds(low.time_s)} at {low.clock_mhz} MHz"
         took += f" and {figures.seconds(high.time_s)} at {high.clock_mhz} MHz"
         yield f"stage {key[0]} {key[1]} took {took}; {same}"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from joulecut_engine.estimate.cap import POINTS_FOR_CAP
+from joulecut_engine.estimate.bands import DENSE_MIN
 from joulecut_engine.estimate.card import CARDS, Card, likely, recognised
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
-from joulecut_engine.estimate.forest import Fitted, ForestCurve, fit_work
-from joulecut_engine.estimate.smooth import DENSE_MIN
+from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP
+from joulecut_engine.estimate.work_fit import Fitted, ForestCurve, fit_work
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from joulecut_cli import figures
 from joulecut_cli.fit.fitted import BUDGETS, Result
+from joulecut_engine.estimate.bands import untold
 from joulecut_engine.estimate.choice import choose
 from joulecut_engine.estimate.estimator import Prediction
-from joulecut_engine.estimate.smooth import untold
 
 GAIN_MIN = (
     0.0005  # of the energy at the highest clocks; less is lost in the noise of one measurement

@@ -22,8 +22,8 @@ from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_engine.estimate.adaptive import Lesson
 from joulecut_engine.estimate.estimator import Estimator
-from joulecut_engine.estimate.forest import Fitted
-from joulecut_engine.estimate.pooled import Snapshot, refit
+from joulecut_engine.estimate.refit import Snapshot, refit
+from joulecut_engine.estimate.work_fit import Fitted
 from joulecut_engine.graph.pipeline import Profile
 
 KEY = ("learning", "")  # of the fit among the studies

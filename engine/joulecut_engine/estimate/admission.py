@@ -1,9 +1,4 @@
-"""Which samples may be learnt from, and why the others may not.
-
-A predictor that believes everything it is told can be taught nonsense by one broken
-counter, and nonsense here ends as a clock. So each sample is judged before it is learnt;
-what is refused is counted by reason, never silently dropped.
-"""
+"""DOC admission"""
 
 import math
 from collections import OrderedDict
@@ -12,6 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Literal, get_args
 
 from joulecut_engine.estimate.estimator import Sample, Subject
+from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 from joulecut_engine.estimate.watermark import RESTARTED, Newest
 
 Reason = Literal[
@@ -74,7 +70,7 @@ class Admission:
             _values(sample)
             or _range(sample)
             or self._order(sample)
-            or _power(sample, limit_w)
+            or _over_limit(sample, limit_w)
             or _cap(sample, clock_max_mhz)
         )
 
@@ -193,7 +189,7 @@ def _sequence(sample: Sample, seen: _Seen) -> Refusal | None:
     return None
 
 
-def _power(sample: Sample, limit_w: float | None) -> Refusal | None:
+def _over_limit(sample: Sample, limit_w: float | None) -> Refusal | None:
     if sample.power_w is None or limit_w is None or sample.power_w <= LIMIT_RATIO_MAX * limit_w:
         return None
     what = f"{sample.power_w:.0f} W with a limit of {limit_w:.0f} W: the counter jumped"
@@ -206,3 +202,85 @@ def _cap(sample: Sample, clock_max_mhz: int | None) -> Refusal | None:
         what = "held by the power cap, and nobody says which clock was asked"
         return _refusal("capped", sample, what)
     return None
+
+
+# Against the nearest clock it was seen at, and what the clock can explain. Noise of single
+# iterations stays far below, and so do cards of one kind (8 % apart on average).
+NEAREST_RATIO_MAX = 1.5
+OTHER_WORK_ROW = 5  # so many in a row, alike, are other work
+OTHER_WORK_ALIKE = 1.15  # largest over smallest
+SUSPECTS_MAX = 1024  # kinds of work that just showed something strange
+
+OTHER_WORK: Literal["other-work"] = "other-work"
+
+
+class Plausibility:
+    """Remembers what was strange, to tell a slip from a change."""
+
+    def __init__(self) -> None:
+        self._strange: OrderedDict[tuple[str, int, str], list[float]] = OrderedDict()
+
+    def judge(
+        self, sample: Sample, cell: Cell, window: Window
+    ) -> Refusal | Literal["other-work"] | None:
+        """None where it may be learnt; `OTHER_WORK` where the work has become another."""
+        near = cell if cell in window else _nearest(cell, window)
+        if near is None:
+            return None
+        readings = window.last(near)
+        times = sorted(reading.time_s for reading in readings)
+        stretch = near.clock_mhz / cell.clock_mhz
+        ratio = sample.time_s / times[len(times) // 2]
+        key = (cell.workload, cell.stage, cell.kind)
+        if min(1.0, stretch) / NEAREST_RATIO_MAX <= ratio <= max(1.0, stretch) * NEAREST_RATIO_MAX:
+            self._strange.pop(key, None)
+            return _power_jump(sample, readings, stretch)
+        row = [*self._strange.get(key, []), ratio / stretch]
+        alike = max(row) <= OTHER_WORK_ALIKE * min(row)
+        if alike and len(row) >= OTHER_WORK_ROW:
+            self._strange.pop(key, None)
+            return OTHER_WORK
+        self._strange[key] = row if alike else row[-1:]
+        self._strange.move_to_end(key)
+        while len(self._strange) > SUSPECTS_MAX:
+            self._strange.popitem(last=False)
+        return _refusal(
+            "other-work",
+            sample,
+            f"{ratio:.3g} times what {near.clock_mhz} MHz took; no clock explains that",
+        )
+
+    def forget(self, workload: str) -> None:
+        for key in [key for key in self._strange if key[0] == workload]:
+            del self._strange[key]
+
+    def state(self) -> list[list[Any]]:
+        return [[*key, list(row)] for key, row in self._strange.items()]
+
+    def restore(self, rows: Iterable[Iterable[Any]]) -> None:
+        for workload, stage, kind, row in rows:
+            self._strange[str(workload), int(stage), str(kind)] = [float(x) for x in row]
+
+
+def follows_the_clock(power_ratio: float, clock_ratio: float) -> bool:
+    """Whether two clocks may make so much of a power: at most the cube of theirs, either way."""
+    reach = max(clock_ratio, 1.0 / clock_ratio) ** 3 * NEAREST_RATIO_MAX
+    return 1.0 / reach <= power_ratio <= reach
+
+
+def _nearest(cell: Cell, window: Window) -> Cell | None:
+    cells = window.of_work(cell.workload, cell.stage, cell.kind)
+    if not cells:
+        return None
+    return min(cells, key=lambda one: (abs(one.clock_mhz - cell.clock_mhz), one))
+
+
+def _power_jump(sample: Sample, readings: tuple[Reading, ...], stretch: float) -> Refusal | None:
+    drawn = sorted(r.power_w for r in readings if r.power_w is not None)
+    if sample.power_w is None or not drawn:
+        return None
+    ratio = sample.power_w / drawn[len(drawn) // 2]
+    if follows_the_clock(ratio, stretch):
+        return None
+    what = f"{ratio:.3g} times the power seen at the nearest clock: the counter jumped"
+    return _refusal("jump", sample, what)

@@ -12,8 +12,7 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
-from joulecut_engine.estimate.grid import Floats
-from joulecut_engine.estimate.physics import NO_PRIOR, Prior
+from joulecut_engine.estimate.physics import NO_PRIOR, Floats, Prior
 
 # A sweep above this share of a card's limit is of another card (or of a raised limit).
 LIMIT_RATIO_MAX = 1.25  # A100 SXM with a 500 W limit exist beside those with 400 W

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.graph.pipeline import Kind
-
-Floats = NDArray[np.float64]
 
 NOMINAL = 0.9  # share of what is seen that every band is meant to hold
 CAP_REASONS = 0x4  # NVML clock event reason: software power cap

@@ -8,8 +8,7 @@ import numpy as np
 
 from joulecut_engine.estimate.card import Card
 from joulecut_engine.estimate.estimator import UNTOLD, WorkShape
-from joulecut_engine.estimate.grid import Floats
-from joulecut_engine.estimate.physics import Sweep
+from joulecut_engine.estimate.physics import Floats, Sweep
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 

@@ -1,250 +1,198 @@
-"""Time and power of every kind of work at every clock: physics, forest, own measurements.
+"""DOC forest"""
 
-    log t = log t_physics + forest(features) + smooth(what is left at its own clocks)
-
-and the same for power. The physics carry what cards have in common, the forest (trained on
-*other* workloads, so that it cannot repeat this one's luck) how cards depart from it, and
-the work's own measurements have the last word near the clocks they were taken at.
-
-`fit_work` is pure: evidence in, `Fitted` out, the same bytes on every run. It is what the
-offline command, the online estimator and the evaluation tables all call:
-
-    evidence = of_profile("gpt3", profile, card)             # or Evidence(Work(...), Sweep(...))
-    fitted = fit_work(evidence)
-    curve = fitted.curve(Work("gpt3", 0, "forward"))         # None where nothing is known
-    curve.time_s(clocks), curve.power_w(clocks), curve.band_s(clocks, scatter=0.0)
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulecut_engine.estimate.calibrate import (
-    FLOOR_CAPPED,
-    between,
-    few_clocks,
-    time_scales,
-)
 from joulecut_engine.estimate.card import Card
-from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.grid import Floats
-from joulecut_engine.estimate.physics import Physics
-from joulecut_engine.estimate.residual import Residuals, enough, features, leftovers
-from joulecut_engine.estimate.shared import fit_all
-from joulecut_engine.estimate.smooth import (
-    POWER_LEFT,
-    POWER_NOISE,
-    TIME_LEFT,
-    TIME_NOISE,
-    Smooth,
-    smooth,
+from joulecut_engine.estimate.evidence import Evidence
+from joulecut_engine.estimate.physics import Floats, Physics
+
+if TYPE_CHECKING:
+    from sklearn.tree import DecisionTreeRegressor
+
+TREES = 40  # twice as many change the public figures by under 0.01 points
+LEAF_MIN = 3  # single rows are noise
+FEATURES_SHARE = 0.6  # per split; all of them at once make the trees alike
+SEED = 0  # same data, same code: same numbers
+ROWS_MIN = 8  # fewer rows are no forest
+LEFT_MAX = 0.25  # a row further off is another regime and no departure from the form
+ROUNDED_TO = 2.0**20  # steps of a millionth: sums of them are exact
+UNCAPPED = 1.3  # of the highest clock: where a cap would be that is never met
+
+FEATURES = (
+    "clock over highest",
+    "clock over knee",
+    "clock over cap",
+    "held by the cap",
+    "share that follows the clock",
+    "power over limit",
+    "static over limit",
+    "backward",
+    "collective",
+    "temperature",
+    "log flops",
+    "log bytes",
+    "intensity",
+    "peak ratio",
+    "roofline",
+    "sequence",
+    "width",
+    "heads",
+    "inner",
+    "card: clock",
+    "card: limit",
+    "card: memory",
+    "card: half",
+    "card: single",
 )
 
-TABLE_LOW, TABLE_POINTS = 0.3, 71  # of the highest clock; every hundredth of it
-FOLDS_MAX = 6  # forests per fit: with more workloads, several are left out together
 
+class Residuals:
+    """A fitted forest on log(measured / physics) of time and power."""
 
-@dataclass(frozen=True, slots=True)
-class ForestCurve:
-    """One work's time and power over the clock, fitted."""
-
-    physics: Physics
-    table_mhz: Floats  # (TABLE_POINTS,)
-    table: Floats  # what the forest says there, logarithms of time and power: (TABLE_POINTS, 2)
-    time_left: Smooth
-    power_left: Smooth
-    scale: float  # standard deviations that hold nine tenths of what is left out
-    floor: float  # no narrower than this, whatever the measurements say (a logarithm)
-
-    @property
-    def clocks_mhz(self) -> Floats:
-        return self.time_left.clocks_mhz
-
-    @property
-    def clock_min_mhz(self) -> float:
-        return float(self.clocks_mhz[0])
-
-    @property
-    def clock_max_mhz(self) -> float:
-        return float(self.clocks_mhz[-1])
-
-    def time_s(self, clocks_mhz: Floats) -> Floats:
-        """Mean seconds at each clock (n,), which is above 0."""
-        other = np.interp(clocks_mhz, self.table_mhz, self.table[:, 0])
-        left = self.time_left.mean(clocks_mhz)
-        return np.asarray(self.physics.time_s(clocks_mhz) * np.exp(other + left))
-
-    def power_w(self, clocks_mhz: Floats) -> Floats:
-        """Mean watts at each clock (n,), which is above 0."""
-        other = np.interp(clocks_mhz, self.table_mhz, self.table[:, 1])
-        left = self.power_left.mean(clocks_mhz)
-        return np.asarray(self.physics.power_w(clocks_mhz) * np.exp(other + left))
-
-    def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
-        """Low and high time at each clock; see `Grid.band_s`."""
-        return self.grid(clocks_mhz).band_s(scatter)
-
-    def grid(self, clocks_mhz: Floats) -> "Grid":
-        """All there is to say at each clock (n,), which is above 0."""
-        edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
-        capped = clocks_mhz > self.physics.clock_cap_mhz
-        floor = np.where(capped, max(self.floor, FLOOR_CAPPED), self.floor)
-        floor = np.maximum(floor, self._between(clocks_mhz))
-        return Grid(
-            time_s=self.time_s(clocks_mhz),
-            power_w=self.power_w(clocks_mhz),
-            half=np.maximum(floor, self.scale * self.time_left.sd(edges)),
-            edge_s=self.time_s(edges),
-            stretch=edges / clocks_mhz,
+    def __init__(self, evidence: Sequence[Evidence], curves: Sequence[Physics]) -> None:
+        """Raises ValueError where there are fewer than `ROWS_MIN` rows; see `enough`."""
+        asked = [one.sweep.clocks_mhz for one in evidence]
+        rows = features(evidence, curves, asked)
+        targets = np.concatenate(
+            [leftovers(one, curve) for one, curve in zip(evidence, curves, strict=True)]
+        )
+        if rows.shape[0] < ROWS_MIN:
+            raise ValueError(f"{rows.shape[0]} rows are no forest; at least {ROWS_MIN}")
+        weight = np.concatenate([one.sweep.weights for one in evidence])
+        self._trees = _grown(
+            _rounded(rows), _rounded(np.clip(targets, -LEFT_MAX, LEFT_MAX)), weight
         )
 
-    def _between(self, at_mhz: Floats) -> Floats:
-        return between(self.clocks_mhz, self.time_s(self.clocks_mhz), at_mhz)
+    def predict(self, rows: Floats) -> Floats:
+        """Logarithms of time and power against the physics, of shape (rows, 2)."""
+        asked = _rounded(rows).astype(np.float32)
+        found = np.zeros((rows.shape[0], 2))
+        for tree in self._trees:
+            found += tree.tree_.predict(asked).reshape(found.shape)
+        return found / TREES
+
+    def importances(self) -> tuple[tuple[str, float], ...]:
+        """Features by how much they explain, largest first; shares of 1."""
+        shares = np.mean([tree.feature_importances_ for tree in self._trees], axis=0)
+        found = zip(FEATURES, shares / (shares.sum() or 1.0), strict=True)
+        return tuple(sorted(((name, float(share)) for name, share in found), key=lambda x: -x[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A curve over a grid of clocks, or many over one: the clock is the last axis."""
+def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTreeRegressor", ...]:
+    """Trees of a random forest, each on as many rows as there are, drawn by weight.
 
-    time_s: Floats
-    power_w: Floats
-    half: Floats  # half width of the band, a logarithm
-    edge_s: Floats  # time at the nearest clock within the measured ones
-    stretch: Floats  # that clock over the asked one: 1 within
-
-    def band_s(self, scatter: Floats | float) -> tuple[Floats, Floats]:
-        """Low and high time at each clock.
-
-        `scatter` (a logarithm, half width) is what a GPU itself showed around its bias; it
-        adds in quadrature. Beyond the measured clocks nobody knows how much of the work
-        follows the clock, so the band opens to all or nothing of it.
-        """
-        wide = np.exp(np.hypot(self.half, scatter))
-        low_s, high_s = self.time_s / wide, self.time_s * wide
-        low_out = np.minimum(low_s, self.edge_s / wide * np.minimum(1.0, self.stretch))
-        high_out = np.maximum(high_s, self.edge_s * wide * np.maximum(1.0, self.stretch))
-        outside = self.stretch != 1.0
-        return np.where(outside, low_out, low_s), np.where(outside, high_out, high_s)
-
-
-def stacked(grids: Sequence[Grid]) -> Grid:
-    """Many curves over the same clocks as one, of shape (curves, clocks)."""
-    return Grid(
-        time_s=np.stack([grid.time_s for grid in grids]),
-        power_w=np.stack([grid.power_w for grid in grids]),
-        half=np.stack([grid.half for grid in grids]),
-        edge_s=np.stack([grid.edge_s for grid in grids]),
-        stretch=np.stack([grid.stretch for grid in grids]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """All curves of one fit, by work."""
-
-    curves: Mapping[Work, ForestCurve] = field(default_factory=dict)
-    rows: int = 0  # measurements that went in
-    scatter: float = 0.0  # of one reading around its mean (relative sd), where it is known
-
-    def curve(self, work: Work) -> ForestCurve | None:
-        return self.curves.get(work)
-
-
-def fit_work(evidence: Iterable[Evidence]) -> Fitted:
-    """Fits everything that was measured, together. No two may be of the same work.
-
-    Raises ValueError where two are, or where clocks are not distinct and ascending.
+    Drawn here, and the trees told what was checked already: a forest object spends more time
+    on copying and checking its trees than on growing such small ones, and how it draws by
+    weight changed with scikit-learn's versions.
     """
-    pieces = tuple(evidence)
-    if len({one.work for one in pieces}) != len(pieces):
-        raise ValueError("two pieces of evidence are of the same work")
-    for one in pieces:
-        if (np.diff(one.sweep.clocks_mhz) <= 0.0).any():
-            raise ValueError(f"{one.work}: clocks must be distinct and ascending")
-    if not pieces:
-        return Fitted()
-    physics = fit_all(pieces)
-    tables = _tables(pieces, physics)
-    left = [
-        _left(one, curve, table) for one, curve, table in zip(pieces, physics, tables, strict=True)
-    ]
-    scales = time_scales([one.work.workload for one in pieces], [time for time, _ in left])
-    learnt_from = _others(pieces)
-    curves = {
-        one.work: ForestCurve(
-            physics=curve,
-            table_mhz=_table_mhz(curve),
-            table=table,
-            time_left=time,
-            power_left=power,
-            scale=scale,
-            floor=few_clocks(one.sweep.clocks_mhz.size, taught=taught),
-        )
-        for one, curve, table, (time, power), scale, taught in zip(
-            pieces, physics, tables, left, scales, learnt_from, strict=True
-        )
-    }
-    return Fitted(curves, sum(one.sweep.clocks_mhz.size for one in pieces))
+    # A second to load: whoever fits a single workload never needs it.
+    from sklearn import config_context  # noqa: PLC0415
+    from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415
+
+    seeds = np.random.RandomState(SEED).randint(np.iinfo(np.int32).max, size=TREES)
+    count, asked, share = rows.shape[0], rows.astype(np.float32), weight / weight.sum()
+    trees = []
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        for seed in seeds:
+            drawn = np.random.RandomState(seed).choice(count, count, p=share)
+            tree = DecisionTreeRegressor(
+                min_samples_leaf=LEAF_MIN, max_features=FEATURES_SHARE, random_state=int(seed)
+            )
+            times = np.bincount(drawn, minlength=count).astype(np.float64)
+            trees.append(tree.fit(asked, targets, sample_weight=times, check_input=False))
+    return tuple(trees)
 
 
-def _others(pieces: Sequence[Evidence]) -> list[bool]:
-    """Of each, whether other work was swept on the same card, at more clocks."""
-    most: dict[tuple[Card | None, float], dict[str, int]] = {}
-    for one in pieces:
-        counts = most.setdefault((one.card, one.top_mhz), {})
-        counts[one.work.workload] = max(counts.get(one.work.workload, 0), one.sweep.clocks_mhz.size)
-    return [
-        any(
-            workload != one.work.workload and count > one.sweep.clocks_mhz.size
-            for workload, count in most[one.card, one.top_mhz].items()
-        )
-        for one in pieces
-    ]
+def _rounded(values: Floats) -> Floats:
+    """To millionths, so that the last bits of a fit choose no splits.
+
+    Many features put rows in one order; which of them a split takes would hang on rounding.
+    """
+    return np.round(values * ROUNDED_TO) / ROUNDED_TO
 
 
-def _table_mhz(curve: Physics) -> Floats:
-    return np.linspace(TABLE_LOW, 1.0, TABLE_POINTS) * curve.clock_max_mhz
+def enough(evidence: Sequence[Evidence]) -> bool:
+    return sum(one.sweep.clocks_mhz.size for one in evidence) >= ROWS_MIN
 
 
-def _tables(pieces: Sequence[Evidence], physics: Sequence[Physics]) -> list[Floats]:
-    """What a forest of all other workloads says of each curve; zeros where there are none."""
-    names = sorted({one.work.workload for one in pieces})
-    fold_of = {name: i % FOLDS_MAX for i, name in enumerate(names)}
-    tables = [np.zeros((TABLE_POINTS, 2)) for _ in pieces]
-    for fold in sorted(set(fold_of.values())):
-        inside = [i for i, one in enumerate(pieces) if fold_of[one.work.workload] == fold]
-        outside = [i for i in range(len(pieces)) if i not in set(inside)]
-        taught = [pieces[i] for i in outside]
-        if not enough(taught):
-            continue
-        forest = Residuals(taught, [physics[i] for i in outside])
-        asked = [_table_mhz(physics[i]) for i in inside]
-        rows = features([pieces[i] for i in inside], [physics[i] for i in inside], asked)
-        for i, table in zip(inside, np.split(forest.predict(rows), len(inside)), strict=True):
-            tables[i] = table
-    return tables
-
-
-def _left(one: Evidence, curve: Physics, table: Floats) -> tuple[Smooth, Smooth]:
-    """Time and power that neither physics nor forest explain."""
-    clocks_mhz = one.sweep.clocks_mhz
-    left = leftovers(one, curve)
-    said = [np.interp(clocks_mhz, _table_mhz(curve), table[:, i]) for i in (0, 1)]
-    time = smooth(
-        clocks_mhz,
-        left[:, 0] - said[0],
-        top_mhz=curve.clock_max_mhz,
-        left=TIME_LEFT,
-        noise=TIME_NOISE,
-        noises=one.noise,
+def leftovers(one: Evidence, curve: Physics) -> Floats:
+    """log(measured / physics) of time and power at the measured clocks, of shape (n, 2)."""
+    sweep = one.sweep
+    return np.column_stack(
+        [
+            np.log(sweep.time_s / curve.time_s(sweep.clocks_mhz)),
+            np.log(sweep.power_w / curve.power_w(sweep.clocks_mhz)),
+        ]
     )
-    power = smooth(
-        clocks_mhz,
-        left[:, 1] - said[1],
-        top_mhz=curve.clock_max_mhz,
-        left=POWER_LEFT,
-        noise=POWER_NOISE,
-        noises=one.noise,
+
+
+def features(
+    evidence: Sequence[Evidence], curves: Sequence[Physics], clocks_mhz: Sequence[Floats]
+) -> Floats:
+    """One row per asked clock of each piece of evidence, of shape (rows, len(FEATURES))."""
+    return np.concatenate(
+        [
+            _rows(one, curve, asked)
+            for one, curve, asked in zip(evidence, curves, clocks_mhz, strict=True)
+        ]
     )
-    return time, power
+
+
+def _rows(one: Evidence, curve: Physics, asked_mhz: Floats) -> Floats:
+    top_mhz = curve.clock_max_mhz
+    cap_mhz = min(curve.clock_cap_mhz, UNCAPPED * top_mhz)
+    limit_w = _limit_w(one.card, curve)
+    constant = np.concatenate(
+        [
+            [one.work.kind in {"backward", "input", "weight"}],
+            [one.work.kind not in {"forward", "backward", "input", "weight"}],
+            [one.temperature_c / 100.0],
+            _shape(one, top_mhz),
+            np.zeros(5) if one.card is None else one.card.ratios(),
+        ]
+    )
+    return np.column_stack(
+        [
+            asked_mhz / top_mhz,
+            asked_mhz / curve.clock_knee_mhz,
+            np.minimum(asked_mhz / cap_mhz, 1.0),
+            asked_mhz > cap_mhz,
+            np.full(asked_mhz.size, curve.clock_share),
+            curve.power_w(asked_mhz) / limit_w,
+            np.full(asked_mhz.size, curve.power_static_w / limit_w),
+            np.tile(constant, (asked_mhz.size, 1)),
+        ]
+    )
+
+
+def _limit_w(card: Card | None, curve: Physics) -> float:
+    """The card's limit, or what the work draws at most, where nobody knows the card."""
+    drawn_w = float(curve.power_w(np.array([curve.clock_max_mhz]))[0])
+    return drawn_w if card is None else max(card.power_limit_w, drawn_w)
+
+
+def _shape(one: Evidence, top_mhz: float) -> Floats:
+    shape = one.shape
+    roofline = 0.0
+    if one.card is not None and shape.flops > 0.0 and shape.bytes_moved > 0.0:
+        peak = one.card.half_tflops * 1e12 * (shape.peak_ratio or 1.0)
+        compute_s = shape.flops / peak * one.card.clock_max_mhz / top_mhz
+        roofline = float(np.log(compute_s / (shape.bytes_moved / (one.card.memory_gb_s * 1e9))))
+    intensity = np.log(shape.flops / shape.bytes_moved) if roofline else 0.0
+    return np.array(
+        [
+            np.log1p(shape.flops),
+            np.log1p(shape.bytes_moved),
+            intensity,
+            shape.peak_ratio,
+            roofline,
+            shape.sequence,
+            shape.width,
+            shape.heads,
+            shape.inner,
+        ],
+        dtype=np.float64,
+    )

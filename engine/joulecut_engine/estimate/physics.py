@@ -1,27 +1,11 @@
-"""The shape that time and power take over a GPU's clock.
-
-A few numbers with a meaning each, so that five measured clocks say what all of them
-cost; a free curve through the same five misses several times as much. The form (clock f
-in MHz, in GHz for power and voltage; Schoonhoven et al., PMBS'22; Wang & Chu):
-
-    f_eff = min(f, f_cap)                              f_cap: where the power cap binds
-    t     = t_fmax * ((1 - k) + k * f_max / f_eff)     k: share of the time that follows f
-    P     = P0 + c * f_eff * V(f_eff)^2                V = 1 + s * max(0, f_eff - f_knee)
-
-V is the GPU's and not the work's, so `f_knee` and `s` are shared by all curves fitted
-together: on the public A100 and A40 sweeps that halves the power error from five clocks.
-The power's f_cap lies above the time's (`power_lead`): a card at its limit holds back its
-hungriest kernels first, and the average power still rises where the time no longer falls.
-What is known of the card beforehand (`Prior`) counts as one more measurement of each
-number, so that two clocks of unseen work are enough once other work was seen on it.
-`fitting` finds the numbers.
-"""
+"""DOC physics"""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from joulecut_engine.estimate.grid import Floats
+Floats = NDArray[np.float64]
 
 MHZ_PER_GHZ = 1000.0
 # Sd of the lead, a logarithm; up to 6 % were seen (A40 backwards: time is flat from 1470 MHz,

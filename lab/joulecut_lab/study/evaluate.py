@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestRegressor
 from joulecut_engine.estimate.card import named
 from joulecut_engine.estimate.estimator import WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import Fitted, fit_work
+from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.estimate.physics import Sweep
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row

@@ -10,11 +10,10 @@ from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.store.database import open_store
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
-from joulecut_engine.estimate.champion_challenger import COMPARED_MIN, Contest
+from joulecut_engine.estimate.adaptive import COMPARED_MIN, AdaptiveEstimator, Contest
 from joulecut_engine.estimate.estimator import CAP_REASONS, Estimator, Sample, Subject
-from joulecut_engine.estimate.pooled import PROFILED, refit
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.refit import PROFILED, refit
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 

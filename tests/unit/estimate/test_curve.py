@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from joulecut_engine.estimate.curve import BAND_MIN, BAND_ONE, bend
 from joulecut_engine.estimate.physics import Physics, Sweep
+from joulecut_engine.estimate.profile_estimator import BAND_MIN, BAND_ONE, bend
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 TRUTH = Physics(1410.0, 0.05, 0.8, 52.0, 200.0, 0.76, 1107.0)

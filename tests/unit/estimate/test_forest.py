@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_engine.estimate.card import CARDS, likely, named, recognised
+from joulecut_engine.estimate.card_fit import fit_all
 from joulecut_engine.estimate.choice import choose
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import Fitted, fit_work
+from joulecut_engine.estimate.forest import FEATURES, Residuals, features
 from joulecut_engine.estimate.physics import Physics, Sweep
-from joulecut_engine.estimate.residual import FEATURES, Residuals, features
-from joulecut_engine.estimate.shared import fit_all
+from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)

@@ -15,9 +15,8 @@ from joulecut_engine.estimate.estimator import (
     Subject,
     WorkShape,
 )
-from joulecut_engine.estimate.learnt import REFIT_EVERY
-from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.estimate.pooled import refit
+from joulecut_engine.estimate.online import REFIT_EVERY, OnlineEstimator
+from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.pipeline import Kind
 
 MODEL = "NVIDIA A100-SXM4-80GB"

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from joulecut_engine.estimate.fitting import fit
-from joulecut_engine.estimate.grid import Measured
+from joulecut_engine.estimate.fitting import Measured, fit
 from joulecut_engine.estimate.physics import Physics, Sweep
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)

@@ -21,7 +21,9 @@ SIZES = st.integers(1, 65536)
 def ceiling(model: str = "A100-SXM") -> Ceiling:
     card = named(model)
     assert card is not None
-    return Ceiling(card.name, card.half_tflops * TERA, card.memory_gb_s * GIGA, PROCESSORS[card.name])
+    return Ceiling(
+        card.name, card.half_tflops * TERA, card.memory_gb_s * GIGA, PROCESSORS[card.name]
+    )
 
 
 def product(rows: int, columns: int, depth: int) -> Matmul:

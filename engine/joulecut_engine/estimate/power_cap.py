@@ -1,18 +1,18 @@
-"""Where the power cap holds a piece of work: one clock for its time, one for its power.
-
-A cap is the one number of a curve that some curves do not have, and few clocks are easily
-taken in by one: a cap that is only noise, or a roofline, costs 10 % of the power below it.
-So it has to explain more than it takes.
-"""
+"""DOC power_cap"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from joulecut_engine.estimate.grid import NEARBY, Flags, Floats
-from joulecut_engine.estimate.physics import Prior, Sweep, switching
+from joulecut_engine.estimate.physics import Floats, Prior, Sweep, switching
 
+Flags = NDArray[np.bool_]
+
+# Points around the best of one grid, in its steps; the next grid has steps half as long. It
+# reaches a whole old step either way, because the numbers trade off against each other.
+NEARBY = np.linspace(-1.0, 1.0, 5)
 KNEE_RATIO_MIN = 0.45  # of f_max; no cap is below the lowest knee
 POINTS_FOR_CAP = 4  # fewer are all taken up by the other numbers of time and power
 # With three a cap must show in the time alone, where it is the third number. Their power has

@@ -1,15 +1,11 @@
-"""Readings of many GPUs turned into one curve per kind of work, with each GPU's offset taken off.
-
-Siblings of one stage do the same work on cards of one kind that differ by some percent.
-Measured at different clocks, their differences would look like a slope; so a GPU's offset is
-taken from the clocks it shares with others before anything is averaged.
-"""
+"""DOC refit"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from statistics import median
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,9 +13,9 @@ from joulecut_engine.estimate.card import Card, named
 from joulecut_engine.estimate.estimator import UNTOLD, WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.fitting import MISFIT
-from joulecut_engine.estimate.forest import Fitted, fit_work
 from joulecut_engine.estimate.physics import Sweep
-from joulecut_engine.estimate.window import Cell, Reading
+from joulecut_engine.estimate.sample_window import Cell, Reading
+from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 SCATTER_PRIOR = 0.01  # of one reading, before two of a cell tell it
@@ -256,3 +252,35 @@ def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
         clock: _mean([(value - offset.get(who, 0.0), weight) for who, value, weight in shared])
         for clock, shared in sorted(by_clock.items())
     }
+
+
+NOT_A_STATE = "not the state of an estimator"
+# Thousands are written at every change; `dataclasses.astuple` copies each number for itself.
+_CELL = attrgetter(*(field.name for field in fields(Cell)))
+_READING = attrgetter(*(field.name for field in fields(Reading)))
+_SHAPE = attrgetter(*(field.name for field in fields(WorkShape)))
+
+
+def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "number": snapshot.number,
+        "cells": [
+            [list(_CELL(cell)), [list(_READING(reading)) for reading in readings]]
+            for cell, readings in snapshot.cells
+        ],
+        "cards": dict(snapshot.cards),
+        "shapes": {workload: list(_SHAPE(shape)) for workload, shape in snapshot.shapes.items()},
+    }
+
+
+def load_snapshot(state: Mapping[str, Any]) -> Snapshot:
+    """Raises KeyError, TypeError, ValueError where it is none."""
+    return Snapshot(
+        number=int(state["number"]),
+        cells=tuple(
+            (Cell(*cell), tuple(Reading(*reading) for reading in readings))
+            for cell, readings in state["cells"]
+        ),
+        cards={str(uuid): str(model) for uuid, model in state["cards"].items()},
+        shapes={str(name): WorkShape(*shape) for name, shape in state["shapes"].items()},
+    )

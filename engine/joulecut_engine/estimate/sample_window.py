@@ -1,9 +1,4 @@
-"""What running work has shown lately, at every clock it was seen at: bounded, and fair.
-
-One sliding window over all samples would forget every other clock while a job dwells at
-one; so each (GPU, work, clock) keeps its own last few readings, and the cell that was
-longest without any goes first. Memory is bounded whatever the uptime.
-"""
+"""DOC sample_window"""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable

@@ -1,20 +1,15 @@
-"""What one card's well-measured work says of its badly measured work.
-
-The voltage curve, the static power and the power cap are the card's; two clocks of new work
-cannot tell them, and need not once other work was swept on the same card. Without any, the
-data sheet has to do.
-"""
+"""DOC card_fit"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from joulecut_engine.estimate.cap import load
 from joulecut_engine.estimate.card import Card, prior_of
 from joulecut_engine.estimate.evidence import Evidence
 from joulecut_engine.estimate.fitting import fit
 from joulecut_engine.estimate.physics import Physics, Prior
+from joulecut_engine.estimate.power_cap import load
 
 TEACHER_CLOCKS_MIN = 4  # fewer do not tell a knee from a cap
 TEACHERS_MAX = 16  # more change nothing but the time it takes
