@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from joulecut_engine.estimate.card import Card, named
+from joulecut_engine.estimate.card import Card, find_card
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Sweep
 from joulecut_engine.graph.pipeline import KINDS
@@ -26,7 +26,7 @@ DISTINCT_STAGES = (0, 7)  # an inner one, and the last with the language-model h
 
 
 def card(name: str) -> Card:
-    found = named(CARDS[name])
+    found = find_card(CARDS[name])
     assert found is not None
     return found
 

@@ -73,7 +73,7 @@ def proven(profiles: Mapping[str, Profile]) -> AdaptiveEstimator:
                 for option in options:
                     sample = Sample(subject, option.clock_mhz, option.time_s, option.power_w)
                     assert estimator.learn((sample,)) == ()
-        assert estimator.lesson(workload).leads
+        assert estimator.learning_stats(workload).leads
     return estimator
 
 

@@ -47,8 +47,8 @@ def _learning(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveE
     """A controller in the middle of learning, with the online model in force."""
     learner = AdaptiveEstimator({})
     controller = Controller(world, store, world.policy(), learner=learner)
-    controller.run(PASSES, until=lambda: learner.lesson(world.job).leads)
-    assert learner.lesson(world.job).leads
+    controller.run(PASSES, until=lambda: learner.learning_stats(world.job).leads)
+    assert learner.learning_stats(world.job).leads
     controller.run(7)
     return controller, learner
 
@@ -76,11 +76,11 @@ def test_a_controller_stopped_while_learning_goes_on_where_it_was(store: Databas
     first.stop()
     second, after = _anew(world, store)
     assert _bytes(_asked(world, after)) == _bytes(_asked(world, before))
-    assert after.lesson(world.job) == before.lesson(world.job)
+    assert after.learning_stats(world.job) == before.learning_stats(world.job)
     world.running = True
-    counted = after.lesson(world.job).taken
+    counted = after.learning_stats(world.job).taken
     second.run(40)
-    assert after.lesson(world.job).taken > counted
+    assert after.learning_stats(world.job).taken > counted
     assert not second.events("learn")
 
 
@@ -91,10 +91,10 @@ def test_a_controller_that_was_killed_loses_no_more_than_the_last_moments(
     world = World()
     first, before = _learning(world, store)
     kept = before.state()
-    taken = before.lesson(world.job).taken
+    taken = before.learning_stats(world.job).taken
     first.run(int(KEEP_S) + 1)
     _, after = _anew(world, store)
-    assert taken < after.lesson(world.job).taken <= before.lesson(world.job).taken
+    assert taken < after.learning_stats(world.job).taken <= before.learning_stats(world.job).taken
     assert after.state()["contest"] != kept["contest"]
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_said_in_one_line_and_learning_begins_anew(
     assert "starting anew" in line
     assert said in line
     assert "\n" not in line
-    assert after.lesson(world.job).taken == 0
+    assert after.learning_stats(world.job).taken == 0
     fresh = AdaptiveEstimator({world.job: world.profile()})
     assert _bytes(_asked(world, after)) == _bytes(_asked(world, fresh))
 
@@ -146,8 +146,8 @@ def test_another_profile_begins_anew(store: DatabaseStore) -> None:
     world.running = False
     world.take_reports()
     second.run(1)
-    assert learner.lesson(world.job).taken == 0
-    assert not learner.lesson(world.job).leads
+    assert learner.learning_stats(world.job).taken == 0
+    assert not learner.learning_stats(world.job).leads
     fresh = AdaptiveEstimator({world.job: world.profile(lowest_mhz=900)})
     assert _bytes(_asked(world, learner)) == _bytes(_asked(world, fresh))
 
@@ -163,7 +163,7 @@ def test_a_fit_is_put_in_force_in_a_later_pass_and_passes_do_not_wait(
     assert controller.job.learnt == Learnt(
         "predicted from the profile; nothing learnt from the running job yet"
     )
-    controller.run(PASSES, until=lambda: learner.lesson(world.job).leads)
+    controller.run(PASSES, until=lambda: learner.learning_stats(world.job).leads)
     controller.run(1)
     assert controller.job.learnt.text.startswith("predicted by physics x forest")
 

@@ -12,11 +12,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 from joulecut_engine.estimate.bands import DENSE_MIN
-from joulecut_engine.estimate.card import CARDS, Card, likely, recognised
+from joulecut_engine.estimate.card import CARDS, Card, candidates, recognise
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP
-from joulecut_engine.estimate.work_fit import Fitted, ForestCurve, fit_work
+from joulecut_engine.estimate.work_fit import Fitted, WorkCurve, fit_work
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -75,7 +75,7 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     return Result(clocks, probes, probed, predicted, card, len(others))
 
 
-def _predicted(curve: ForestCurve, clocks: tuple[int, ...], scatter: float) -> Prediction:
+def _predicted(curve: WorkCurve, clocks: tuple[int, ...], scatter: float) -> Prediction:
     """`scatter` is the half width (a logarithm) that noise of the probes adds to bands."""
     at_mhz = np.asarray(clocks, dtype=np.float64)
     low_s, high_s = curve.band_s(at_mhz, scatter)
@@ -96,7 +96,7 @@ def _scatter_of_others(fitted: Fitted) -> float:
     )
 
 
-def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], ForestCurve]) -> float:
+def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], WorkCurve]) -> float:
     """Half width that noise of the probed times adds.
 
     Few clocks of one curve cannot tell noise from misfit, and a curve passes close by each of
@@ -122,7 +122,7 @@ def _card(sweep: Profile, top_mhz: int, others: list[Card | None]) -> Card | Non
     """The card of a sweep; where two are possible, the one that other sweeps are of."""
     rows: list[ClockOption] = [o for options in sweep.options.values() for o in options]
     power_w = max(row.power_w for row in rows)
-    for card in likely(top_mhz, power_w):
+    for card in candidates(top_mhz, power_w):
         if card in others:
             return card
-    return recognised(top_mhz, power_w, max(row.clock_mhz for row in rows))
+    return recognise(top_mhz, power_w, max(row.clock_mhz for row in rows))

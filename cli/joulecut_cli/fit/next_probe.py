@@ -1,10 +1,10 @@
-"""Where one more probe would tell most: the clock whose band hides most energy.
+"""The clock a prediction would pick under a budget, and where one more probe would help most.
 
-A wide band alone is no reason: at a clock that nobody would choose it hides nothing, and
-beside a probed one little that the probe did not show. So a clock counts by what it would
-save over what is chosen now, if its times were as short as its band allows, for the part
-that the nearest probe does not tell. That is optimistic search ("expected improvement":
-Jones, Schonlau, Welch 1998) without a distribution: bands are all that is known.
+A clock's next-probe value is the energy it would save over today's choice if its times were as
+short as its band allows, weighted by the part of the band that the nearest probe leaves open.
+A wide band alone is no reason: at a clock that no budget would choose it hides nothing. This is
+optimistic search ("expected improvement": Jones, Schonlau, Welch 1998) on bands instead of a
+distribution.
 """
 
 import math
@@ -15,13 +15,49 @@ import numpy as np
 
 from joulecut_cli import figures
 from joulecut_cli.fit.fitted import BUDGETS, Result
-from joulecut_engine.estimate.bands import untold
-from joulecut_engine.estimate.choice import choose
+from joulecut_engine.estimate.bands import unexplained
 from joulecut_engine.estimate.estimator import Prediction
 
-GAIN_MIN = (
-    0.0005  # of the energy at the highest clocks; less is lost in the noise of one measurement
-)
+GAIN_MIN = 0.0005  # of the energy at the highest clocks; less is within one measurement's noise
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A clock, with slowdown and saving against the baseline clock (ratios)."""
+
+    clock_mhz: int
+    slowdown_ratio: float
+    saved_ratio: float
+
+
+def choose(
+    predicted: Prediction,
+    budget: float,
+    *,
+    known_mhz: tuple[int, ...],
+    sure: bool = False,
+) -> Choice:
+    """The clock of least predicted energy whose slowdown is within `budget` (a ratio).
+
+    The baseline is the highest predicted clock, and the answer if nothing else fits. No clock
+    below `known_mhz` is chosen: errors there are two to ten times as large. `sure` holds the upper
+    edge of the band to the budget too. Raises ValueError without clocks.
+    """
+    if not predicted.clocks_mhz or not known_mhz:
+        raise ValueError("no clock to choose from")
+    clocks = np.array(predicted.clocks_mhz)
+    base = int(clocks.argmax())
+    energy_j = predicted.time_s * predicted.power_w
+    limit_s = predicted.time_s[base] * (1.0 + budget)
+    against_s = predicted.time_high_s if sure else predicted.time_s
+    fits = (clocks >= min(known_mhz)) & (against_s <= limit_s)
+    fits[base] = True
+    pick = int(np.where(fits, energy_j, np.inf).argmin())
+    return Choice(
+        clock_mhz=int(clocks[pick]),
+        slowdown_ratio=float(predicted.time_s[pick] / predicted.time_s[base]) - 1.0,
+        saved_ratio=1.0 - float(energy_j[pick] / energy_j[base]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +66,7 @@ class NextProbe:
 
     clock_mhz: int
     gain_ratio: float
-    shorter_ratio: float  # how much shorter than predicted its times may be for all we know
+    shorter_ratio: float  # how much shorter than predicted its times may be
 
     @property
     def reason(self) -> str:
@@ -41,9 +77,9 @@ class NextProbe:
 
 
 def next_probe(fitted: Result) -> NextProbe | None:
-    """None where no clock from the lowest probed one up hides `GAIN_MIN` or more.
+    """The most valuable probe above the lowest one; None if none is worth `GAIN_MIN`.
 
-    Means over `BUDGETS`. Of clocks that hide the same, the highest: it is the quickest to probe.
+    Means over `BUDGETS`. Ties go to the highest clock, which is the quickest to probe.
     """
     gains_j, shorter = dict[int, float](), dict[int, float]()
     spent_j = 0.0
@@ -60,11 +96,13 @@ def next_probe(fitted: Result) -> NextProbe | None:
 
 
 def _hidden(predicted: Prediction, probes: frozenset[int]) -> Iterator[tuple[int, float, float]]:
-    """Of one operation: each unprobed clock, the energy (J) its band hides, and how deep it is."""
+    """Each unprobed clock of an operation, the energy (J) its band hides, and the depth used."""
     own = tuple(clock for clock in predicted.clocks_mhz if clock in probes)
     clocks = np.asarray(predicted.clocks_mhz, dtype=np.float64)
     apart_mhz = np.abs(clocks[:, None] - np.asarray(own, dtype=np.float64)).min(axis=1)
-    deep = np.log(predicted.time_s / predicted.time_low_s) * untold(apart_mhz, float(clocks[-1]))
+    deep = np.log(predicted.time_s / predicted.time_low_s) * unexplained(
+        apart_mhz, float(clocks[-1])
+    )
     short_s = predicted.time_s * np.exp(-deep)
     energy_j, least_j = (time_s * predicted.power_w for time_s in (predicted.time_s, short_s))
     gain_j = np.zeros(clocks.size)

@@ -7,8 +7,7 @@ import numpy as np
 from joulecut_cli import figures
 from joulecut_cli.fit.doubts import doubts
 from joulecut_cli.fit.fitted import BUDGETS, Result
-from joulecut_cli.fit.next_probe import next_probe
-from joulecut_engine.estimate.choice import choose
+from joulecut_cli.fit.next_probe import choose, next_probe
 from joulecut_engine.graph.pipeline import Kind
 
 

@@ -20,7 +20,7 @@ from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_engine.estimate.adaptive import Lesson
+from joulecut_engine.estimate.adaptive import LearningStats
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.estimate.refit import Snapshot, refit
 from joulecut_engine.estimate.work_fit import Fitted
@@ -46,7 +46,7 @@ class Learner(Estimator, Protocol):
 
     def adopt(self, taken: Snapshot, fitted: Fitted) -> None: ...
 
-    def lesson(self, workload: str) -> Lesson: ...
+    def learning_stats(self, workload: str) -> LearningStats: ...
 
     def state(self) -> dict[str, Any]: ...
 
@@ -129,7 +129,7 @@ class Learning:
         return told
 
     def _learnt(self, job: str) -> Learnt:
-        lesson = self.learner.lesson(job)
+        lesson = self.learner.learning_stats(job)
         return Learnt(
             text=sentence(lesson),
             drifting=tuple(
@@ -152,7 +152,7 @@ class Learning:
             self.audit.tell("learn", "", text)
 
 
-def sentence(lesson: Lesson) -> str:
+def sentence(lesson: LearningStats) -> str:
     """One line: which model is asked, on what ground, and what was not learnt."""
     if not lesson.taken and not lesson.refused:
         return "predicted from the profile; nothing learnt from the running job yet"

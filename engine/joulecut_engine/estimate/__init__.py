@@ -1,1 +1,8 @@
-"""How long work takes and what it draws at every clock: physics, corrected by what is seen."""
+"""Time and power of every kind of work at every clock, from a few measurements.
+
+Read in this order: `physics` (the form), `power_cap` and `fitting` (its numbers), `card` and
+`evidence` (what is known and measured), `card_fit` (physics shared by one card's work), `forest`
+(departures from the form), `bands` (smoothing and bands), `work_fit` (all of it for many kinds of
+work). For running jobs: `sample_window`, `watermark` and `admission` (which samples count),
+`drift` (bias per GPU), `refit`, then the estimators `profile_estimator`, `online`, `adaptive`.
+"""

@@ -1,4 +1,9 @@
-"""DOC adaptive"""
+"""The controller's estimator: the profile at once, the online model once it has proven better.
+
+A profile describes the work from the first pass on; the online model, fitted to profile and
+running work, describes it better on cards that differ. Both learn from every sample, and both
+answer at the profile's clocks. `ChampionChallenger` decides by workload which one answers.
+"""
 
 import math
 from collections import Counter, OrderedDict
@@ -15,16 +20,16 @@ from joulecut_engine.estimate.refit import NOT_A_STATE, Snapshot
 from joulecut_engine.estimate.work_fit import Fitted
 from joulecut_engine.graph.pipeline import Profile
 
-WEIGHT = 0.05  # of the newest comparison: some forty count
-COMPARED_MIN = 30  # before that the first look decides by luck
-# The challenger takes the lead when it is no further off than this, and loses it when it is
-# further off than prices may differ for planning (`plan.costs.TIME_TOLERANCE`).
+WEIGHT = 0.05  # of the newest comparison; about forty count
+COMPARED_MIN = 30  # comparisons before the challenger can lead
+# The challenger takes the lead when its mean error exceeds the champion's by at most LEADS, and
+# loses it beyond LOSES: what times may differ for planning (`plan.costs.TIME_TOLERANCE`).
 LEADS, LOSES = 0.0005, 0.002
-TRACKED_MAX = 1024  # workloads; the one compared longest ago goes
+TRACKED_MAX = 1024  # workloads; the least recently compared is dropped
 
 
 @dataclass(slots=True)
-class _Tally:
+class _MeanErrors:
     """Mean absolute errors (logarithms) of champion and challenger."""
 
     champion: float = 0.0
@@ -43,39 +48,43 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Score:
-    known: _Tally
-    new: _Tally
+    known: _MeanErrors
+    new: _MeanErrors
     leads: bool = False
 
 
-class Contest:
-    """Scores by workload, bounded."""
+class ChampionChallenger:
+    """Which of two models has described a workload better so far.
+
+    Both predict each sample before it is learnt. The challenger leads if it was no further off, at
+    clocks a GPU had run at before and at clocks new to it. Bounded memory.
+    """
 
     def __init__(self, tracked_max: int = TRACKED_MAX) -> None:
         self._tracked_max = tracked_max
         self._scores: OrderedDict[str, _Score] = OrderedDict()
 
-    def saw(self, workload: str, champion: float, challenger: float, *, new: bool) -> None:
-        """Takes one comparison; both are log(predicted / measured), `new` at a new clock."""
-        score = self._scores.setdefault(workload, _Score(_Tally(), _Tally()))
+    def compare(self, workload: str, champion: float, challenger: float, *, new: bool) -> None:
+        """Record log(predicted / measured) of both; `new` at a clock new to the GPU."""
+        score = self._scores.setdefault(workload, _Score(_MeanErrors(), _MeanErrors()))
         self._scores.move_to_end(workload)
         while len(self._scores) > self._tracked_max:
             self._scores.popitem(last=False)
         (score.new if new else score.known).add(abs(champion), abs(challenger))
-        tallies = (score.known, score.new)
+        means = (score.known, score.new)
         if score.leads:
-            score.leads = not any(tally.worse_by(LOSES) for tally in tallies)
+            score.leads = not any(errors.worse_by(LOSES) for errors in means)
         else:
-            enough = sum(tally.count for tally in tallies) >= COMPARED_MIN
-            score.leads = enough and not any(tally.worse_by(LEADS) for tally in tallies)
+            enough = sum(errors.count for errors in means) >= COMPARED_MIN
+            score.leads = enough and not any(errors.worse_by(LEADS) for errors in means)
 
     def leads(self, workload: str) -> bool:
-        """Whether the challenger has proved itself on this workload."""
+        """Whether the challenger leads on this workload."""
         score = self._scores.get(workload)
         return score is not None and score.leads
 
     def errors(self, workload: str) -> tuple[float, float] | None:
-        """Mean absolute errors of champion and challenger at clocks known; None before any."""
+        """Mean absolute errors of champion and challenger at known clocks; None before any."""
         score = self._scores.get(workload)
         if score is None or not score.known.count:
             return None
@@ -91,31 +100,31 @@ class Contest:
         ]
 
     def restore(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Takes rows of `state` in. Raises TypeError, ValueError where one is none."""
+        """Read rows of `state`. Raises TypeError or ValueError if one is malformed."""
         for workload, *numbers, leads in rows:
             a, b, known, c, d, new = numbers
             if not all(math.isfinite(x) and x >= 0 for x in (a, b, c, d)):
-                raise ValueError(f"{numbers} is no score")
-            score = _Score(_Tally(a, b, int(known)), _Tally(c, d, int(new)), bool(leads))
+                raise ValueError(f"{numbers} is not a score")
+            score = _Score(_MeanErrors(a, b, int(known)), _MeanErrors(c, d, int(new)), bool(leads))
             self._scores[str(workload)] = score
 
 
-def _row(tally: _Tally) -> tuple[float, float, int]:
-    return tally.champion, tally.challenger, tally.count
+def _row(errors: _MeanErrors) -> tuple[float, float, int]:
+    return errors.champion, errors.challenger, errors.count
 
 
 STATE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What one workload taught so far. Errors are mean absolute relative errors of time."""
+class LearningStats:
+    """Learning so far of one workload. Errors are mean absolute relative errors of time."""
 
     taken: int = 0  # samples learnt from
-    leads: bool = False  # whether the online model is in force
+    leads: bool = False  # whether the online model answers
     error_profile: float | None = None
     error_online: float | None = None
-    refused: tuple[tuple[str, int], ...] = ()  # by reason; learnt elsewhere than told included
+    refused: tuple[tuple[str, int], ...] = ()  # by reason; with samples filed elsewhere
     drifts: tuple[Drift, ...] = ()
 
 
@@ -123,16 +132,16 @@ class AdaptiveEstimator:
     """Profile and online model side by side; see `estimator.Estimator`."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        """`profiles` by workload. Raises ValueError where one holds no usable number."""
+        """`profiles` by workload. Raises ValueError if one has unusable numbers."""
         self._profile = ProfileEstimator({})
         self._online = OnlineEstimator()
-        self._contest = Contest()
+        self._comparisons = ChampionChallenger()
         self._taken: Counter[str] = Counter()
         self._refused: dict[str, Counter[str]] = {}
         self.set_profiles(profiles)
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
-        """Takes new evidence. A workload whose profile changed begins anew."""
+        """Replace all profiles. A workload whose profile changed is forgotten."""
         before = self._profile.fingerprints
         self._profile.set_profiles(profiles)
         self._online.set_profiles(profiles)
@@ -147,10 +156,10 @@ class AdaptiveEstimator:
         """See `estimator.Estimator`; refusals are counted by workload and reason."""
         return tuple(refusal.text for one in samples if (refusal := self._learn(one)))
 
-    def lesson(self, workload: str) -> Lesson:
-        """What there is to say of one workload."""
-        errors = self._contest.errors(workload)
-        return Lesson(
+    def learning_stats(self, workload: str) -> LearningStats:
+        """Counts and errors of one workload."""
+        errors = self._comparisons.errors(workload)
+        return LearningStats(
             taken=self._taken[workload],
             leads=self._leads(workload),
             error_profile=errors[0] if errors else None,
@@ -164,17 +173,17 @@ class AdaptiveEstimator:
         return self._online.due()
 
     def snapshot(self) -> Snapshot:
-        """What a fit (`pooled.refit`) may know; immutable."""
+        """Everything a fit (`refit.refit`) uses; immutable."""
         return self._online.snapshot()
 
-    def adopt(self, taken: Snapshot, fitted: Fitted) -> None:
-        """Puts a fit in force where the online model leads."""
-        self._online.adopt(taken, fitted)
+    def adopt(self, snapshot: Snapshot, fitted: Fitted) -> None:
+        """Use a fit from now on where the online model leads."""
+        self._online.adopt(snapshot, fitted)
 
     # -- predicting ----------------------------------------------------------------------
 
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
-        """See `estimator.Estimator`. Raises ValueError where a clock is not above 0."""
+        """See `estimator.Estimator`. Raises ValueError if a clock is not above 0."""
         if self._leads(subject.workload):
             found = self._online.predict(subject, clocks_mhz)
             if found is not None:
@@ -201,33 +210,33 @@ class AdaptiveEstimator:
             "version": STATE_VERSION,
             "profile": self._profile.state(),
             "online": self._online.state(),
-            "contest": self._contest.state(),
+            "contest": self._comparisons.state(),
             "taken": dict(sorted(self._taken.items())),
             "refused": {name: dict(sorted(c.items())) for name, c in sorted(self._refused.items())},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes `state` back: all of it or, with ValueError, nothing. Fits once.
+        """Read `state` back completely and fit once, or raise ValueError and change nothing.
 
-        Profiles are set before; work whose profile is another now begins anew.
+        Set profiles before: a workload whose profile is not the one in `state` is forgotten.
         """
         made = AdaptiveEstimator({})
-        made._profile = self._profile.anew()
+        made._profile = self._profile.without_biases()
         made._online.set_profiles(self._online.profiles)
         try:
             if state["version"] != STATE_VERSION:
                 raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
-            made._take(state)
+            made._read(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            said = str(error).removeprefix(f"{NOT_A_STATE}: ")
-            raise ValueError(f"{NOT_A_STATE}: {said}") from None
+            text = str(error).removeprefix(f"{NOT_A_STATE}: ")
+            raise ValueError(f"{NOT_A_STATE}: {text}") from None
         self.__dict__.update(made.__dict__)
 
-    def _take(self, state: Mapping[str, Any]) -> None:
+    def _read(self, state: Mapping[str, Any]) -> None:
         self._profile.restore(state["profile"])
         self._online.restore(state["online"])
         self._online.restarted()
-        self._contest.restore(state["contest"])
+        self._comparisons.restore(state["contest"])
         self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
         for name, counts in state["refused"].items():
             self._refused[str(name)] = Counter({str(r): int(n) for r, n in counts.items()})
@@ -240,7 +249,7 @@ class AdaptiveEstimator:
     # -- inside --------------------------------------------------------------------------
 
     def _leads(self, workload: str) -> bool:
-        return self._contest.leads(workload) and self._online.knows(workload)
+        return self._comparisons.leads(workload) and self._online.knows(workload)
 
     def _learn(self, sample: Sample) -> Refusal | None:
         workload = sample.subject.workload
@@ -258,22 +267,22 @@ class AdaptiveEstimator:
             if more:
                 self._refused.setdefault(workload, Counter())[reason] += more
         if comparison is not None:
-            self._contest.saw(workload, *comparison, new=new)
+            self._comparisons.compare(workload, *comparison, new=new)
         self._profile.learn((sample,))
         self._taken[workload] += 1
         return None
 
     def _refuse(self, workload: str, refusal: Refusal) -> Refusal:
-        if workload in self._profile.fingerprints:  # others are not ours to count: bounded
+        if workload in self._profile.fingerprints:  # bounded: only known workloads are counted
             self._refused.setdefault(workload, Counter())[refusal.reason] += 1
         return refusal
 
     def _comparison(self, sample: Sample) -> tuple[float, float] | None:
-        """What each of the two is off by before it learns; None before there are two."""
+        """Errors of both models before they learn; None until both predict."""
         subject = sample.subject
         if not self._online.knows(subject.workload):
             return None
-        # Held by the cap, a sample is what the asked clock costs, and that is what plans ask.
+        # A capped sample is the cost of the asked clock, which plans ask for.
         asked = sample.asked_mhz if sample.capped else None
         clocks = (asked or sample.clock_mhz,)
         both = (self._profile.predict(subject, clocks), self._online.predict(subject, clocks))
@@ -284,6 +293,6 @@ class AdaptiveEstimator:
         return champion, challenger
 
     def _forget(self, workload: str) -> None:
-        self._contest.forget(workload)
+        self._comparisons.forget(workload)
         self._taken.pop(workload, None)
         self._refused.pop(workload, None)

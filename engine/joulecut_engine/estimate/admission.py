@@ -1,4 +1,9 @@
-"""DOC admission"""
+"""Admission of training samples: each is judged before it is learnt from.
+
+One broken counter must not teach the model nonsense, because a wrong model ends as a wrong clock.
+`Admission` judges values, order, age and power without a model; `Plausibility` compares a sample
+with what the same work showed at the nearest clock. Refusals carry a reason and are counted.
+"""
 
 import math
 from collections import OrderedDict
@@ -8,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
-from joulecut_engine.estimate.watermark import RESTARTED, Newest
+from joulecut_engine.estimate.watermark import CONFIRMED, STALE_S, Watermark
 
 Reason = Literal[
     "not-a-number",
@@ -28,25 +33,25 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 WEIGHT_MAX = 100.0
 TIME_MIN_S, TIME_MAX_S = 1e-9, 1e6  # as in a profile: a nanosecond, eleven days
-POWER_MAX_W = 10_000.0  # no GPU draws a fifth of it
+POWER_MAX_W = 10_000.0  # five times the largest GPU
 TEMPERATURE_MAX_C = 200.0  # solder melts
-SHAPE_MAX = 1e30  # operations or bytes; forests know 3e38 at most
-CLOCK_MAX_MHZ = 10_000  # no GPU comes near
+SHAPE_MAX = 1e30  # operations or bytes; trees store 32-bit floats, at most 3e38
+CLOCK_MAX_MHZ = 10_000  # three times the fastest GPU
 LIMIT_RATIO_MAX = 1.3  # of the card's limit: spikes shorter than a sample reach 1.2
-TRACKED_MAX = 16_384  # subjects whose order is watched; the least recently seen goes
+TRACKED_MAX = 16_384  # subjects; the least recently seen is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a sample is not learnt from; `text` is one line that says of whom."""
+    """Reason why a sample is not learnt from; `text` is one line with the subject's name."""
 
     reason: Reason
     text: str
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The newest of one subject, and how many in a row came before it."""
+class _Sequence:
+    """Newest sample of one subject, and the run of samples with lower iteration numbers."""
 
     iteration: int | None = None
     at_s: float | None = None
@@ -55,17 +60,17 @@ class _Seen:
 
 
 class Admission:
-    """Judges what can be judged without a model: values, order, age, the cap."""
+    """Refuses samples whose values, order or age cannot be right. Bounded memory."""
 
     def __init__(self, tracked_max: int = TRACKED_MAX) -> None:
         self._tracked_max = tracked_max
-        self._seen: OrderedDict[Subject, _Seen] = OrderedDict()
-        self._newest = Newest()
+        self._sequences: OrderedDict[Subject, _Sequence] = OrderedDict()
+        self._watermark = Watermark()
 
     def judge(
         self, sample: Sample, limit_w: float | None, clock_max_mhz: int | None
     ) -> Refusal | None:
-        """None where it may be learnt. `limit_w` and `clock_max_mhz` are the card's."""
+        """None if it may be learnt from. `limit_w` and `clock_max_mhz` are the card's."""
         return (
             _values(sample)
             or _range(sample)
@@ -75,71 +80,80 @@ class Admission:
         )
 
     def _order(self, sample: Sample) -> Refusal | None:
-        """Also takes note of it."""
+        """Judge iteration and time against the subject's newest sample, and record them."""
         if sample.iteration is None and sample.at_s is None:
             return None
         if sample.at_s is not None:
-            ahead = self._newest.is_ahead_of(sample.at_s)
-            age_s = self._newest.age_s(sample.at_s)
-            if age_s > 0.0:
-                return _refusal("stale", sample, f"{age_s:.0f} s old")
-            if ahead:
-                self._forget_times()  # of the subjects that were told a time far ahead
-        seen = self._seen.setdefault(sample.subject, _Seen())
-        self._seen.move_to_end(sample.subject)
-        while len(self._seen) > self._tracked_max:
-            self._seen.popitem(last=False)
-        found = _sequence(sample, seen)
+            before_s = self._watermark.at_s
+            late_s = self._watermark.lateness_s(sample.at_s)
+            if late_s > 0.0:
+                return _refusal("stale", sample, f"{late_s:.0f} s old")
+            if before_s is not None and sample.at_s < before_s - STALE_S:
+                self._forget_times()  # the jump was revoked: some subjects hold its time
+        seen = self._sequences.setdefault(sample.subject, _Sequence())
+        self._sequences.move_to_end(sample.subject)
+        while len(self._sequences) > self._tracked_max:
+            self._sequences.popitem(last=False)
+        found = _disorder(sample, seen)
         if found is None:
             seen.iteration, seen.behind, seen.behind_last = sample.iteration, 0, -1
             seen.at_s = sample.at_s
         return found
 
     def restarted(self) -> None:
-        """Monotonic times told so far belong to another process; iterations go on."""
-        self._newest = Newest()
+        """Forget times: they are monotonic clocks of an earlier process. Iterations remain."""
+        self._watermark = Watermark()
         self._forget_times()
 
     def _forget_times(self) -> None:
-        for seen in self._seen.values():
+        for seen in self._sequences.values():
             seen.at_s = None
 
     def forget(self, workload: str) -> None:
-        for subject in [subject for subject in self._seen if subject.workload == workload]:
-            del self._seen[subject]
+        for subject in [subject for subject in self._sequences if subject.workload == workload]:
+            del self._sequences[subject]
 
     def state(self) -> dict[str, Any]:
         return {
-            "newest": self._newest.state(),
+            "newest": list(astuple(self._watermark)),
             "seen": [
                 [s.workload, s.uuid, s.stage, s.kind, v.iteration, v.at_s, v.behind, v.behind_last]
-                for s, v in self._seen.items()
+                for s, v in self._sequences.items()
             ],
         }
 
-    def restore(self, newest: Sequence[Any], rows: Iterable[Iterable[Any]]) -> None:
-        self._newest = Newest.restored(newest)
+    def restore(self, watermark: Sequence[Any], rows: Iterable[Iterable[Any]]) -> None:
+        """Read `state` back. Raises TypeError or ValueError if it is malformed."""
+        at_s, before_jump_s, after_jump, behind, behind_s = watermark
+        self._watermark = Watermark(
+            None if at_s is None else float(at_s),
+            None if before_jump_s is None else float(before_jump_s),
+            int(after_jump),
+            int(behind),
+            float(behind_s),
+        )
         for workload, uuid, stage, kind, *seen in rows:
-            self._seen[Subject(workload, uuid, stage, kind)] = _Seen(*seen)
+            self._sequences[Subject(workload, uuid, stage, kind)] = _Sequence(*seen)
 
 
-def who(subject: Subject) -> str:
+def label(subject: Subject) -> str:
+    """Name of a subject in messages."""
     return f"{subject.workload} stage {subject.stage} {subject.kind} on {subject.uuid}"
 
 
 def _refusal(reason: Reason, sample: Sample, what: str) -> Refusal:
-    return Refusal(reason, f"{who(sample.subject)}: {what}")
+    return Refusal(reason, f"{label(sample.subject)}: {what}")
 
 
 def _values(sample: Sample) -> Refusal | None:
     if not (0.0 < sample.weight <= WEIGHT_MAX):
         what = f"weight {sample.weight:g} is not in (0, {WEIGHT_MAX:g}]"
         return _refusal("weight", sample, what)
-    told = [sample.time_s] if sample.power_w is None else [sample.time_s, sample.power_w]
+    values = [sample.time_s] if sample.power_w is None else [sample.time_s, sample.power_w]
     what = f"time {sample.time_s} s and power {sample.power_w} W must be above 0"
-    if not all(math.isfinite(value) for value in told):
+    if not all(math.isfinite(value) for value in values):
         return _refusal("not-a-number", sample, what)
-    if not all(value > 0.0 for value in told):
+    if not all(value > 0.0 for value in values):
         return _refusal("not-above-zero", sample, what)
     for clock_mhz in (sample.clock_mhz, sample.asked_mhz):
         if clock_mhz is not None and not 0 < clock_mhz <= CLOCK_MAX_MHZ:
@@ -151,7 +165,7 @@ def _values(sample: Sample) -> Refusal | None:
 
 
 def _range(sample: Sample) -> Refusal | None:
-    """Numbers that no GPU gives would overflow in a fit, or in what is written down."""
+    """Numbers beyond any GPU would overflow in a fit or in the stored state."""
     power_w, temperature_c = sample.power_w, sample.temperature_c
     shape = () if sample.shape is None else astuple(sample.shape)
     beyond = (
@@ -167,8 +181,11 @@ def _range(sample: Sample) -> Refusal | None:
     return None if found is None else _refusal("out-of-range", sample, f"{found} cannot be")
 
 
-def _sequence(sample: Sample, seen: _Seen) -> Refusal | None:
-    """Iterations tell a restart from disorder; times alone cannot go back."""
+def _disorder(sample: Sample, seen: _Sequence) -> Refusal | None:
+    """CONFIRMED lower iterations in a row are a restarted job; fewer are disorder.
+
+    Without iteration numbers a time before the newest one is always disorder.
+    """
     if sample.iteration is not None and seen.iteration is not None:
         if sample.iteration == seen.iteration:
             return _refusal("duplicate", sample, f"iteration {sample.iteration} again")
@@ -177,7 +194,7 @@ def _sequence(sample: Sample, seen: _Seen) -> Refusal | None:
             later = sample.at_s is None or seen.at_s is None or sample.at_s > seen.at_s
             seen.behind = seen.behind + 1 if goes_on and later else 1
             seen.behind_last = sample.iteration
-            if seen.behind < RESTARTED:
+            if seen.behind < CONFIRMED:
                 what = f"iteration {sample.iteration} after {seen.iteration}"
                 return _refusal("reordered", sample, what)
             return None
@@ -197,33 +214,37 @@ def _over_limit(sample: Sample, limit_w: float | None) -> Refusal | None:
 
 
 def _cap(sample: Sample, clock_max_mhz: int | None) -> Refusal | None:
-    """Held by the power cap, its cost belongs to the clock asked; unasked, to the highest."""
+    """A capped sample is filed under the asked clock, or the card's highest: one must be known."""
     if sample.capped and sample.asked_mhz is None and clock_max_mhz is None:
-        what = "held by the power cap, and nobody says which clock was asked"
+        what = "held by the power cap, and the asked clock is unknown"
         return _refusal("capped", sample, what)
     return None
 
 
-# Against the nearest clock it was seen at, and what the clock can explain. Noise of single
-# iterations stays far below, and so do cards of one kind (8 % apart on average).
+# Largest ratio to the nearest clock seen, beyond what the clock itself explains. Noise of single
+# iterations stays far below it, and so do cards of one kind (8 % apart on average).
 NEAREST_RATIO_MAX = 1.5
-OTHER_WORK_ROW = 5  # so many in a row, alike, are other work
+OTHER_WORK_ROW = 5  # so many outliers in a row that agree are other work
 OTHER_WORK_ALIKE = 1.15  # largest over smallest
-SUSPECTS_MAX = 1024  # kinds of work that just showed something strange
+OUTLIERS_MAX = 1024  # kinds of work whose last samples were outliers
 
 OTHER_WORK: Literal["other-work"] = "other-work"
 
 
 class Plausibility:
-    """Remembers what was strange, to tell a slip from a change."""
+    """Compares a sample with the same work at the nearest clock in the window.
+
+    A clock stretches time by at most its own ratio and never shortens it. One sample outside that
+    is a broken counter; OTHER_WORK_ROW of them that agree mean the workload has changed.
+    """
 
     def __init__(self) -> None:
-        self._strange: OrderedDict[tuple[str, int, str], list[float]] = OrderedDict()
+        self._outliers: OrderedDict[tuple[str, int, str], list[float]] = OrderedDict()
 
     def judge(
         self, sample: Sample, cell: Cell, window: Window
     ) -> Refusal | Literal["other-work"] | None:
-        """None where it may be learnt; `OTHER_WORK` where the work has become another."""
+        """None if it may be learnt from; `OTHER_WORK` if the workload has changed."""
         near = cell if cell in window else _nearest(cell, window)
         if near is None:
             return None
@@ -233,17 +254,17 @@ class Plausibility:
         ratio = sample.time_s / times[len(times) // 2]
         key = (cell.workload, cell.stage, cell.kind)
         if min(1.0, stretch) / NEAREST_RATIO_MAX <= ratio <= max(1.0, stretch) * NEAREST_RATIO_MAX:
-            self._strange.pop(key, None)
+            self._outliers.pop(key, None)
             return _power_jump(sample, readings, stretch)
-        row = [*self._strange.get(key, []), ratio / stretch]
+        row = [*self._outliers.get(key, []), ratio / stretch]
         alike = max(row) <= OTHER_WORK_ALIKE * min(row)
         if alike and len(row) >= OTHER_WORK_ROW:
-            self._strange.pop(key, None)
+            self._outliers.pop(key, None)
             return OTHER_WORK
-        self._strange[key] = row if alike else row[-1:]
-        self._strange.move_to_end(key)
-        while len(self._strange) > SUSPECTS_MAX:
-            self._strange.popitem(last=False)
+        self._outliers[key] = row if alike else row[-1:]
+        self._outliers.move_to_end(key)
+        while len(self._outliers) > OUTLIERS_MAX:
+            self._outliers.popitem(last=False)
         return _refusal(
             "other-work",
             sample,
@@ -251,19 +272,19 @@ class Plausibility:
         )
 
     def forget(self, workload: str) -> None:
-        for key in [key for key in self._strange if key[0] == workload]:
-            del self._strange[key]
+        for key in [key for key in self._outliers if key[0] == workload]:
+            del self._outliers[key]
 
     def state(self) -> list[list[Any]]:
-        return [[*key, list(row)] for key, row in self._strange.items()]
+        return [[*key, list(row)] for key, row in self._outliers.items()]
 
     def restore(self, rows: Iterable[Iterable[Any]]) -> None:
         for workload, stage, kind, row in rows:
-            self._strange[str(workload), int(stage), str(kind)] = [float(x) for x in row]
+            self._outliers[str(workload), int(stage), str(kind)] = [float(x) for x in row]
 
 
 def follows_the_clock(power_ratio: float, clock_ratio: float) -> bool:
-    """Whether two clocks may make so much of a power: at most the cube of theirs, either way."""
+    """Whether a clock ratio explains a power ratio: by at most its cube, either way."""
     reach = max(clock_ratio, 1.0 / clock_ratio) ** 3 * NEAREST_RATIO_MAX
     return 1.0 / reach <= power_ratio <= reach
 

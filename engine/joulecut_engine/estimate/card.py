@@ -1,8 +1,8 @@
-"""What data sheets say of a card, so that one learns from another without a name in between.
+"""Data sheets of GPUs, and how to recognise a card from its clock and power.
 
-A forest that knows cards by name cannot say anything of the next one (errors of 100 % on an
-unseen card); ratios of data-sheet numbers carry over. Beside them stands what public sweeps
-gave for the voltage curve, where there are any: a belief that measurements overrule.
+The forest sees ratios of data-sheet numbers, never names: a model that knows cards by name is
+off by 100 % on the next one. Voltage curves fitted to public sweeps are priors, which
+measurements overrule.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ import numpy as np
 
 from joulecut_engine.estimate.physics import NO_PRIOR, Floats, Prior
 
-# A sweep above this share of a card's limit is of another card (or of a raised limit).
+# Power above this share of a card's limit belongs to another card or to a raised limit.
 LIMIT_RATIO_MAX = 1.25  # A100 SXM with a 500 W limit exist beside those with 400 W
 LIMIT_HELD = 1.03  # up to here power at the limit is the limit; above it, it was raised
 LIMIT_MET = 0.95  # held at the limit; work that pauses is at 3-4 % below it on average
-LIMIT_USED_MIN = 0.5  # training draws more than half; less tells nothing of the limit
+LIMIT_USED_MIN = 0.5  # training draws more than half the limit
 SEEN_MIN = 0.9  # of the highest clock; power falls by a fifth down to there
 KNEE_SD_MHZ = 40.0  # three independent A100 sweeps: 1073, 1098, 1107
 SLOPE_SD = 0.15  # the same three: 1.12, 1.00, 0.76
@@ -28,10 +28,10 @@ CAP_SD = 0.03  # capped cards are held within 1-4 % of their limit
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One kind of GPU. Peaks are dense, in TFLOP/s; zero where the data sheet has none.
+    """One kind of GPU. Peaks are dense, in TFLOP/s; zero if the data sheet has none.
 
-    `knee_mhz`, `slope_per_ghz` and `static_w` come from public sweeps (docs/predictors.md
-    names them); None where nobody has published one.
+    `knee_mhz`, `slope_per_ghz` and `static_w` come from public sweeps (see docs/predictors.md);
+    None without one.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Card:
     static_w: float | None = None
 
     def prior(self, power_max_w: float = 0.0) -> Prior:
-        """What is believed before measuring; `power_max_w` is the most that was ever seen.
+        """Belief before measuring; `power_max_w` is the highest power seen on the card.
 
-        A card seen above its data-sheet limit has another one, which nobody told us.
+        A card seen above its data-sheet limit has a raised one, which is unknown.
         """
         raised = power_max_w > LIMIT_HELD * self.power_limit_w
         cap_w = float("inf") if raised else self.power_limit_w
@@ -100,14 +100,14 @@ CARDS: tuple[Card, ...] = (
 )
 
 
-# The one form that drivers do not spell out: an H100 with 80 GB of HBM3 is the SXM board (PCIe
-# cards have HBM2e, the NVL 94 GB). A capture of one shows its 1,980 MHz and 700 W.
+# Drivers do not name the form of one card: an H100 with 80 GB of HBM3 is the SXM board (PCIe
+# cards have HBM2e, the NVL 94 GB). A capture of one shows 1,980 MHz and 700 W.
 _UNMARKED = {"H100-80GB-HBM3": "H100-SXM"}
 
 
-@lru_cache(maxsize=256)  # asked with every sample; clusters have a handful of models
-def named(model: str) -> Card | None:
-    """The card of a model name as the driver says it ("NVIDIA A100-SXM4-80GB"), if known."""
+@lru_cache(maxsize=256)  # called for every sample
+def find_card(model: str) -> Card | None:
+    """The card of a driver's model name, as in "NVIDIA A100-SXM4-80GB"; None if unknown."""
     words = model.upper().replace("NVIDIA", "").replace("TESLA", "").replace("_", "-").split()
     text = "-".join(words)
     text = _UNMARKED.get(text, text)
@@ -119,11 +119,8 @@ def named(model: str) -> Card | None:
     return None
 
 
-def likely(clock_max_mhz: float, power_max_w: float) -> tuple[Card, ...]:
-    """Cards that a sweep may be of, judged by the highest clock and the power it draws.
-
-    The smallest limit first.
-    """
+def candidates(clock_max_mhz: float, power_max_w: float) -> tuple[Card, ...]:
+    """Cards with this highest clock and a limit that fits the power, smallest limit first."""
     found = [
         card
         for card in CARDS
@@ -133,16 +130,16 @@ def likely(clock_max_mhz: float, power_max_w: float) -> tuple[Card, ...]:
     return tuple(sorted(found, key=lambda card: card.power_limit_w))
 
 
-def recognised(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Card | None:
-    """The card (or one of two alike) that a sweep is of, or None where that is a guess.
+def recognise(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Card | None:
+    """The card that a sweep was measured on, or None if that would be a guess.
 
-    `clock_max_mhz` is the highest clock listed, `seen_mhz` the highest that was measured,
-    where `power_max_w` was drawn. Of several the smallest whose limit was kept, and only where
-    it is met: light work on a larger card draws as much as heavy work on a smaller one, and
-    a limit that is none misleads further than none. A power far below the highest clock tells
-    nothing. Two cards of one limit are taken as one of either, with what they have in common.
+    `clock_max_mhz` is the highest clock listed, `seen_mhz` the highest measured, and `power_max_w`
+    the highest power. Of several candidates: the smallest whose limit was kept, and only if the
+    limit was met, because light work on a large card draws as much as heavy work on a small one
+    and a wrong limit misleads further than none. Power far below the highest clock is no
+    evidence. Two cards with the same clock and limit give one card with their means.
     """
-    found = likely(clock_max_mhz, power_max_w)
+    found = candidates(clock_max_mhz, power_max_w)
     larger = [card for card in found if power_max_w <= LIMIT_HELD * card.power_limit_w]
     found = tuple(larger) or found
     if len(found) > 1 and seen_mhz < SEEN_MIN * clock_max_mhz:
@@ -151,11 +148,11 @@ def recognised(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Car
     if not met and _larger(found, clock_max_mhz):
         return None
     alike = [card for card in found if card.power_limit_w == found[0].power_limit_w]
-    return either(alike) if found else None
+    return _mean_card(alike) if found else None
 
 
 def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
-    """Whether cards of that clock have a larger limit than the first that was found."""
+    """Whether a card with that clock has a larger limit than the first candidate."""
     return any(
         card.clock_max_mhz == clock_max_mhz and card.power_limit_w > found[0].power_limit_w
         for card in CARDS
@@ -163,11 +160,11 @@ def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
     )
 
 
-def either(cards: Sequence[Card]) -> Card:
-    """One of `cards` (at least one, of one highest clock and limit), nobody knows which.
+def _mean_card(cards: Sequence[Card]) -> Card:
+    """One card for several with the same highest clock and limit; at least one.
 
-    What data sheets say is their geometric mean; the voltage curve is the mean of those
-    swept, since cards that share clock and limit are one chip with other memory.
+    Data-sheet numbers are geometric means. The voltage curve is the mean of the swept cards:
+    equal clock and limit mean one chip with different memory.
     """
     if len(cards) == 1:
         return cards[0]
@@ -185,8 +182,8 @@ def either(cards: Sequence[Card]) -> Card:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return fmean(told) if told else None
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def prior_of(card: Card | None, power_max_w: float) -> Prior:

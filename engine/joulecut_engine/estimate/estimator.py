@@ -1,6 +1,6 @@
-"""What every predictor must be able to do, so that physics and forests are interchangeable.
+"""Samples, predictions, and the protocol of every estimator.
 
-Pure: samples go in, arrays come out; no clock, no file, no random state that is not a seed.
+Pure: samples in, arrays out. No clock, no file, and no randomness but seeds.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ import numpy as np
 from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.graph.pipeline import Kind
 
-NOMINAL = 0.9  # share of what is seen that every band is meant to hold
+NOMINAL = 0.9  # share of measurements that every band is meant to hold
 CAP_REASONS = 0x4  # NVML clock event reason: software power cap
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose cost is asked: one GPU doing one kind of work for one workload."""
+    """One GPU doing one kind of work for one workload."""
 
     workload: str
     uuid: str
@@ -27,7 +27,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class WorkShape:
-    """What is computed, where a job tells it; zero means not told.
+    """Size of the work, as far as the job reports it; zero means unknown.
 
     `peak_ratio` is the peak of the data type used over the card's half-precision peak.
     """
@@ -41,18 +41,17 @@ class WorkShape:
     peak_ratio: float = 0.0
 
 
-UNTOLD = WorkShape()
+UNKNOWN_SHAPE = WorkShape()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One observation: mean time of an operation and power while it ran, at one clock.
 
-    `clock_mhz` is the observed SM clock, not the one asked. `power_w` is None where only
-    time is known (a GPU's power cannot be split by kind within an iteration). The rest is
-    told where it is known: `asked_mhz` the clock in force when it was taken,
-    `event_reasons` NVML's bits, `at_s` when it was taken (monotonic), `iteration` its
-    number, `card` the model's name, `shape` what was computed.
+    `clock_mhz` is the observed SM clock. `power_w` is None if only time is known (a GPU's power
+    cannot be split by kind within an iteration). Optional metadata: `asked_mhz` the clock lock
+    then in use, `event_reasons` NVML's bits, `at_s` the monotonic time, `iteration` its number,
+    `card` the model name, `shape` the size of the work.
     """
 
     subject: Subject
@@ -89,10 +88,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """How far truth may lie from a subject's prediction within its known clocks.
+    """Widest band of a subject within its known clocks.
 
-    `time` is relative: `time_high_s / time_s - 1` where the band is widest. `nominal` is
-    the share that is meant to lie within.
+    `time` is the largest `time_high_s / time_s - 1`; `nominal` the share meant to lie within.
     """
 
     time: float
@@ -103,19 +101,19 @@ class Estimator(Protocol):
     """Learns online; predicts a whole clock grid in one call."""
 
     def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
-        """Takes samples in; returns one reason per sample refused (NaN, zero, unknown)."""
+        """Learn from samples; return one reason per refused sample (NaN, zero, unknown)."""
         ...
 
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
-        """None where there is no evidence for this subject: the answer then is no change."""
+        """None without evidence for this subject: its clocks then stay as they are."""
         ...
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
-        """Clocks with evidence, ascending; no clock below the first may be chosen."""
+        """Clocks with evidence, ascending. No clock below the first may be chosen."""
         ...
 
     def band(self, subject: Subject) -> Band | None:
-        """How sure a prediction within the known clocks is; None without evidence."""
+        """Widest band within the known clocks; None without evidence."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What was measured of one kind of work on one card: the unit that models are fitted to."""
+"""Measurements of one kind of work on one card: the unit that models are fitted to."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_engine.estimate.card import Card
-from joulecut_engine.estimate.estimator import UNTOLD, WorkShape
+from joulecut_engine.estimate.estimator import UNKNOWN_SHAPE, WorkShape
 from joulecut_engine.estimate.physics import Floats, Sweep
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -15,7 +15,7 @@ from joulecut_engine.graph.pipeline import Kind, Profile
 
 @dataclass(frozen=True, slots=True, order=True)
 class Work:
-    """Whose curve it is: one kind of operation of one stage of one workload."""
+    """One kind of operation of one stage of one workload; it has one curve."""
 
     workload: str
     stage: int
@@ -26,16 +26,16 @@ class Work:
 class Evidence:
     """Measurements of one `Work`, distinct clocks ascending.
 
-    `noise` is the relative error of each measured time (a standard deviation), None where
-    nobody knows. `card` None means: a card of which nothing is known but these numbers.
+    `noise` is the relative standard deviation of each measured time, None if unknown. `card` None
+    means a card of which only these measurements are known.
     """
 
     work: Work
     sweep: Sweep
     card: Card | None = None
-    clock_max_mhz: float = 0.0  # of the card, where the sweep does not reach it
-    shape: WorkShape = UNTOLD
-    temperature_c: float = 0.0  # mean while measured; zero: not known
+    clock_max_mhz: float = 0.0  # of the card, if the sweep does not reach it
+    shape: WorkShape = UNKNOWN_SHAPE
+    temperature_c: float = 0.0  # mean while measured; zero: unknown
     noise: Floats | None = None
 
     @property
@@ -44,7 +44,7 @@ class Evidence:
 
 
 def sweep_of(options: Sequence[ClockOption]) -> Sweep:
-    """The options as arrays, ascending in clock. `options` is not empty."""
+    """Options as arrays, ascending in clock. `options` is not empty."""
     rows = sorted(options)
     return Sweep(
         clocks_mhz=np.array([row.clock_mhz for row in rows], dtype=np.float64),
@@ -65,7 +65,7 @@ def of_profile(
 
 
 def fingerprint(profile: Profile) -> str:
-    """Names the numbers of a profile, wherever they came from."""
+    """Hash of a profile's numbers."""
     digest = hashlib.sha256()
     for key in sorted(profile.options):
         digest.update(repr((key, sorted(profile.options[key]))).encode())

@@ -1,4 +1,10 @@
-"""DOC fitting"""
+"""Fits the form of `physics`: a refined grid over knee, slope and caps, least squares for the rest.
+
+Descent would need starting points and stops in local minima (an A40 has a poor one). A grid over
+the numbers that enter nonlinearly, halved in step around the best, with closed-form lines for the
+others, gives the same answer on every run. Squared errors are relative, outliers weigh less
+(Huber), and priors count as measurements.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +24,8 @@ from joulecut_engine.estimate.physics import (
 from joulecut_engine.estimate.power_cap import (
     KNEE_RATIO_MIN,
     NEARBY,
+    CapPrior,
     Caps,
-    Told,
     caps,
     disbelief,
     steps,
@@ -28,7 +34,7 @@ from joulecut_engine.estimate.power_cap import (
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values to try for one number, and how far apart they lie."""
+    """Grid values of one number, `step` apart."""
 
     low: float
     high: float
@@ -36,11 +42,7 @@ class Axis:
     values: Floats
 
     def around(self, best: float) -> "Axis":
-        """The same axis near its best value, with steps half as long.
-
-        It reaches a whole old step either way: the numbers trade off against each other,
-        so the best pair may lie further along the valley than half a step.
-        """
+        """The same axis near its best value, with steps half as long; see `NEARBY`."""
         near = best + self.step * NEARBY
         inside = near[(near >= self.low) & (near <= self.high)]
         return Axis(self.low, self.high, self.step / 2.0, inside)
@@ -56,16 +58,15 @@ class Line:
 
     offset: Floats
     slope: Floats
-    misfit: Floats  # weighted sum of squared relative errors, the anchor's among them
+    misfit: Floats  # weighted sum of squared relative errors, with the anchor's
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What lines are laid through, many curves at once: y, scaled to 1 at most, and sums of it.
+    """Measurements y of many curves, scaled to at most 1, and their weighted sums.
 
-    An anchor (what is believed of y at x = 0 before anything is measured) counts as one more
-    measurement. Arrays over curves: `columns` (curves, 2, n) holds weight and weight times
-    y, the others are (curves, 1, 1).
+    The anchor, the prior of y at x = 0, counts as one more measurement. `columns` (curves, 2, n)
+    holds weight and weight * y; the other arrays are (curves, 1, 1).
     """
 
     columns: Floats
@@ -78,11 +79,11 @@ class Measured:
     def of(
         y: Floats, weight: Floats, anchor: Floats, anchor_sd: Floats, misfit: float
     ) -> "Measured":
-        """`y`, `weight` (curves, n), a weight of 0 for none; `anchor` and its sd (curves,).
+        """`y`, `weight` (curves, n), weight 0 for padding; `anchor` and its sd (curves,).
 
-        `misfit` is the relative error that a measurement of weight 1 has.
+        `misfit` is the relative error of a measurement of weight 1.
         """
-        # Squares of very short times must not run out of floats.
+        # Squares of very short times would underflow.
         scale = np.where(weight > 0.0, y, 0.0).max(axis=1)
         y = y / scale[:, None]
         w = weight / y**2
@@ -98,9 +99,9 @@ class Measured:
     def lines(self, x: Floats, alike: Sequence[Sequence[int]]) -> Line:
         """Least squares of relative error, in closed form.
 
-        `x` is (x of their own, rows, n, columns); `alike` has the curves of each. Where the
-        free minimum has a negative number, the better of the two edges is taken: a line
-        through the origin, or else a constant. Returns arrays (curves, rows, columns).
+        `x` is (distinct x, rows, n, columns), `alike` the curves of each. If the free minimum
+        has a negative number, the better edge counts: a line through the origin, or a constant.
+        Returns arrays (curves, rows, columns).
         """
         sx, sxy = _sums(x, self.columns, alike)
         (sxx,) = _sums(x * x, self.columns[:, :1], alike)
@@ -115,14 +116,14 @@ class Measured:
         steep_wins = outside & ~flat_wins
         slope = np.where(flat_wins, 0.0, np.where(steep_wins, steep, slope))
         offset = np.where(steep_wins, 0.0, np.where(flat_wins, flat, offset))
-        # The squared errors, multiplied out: no pass over measurements for each line.
+        # Squared errors from the sums, without another pass over measurements.
         inner = offset * s + 2.0 * (slope * sx - sy)
         squares = self.syy + offset * inner + slope * (slope * sxx - 2.0 * sxy)
         return Line(offset * self.scale, slope * self.scale, np.maximum(squares, 0.0))
 
 
 def _sums(x: Floats, columns: Floats, alike: Sequence[Sequence[int]]) -> tuple[Floats, ...]:
-    """Of each column times x over the measurements: (curves, rows, columns of x) each."""
+    """Sum of each column times x over measurements: (curves, rows, columns of x) each."""
     curves, sums, n = columns.shape
     if len(alike) == curves:
         found = columns[:, None] @ x
@@ -143,27 +144,25 @@ SLOPE_MAX_PER_GHZ = 2.5
 # Static share of the power at the highest clock: 0.07-0.32 over the same seven fits.
 STATIC_PRIOR_SHARE = 0.15
 STATIC_PRIOR_SD = 0.1
-# Share of the time that follows the clock: 0 for memory, 1 for arithmetic. From one clock
-# alone the slowest that a lower one can be is assumed.
+# Share of the time that follows the clock: 0 for memory, 1 for arithmetic. One clock alone
+# assumes 1, the slowest case at lower clocks.
 CLOCKED_PRIOR = 1.0
 CLOCKED_PRIOR_SD = 2.0  # so weak that a second clock decides
 KNEE_STEPS, SLOPE_STEPS = 14, 13  # of the first grid
 REFINEMENTS = 7  # each has steps half as long: at last f_max / 3000, less than 1 MHz
-# Misfit in time and in power is weighed on one scale: how well the form can fit at all.
+# Relative error of the form itself; time and power are weighed on this scale.
 MISFIT = 0.005
 ROBUST_ROUNDS = 2
-HUBER = 1.345  # as good as least squares to 95 % on clean data, deaf to outliers (Huber)
+HUBER = 1.345  # 95 % efficient on clean data (Huber)
 MAD_TO_SD = 1.4826  # of a normal distribution
 
 
 def fit(
     sweeps: Sequence[Sweep], prior: Prior = NO_PRIOR, clock_max_mhz: float | None = None
 ) -> tuple[Physics, ...]:
-    """One curve per sweep; all sweeps come from one kind of GPU and share its voltage curve.
+    """One curve per sweep; all sweeps are of one kind of GPU and share its voltage curve.
 
-    Outliers are weighed down (Huber, on the median misfit of their own curve).
-    `clock_max_mhz` is the card's highest clock, where the sweeps do not reach it. No
-    sweeps, no curves.
+    `clock_max_mhz` is the card's highest clock if the sweeps do not reach it.
     """
     if not sweeps:
         return ()
@@ -189,14 +188,14 @@ def fit(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Sweeps judged in one pass: arrays over curves, filled up to equal length with weights of 0.
+    """Sweeps fitted in one pass: arrays over curves, padded to equal length with weight 0.
 
-    One curve at a time, most of a fit would go into calls on some hundred numbers each.
+    Curve by curve, numpy calls on some hundred numbers would take most of the time.
     """
 
     sweeps: Sequence[Sweep]
     clocks_mhz: Floats  # (curves, n)
-    told: Told
+    known: CapPrior
     first: Caps
     alike: Sequence[list[int]]  # curves of the same clocks, first caps included
     times: Measured
@@ -204,7 +203,7 @@ class _Batch:
 
     @staticmethod
     def of(sweeps: Sequence[Sweep], count: int, top_mhz: float, prior: Prior) -> "_Batch":
-        """`count` is how many caps each of `sweeps` begins with."""
+        """`count` is the number of caps in the first grid of each sweep."""
         clocks_mhz = _filled([sweep.clocks_mhz for sweep in sweeps], 1.0)
         first = caps(sweeps, top_mhz, prior, count)
         alike: dict[bytes, list[int]] = {}
@@ -214,11 +213,11 @@ class _Batch:
         times, powers = _measured(
             sweeps, [s.weights for s in sweeps], [s.power_weights for s in sweeps], prior
         )
-        told = Told.of(sweeps, prior)
-        return _Batch(sweeps, clocks_mhz, told, first, list(alike.values()), times, powers)
+        known = CapPrior.of(sweeps, prior)
+        return _Batch(sweeps, clocks_mhz, known, first, list(alike.values()), times, powers)
 
     def reweighed(self, curves: Sequence[Physics], prior: Prior) -> "_Batch":
-        """The same with what lies far off its curve counting less."""
+        """The same with outliers from `curves` weighed down."""
         times, powers = _measured(
             self.sweeps,
             [
@@ -236,7 +235,7 @@ class _Batch:
 
 
 def _filled(rows: Sequence[Floats], rest: float) -> Floats:
-    """Rows of different lengths as one array."""
+    """Rows of different lengths as one array, padded with `rest`."""
     found = np.full((len(rows), max(row.size for row in rows)), rest)
     for into, row in zip(found, rows, strict=True):
         into[: row.size] = row
@@ -249,7 +248,7 @@ def _measured(
     power_weights: Sequence[Floats],
     prior: Prior,
 ) -> tuple[Measured, Measured]:
-    """Times and powers, anchored in what is believed of the parts that follow no clock."""
+    """Times and powers with their anchors: the parts that do not follow the clock."""
     top = [int(sweep.clocks_mhz.argmax()) for sweep in sweeps]
     time_s = np.array([sweep.time_s[i] for sweep, i in zip(sweeps, top, strict=True)])
     power_w = np.array([sweep.power_w[i] for sweep, i in zip(sweeps, top, strict=True)])
@@ -285,7 +284,7 @@ def _huber(errors: Floats) -> Floats:
 def _search(
     batches: Sequence[_Batch], top_mhz: float, prior: Prior
 ) -> tuple[tuple[Physics, ...], ...]:
-    """The best knee and slope for all curves together, and the best caps for each."""
+    """Best knee and slope of all curves together, and best caps of each."""
     knees = axis(KNEE_RATIO_MIN * top_mhz, top_mhz, KNEE_STEPS)
     slopes = axis(0.0, SLOPE_MAX_PER_GHZ, SLOPE_STEPS)
     tried = [batch.first for batch in batches]
@@ -302,7 +301,7 @@ def _search(
         knee_mhz, slope_per_ghz = float(grid.knee_mhz[at]), float(grid.slope_per_ghz[at])
         if left:
             knees, slopes = knees.around(knee_mhz), slopes.around(slope_per_ghz)
-            # Refined even where none is best yet: coarse caps fit badly.
+            # Refined even if no cap is best yet: coarse caps fit badly.
             tried = [
                 these.around(*one.best(one.total[:, :-1, at]))
                 for one, these in zip(judged, tried, strict=True)
@@ -315,7 +314,7 @@ def _search(
 
 @dataclass(frozen=True, slots=True)
 class _Voltages:
-    """Every pair of a knee and a slope to try; both (pairs,)."""
+    """All pairs of knee and slope in the grid; both (pairs,)."""
 
     knee_mhz: Floats
     slope_per_ghz: Floats
@@ -326,12 +325,12 @@ class _Voltages:
         return _Voltages(pairs[0].ravel(), pairs[1].ravel())
 
     def switching(self, clocks_mhz: Floats) -> Floats:
-        """What dynamic power is proportional to: (..., n) to (..., n, pairs)."""
+        """`physics.switching` for every pair: (..., n) to (..., n, pairs)."""
         return switching(clocks_mhz[..., None], self.knee_mhz, self.slope_per_ghz)
 
 
 def _disbelief(grid: _Voltages, top_mhz: float, prior: Prior) -> Floats:
-    """Chi-squared of the card's own numbers against what is believed of them."""
+    """Chi-squared of knee and slope against their priors."""
     knee, knee_sd = KNEE_PRIOR_RATIO * top_mhz, KNEE_PRIOR_SD * top_mhz
     if prior.knee_mhz is not None:
         knee, knee_sd = prior.knee_mhz, prior.knee_sd_mhz
@@ -344,7 +343,7 @@ def _disbelief(grid: _Voltages, top_mhz: float, prior: Prior) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """Chi-squared (curves, power caps, pairs); the caps, and their time's (curves, power caps)."""
+    """Chi-squared (curves, power caps, pairs); time and power caps (curves, power caps)."""
 
     total: Floats
     time_mhz: Floats
@@ -360,20 +359,20 @@ class _Judged:
 
 
 def _judged(batch: _Batch, tried: Caps, grid: _Voltages, top_mhz: float, prior: Prior) -> _Judged:
-    """Every cap of every curve with every voltage; curves of the same clocks begin alike."""
+    """Chi-squared of every cap of every curve with every voltage curve."""
     alike = batch.alike if tried is batch.first else [[i] for i in range(len(batch.sweeps))]
     own = [members[0] for members in alike]
     clocks_mhz = batch.clocks_mhz[own, None, :]  # (x, 1, n)
     x = MHZ_PER_GHZ / np.minimum(clocks_mhz, tried.time_mhz[own, :, None])
     times = batch.times.lines(x[..., None], alike).misfit[..., 0]
-    cost, time_mhz = disbelief(batch.told, tried, times / MISFIT**2, prior)
+    cost, time_mhz = disbelief(batch.known, tried, times / MISFIT**2, prior)
     shape = grid.switching(np.minimum(clocks_mhz, tried.power_mhz[own, :, None]))
     powers = batch.powers.lines(shape, alike)
     total = cost[..., None] + powers.misfit / MISFIT**2
     if np.isfinite(prior.cap_w):
         power_mhz = tried.power_mhz
         capped = np.isfinite(power_mhz)
-        held_shape = grid.switching(np.where(capped, power_mhz, top_mhz))  # nothing draws more
+        held_shape = grid.switching(np.where(capped, power_mhz, top_mhz))  # its highest power
         off = np.log((powers.offset + powers.slope * held_shape) / prior.cap_w) / prior.cap_sd
         total = total + np.where(capped[..., None], off, np.maximum(0.0, off)) ** 2
     return _Judged(total, time_mhz, tried.power_mhz)
@@ -386,7 +385,7 @@ def _curves(
     slope_per_ghz: float,
     clock_max_mhz: float,
 ) -> tuple[Physics, ...]:
-    """The curves with these caps of time and power (curves,), and this voltage."""
+    """Curves with these caps of time and power (curves,) and this voltage curve."""
     own = [[i] for i in range(len(batch.sweeps))]
     time_mhz, power_mhz = (np.minimum(batch.clocks_mhz, cap[:, None]) for cap in caps_mhz)
     times = batch.times.lines((MHZ_PER_GHZ / time_mhz)[:, None, :, None], own)

@@ -1,4 +1,9 @@
-"""DOC forest"""
+"""Random forest on what the physics leave over, fitted to other work.
+
+A clock that saturates below its cap, or a voltage table with steps, is alike for all work on a
+card and partly on cards of one build. Features are ratios that mean the same everywhere, never
+names.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,10 +21,10 @@ TREES = 40  # twice as many change the public figures by under 0.01 points
 LEAF_MIN = 3  # single rows are noise
 FEATURES_SHARE = 0.6  # per split; all of them at once make the trees alike
 SEED = 0  # same data, same code: same numbers
-ROWS_MIN = 8  # fewer rows are no forest
-LEFT_MAX = 0.25  # a row further off is another regime and no departure from the form
+ROWS_MIN = 8  # rows a forest needs
+RESIDUAL_MAX = 0.25  # a row further off is another regime
 ROUNDED_TO = 2.0**20  # steps of a millionth: sums of them are exact
-UNCAPPED = 1.3  # of the highest clock: where a cap would be that is never met
+UNCAPPED = 1.3  # of the highest clock: stands for a cap that is never met
 
 FEATURES = (
     "clock over highest",
@@ -49,21 +54,21 @@ FEATURES = (
 )
 
 
-class Residuals:
-    """A fitted forest on log(measured / physics) of time and power."""
+class ResidualForest:
+    """Random forest on log(measured / physics) of time and power."""
 
     def __init__(self, evidence: Sequence[Evidence], curves: Sequence[Physics]) -> None:
-        """Raises ValueError where there are fewer than `ROWS_MIN` rows; see `enough`."""
+        """Raises ValueError with fewer than `ROWS_MIN` rows; see `enough`."""
         asked = [one.sweep.clocks_mhz for one in evidence]
         rows = features(evidence, curves, asked)
         targets = np.concatenate(
-            [leftovers(one, curve) for one, curve in zip(evidence, curves, strict=True)]
+            [log_residuals(one, curve) for one, curve in zip(evidence, curves, strict=True)]
         )
         if rows.shape[0] < ROWS_MIN:
-            raise ValueError(f"{rows.shape[0]} rows are no forest; at least {ROWS_MIN}")
+            raise ValueError(f"{rows.shape[0]} rows are too few for a forest; at least {ROWS_MIN}")
         weight = np.concatenate([one.sweep.weights for one in evidence])
         self._trees = _grown(
-            _rounded(rows), _rounded(np.clip(targets, -LEFT_MAX, LEFT_MAX)), weight
+            _rounded(rows), _rounded(np.clip(targets, -RESIDUAL_MAX, RESIDUAL_MAX)), weight
         )
 
     def predict(self, rows: Floats) -> Floats:
@@ -74,21 +79,14 @@ class Residuals:
             found += tree.tree_.predict(asked).reshape(found.shape)
         return found / TREES
 
-    def importances(self) -> tuple[tuple[str, float], ...]:
-        """Features by how much they explain, largest first; shares of 1."""
-        shares = np.mean([tree.feature_importances_ for tree in self._trees], axis=0)
-        found = zip(FEATURES, shares / (shares.sum() or 1.0), strict=True)
-        return tuple(sorted(((name, float(share)) for name, share in found), key=lambda x: -x[1]))
-
 
 def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTreeRegressor", ...]:
-    """Trees of a random forest, each on as many rows as there are, drawn by weight.
+    """Trees of a random forest, each on a bootstrap sample drawn by weight.
 
-    Drawn here, and the trees told what was checked already: a forest object spends more time
-    on copying and checking its trees than on growing such small ones, and how it draws by
-    weight changed with scikit-learn's versions.
+    scikit-learn's forest object spends more time on checks and copies than on such small trees,
+    and its weighted draw changed between versions; so rows are drawn here.
     """
-    # A second to load: whoever fits a single workload never needs it.
+    # Loading takes a second, and a fit of one workload needs no forest.
     from sklearn import config_context  # noqa: PLC0415
     from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415
 
@@ -107,10 +105,7 @@ def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTree
 
 
 def _rounded(values: Floats) -> Floats:
-    """To millionths, so that the last bits of a fit choose no splits.
-
-    Many features put rows in one order; which of them a split takes would hang on rounding.
-    """
+    """Round to millionths: last bits must not choose between features that order rows alike."""
     return np.round(values * ROUNDED_TO) / ROUNDED_TO
 
 
@@ -118,7 +113,7 @@ def enough(evidence: Sequence[Evidence]) -> bool:
     return sum(one.sweep.clocks_mhz.size for one in evidence) >= ROWS_MIN
 
 
-def leftovers(one: Evidence, curve: Physics) -> Floats:
+def log_residuals(one: Evidence, curve: Physics) -> Floats:
     """log(measured / physics) of time and power at the measured clocks, of shape (n, 2)."""
     sweep = one.sweep
     return np.column_stack(
@@ -169,7 +164,7 @@ def _rows(one: Evidence, curve: Physics, asked_mhz: Floats) -> Floats:
 
 
 def _limit_w(card: Card | None, curve: Physics) -> float:
-    """The card's limit, or what the work draws at most, where nobody knows the card."""
+    """The card's limit, or the work's highest power if that is larger or the card is unknown."""
     drawn_w = float(curve.power_w(np.array([curve.clock_max_mhz]))[0])
     return drawn_w if card is None else max(card.power_limit_w, drawn_w)
 

@@ -1,4 +1,19 @@
-"""DOC physics"""
+"""Physics of time and power over a GPU's clock.
+
+Five measured clocks determine the few numbers of this form; a free curve through the same five
+is off by several times as much. f is the clock in MHz, in GHz for power and voltage
+(Schoonhoven et al., PMBS'22; Wang & Chu):
+
+    f_eff = min(f, f_cap)                              f_cap: where the power cap binds
+    t     = t_fmax * ((1 - k) + k * f_max / f_eff)     k: share of the time that follows f
+    P     = P0 + c * f_eff * V(f_eff)^2                V = 1 + s * max(0, f_eff - f_knee)
+
+V belongs to the GPU, so all curves fitted together share `f_knee` and `s`: on the public A100 and
+A40 sweeps that halves the power error from five clocks. The power's f_cap lies above the time's
+(`power_lead`): a card at its limit slows its hungriest kernels first, so average power still rises
+where time no longer falls. A `Prior` counts as one more measurement of each number; with one, two
+clocks of new work are enough.
+"""
 
 from dataclasses import dataclass
 
@@ -17,15 +32,15 @@ LEAD_SD = 0.018
 class Sweep:
     """Measurements of one kind of work: arrays of shape (n,), n >= 1, finite and above 0.
 
-    `weight` (above 0; 1 for all where None) says how much each counts. `held_mhz` is the
-    clock that the power cap was seen to hold it at, where it was.
+    `weight` (above 0; None: all 1) is how much each counts. `held_mhz` is the clock at which
+    the power cap held the work, if it was seen.
     """
 
     clocks_mhz: Floats
     time_s: Floats
     power_w: Floats
     weight: Floats | None = None
-    power_weight: Floats | None = None  # of the powers, where they count otherwise
+    power_weight: Floats | None = None  # of the powers, if different
     held_mhz: float | None = None
 
     def __post_init__(self) -> None:
@@ -46,9 +61,9 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is believed of a card before its work is measured; `_sd` in the same unit.
+    """Prior mean of each number of a card; `_sd` is its standard deviation in the same unit.
 
-    `None` means: as for any card. `cap_w` is the power at which it is held.
+    `None` means the prior of any card. `cap_w` is the power limit that holds the card.
     """
 
     knee_mhz: float | None = None
@@ -59,7 +74,7 @@ class Prior:
     static_sd_w: float = 10.0
     cap_w: float = float("inf")
     cap_sd: float = 0.02  # relative
-    cap_mhz: float | None = None  # where other work of the card meets the cap
+    cap_mhz: float | None = None  # at which other work of the card meets the cap
     cap_sd_mhz: float = 50.0
     cap_load_w_per_ghz: float | None = None  # c of that work; a hungrier one meets it lower
     clocked: float | None = None
@@ -70,10 +85,10 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Physics:
-    """One fitted curve. `clock_cap_mhz` is infinite where no cap was seen."""
+    """One fitted curve. `clock_cap_mhz` is infinite without a cap."""
 
     clock_max_mhz: float
-    time_fmax_s: float  # what `clock_max_mhz` would take without the cap
+    time_fmax_s: float  # at `clock_max_mhz`, without the cap
     clock_share: float  # k
     power_static_w: float  # P0
     power_w_per_ghz: float  # c
@@ -84,7 +99,7 @@ class Physics:
 
     @property
     def power_cap_mhz(self) -> float:
-        """Above this clock the power stays what it is."""
+        """Clock above which power is constant."""
         return self.clock_cap_mhz * float(np.exp(self.power_lead))
 
     def time_s(self, clocks_mhz: Floats) -> Floats:
@@ -105,6 +120,6 @@ NO_PRIOR = Prior()
 def switching(
     clocks_mhz: Floats, knee_mhz: Floats | float, slope_per_ghz: Floats | float
 ) -> Floats:
-    """f * V(f)^2 in GHz: what dynamic power is proportional to."""
+    """f * V(f)^2 in GHz; dynamic power is proportional to it."""
     over_ghz = np.maximum(0.0, clocks_mhz - knee_mhz) / MHZ_PER_GHZ
     return np.asarray(clocks_mhz / MHZ_PER_GHZ * (1.0 + slope_per_ghz * over_ghz) ** 2)

@@ -1,4 +1,9 @@
-"""DOC power_cap"""
+"""Where the power cap holds a piece of work: one clock for its time, one for its power.
+
+The cap is the one number that only some curves have, and a few noisy clocks suggest one easily: a
+false cap, or a roofline taken for one, costs 10 % of the power below it. So a cap must explain
+more than its extra number does by chance.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,32 +19,31 @@ Flags = NDArray[np.bool_]
 # reaches a whole old step either way, because the numbers trade off against each other.
 NEARBY = np.linspace(-1.0, 1.0, 5)
 KNEE_RATIO_MIN = 0.45  # of f_max; no cap is below the lowest knee
-POINTS_FOR_CAP = 4  # fewer are all taken up by the other numbers of time and power
-# With three a cap must show in the time alone, where it is the third number. Their power has
-# five numbers, and shared priors would rather believe in a cap than in an unusual card.
+POINTS_FOR_CAP = 4  # the other numbers of time and power use up fewer
+# With three a cap must show in time alone, where it is the third number. Power has five numbers,
+# and shared priors prefer a cap to an unusual card.
 POINTS_FOR_CAP_IN_TIME = 3
 CAP_STEPS = 16  # of the first grid
 CAP_STEPS_FEW = 96  # few points leave a narrow valley, which coarse steps would jump over
-# A cap must explain more than its one extra number does by chance (chi-squared, 5 %; 0.3 %
-# where three clocks are all there is).
+# Chi-squared that a cap must explain: 5 % chance for its one number, 0.3 % with only three clocks.
 CAP_GAIN_MIN = 4.0
 CAP_GAIN_MIN_FEW = 9.0
-# Time may flatten without any cap (memory takes over): four standard deviations and no more
-# count against a power that goes on rising.
+# Time may flatten without a cap (memory bound) while power rises: at most four standard
+# deviations count against that.
 LEAD_COST_MAX = 16.0
 HELD_SD_MHZ = 20.0  # a held clock wanders by a step or two of the clock table
 CAP_NEAR = 0.95  # of a known cap: work that pauses is held at 3-4 % below it on average
-# Work of one card draws within a factor of two of other work there, the clock it is held at
-# is within as much; a step of 1 % of it is well below what is believed of it.
+# Work on one card draws within a factor of two of other work, and so do the clocks it is held at;
+# steps of 1 % are well below the prior's deviation.
 MET_RATIO_MIN, MET_RATIO_MAX, MET_STEPS = 0.5, 2.0, 151
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Clocks to try for many curves, of their time and of their power.
+    """Candidate caps of many curves, for time and for power.
 
-    Clocks are (curves, n), ascending but for those that `_tried` leaves out, and last "none"
-    (infinity), which must lose against the best there is. The lowest and steps are (curves, 1).
+    Clocks have shape (curves, n), ascending except where `_tried` is false; the last is infinity,
+    no cap. Lowest clock and steps have shape (curves, 1).
     """
 
     low_mhz: Floats
@@ -51,7 +55,7 @@ class Caps:
     power_tried: Flags
 
     def around(self, time_mhz: Floats, power_mhz: Floats) -> "Caps":
-        """Finer ones near these (curves,); near the highest where one is infinite."""
+        """Finer candidates near these caps (curves,); near the highest one for infinity."""
         if self.time_mhz.shape[1] == 1:
             return self
         time_mhz, time_tried = self._near(time_mhz, self.time_mhz, self.time_tried)
@@ -69,7 +73,7 @@ class Caps:
         highest_mhz = np.where(tried, before_mhz, 0.0)[:, :-1].max(axis=1)
         near_mhz = np.minimum(best_mhz, highest_mhz)[:, None] + self.step_mhz * NEARBY
         inside = (near_mhz >= self.low_mhz) & (near_mhz <= self.high_mhz)
-        # Those left out repeat the lowest: where all are refused alike, that is the first.
+        # Excluded candidates repeat the lowest included one.
         first = np.take_along_axis(near_mhz, inside.argmax(axis=1)[:, None], axis=1)
         none = np.full_like(first, np.inf)
         clocks_mhz = np.hstack([np.where(inside, near_mhz, first), none])
@@ -77,20 +81,20 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is known of where caps hold curves before any is tried; arrays (curves, 1)."""
+class CapPrior:
+    """What is known of each curve's cap before the search; arrays (curves, 1)."""
 
     highest_mhz: Floats  # that was measured
-    close: Flags  # draws what its card is known to be held at
-    few: Flags  # clocks that a cap has to convince all the more
+    close: Flags  # power is near the card's known cap
+    few: Flags  # so few clocks that a cap must explain more
     held_mhz: Floats
-    held_sd_mhz: Floats  # infinite where nobody knows
+    held_sd_mhz: Floats  # infinite if unknown
 
     @staticmethod
-    def of(sweeps: Sequence[Sweep], prior: Prior) -> "Told":
+    def of(sweeps: Sequence[Sweep], prior: Prior) -> "CapPrior":
         held = [_held(sweep, prior) for sweep in sweeps]
         few = [s.clocks_mhz.size < POINTS_FOR_CAP and not _known(s, prior) for s in sweeps]
-        return Told(
+        return CapPrior(
             highest_mhz=np.array([[float(sweep.clocks_mhz.max())] for sweep in sweeps]),
             close=np.array([[_near(sweep, prior)] for sweep in sweeps]),
             few=np.array(few)[:, None],
@@ -100,7 +104,7 @@ class Told:
 
 
 def steps(sweep: Sweep, top_mhz: float, prior: Prior) -> int:
-    """How many caps to try at first beside none; 0 where too little is known."""
+    """Number of caps in the first grid besides none; 0 if a cap cannot be determined."""
     clocks = sweep.clocks_mhz.size
     if clocks < POINTS_FOR_CAP_IN_TIME and not _known(sweep, prior):
         return 0
@@ -110,7 +114,7 @@ def steps(sweep: Sweep, top_mhz: float, prior: Prior) -> int:
 
 
 def caps(sweeps: Sequence[Sweep], top_mhz: float, prior: Prior, steps: int) -> Caps:
-    """What to try at first, for curves of so many `steps` each."""
+    """First grid of caps, `steps` for each curve."""
     low_mhz = np.array([_lowest_mhz(sweep, top_mhz, prior) for sweep in sweeps])
     none = np.full((len(sweeps), 1), np.inf)
     found = none
@@ -128,28 +132,28 @@ def caps(sweeps: Sequence[Sweep], top_mhz: float, prior: Prior, steps: int) -> C
     )
 
 
-def disbelief(told: Told, tried: Caps, times: Floats, prior: Prior) -> tuple[Floats, Floats]:
-    """Chi-squared of the best time cap for each power cap, and which it is; (curves, power caps).
+def disbelief(known: CapPrior, tried: Caps, times: Floats, prior: Prior) -> tuple[Floats, Floats]:
+    """Chi-squared of the best time cap for each power cap, and that cap: (curves, power caps).
 
-    `times` (curves, time caps) is the misfit of the time for each time cap, the last without any.
+    `times` (curves, time caps) is the misfit of time for each time cap, the last without a cap.
     """
     at_mhz = tried.time_mhz
     capped = np.isfinite(at_mhz)
-    cost = times + np.where(capped & ~told.close, CAP_GAIN_MIN, 0.0)
-    unlikely = told.few & capped & (times + CAP_GAIN_MIN_FEW > times[:, -1:])
+    cost = times + np.where(capped & ~known.close, CAP_GAIN_MIN, 0.0)
+    unlikely = known.few & capped & (times + CAP_GAIN_MIN_FEW > times[:, -1:])
     cost = np.where(unlikely | ~tried.time_tried, np.inf, cost)
-    held_mhz = np.where(capped, at_mhz, told.highest_mhz)
-    cost = cost + ((held_mhz - told.held_mhz) / told.held_sd_mhz) ** 2
-    pairs = cost[:, :, None] + _lead_cost(told, tried, prior)
+    held_mhz = np.where(capped, at_mhz, known.highest_mhz)
+    cost = cost + ((held_mhz - known.held_mhz) / known.held_sd_mhz) ** 2
+    pairs = cost[:, :, None] + _lead_cost(known, tried, prior)
     best = pairs.argmin(axis=1)
     cost = np.where(tried.power_tried, pairs.min(axis=1), np.inf)
     return cost, np.take_along_axis(at_mhz, best, axis=1)
 
 
 def load(power_w: float, clock_mhz: float, prior: Prior) -> float | None:
-    """Watts per GHz (c of the form) of work that draws so much below its cap.
+    """Watts per GHz (c of the form) of work that draws `power_w` below its cap.
 
-    None where the card is not known well enough, or the power is all static.
+    None if the card's numbers are unknown, or if all power is static.
     """
     if prior.static_w is None or prior.knee_mhz is None or prior.slope_per_ghz is None:
         return None
@@ -159,7 +163,7 @@ def load(power_w: float, clock_mhz: float, prior: Prior) -> float | None:
 
 
 def _lowest_mhz(sweep: Sweep, top_mhz: float, prior: Prior) -> float:
-    """No cap is looked for below: the lowest clock, or where only one is known, any."""
+    """Lowest candidate cap: the lowest measured clock, or the lowest knee if only one is known."""
     low_mhz = float(sweep.clocks_mhz.min())
     if sweep.clocks_mhz.size == 1 and (prior.cap_mhz is not None or sweep.held_mhz is not None):
         return min(low_mhz, KNEE_RATIO_MIN * top_mhz)
@@ -167,12 +171,12 @@ def _lowest_mhz(sweep: Sweep, top_mhz: float, prior: Prior) -> float:
 
 
 def _near(sweep: Sweep, prior: Prior) -> bool:
-    """Whether the work draws what its card is known to be held at."""
+    """Whether the work's power is near the card's known cap."""
     return float(sweep.power_w.max()) >= CAP_NEAR * prior.cap_w
 
 
 def _held(sweep: Sweep, prior: Prior) -> tuple[float, float]:
-    """The clock it is held at for all that is known beforehand, and its standard deviation."""
+    """Prior of the clock at which the cap holds the work, and its standard deviation."""
     if sweep.held_mhz is not None:
         return sweep.held_mhz, HELD_SD_MHZ
     if _near(sweep, prior) and prior.cap_mhz is not None:
@@ -181,10 +185,10 @@ def _held(sweep: Sweep, prior: Prior) -> tuple[float, float]:
 
 
 def _met_mhz(sweep: Sweep, other_mhz: float, prior: Prior) -> float:
-    """Where this work meets the cap that other work meets at `other_mhz`.
+    """Clock at which this work meets the cap that other work meets at `other_mhz`.
 
-    Both draw the same there, so what it draws at its lowest clock tells; not where that is
-    held as well.
+    Both draw the same power there, so the power at the lowest clock determines it, unless the cap
+    holds that clock too.
     """
     lowest = int(sweep.clocks_mhz.argmin())
     power_w, clock_mhz = float(sweep.power_w[lowest]), float(sweep.clocks_mhz[lowest])
@@ -197,13 +201,10 @@ def _met_mhz(sweep: Sweep, other_mhz: float, prior: Prior) -> float:
     return float(np.interp(float(met[0]) * prior.cap_load_w_per_ghz / own, shapes, clocks_mhz))
 
 
-def _lead_cost(told: Told, tried: Caps, prior: Prior) -> Floats:
-    """Chi-squared of each pair of caps, of time and of power: both, or power none.
-
-    Of shape (curves, time caps, power caps).
-    """
+def _lead_cost(known: CapPrior, tried: Caps, prior: Prior) -> Floats:
+    """Chi-squared of the power cap's lead over the time cap: (curves, time caps, power caps)."""
     time_mhz, power_mhz = tried.time_mhz[:, :, None], tried.power_mhz[:, None, :]
-    met_mhz = np.where(np.isfinite(power_mhz), power_mhz, told.highest_mhz[:, :, None])
+    met_mhz = np.where(np.isfinite(power_mhz), power_mhz, known.highest_mhz[:, :, None])
     lead = np.log(met_mhz / np.minimum(time_mhz, met_mhz))
     cost = np.minimum(((lead - prior.lead) / prior.lead_sd) ** 2, LEAD_COST_MAX)
     none = np.isinf(time_mhz) & np.isinf(power_mhz)
@@ -211,5 +212,5 @@ def _lead_cost(told: Told, tried: Caps, prior: Prior) -> Floats:
 
 
 def _known(sweep: Sweep, prior: Prior) -> bool:
-    told = (prior.static_w, prior.cap_mhz, sweep.held_mhz)
-    return bool(np.isfinite(prior.cap_w)) or any(number is not None for number in told)
+    numbers = (prior.static_w, prior.cap_mhz, sweep.held_mhz)
+    return bool(np.isfinite(prior.cap_w)) or any(number is not None for number in numbers)

@@ -1,13 +1,23 @@
-"""DOC profile_estimator"""
+"""Estimator for jobs with a profile: its sweep, times a bias per GPU.
+
+A profile holds time and power at the clocks that were swept; samples show how the GPU at hand
+differs. Without a profile there is no prediction, and a sample that cannot belong to the profile
+is refused with a reason.
+
+A curve is physics times exp(smoothed residual): the mean of nearby residuals, Gaussian in clock,
+with SHRINKAGE measurements' worth of zero. A sweep taken at its word makes the planner pick the
+luckiest measurement; physics alone misses what the form cannot express, such as another kernel
+above some clock.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from joulecut_engine.estimate.admission import Refusal, who
+from joulecut_engine.estimate.admission import Refusal, label
 from joulecut_engine.estimate.drift import (
     BIASES_MAX,
     RATIO_MAX,
@@ -17,55 +27,36 @@ from joulecut_engine.estimate.drift import (
     read,
 )
 from joulecut_engine.estimate.estimator import Band, Prediction, Sample, Subject, widest
-from joulecut_engine.estimate.evidence import fingerprint, of_profile, sweep_of
+from joulecut_engine.estimate.evidence import fingerprint, sweep_of
 from joulecut_engine.estimate.fitting import fit
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
-from joulecut_engine.estimate.work_fit import fit_work
 from joulecut_engine.graph.pipeline import Kind, Profile
 
-# A lone measurement keeps 1/(1 + 0.5) = two thirds of its distance from the physics; in a
-# sweep at every 15 MHz a single one keeps a quarter, its neighbours decide the rest. Both
-# found by leaving out each clock of the public A100 and A40 sweeps in turn.
+# A lone measurement keeps 1/(1 + 0.5) = two thirds of its residual; in a sweep at every 15 MHz
+# a quarter. Chosen by leaving out each clock of the public A100 and A40 sweeps in turn.
 SHRINKAGE = 0.5
 REACH_MHZ_MIN = 22.5  # standard deviation: one and a half steps of a clock table
-REACH_PER_SPACING = 0.5  # in sparser sweeps, of the usual distance between clocks
+REACH_PER_SPACING = 0.5  # in sparser sweeps, of the median distance between clocks
 
 BAND_SHARE = 90.0  # percent of left-out measurements that lie within the band
-BAND_MIN = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
-BAND_MIN_FEW, CLOCKS_FEW = 0.006, 12  # between clocks that stand far apart more
-# Free numbers of the time curve (t_fmax, k, f_cap); fewer measurements tell nothing of
-# the error. From 2 or 3 clocks the public sweeps are missed by 1-3 %, from 1 by 10-20 %.
+BAND_MIN = 0.003  # neighbouring clocks scatter by 0.2 %
+BAND_MIN_FEW, CLOCKS_FEW = 0.006, 12  # more between clocks far apart
+# Free numbers of the time curve: t_fmax, k, f_cap. Fewer measurements leave no error to estimate;
+# from 2 or 3 clocks the public sweeps are missed by 1-3 %, from 1 by 10-20 %.
 FREE_NUMBERS = 3
 BAND_FEW = 0.05
 BAND_ONE = 0.2
 
 
-class Priced(Protocol):
-    """A fitted curve, whatever it was fitted with: what estimators predict from."""
-
-    @property
-    def clocks_mhz(self) -> Floats:
-        """The clocks it was fitted to, ascending."""
-        ...
-
-    def time_s(self, clocks_mhz: Floats) -> Floats: ...
-
-    def power_w(self, clocks_mhz: Floats) -> Floats: ...
-
-    def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
-        """Low and high time; `scatter` as `Curve.band_s` has it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One (stage, kind) of a profile. Residuals are logarithms, of shape (n,)."""
+    """Curve of one (stage, kind) of a profile. Residuals are logarithms, of shape (n,)."""
 
     physics: Physics
     clocks_mhz: Floats
     time_residual: Floats
     power_residual: Floats
-    reach_mhz: float  # how far a residual speaks for its neighbours
+    reach_mhz: float  # standard deviation of the smoothing kernel
     band: float  # half width of the band, as a logarithm
 
     @property
@@ -84,21 +75,15 @@ class Curve:
         nearby = self._nearby(self.power_residual, clocks_mhz)
         return np.asarray(self.physics.power_w(clocks_mhz) * np.exp(nearby))
 
-    def straightened(self) -> "Curve":
-        """The physics alone; the band is as wide as the physics miss the measurements."""
-        missed = float(np.percentile(np.abs(self.time_residual), BAND_SHARE))
-        none = np.zeros_like(self.time_residual)
-        return replace(self, time_residual=none, power_residual=none, band=max(self.band, missed))
-
     def _nearby(self, residual: Floats, at_mhz: Floats) -> Floats:
         return _mean(_weights(self.clocks_mhz, at_mhz, self.reach_mhz), residual)
 
     def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
         """Low and high time at each clock, before any bias.
 
-        `scatter` (a logarithm, half width) is what the GPU itself showed around its bias;
-        it adds in quadrature. Beyond the measured clocks nobody knows how much of the work
-        follows the clock, so the band opens to all or nothing of it.
+        `scatter` (half width, a logarithm) is the GPU's own around its bias and adds in
+        quadrature. Outside the measured clocks the band spans all and none of the work following
+        the clock.
         """
         half = float(np.hypot(self.band, scatter))
         time_s = self.time_s(clocks_mhz)
@@ -111,8 +96,8 @@ class Curve:
         return np.where(outside, low_out, low_s), np.where(outside, high_out, high_s)
 
 
-def bend(physics: Physics, sweep: Sweep) -> Curve:
-    """The curve of a sweep whose physics are fitted."""
+def curve_of(physics: Physics, sweep: Sweep) -> Curve:
+    """Curve of a sweep with fitted physics."""
     time_residual = np.log(sweep.time_s / physics.time_s(sweep.clocks_mhz))
     distinct = np.unique(sweep.clocks_mhz)
     spacing_mhz = float(np.median(np.diff(distinct))) if distinct.size > 1 else 0.0
@@ -128,7 +113,7 @@ def bend(physics: Physics, sweep: Sweep) -> Curve:
 
 
 def _weights(clocks_mhz: Floats, at_mhz: Floats, reach_mhz: float) -> Floats:
-    """How much each measurement says about each clock asked: shape (asked, measured)."""
+    """Kernel weight of each measurement at each asked clock: (asked, measured)."""
     return np.asarray(np.exp(-0.5 * ((at_mhz[:, None] - clocks_mhz) / reach_mhz) ** 2))
 
 
@@ -137,10 +122,7 @@ def _mean(weight: Floats, residual: Floats) -> Floats:
 
 
 def _band(clocks_mhz: Floats, residual: Floats, reach_mhz: float) -> float:
-    """How far measurements lie from what their neighbours and the physics say of them.
-
-    Widened for the numbers that the fit took from the same measurements.
-    """
+    """BAND_SHARE percentile of leave-one-out errors, widened for the fitted numbers."""
     n = residual.size
     if n <= FREE_NUMBERS:
         return BAND_FEW if n > 1 else BAND_ONE
@@ -157,38 +139,36 @@ SCATTER_Z = 1.645  # two-sided 90 % of a normal distribution, as the curve's own
 
 @dataclass(frozen=True, slots=True)
 class _Workload:
-    fingerprint: str  # of the profile: a bias against another one means nothing
+    fingerprint: str  # of the profile that biases refer to
     curves: "Curves"
 
 
-Curves = Mapping[tuple[int, Kind], Priced]
+Curves = Mapping[tuple[int, Kind], Curve]
 
 
 class ProfileEstimator:
-    """Physics and smoothed residuals of each workload's profile, times a bias per GPU.
+    """Curves of each workload's profile, times a bias per GPU.
 
-    The band holds about 90 % of what is seen: the spread of the profile around its own
-    curve, and the scatter of the GPU's samples around its bias. It does not know how far
-    an unseen GPU may be from the one that was profiled.
+    The band holds about 90 % of samples: the spread of the profile around its curve and of the
+    GPU's samples around its bias. How far an unseen GPU differs is not part of it.
     """
 
     def __init__(self, profiles: Mapping[str, Profile], *, biases_max: int = BIASES_MAX) -> None:
-        """`profiles` by workload. Raises ValueError where one holds no usable number."""
+        """`profiles` by workload. Raises ValueError if one has unusable numbers."""
         self._workloads: dict[str, _Workload] = {}
         self._biases = Biases(biases_max)
         self.set_profiles(profiles)
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
-        """Takes new evidence. A workload whose profile changed starts without bias."""
+        """Replace all profiles. A workload whose profile changed loses its biases."""
         fitted = {}
-        marks = {workload: fingerprint(profile) for workload, profile in profiles.items()}
-        if marks == {name: known.fingerprint for name, known in self._workloads.items()}:
+        prints = {workload: fingerprint(profile) for workload, profile in profiles.items()}
+        if prints == {name: known.fingerprint for name, known in self._workloads.items()}:
             return
-        curves = self._curves(profiles)
-        for workload, mark in marks.items():
+        for workload, name in prints.items():
             known = self._workloads.get(workload)
-            fitted[workload] = _Workload(mark, curves[workload])
-            if known and known.fingerprint != mark:
+            fitted[workload] = _Workload(name, _curves(profiles[workload]))
+            if known and known.fingerprint != name:
                 self._biases.forget(workload)
         for gone in self._workloads.keys() - fitted.keys():
             self._biases.forget(gone)
@@ -196,21 +176,21 @@ class ProfileEstimator:
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """Names the profiles in force, by workload."""
+        """Fingerprint of each profile, by workload."""
         return {name: known.fingerprint for name, known in self._workloads.items()}
 
-    def anew(self) -> "ProfileEstimator":
-        """One with the same profiles that has learnt nothing."""
+    def without_biases(self) -> "ProfileEstimator":
+        """The same profiles without any bias."""
         made = type(self)({})
         made._workloads = self._workloads
         return made
 
     def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
-        """Moves the bias of each sample's GPU; see `estimator.Estimator`."""
+        """Move the bias of each sample's GPU; see `estimator.Estimator`."""
         return tuple(reason for sample in samples if (reason := self._learn(sample)))
 
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
-        """See `estimator.Estimator`. Raises ValueError where a clock is not above 0."""
+        """See `estimator.Estimator`. Raises ValueError if a clock is not above 0."""
         curve = self._curve(subject)
         if curve is None:
             return None
@@ -229,12 +209,12 @@ class ProfileEstimator:
         )
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
-        """The clocks of the profile, ascending; empty without one."""
+        """Clocks of the profile, ascending; empty without one."""
         curve = self._curve(subject)
         return () if curve is None else tuple(int(c) for c in np.unique(curve.clocks_mhz))
 
     def state(self) -> dict[str, Any]:
-        """What was learnt, as JSON-able values, least recently learnt first."""
+        """Biases as JSON-able values, least recently moved first."""
         return {
             "version": STATE_VERSION,
             "profiles": {name: known.fingerprint for name, known in self._workloads.items()},
@@ -250,9 +230,9 @@ class ProfileEstimator:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes `state` back: all of it or, with ValueError, nothing.
+        """Read `state` back completely, or raise ValueError and change nothing.
 
-        What was learnt against a profile that is no longer the same is left out.
+        Biases against a profile that has changed are left out.
         """
         try:
             if state["version"] != STATE_VERSION:
@@ -277,17 +257,13 @@ class ProfileEstimator:
         predicted = self.predict(subject, self.known_clocks_mhz(subject))
         return None if predicted is None else widest(predicted)
 
-    def _curves(self, profiles: Mapping[str, Profile]) -> Mapping[str, Curves]:
-        """Every workload by itself: profiles come from whatever card somebody had."""
-        return {workload: _bent(profile) for workload, profile in profiles.items()}
-
-    def _curve(self, subject: Subject) -> Priced | None:
+    def _curve(self, subject: Subject) -> Curve | None:
         known = self._workloads.get(subject.workload)
         return known.curves.get((subject.stage, subject.kind)) if known else None
 
     def judge(self, sample: Sample) -> Refusal | Mapping[str, float]:
-        """Why a sample cannot be of the profile, or what it measured over what that says."""
-        subject, name = sample.subject, who(sample.subject)
+        """Why a sample cannot belong to the profile, else measured over predicted, by quantity."""
+        subject, name = sample.subject, label(sample.subject)
         if not (0.0 < sample.weight <= SAMPLE_WEIGHT_MAX):
             what = f"weight {sample.weight:g} is not in (0, {SAMPLE_WEIGHT_MAX:g}]"
             return Refusal("weight", f"{name}: {what}")
@@ -313,7 +289,7 @@ class ProfileEstimator:
         return ratios
 
     def _learn(self, sample: Sample) -> str:
-        """Empty where the sample was taken, else why not."""
+        """Empty if the sample was learnt, else why not."""
         ratios = self.judge(sample)
         if isinstance(ratios, Refusal):
             return ratios.text
@@ -327,35 +303,10 @@ class ProfileEstimator:
         return ""
 
 
-class ForestEstimator(ProfileEstimator):
-    """As its parent, with the forest of `forest.fit_work`: profiles teach each other."""
-
-    def _curves(self, profiles: Mapping[str, Profile]) -> Mapping[str, Curves]:
-        fitted = fit_work(
-            one for workload, profile in profiles.items() for one in of_profile(workload, profile)
-        )
-        found: dict[str, dict[tuple[int, Kind], Priced]] = {workload: {} for workload in profiles}
-        for work, curve in fitted.curves.items():
-            found[work.workload][work.stage, work.kind] = curve
-        return found
-
-
-class PhysicsEstimator(ProfileEstimator):
-    """The form alone, fitted to each profile: what the others are measured against."""
-
-    def _curves(self, profiles: Mapping[str, Profile]) -> Mapping[str, Curves]:
-        return {workload: _bent(profile, straight=True) for workload, profile in profiles.items()}
-
-
-def _bent(profile: Profile, *, straight: bool = False) -> Curves:
-    """Stages with the same measurements share one fit; all share the GPU's voltage curve.
-
-    `straight` leaves the curves as the physics say; the band still knows the residuals.
-    """
+def _curves(profile: Profile) -> Curves:
+    """Fit one profile. Stages with equal rows share a fit; all share the GPU's voltage curve."""
     distinct = list(dict.fromkeys(options for options in profile.options.values() if options))
     sweeps = [sweep_of(options) for options in distinct]
-    bent = [bend(physics, sweep) for physics, sweep in zip(fit(sweeps), sweeps, strict=True)]
-    if straight:
-        bent = [curve.straightened() for curve in bent]
-    by_options = dict(zip(distinct, bent, strict=True))
+    curves = [curve_of(physics, sweep) for physics, sweep in zip(fit(sweeps), sweeps, strict=True)]
+    by_options = dict(zip(distinct, curves, strict=True))
     return {key: by_options[options] for key, options in profile.options.items() if options}

@@ -1,4 +1,9 @@
-"""DOC refit"""
+"""A fit of everything an online estimator has seen: readings of many GPUs to one curve per work.
+
+GPUs of one stage do the same work and differ by some percent. If they ran at different clocks,
+their differences would look like a slope; so each GPU's offset is estimated from clocks it shares
+with others and removed before readings are averaged. A profile counts as one more GPU.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,8 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from joulecut_engine.estimate.card import Card, named
-from joulecut_engine.estimate.estimator import UNTOLD, WorkShape
+from joulecut_engine.estimate.card import Card, find_card
+from joulecut_engine.estimate.estimator import UNKNOWN_SHAPE, WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.fitting import MISFIT
 from joulecut_engine.estimate.physics import Sweep
@@ -18,20 +23,20 @@ from joulecut_engine.estimate.sample_window import Cell, Reading
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind, Profile
 
-SCATTER_PRIOR = 0.01  # of one reading, before two of a cell tell it
+SCATTER_PRIOR = 0.01  # relative sd of one reading, before two of a cell show it
 SCATTER_WEIGHT = 4.0  # readings that the prior counts for
-POWER_GUESSED = 1e-6  # weight of a power that nobody measured
-# A sweep was measured elsewhere and once: where running work was seen it counts as one sample
-# more, and it is never surer than neighbouring clocks of a sweep agree (0.2-0.4 %).
+POWER_GUESSED = 1e-6  # weight of an interpolated power
+# A sweep was measured once, elsewhere: beside running work it counts as one sample, no surer than
+# neighbouring clocks of a sweep agree (0.2-0.4 %).
 PROFILE_WEIGHT = 1.0
 PROFILE_NOISE = 0.003
-PROFILED = "profile"  # stands where a GPU's name does; no UUID looks like it
-WORKS_MAX = 64  # curves per fit: 16 stages of two jobs; the latest seen
+PROFILED = "profile"  # in place of a GPU's UUID
+WORKS_MAX = 64  # curves per fit, the latest seen: 16 stages of two jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a fit may know, as it was at one moment. `number` counts readings so far."""
+    """Everything a fit uses, at one moment. `number` counts readings so far."""
 
     number: int = 0
     cells: tuple[tuple[Cell, tuple[Reading, ...]], ...] = ()
@@ -55,15 +60,15 @@ class _Point:
 
 
 def refit(snapshot: Snapshot) -> Fitted:
-    """Fits all of it; pure, so that a thread can do it while the loop goes on."""
-    evidence, scatter = gathered(snapshot)
+    """Fit a snapshot. Pure, so a thread can do it while the loop goes on."""
+    evidence, scatter = evidence_of(snapshot)
     return replace(fit_work(evidence), scatter=scatter)
 
 
-def gathered(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
-    """One piece of evidence per work whose power is known somewhere, in a fixed order.
+def evidence_of(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
+    """Evidence per kind of work with a known power, ordered; and the scatter of one reading.
 
-    Beside them the scatter of one reading around its cell, as a relative sd.
+    Scatter is the relative standard deviation around the mean of a cell.
     """
     cells: dict[Work, list[tuple[Cell, tuple[Reading, ...]]]] = {}
     newest: dict[Work, int] = {}
@@ -89,7 +94,7 @@ def gathered(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
 
 
 def _scatter(all_readings: Sequence[tuple[Reading, ...]]) -> float:
-    """Of one reading around its cell, as a relative standard deviation."""
+    """Pooled relative standard deviation of one reading around its cell's mean."""
     squares, free = SCATTER_WEIGHT * SCATTER_PRIOR**2, SCATTER_WEIGHT
     for readings in all_readings:
         if len(readings) > 1:
@@ -100,7 +105,7 @@ def _scatter(all_readings: Sequence[tuple[Reading, ...]]) -> float:
 
 
 def _of_profile(work: Work, profile: Profile | None) -> list[_Point]:
-    """A sweep as one more GPU that did this work, whose offset is taken off like any other's."""
+    """A profile as readings of one more GPU."""
     if profile is None:
         return []
     return [
@@ -141,7 +146,7 @@ def _points(cells: Sequence[tuple[Cell, tuple[Reading, ...]]], scatter: float) -
 
 
 def _mean(rows: Sequence[tuple[float, float]]) -> float:
-    """Of (value, weight)."""
+    """Weighted mean of (value, weight) rows."""
     return sum(value * weight for value, weight in rows) / sum(weight for _, weight in rows)
 
 
@@ -149,10 +154,10 @@ def _evidence(
     work: Work, points: Mapping[Work, Sequence[_Point]], snapshot: Snapshot
 ) -> Evidence | None:
     own = points[work]
-    told = {snapshot.cards[uuid] for uuid in {p.uuid for p in own} & snapshot.cards.keys()}
+    models = {snapshot.cards[uuid] for uuid in {p.uuid for p in own} & snapshot.cards.keys()}
     card: Card | None = None
-    for model in sorted(told):
-        card = card or named(model)
+    for model in sorted(models):
+        card = card or find_card(model)
     at_clock: dict[int, list[_Point]] = {}
     for point in own:
         at_clock.setdefault(point.clock_mhz, []).append(point)
@@ -180,17 +185,17 @@ def _evidence(
         ),
         card=card,
         clock_max_mhz=0.0 if card is None else float(card.clock_max_mhz),
-        shape=snapshot.shapes.get(work.workload, UNTOLD),
+        shape=snapshot.shapes.get(work.workload, UNKNOWN_SHAPE),
         temperature_c=float(np.mean(warm)) if warm else 0.0,
         noise=noise,
     )
 
 
 def _times(own: Sequence[_Point], at_clock: Mapping[int, Sequence[_Point]]) -> dict[int, float]:
-    """Logarithm of time by clock: as seen, and between and beyond as the sweep says, corrected.
+    """Logarithm of time by clock: readings, and elsewhere the profile corrected by them.
 
-    Where a sweep is off it is off at all clocks nearby; so its values move with what running
-    work showed at the clocks next to them.
+    A profile that is off at one clock is off nearby too, so the correction is interpolated between
+    clocks with readings.
     """
     times = _aligned([(p.uuid, p.clock_mhz, p.time, p.weight) for p in own])
     swept = {p.clock_mhz: p.time for p in own if p.uuid == PROFILED}
@@ -200,7 +205,7 @@ def _times(own: Sequence[_Point], at_clock: Mapping[int, Sequence[_Point]]) -> d
         if seen and _noise(seen) <= PROFILE_NOISE:
             ran.append(clock)
     if len(ran) < 2:
-        return times  # one clock is a level, which biases follow, and no shape
+        return times  # one clock gives a level, which biases follow, and no shape
     ran.sort()
     off = [times[clock] - swept[clock] for clock in ran]
     for clock, time in swept.items():
@@ -210,12 +215,12 @@ def _times(own: Sequence[_Point], at_clock: Mapping[int, Sequence[_Point]]) -> d
 
 
 def _noise(points: Sequence[_Point]) -> float:
-    """Of the mean of several cells."""
+    """Relative standard deviation of the mean of several cells."""
     return float(1.0 / np.sqrt(sum(1.0 / point.noise**2 for point in points)))
 
 
 def _powers(work: Work, points: Mapping[Work, Sequence[_Point]]) -> dict[int, float] | None:
-    """Logarithm of power by clock: the work's own, else its stage's, else its workload's."""
+    """Logarithm of power by clock: of the work itself, else of its stage, else of its workload."""
     near = [
         [work],
         [w for w in points if (w.workload, w.stage) == (work.workload, work.stage)],
@@ -234,34 +239,37 @@ def _powers(work: Work, points: Mapping[Work, Sequence[_Point]]) -> dict[int, fl
 
 
 def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
-    """Mean by clock of (who, clock, value, weight), each one's own offset taken off first.
+    """Mean by clock of (source, clock, value, weight), each source's offset removed.
 
-    Offsets come from clocks that several share; who shares none keeps its values.
+    Offsets are medians over clocks that several sources share; without any they are 0.
     """
     by_clock: dict[int, list[tuple[str, float, float]]] = {}
-    for who, clock, value, weight in rows:
-        by_clock.setdefault(clock, []).append((who, value, weight))
+    for source, clock, value, weight in rows:
+        by_clock.setdefault(clock, []).append((source, value, weight))
     offsets: dict[str, list[float]] = {}
     for shared in by_clock.values():
         if len(shared) > 1:
             mean = _mean([(value, weight) for _, value, weight in shared])
-            for who, value, _ in shared:
-                offsets.setdefault(who, []).append(value - mean)
-    offset = {who: median(values) for who, values in offsets.items()}
+            for source, value, _ in shared:
+                offsets.setdefault(source, []).append(value - mean)
+    offset = {source: median(values) for source, values in offsets.items()}
     return {
-        clock: _mean([(value - offset.get(who, 0.0), weight) for who, value, weight in shared])
+        clock: _mean(
+            [(value - offset.get(source, 0.0), weight) for source, value, weight in shared]
+        )
         for clock, shared in sorted(by_clock.items())
     }
 
 
 NOT_A_STATE = "not the state of an estimator"
-# Thousands are written at every change; `dataclasses.astuple` copies each number for itself.
+# Thousands are written at every change; `dataclasses.astuple` would copy each number.
 _CELL = attrgetter(*(field.name for field in fields(Cell)))
 _READING = attrgetter(*(field.name for field in fields(Reading)))
 _SHAPE = attrgetter(*(field.name for field in fields(WorkShape)))
 
 
 def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """JSON-able values; profiles are not part of them. Floats survive JSON exactly."""
     return {
         "number": snapshot.number,
         "cells": [
@@ -274,7 +282,7 @@ def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def load_snapshot(state: Mapping[str, Any]) -> Snapshot:
-    """Raises KeyError, TypeError, ValueError where it is none."""
+    """Read `dump_snapshot` back. Raises KeyError, TypeError or ValueError if malformed."""
     return Snapshot(
         number=int(state["number"]),
         cells=tuple(

@@ -1,30 +1,35 @@
-"""DOC sample_window"""
+"""Latest readings of running work, per GPU, kind of work and clock.
+
+One window over all samples would forget every other clock while a job stays at one; so each cell
+keeps its own last readings, and the cell longest without a reading is dropped first. Memory is
+bounded.
+"""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-READINGS_MAX = 16  # per cell: noise of 2 % averages to 0.5 %, and a drift is soon followed
+READINGS_MAX = 16  # per cell: noise of 2 % averages to 0.5 %, and drift shows soon
 CELLS_MAX = 4096  # 128 GPUs with two kinds of work at 16 clocks
-REPLAYED_MAX = 32  # readings that a bias is taken from anew: beyond, they count under 4 %
+REPLAYED_MAX = 32  # readings that a bias is recomputed from; older ones would count under 4 %
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One accepted sample, numbered in the order they came."""
+    """One accepted sample, numbered in order of arrival."""
 
     number: int
     time_s: float
     power_w: float | None
     weight: float
-    temperature_c: float  # zero: not told
+    temperature_c: float  # zero: unknown
     observed_mhz: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """Where readings are kept. `capped`: the clock was asked, the power cap held it lower."""
+    """Key of readings. `capped`: `clock_mhz` was asked, and the power cap held the clock lower."""
 
     workload: str
     uuid: str
@@ -35,7 +40,7 @@ class Cell:
 
 
 class Window:
-    """The last readings of every cell."""
+    """Last READINGS_MAX readings of every cell."""
 
     def __init__(self, cells_max: int = CELLS_MAX) -> None:
         self.cells_max = cells_max
@@ -50,7 +55,7 @@ class Window:
         return cell in self._cells
 
     def add(self, cell: Cell, reading: Reading) -> bool:
-        """Keeps it; true where the cell is new."""
+        """Add a reading; true if its cell is new."""
         readings = self._cells.get(cell)
         fresh = readings is None
         if readings is None:
@@ -64,7 +69,7 @@ class Window:
         return fresh
 
     def cells(self) -> Iterable[tuple[Cell, tuple[Reading, ...]]]:
-        """The one longest without a reading first."""
+        """All cells, the one longest without a reading first."""
         return [(cell, tuple(readings)) for cell, readings in self._cells.items()]
 
     def of_work(self, workload: str, stage: int, kind: str) -> tuple[Cell, ...]:
@@ -75,7 +80,7 @@ class Window:
         return tuple(self._cells[cell])
 
     def of_gpu(self, workload: str, uuid: str) -> list[tuple[Cell, Reading]]:
-        """The latest readings of a GPU on a workload, in the order they came."""
+        """Latest readings of a GPU on a workload, in order of arrival."""
         found = [
             (cell, reading)
             for cell in self._of_gpu.get((workload, uuid), ())
@@ -88,7 +93,7 @@ class Window:
             self._drop(cell)
 
     def forget_before(self, workload: str, uuid: str, number: int) -> None:
-        """Drops what a GPU showed on a workload before reading `number`."""
+        """Drop readings of a GPU on a workload before reading `number`."""
         for cell in tuple(self._of_gpu.get((workload, uuid), ())):
             readings = self._cells[cell]
             while readings and readings[0].number < number:

@@ -1,4 +1,17 @@
-"""DOC work_fit"""
+"""Time and power of every kind of work at every clock: physics, forest, own measurements.
+
+    log t = log t_physics + forest(features) + smooth(residual at its own clocks)
+
+and the same for power. The forest is trained on other workloads only, so it cannot repeat this
+one's noise; the work's own measurements count most near their clocks.
+
+`fit_work` is pure: evidence in, `Fitted` out, the same bytes on every run.
+
+    evidence = of_profile("gpt3", profile, card)             # or Evidence(Work(...), Sweep(...))
+    fitted = fit_work(evidence)
+    curve = fitted.curve(Work("gpt3", 0, "forward"))         # None without evidence
+    curve.time_s(clocks), curve.power_w(clocks), curve.band_s(clocks, scatter=0.0)
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,31 +26,31 @@ from joulecut_engine.estimate.bands import (
     TIME_NOISE,
     Smooth,
     between,
-    few_clocks,
+    floor_of,
     smooth,
     time_scales,
 )
 from joulecut_engine.estimate.card import Card
-from joulecut_engine.estimate.card_fit import fit_all
+from joulecut_engine.estimate.card_fit import fit_cards
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import Residuals, enough, features, leftovers
+from joulecut_engine.estimate.forest import ResidualForest, enough, features, log_residuals
 from joulecut_engine.estimate.physics import Floats, Physics
 
 TABLE_LOW, TABLE_POINTS = 0.3, 71  # of the highest clock; every hundredth of it
-FOLDS_MAX = 6  # forests per fit: with more workloads, several are left out together
+FOLDS_MAX = 6  # forests per fit; with more workloads, several are left out together
 
 
 @dataclass(frozen=True, slots=True)
-class ForestCurve:
-    """One work's time and power over the clock, fitted."""
+class WorkCurve:
+    """Fitted time and power of one kind of work over the clock."""
 
     physics: Physics
     table_mhz: Floats  # (TABLE_POINTS,)
-    table: Floats  # what the forest says there, logarithms of time and power: (TABLE_POINTS, 2)
+    table: Floats  # the forest there, logarithms of time and power: (TABLE_POINTS, 2)
     time_left: Smooth
     power_left: Smooth
-    scale: float  # standard deviations that hold nine tenths of what is left out
-    floor: float  # no narrower than this, whatever the measurements say (a logarithm)
+    scale: float  # standard deviations that hold NOMINAL of left-out measurements
+    floor: float  # smallest half width of the band (a logarithm)
 
     @property
     def clocks_mhz(self) -> Floats:
@@ -68,7 +81,7 @@ class ForestCurve:
         return self.grid(clocks_mhz).band_s(scatter)
 
     def grid(self, clocks_mhz: Floats) -> "Grid":
-        """All there is to say at each clock (n,), which is above 0."""
+        """Time, power and band at each clock (n,), which is above 0."""
         edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
         capped = clocks_mhz > self.physics.clock_cap_mhz
         floor = np.where(capped, max(self.floor, FLOOR_CAPPED), self.floor)
@@ -87,20 +100,20 @@ class ForestCurve:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A curve over a grid of clocks, or many over one: the clock is the last axis."""
+    """One curve or several, evaluated over a grid of clocks; the clock is the last axis."""
 
     time_s: Floats
     power_w: Floats
     half: Floats  # half width of the band, a logarithm
-    edge_s: Floats  # time at the nearest clock within the measured ones
-    stretch: Floats  # that clock over the asked one: 1 within
+    edge_s: Floats  # time at the nearest measured clock, for clocks outside
+    stretch: Floats  # that clock over the asked one; 1 inside
 
     def band_s(self, scatter: Floats | float) -> tuple[Floats, Floats]:
         """Low and high time at each clock.
 
-        `scatter` (a logarithm, half width) is what a GPU itself showed around its bias; it
-        adds in quadrature. Beyond the measured clocks nobody knows how much of the work
-        follows the clock, so the band opens to all or nothing of it.
+        `scatter` (half width, a logarithm) is the GPU's own around its bias and adds in
+        quadrature. Outside the measured clocks the share of the work that follows the clock is
+        unknown, so the band spans all and none of it.
         """
         wide = np.exp(np.hypot(self.half, scatter))
         low_s, high_s = self.time_s / wide, self.time_s * wide
@@ -111,7 +124,7 @@ class Grid:
 
 
 def stacked(grids: Sequence[Grid]) -> Grid:
-    """Many curves over the same clocks as one, of shape (curves, clocks)."""
+    """Several curves over the same clocks as one grid (curves, clocks)."""
     return Grid(
         time_s=np.stack([grid.time_s for grid in grids]),
         power_w=np.stack([grid.power_w for grid in grids]),
@@ -125,18 +138,18 @@ def stacked(grids: Sequence[Grid]) -> Grid:
 class Fitted:
     """All curves of one fit, by work."""
 
-    curves: Mapping[Work, ForestCurve] = field(default_factory=dict)
-    rows: int = 0  # measurements that went in
-    scatter: float = 0.0  # of one reading around its mean (relative sd), where it is known
+    curves: Mapping[Work, WorkCurve] = field(default_factory=dict)
+    rows: int = 0  # measurements used
+    scatter: float = 0.0  # relative sd of one reading around its mean, if known
 
-    def curve(self, work: Work) -> ForestCurve | None:
+    def curve(self, work: Work) -> WorkCurve | None:
         return self.curves.get(work)
 
 
 def fit_work(evidence: Iterable[Evidence]) -> Fitted:
-    """Fits everything that was measured, together. No two may be of the same work.
+    """Fit all evidence together.
 
-    Raises ValueError where two are, or where clocks are not distinct and ascending.
+    Raises ValueError if two pieces are of the same work, or clocks are not ascending.
     """
     pieces = tuple(evidence)
     if len({one.work for one in pieces}) != len(pieces):
@@ -146,32 +159,32 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
             raise ValueError(f"{one.work}: clocks must be distinct and ascending")
     if not pieces:
         return Fitted()
-    physics = fit_all(pieces)
+    physics = fit_cards(pieces)
     tables = _tables(pieces, physics)
     left = [
         _left(one, curve, table) for one, curve, table in zip(pieces, physics, tables, strict=True)
     ]
     scales = time_scales([one.work.workload for one in pieces], [time for time, _ in left])
-    learnt_from = _others(pieces)
+    others = _swept_elsewhere(pieces)
     curves = {
-        one.work: ForestCurve(
+        one.work: WorkCurve(
             physics=curve,
             table_mhz=_table_mhz(curve),
             table=table,
             time_left=time,
             power_left=power,
             scale=scale,
-            floor=few_clocks(one.sweep.clocks_mhz.size, taught=taught),
+            floor=floor_of(one.sweep.clocks_mhz.size, swept=swept),
         )
-        for one, curve, table, (time, power), scale, taught in zip(
-            pieces, physics, tables, left, scales, learnt_from, strict=True
+        for one, curve, table, (time, power), scale, swept in zip(
+            pieces, physics, tables, left, scales, others, strict=True
         )
     }
     return Fitted(curves, sum(one.sweep.clocks_mhz.size for one in pieces))
 
 
-def _others(pieces: Sequence[Evidence]) -> list[bool]:
-    """Of each, whether other work was swept on the same card, at more clocks."""
+def _swept_elsewhere(pieces: Sequence[Evidence]) -> list[bool]:
+    """For each piece, whether other work was swept on the same card at more clocks."""
     most: dict[tuple[Card | None, float], dict[str, int]] = {}
     for one in pieces:
         counts = most.setdefault((one.card, one.top_mhz), {})
@@ -190,17 +203,17 @@ def _table_mhz(curve: Physics) -> Floats:
 
 
 def _tables(pieces: Sequence[Evidence], physics: Sequence[Physics]) -> list[Floats]:
-    """What a forest of all other workloads says of each curve; zeros where there are none."""
+    """Forest of all other workloads on each curve's table; zeros with too few of them."""
     names = sorted({one.work.workload for one in pieces})
     fold_of = {name: i % FOLDS_MAX for i, name in enumerate(names)}
     tables = [np.zeros((TABLE_POINTS, 2)) for _ in pieces]
     for fold in sorted(set(fold_of.values())):
         inside = [i for i, one in enumerate(pieces) if fold_of[one.work.workload] == fold]
         outside = [i for i in range(len(pieces)) if i not in set(inside)]
-        taught = [pieces[i] for i in outside]
-        if not enough(taught):
+        training = [pieces[i] for i in outside]
+        if not enough(training):
             continue
-        forest = Residuals(taught, [physics[i] for i in outside])
+        forest = ResidualForest(training, [physics[i] for i in outside])
         asked = [_table_mhz(physics[i]) for i in inside]
         rows = features([pieces[i] for i in inside], [physics[i] for i in inside], asked)
         for i, table in zip(inside, np.split(forest.predict(rows), len(inside)), strict=True):
@@ -209,9 +222,9 @@ def _tables(pieces: Sequence[Evidence], physics: Sequence[Physics]) -> list[Floa
 
 
 def _left(one: Evidence, curve: Physics, table: Floats) -> tuple[Smooth, Smooth]:
-    """Time and power that neither physics nor forest explain."""
+    """Smoothed residuals of time and power that physics and forest leave."""
     clocks_mhz = one.sweep.clocks_mhz
-    left = leftovers(one, curve)
+    left = log_residuals(one, curve)
     said = [np.interp(clocks_mhz, _table_mhz(curve), table[:, i]) for i in (0, 1)]
     time = smooth(
         clocks_mhz,

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
-from joulecut_engine.estimate.card import named
+from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.estimator import WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
@@ -92,7 +92,7 @@ def _evidence(curve: Sequence[Row], highest_mhz: dict[str, float]) -> Evidence:
             time_s=np.array([row.time_s for row in ordered]),
             power_w=np.array([row.power_w for row in ordered]),
         ),
-        card=named(first.card),
+        card=find_card(first.card),
         clock_max_mhz=highest_mhz[first.card],
         shape=WorkShape(
             flops=first.flops,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from sklearn.ensemble import RandomForestRegressor
 
-from joulecut_engine.estimate.card import LIMIT_HELD, Card, named
+from joulecut_engine.estimate.card import LIMIT_HELD, Card, find_card
 from joulecut_lab.study.roofline import (
     BYTES_HALF,
     GIGA,
@@ -57,7 +57,7 @@ FOLLOWS = np.array([True, True, True, False, False, False, True, False])
 
 def sheet(row: Row) -> Card | None:
     """The data sheet of the row's card; None where none is known."""
-    return named(row.card)
+    return find_card(row.card)
 
 
 def demand(row: Row, card: Card) -> Demand:

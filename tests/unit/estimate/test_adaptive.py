@@ -10,7 +10,7 @@ from joulecut_controller.reconcile.audit import Audit
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.store.database import open_store
-from joulecut_engine.estimate.adaptive import COMPARED_MIN, AdaptiveEstimator, Contest
+from joulecut_engine.estimate.adaptive import COMPARED_MIN, AdaptiveEstimator, ChampionChallenger
 from joulecut_engine.estimate.estimator import CAP_REASONS, Estimator, Sample, Subject
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.estimate.refit import PROFILED, refit
@@ -22,10 +22,10 @@ KINDS: tuple[Kind, ...] = ("forward", "backward")
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 
 
-def truth_s(kind: Kind, clock_mhz: float, bend: float = 0.0) -> float:
+def truth_s(kind: Kind, clock_mhz: float, curve_of: float = 0.0) -> float:
     """A curve, and one that bends away from it below 1200 MHz."""
     time_s = (0.05 if kind == "forward" else 0.09) * (0.2 + 0.8 * 1410.0 / clock_mhz)
-    return time_s * (1.0 + bend * max(0.0, 1200.0 - clock_mhz) / 345.0)
+    return time_s * (1.0 + curve_of * max(0.0, 1200.0 - clock_mhz) / 345.0)
 
 
 def power_w(clock_mhz: float) -> float:
@@ -33,11 +33,11 @@ def power_w(clock_mhz: float) -> float:
     return 52.0 + 200.0 * clock_mhz / 1000.0 * voltage**2
 
 
-def profile(bend: float = 0.0) -> Profile:
+def profile(curve_of: float = 0.0) -> Profile:
     return Profile(
         {
             (stage, kind): tuple(
-                ClockOption(c, truth_s(kind, c, bend), truth_s(kind, c, bend) * power_w(c))
+                ClockOption(c, truth_s(kind, c, curve_of), truth_s(kind, c, curve_of) * power_w(c))
                 for c in CLOCKS
             )
             for stage in (0, 1)
@@ -47,10 +47,10 @@ def profile(bend: float = 0.0) -> Profile:
 
 
 class Job:
-    """Work that runs; `bend` is what the profile did not know."""
+    """Work that runs; `curve_of` is what the profile did not know."""
 
-    def __init__(self, bend: float = 0.0, noise: float = 0.002) -> None:
-        self.bend, self.noise = bend, noise
+    def __init__(self, curve_of: float = 0.0, noise: float = 0.002) -> None:
+        self.curve_of, self.noise = curve_of, noise
         self._dice = np.random.default_rng(5)
         self._iteration = 0
 
@@ -60,7 +60,7 @@ class Job:
             Sample(
                 Subject("gpt", uuid, stage, kind),
                 clock_mhz,
-                truth_s(kind, clock_mhz, self.bend)
+                truth_s(kind, clock_mhz, self.curve_of)
                 * factor
                 * (1.0 + 0.02 * i)
                 * (1.0 + self.noise * self._dice.standard_normal()),
@@ -83,7 +83,7 @@ def fit(estimator: AdaptiveEstimator) -> None:
 def off(estimator: Estimator, job: Job, clock_mhz: int, uuid: str = "GPU-a") -> float:
     predicted = estimator.predict(Subject("gpt", uuid, 0, "forward"), (clock_mhz,))
     assert predicted is not None
-    return float(predicted.time_s[0]) / truth_s("forward", clock_mhz, job.bend) - 1.0
+    return float(predicted.time_s[0]) / truth_s("forward", clock_mhz, job.curve_of) - 1.0
 
 
 def test_before_any_fit_the_profile_answers_and_after_one_it_still_leads() -> None:
@@ -91,7 +91,7 @@ def test_before_any_fit_the_profile_answers_and_after_one_it_still_leads() -> No
     assert off(estimator, Job(), 1200) == pytest.approx(0.0, abs=0.001)
     assert estimator.due()
     fit(estimator)
-    assert not estimator.lesson("gpt").leads
+    assert not estimator.learning_stats("gpt").leads
 
 
 def test_the_online_model_takes_over_once_it_is_no_worse() -> None:
@@ -99,13 +99,13 @@ def test_the_online_model_takes_over_once_it_is_no_worse() -> None:
     fit(estimator)
     for _ in range(COMPARED_MIN // 12 + 1):
         assert estimator.learn(job.samples(1410)) == ()
-    assert estimator.lesson("gpt").leads
-    assert estimator.lesson("gpt").taken == 12 * (COMPARED_MIN // 12 + 1)
+    assert estimator.learning_stats("gpt").leads
+    assert estimator.learning_stats("gpt").taken == 12 * (COMPARED_MIN // 12 + 1)
 
 
 def test_running_work_corrects_a_profile_that_is_wrong_at_low_clocks() -> None:
     """The bias of a GPU is one number; only the curve can learn where it bends."""
-    estimator, job = AdaptiveEstimator({"gpt": profile()}), Job(bend=0.06)
+    estimator, job = AdaptiveEstimator({"gpt": profile()}), Job(curve_of=0.06)
     alone = ProfileEstimator({"gpt": profile()})
     for clock in (1410, 1290, 1200, 1080, 960, 900):
         for _ in range(12):
@@ -117,7 +117,7 @@ def test_running_work_corrects_a_profile_that_is_wrong_at_low_clocks() -> None:
         shown = job.samples(1410)
         alone.learn(shown)
         estimator.learn(shown)
-    lesson = estimator.lesson("gpt")
+    lesson = estimator.learning_stats("gpt")
     assert lesson.leads
     assert abs(off(estimator, job, 930)) < 0.012
     assert off(alone, job, 930) < -0.03
@@ -128,23 +128,23 @@ def test_work_that_no_fit_covers_is_answered_from_the_profile() -> None:
     fit(estimator)
     for _ in range(4):
         estimator.learn(job.samples(1410))
-    assert estimator.lesson("gpt").leads
+    assert estimator.learning_stats("gpt").leads
     estimator.set_profiles({"gpt": profile(), "new": profile()})
     assert estimator.predict(Subject("new", "GPU-a", 0, "forward"), CLOCKS) is not None
-    estimator.set_profiles({"gpt": profile(bend=0.01)})
-    assert not estimator.lesson("gpt").leads
-    assert estimator.lesson("gpt").taken == 0
-    assert off(estimator, Job(bend=0.01), 900) == pytest.approx(0.0, abs=0.002)
+    estimator.set_profiles({"gpt": profile(curve_of=0.01)})
+    assert not estimator.learning_stats("gpt").leads
+    assert estimator.learning_stats("gpt").taken == 0
+    assert off(estimator, Job(curve_of=0.01), 900) == pytest.approx(0.0, abs=0.002)
 
 
 def test_a_fit_of_a_profile_that_has_changed_meanwhile_is_not_put_in_force() -> None:
     estimator, job = AdaptiveEstimator({"gpt": profile()}), Job()
     taken = estimator.snapshot()
-    estimator.set_profiles({"gpt": profile(bend=0.3)})
+    estimator.set_profiles({"gpt": profile(curve_of=0.3)})
     estimator.adopt(taken, refit(taken))
     for _ in range(5):
         estimator.learn(job.samples(1410))
-    assert not estimator.lesson("gpt").leads
+    assert not estimator.learning_stats("gpt").leads
     assert estimator.due()
 
 
@@ -168,7 +168,7 @@ def test_what_is_not_learnt_is_counted_by_job_and_reason() -> None:
     estimator.learn((Sample(subject, 300, 0.05),))
     estimator.learn((Sample(subject, 1200, truth_s("forward", 1200), asked_mhz=1300),))
     estimator.learn((Sample(Subject("no such job", "GPU-a", 0, "forward"), 1200, 0.05),))
-    assert estimator.lesson("gpt").refused == (
+    assert estimator.learning_stats("gpt").refused == (
         ("clock", 1),
         ("clock-not-reached", 1),
         ("duplicate", 1),
@@ -176,8 +176,8 @@ def test_what_is_not_learnt_is_counted_by_job_and_reason() -> None:
         ("other-work", 1),
         ("weight", 1),
     )
-    assert estimator.lesson("no such job").refused == ()
-    assert estimator.lesson("gpt").taken == len(good) + 1
+    assert estimator.learning_stats("no such job").refused == ()
+    assert estimator.learning_stats("gpt").taken == len(good) + 1
 
 
 def test_a_capped_sample_is_what_the_asked_clock_costs() -> None:
@@ -190,7 +190,7 @@ def test_a_capped_sample_is_what_the_asked_clock_costs() -> None:
         held = Sample(subject, 1300, time_s, asked_mhz=1410, event_reasons=CAP_REASONS)
         assert estimator.learn((held,)) == ()
     fit(estimator)
-    assert ("clock-not-reached", 1) not in estimator.lesson("gpt").refused
+    assert ("clock-not-reached", 1) not in estimator.learning_stats("gpt").refused
     assert abs(off(estimator, job, 900)) < 0.08
 
 
@@ -201,14 +201,14 @@ def test_a_job_that_starts_again_and_a_machine_that_was_rebooted_are_learnt_from
     state = json.loads(json.dumps(estimator.state(), allow_nan=False))
     back, again = AdaptiveEstimator({"gpt": profile()}), Job()
     back.restore(state)
-    before = back.lesson("gpt").taken
+    before = back.learning_stats("gpt").taken
     for _ in range(6):
         back.learn(again.samples(1410))
-    assert back.lesson("gpt").taken >= before + 3 * 12
+    assert back.learning_stats("gpt").taken >= before + 3 * 12
 
 
 def test_a_restored_one_says_the_same_bytes() -> None:
-    estimator, job = AdaptiveEstimator({"gpt": profile()}), Job(bend=0.03)
+    estimator, job = AdaptiveEstimator({"gpt": profile()}), Job(curve_of=0.03)
     for clock in (1410, 1200, 1050):
         for _ in range(7):
             estimator.learn(job.samples(clock))
@@ -224,7 +224,7 @@ def test_a_restored_one_says_the_same_bytes() -> None:
             assert two is not None
             for name in ("time_s", "power_w", "time_low_s", "time_high_s"):
                 assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
-    assert back.lesson("gpt") == estimator.lesson("gpt")
+    assert back.learning_stats("gpt") == estimator.learning_stats("gpt")
 
 
 def test_a_state_that_is_damaged_anywhere_is_refused_whole() -> None:
@@ -265,11 +265,11 @@ def test_a_gpu_that_its_model_no_longer_describes_is_shown_and_written_down_once
     for _ in range(6):
         estimator.learn(job.samples(1410))
     fit(estimator)
-    assert estimator.lesson("gpt").drifts == ()
+    assert estimator.learning_stats("gpt").drifts == ()
     before = estimator.band(Subject("gpt", "GPU-a", 0, "forward"))
     for i in range(8):
         estimator.learn(job.samples(1410, factor=1.12 if i % 2 else 1.0))
-    drifts = estimator.lesson("gpt").drifts
+    drifts = estimator.learning_stats("gpt").drifts
     assert {drift.uuid for drift in drifts} == set(UUIDS)
     after = estimator.band(Subject("gpt", "GPU-a", 0, "forward"))
     assert before is not None
@@ -290,31 +290,31 @@ def test_a_gpu_that_its_model_no_longer_describes_is_shown_and_written_down_once
 
 
 def test_a_challenger_leads_only_after_enough_looks_and_never_while_it_is_worse() -> None:
-    contest = Contest()
+    contest = ChampionChallenger()
     for i in range(COMPARED_MIN):
         assert not contest.leads("gpt"), i
-        contest.saw("gpt", 0.01, -0.01, new=False)
+        contest.compare("gpt", 0.01, -0.01, new=False)
     assert contest.leads("gpt")
     assert not contest.leads("other")
     for _ in range(40):
-        contest.saw("gpt", 0.01, 0.03, new=False)
+        contest.compare("gpt", 0.01, 0.03, new=False)
     assert not contest.leads("gpt")
 
 
 def test_being_worse_at_clocks_new_to_a_gpu_is_enough_to_lose() -> None:
-    contest = Contest()
+    contest = ChampionChallenger()
     for _ in range(COMPARED_MIN):
-        contest.saw("gpt", 0.01, 0.005, new=False)
+        contest.compare("gpt", 0.01, 0.005, new=False)
     assert contest.leads("gpt")
-    contest.saw("gpt", 0.01, 0.05, new=True)
+    contest.compare("gpt", 0.01, 0.05, new=True)
     assert not contest.leads("gpt")
     for _ in range(60):
-        contest.saw("gpt", 0.01, 0.01, new=True)
+        contest.compare("gpt", 0.01, 0.01, new=True)
     assert contest.leads("gpt")
 
 
 def test_scores_are_bounded() -> None:
-    contest = Contest(tracked_max=3)
+    contest = ChampionChallenger(tracked_max=3)
     for i in range(100):
-        contest.saw(f"job {i}", 0.0, 0.0, new=False)
+        contest.compare(f"job {i}", 0.0, 0.0, new=False)
     assert [row[0] for row in contest.state()] == ["job 97", "job 98", "job 99"]

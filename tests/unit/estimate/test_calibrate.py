@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.estimate.bands import BETWEEN_SHARE, CLOCKS_MIN, between, few_clocks
+from joulecut_engine.estimate.bands import BETWEEN_SHARE, CLOCKS_MIN, between, floor_of
 
 CLOCKS = st.lists(st.integers(200, 2500), min_size=2, max_size=3, unique=True).map(sorted)
 STRETCHES = st.lists(st.floats(1.0, 2.5), min_size=3, max_size=3)
@@ -44,8 +44,8 @@ def test_enough_clocks_judge_themselves(clocks: list[int]) -> None:
 
 def test_more_clocks_and_other_work_never_widen_a_band() -> None:
     for taught in (False, True):
-        floors = [few_clocks(count, taught=taught) for count in range(1, 20)]
+        floors = [floor_of(count, swept=taught) for count in range(1, 20)]
         assert floors == sorted(floors, reverse=True)
     assert all(
-        few_clocks(count, taught=True) <= few_clocks(count, taught=False) for count in range(1, 20)
+        floor_of(count, swept=True) <= floor_of(count, swept=False) for count in range(1, 20)
     )

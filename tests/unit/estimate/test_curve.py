@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from joulecut_engine.estimate.physics import Physics, Sweep
-from joulecut_engine.estimate.profile_estimator import BAND_MIN, BAND_ONE, bend
+from joulecut_engine.estimate.profile_estimator import BAND_MIN, BAND_ONE, curve_of
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 TRUTH = Physics(1410.0, 0.05, 0.8, 52.0, 200.0, 0.76, 1107.0)
@@ -12,7 +12,7 @@ TRUTH = Physics(1410.0, 0.05, 0.8, 52.0, 200.0, 0.76, 1107.0)
 
 def _bent(time_factor: np.ndarray, clocks: np.ndarray = CLOCKS):  # type: ignore[no-untyped-def]
     sweep = Sweep(clocks, TRUTH.time_s(clocks) * time_factor, TRUTH.power_w(clocks))
-    return bend(TRUTH, sweep)
+    return curve_of(TRUTH, sweep)
 
 
 def _factor(clocks: np.ndarray, *, at: int, by: float) -> np.ndarray:
@@ -44,7 +44,7 @@ def test_what_whole_neighbourhoods_say_is_believed() -> None:
 
 def test_power_bends_like_time() -> None:
     sweep = Sweep(CLOCKS, TRUTH.time_s(CLOCKS), TRUTH.power_w(CLOCKS) * 1.1)
-    assert bend(TRUTH, sweep).power_w(CLOCKS)[10] == pytest.approx(
+    assert curve_of(TRUTH, sweep).power_w(CLOCKS)[10] == pytest.approx(
         TRUTH.power_w(CLOCKS)[10] * 1.1, rel=0.02
     )
 

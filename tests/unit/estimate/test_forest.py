@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_engine.estimate.card import CARDS, likely, named, recognised
-from joulecut_engine.estimate.card_fit import fit_all
-from joulecut_engine.estimate.choice import choose
+from joulecut_cli.fit.next_probe import choose
+from joulecut_engine.estimate.card import CARDS, candidates, find_card, recognise
+from joulecut_engine.estimate.card_fit import fit_cards
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import FEATURES, Residuals, features
+from joulecut_engine.estimate.forest import FEATURES, ResidualForest, features
 from joulecut_engine.estimate.physics import Physics, Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
@@ -154,17 +154,14 @@ def test_evidence_must_be_of_different_work_at_ascending_clocks() -> None:
         fit_work([replace(one, sweep=back)])
 
 
-def test_every_feature_has_a_name_and_a_share() -> None:
+def test_every_feature_has_a_name() -> None:
     evidence = [_work(f"w{i}", i) for i in range(3)]
-    curves = fit_all(evidence)
+    curves = fit_cards(evidence)
     rows = features(evidence, curves, [CLOCKS] * 3)
     assert rows.shape == (3 * CLOCKS.size, len(FEATURES))
     assert np.isfinite(rows).all()
-    shares = Residuals(evidence, curves).importances()
-    assert {name for name, _ in shares} == set(FEATURES)
-    assert sum(share for _, share in shares) == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="no forest"):
-        Residuals([_probed(evidence[0], (1410, 855))], curves[:1])
+    with pytest.raises(ValueError, match="too few for a forest"):
+        ResidualForest([_probed(evidence[0], (1410, 855))], curves[:1])
 
 
 def test_two_clocks_on_a_card_at_its_power_limit() -> None:
@@ -205,13 +202,13 @@ def test_two_clocks_on_a_card_at_its_power_limit() -> None:
     ],
 )
 def test_cards_are_found_by_the_name_the_driver_says(model: str, name: str | None) -> None:
-    card = named(model)
+    card = find_card(model)
     assert (card.name if card else None) == name
 
 
 def test_cards_are_recognised_by_clock_and_power() -> None:
     def name(clock_max_mhz: float, power_w: float, seen_mhz: float) -> str | None:
-        card = recognised(clock_max_mhz, power_w, seen_mhz)
+        card = recognise(clock_max_mhz, power_w, seen_mhz)
         return card.name if card else None
 
     assert name(1410, 475.0, 1410) == "A100-SXM"
@@ -224,7 +221,7 @@ def test_cards_are_recognised_by_clock_and_power() -> None:
     assert name(1740, 900.0, 1740) is None
     assert name(1980, 650.0, 1980) == "H100-SXM or H200"  # one clock, one limit, one chip
     assert name(1234, 100.0, 1234) is None
-    assert [card.name for card in likely(1410, 235.0)] == ["A100-PCIe", "A100-SXM"]
+    assert [card.name for card in candidates(1410, 235.0)] == ["A100-PCIe", "A100-SXM"]
 
 
 def test_a_choice_keeps_budget_band_and_evidence() -> None:

@@ -100,7 +100,7 @@ def test_without_evidence_there_is_no_answer() -> None:
     assert estimator.due()
 
 
-def test_a_few_clocks_of_running_work_tell_the_others() -> None:
+def test_a_floor_of_of_running_work_tell_the_others() -> None:
     estimator, job = OnlineEstimator(), Job()
     _teach(estimator, job, (1410, 1275, 1140, 990, 855))
     for stage, uuid in enumerate(job.uuids):

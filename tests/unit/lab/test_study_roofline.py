@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.estimate.card import CARDS, named
+from joulecut_engine.estimate.card import CARDS, find_card
 from joulecut_lab.study.roofline import (
     GIGA,
     PROCESSORS,
@@ -19,7 +19,7 @@ SIZES = st.integers(1, 65536)
 
 
 def ceiling(model: str = "A100-SXM") -> Ceiling:
-    card = named(model)
+    card = find_card(model)
     assert card is not None
     return Ceiling(
         card.name, card.half_tflops * TERA, card.memory_gb_s * GIGA, PROCESSORS[card.name]
