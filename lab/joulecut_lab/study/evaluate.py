@@ -10,8 +10,8 @@ from sklearn.ensemble import RandomForestRegressor
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.estimator import WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.estimate.physics import Sweep
+from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row
 from joulecut_lab.study.scoring import (
