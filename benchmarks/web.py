@@ -38,8 +38,8 @@ from joulecut_controller.metrics.collector import BoardCollector  # noqa: E402
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa: E402
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
+from joulecut_controller.reconcile.planning_step import SolverFunctions  # noqa: E402
 from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
-from joulecut_controller.reconcile.solving import SolverFunctions  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
 from joulecut_controller.view import GpuView  # noqa: E402
 from joulecut_controller.web.app import build  # noqa: E402
@@ -153,7 +153,7 @@ class Serving:
             source=StillPolicy(policy),
             policy=policy,
             learner=AdaptiveEstimator({}),
-            solving=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
+            solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
             epoch=8,
             pacing=Pacing(INTERVAL_S, 1.0),
             now_s=time.monotonic,
@@ -162,7 +162,7 @@ class Serving:
         publisher, shown = Publisher(), [self._board]
         registry = CollectorRegistry()
         registry.register(
-            BoardCollector(lambda: shown[-1], reconciler.meters, epoch=8, leads=lambda: True)
+            BoardCollector(lambda: shown[-1], reconciler.metrics, epoch=8, leads=lambda: True)
         )
         app = build(publisher, metrics_text=lambda: generate_latest(registry), store=self._store)
         server = Server(app, "127.0.0.1", 0)

@@ -106,6 +106,7 @@ class Board:
     leader: str = ""  # of a standby: host and port of the one that leads, where that is known
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
     policy: Policy | None = None  # in force
+    steady: bool = False  # nothing was changed, and nothing needs attention
 
 
 def standby_board(

@@ -17,8 +17,8 @@ from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
 from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.reconcile.warming import SolverWarmup
 from joulecut_controller.service_context import NAME, ServiceContext, log
+from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL

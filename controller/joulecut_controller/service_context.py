@@ -16,7 +16,7 @@ from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
 from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.reconcile.warming import SolverWarmup
+from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.commands import CommandChannel

@@ -10,10 +10,10 @@ import time
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.reconcile.leases import Absurd, absurd
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
+from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
-from joulecut_controller.reconcile.solving import SolverFunctions
-from joulecut_controller.reconcile.terms import Absurd, absurd
 from joulecut_controller.service_context import NAME, ServiceContext, log, say
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.graph.pipeline import Granularity
@@ -103,7 +103,7 @@ def _begin(context: ServiceContext) -> Reconciler:
         source=context.source,
         policy=context.policy,
         learner=AdaptiveEstimator({}),
-        solving=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
+        solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
         epoch=epoch,
         pacing=Pacing(context.config.interval_s, context.watch_s, context.config.ttl_s),
         now_s=time.monotonic,
@@ -156,7 +156,7 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
         board = await reconciler.run_pass()
         context.publisher.publish(board)
         context.sweeper.tend()
-        if board.sentence not in {"nothing to do", error}:
+        if not board.steady and board.sentence != error:
             log(f"pass {board.pass_number}: {board.sentence}")
         error = board.sentence
         wait_s = min(interval_s, HURRY_S) if hurried > 0 else interval_s

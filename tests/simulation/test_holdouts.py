@@ -295,7 +295,7 @@ def test_a_store_that_takes_no_windows_costs_windows_and_nothing_else(store: Dat
     controller.run(3)
     assert not world.at_default()
     assert outcomes(controller).get("store", 0) >= 1
-    assert controller.reconciler.meters.results["failed"] == 0
+    assert controller.reconciler.metrics.results["failed"] == 0
 
 
 def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> None:

@@ -15,12 +15,11 @@ from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Store
-from joulecut_controller.reconcile.frontiers import Frontier
+from joulecut_controller.reconcile.frontiers import Frontier, Keep
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
-from joulecut_controller.reconcile.solving import SolverFunctions
-from joulecut_controller.reconcile.stragglers import Keep
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.graph.clock_option import ClockOption
@@ -386,7 +385,7 @@ class Controller:
             source=self.source,
             policy=policy,
             learner=learner or AdaptiveEstimator({}),
-            solving=SolverFunctions(prepare=prepare, check=judge, frontier=frontier, keep=keep),
+            solver=SolverFunctions(prepare=prepare, check=judge, frontier=frontier, keep=keep),
             epoch=store.next_epoch(seen),
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row
-from joulecut_controller.reconcile.meters import BUCKETS_S, Histogram, LoopMetrics
+from joulecut_controller.reconcile.loop_metrics import BUCKETS_S, Histogram, LoopMetrics
 from joulecut_wire import metrics as m
 
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily

@@ -19,7 +19,7 @@ class MetricsEndpoint:
         self._collect(
             BoardCollector(
                 lambda: reconciler.board,
-                reconciler.meters,
+                reconciler.metrics,
                 epoch=reconciler.epoch,
                 leads=lambda: reconciler.leads and leadership.proven,
             )

@@ -1,113 +1,145 @@
-"""What one job holds of its GPUs: taken and given back, with every step in the trail.
+"""The plan whose clocks one job's GPUs hold: applied and released, each step in the audit log.
 
-Between the steward, who decides when, and `leases`, which talks to agents. What was taken
-stands before its result is written down: a store that fails then leaves a trail with a gap,
-never a controller that misjudges what it holds.
+The leases stand before their result is written: where the store fails then, the log has a gap, but
+the controller still knows what it holds.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.reconcile.account import Account
 from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.drift import as_asked
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.view import View
 
-# Agents sample once a second; until a sample was taken after a command, the lease shown may
-# be the one before. Drift is not judged sooner.
+# Agents sample once a second; until a sample follows a command, the lease shown may be the one
+# before. Drift is not judged sooner.
 LEASE_SHOWN_S = 1.0
+CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEnergy:
+    """Joules saved since this controller began, counted while a plan's clocks were held.
+
+    `predicted_j` comes from the plan, `measured_j` from the energy counters against the measured
+    baseline; neither is derived from the other. A plan that costs energy lowers them. `unmeasured`
+    iterations wait until the counters have spanned enough time; they are never credited where the
+    clocks change before that.
+    """
+
+    predicted_j: float = 0.0
+    measured_j: float = 0.0
+    unmeasured: int = 0
+
+    def after(self, measured: Measured, applied: Plan) -> "SavedEnergy":
+        """With the iterations that this pass added under `applied`."""
+        count, forecast = measured.fresh_iterations, applied.forecast
+        predicted_j = measured_j = 0.0
+        if forecast is not None:
+            predicted_j = count * (forecast.baseline_energy_j - forecast.energy_j)
+        window_restarted = measured.current_iterations <= count
+        waiting = count if window_restarted else self.unmeasured + count
+        # While a straggler is waited for, no baseline was measured to compare with.
+        baseline = None if measured.straggling else measured.baseline
+        before_j = baseline.energy_j if baseline else None
+        now_j = measured.current.energy_j if measured.current else None
+        if before_j is not None and now_j is not None:
+            measured_j = waiting * (before_j - now_j)
+            waiting = 0
+        return SavedEnergy(self.predicted_j + predicted_j, self.measured_j + measured_j, waiting)
 
 
 class AppliedPlan:
-    """The plan whose clocks are held for one job, since when, and what that saved."""
+    """The plan held under leases for one job, since when, and what it saved."""
 
     def __init__(self, context: ReconcileContext, job: str) -> None:
         self._context = context
         self._job = job
         self._acted_s = float("-inf")
-        self._applied: Plan | None = None
+        self._plan: Plan | None = None
         self._generation_last = 0
-        self._account = Account()
+        self._saved = SavedEnergy()
 
     @property
-    def applied(self) -> Plan | None:
-        """The plan whose clocks are held under leases now."""
-        return self._applied
+    def plan(self) -> Plan | None:
+        """None at default clocks."""
+        return self._plan
 
     @property
     def generation(self) -> int:
-        """Of the plan that is applied; 0 for default clocks."""
-        return self._applied.generation if self._applied else 0
+        """Of the plan; 0 at default clocks."""
+        return self._plan.generation if self._plan else 0
 
     @property
     def generation_last(self) -> int:
-        """The newest that agents were told of in this term."""
+        """The newest generation used for this job in this term."""
         return self._generation_last
 
     @property
-    def account(self) -> Account:
-        return self._account
+    def saved(self) -> SavedEnergy:
+        return self._saved
 
     @property
     def holding(self) -> Holding | None:
         return self._context.leases.of(self._job)
 
     def held_s(self) -> float:
-        """Since the last command for the job; infinite before any."""
+        """Seconds since the last command for the job; infinite before any."""
         return self._context.now_s() - self._acted_s
 
     def forget(self) -> None:
-        """Another controller leads: what was held runs out."""
-        self._applied = None
+        """Another controller leads: the leases run out."""
+        self._plan = None
 
     def complete(self, plan: Plan) -> None:
-        """The plan that is applied, with figures that took longer."""
-        if self._applied is not None and self._applied.generation == plan.generation:
-            self._applied = plan
+        """The same plan with the figures that took longer."""
+        if self._plan is not None and self._plan.generation == plan.generation:
+            self._plan = plan
 
     def passed(self, generation: int) -> None:
-        """A number was given to something other than clocks; no later plan may have it."""
+        """Marks a generation as used by a plan without clocks."""
         self._generation_last = generation
 
     def credit(self, observation: JobObservation) -> None:
-        """Counts the iterations of this pass, where they ran under the plan's clocks."""
+        """Counts the iterations of this pass where they ran under the plan's clocks."""
         holding = self.holding
-        if self._applied and holding and as_asked(holding, observation):
-            self._account = self._account.after(observation.measured, self._applied)
+        if self._plan and holding and as_asked(holding, observation):
+            self._saved = self._saved.after(observation.measured, self._plan)
 
-    async def take(self, plan: Plan, view: View, ttl_s: float) -> tuple[Outcome, str]:
-        """Makes a plan's clocks true, or puts all of them back; answers with what was done."""
+    async def apply(self, plan: Plan, view: View, ttl_s: float) -> tuple[Outcome, str]:
+        """Applies a plan's clocks, or puts all of them back; returns the counts in words."""
         context = self._context
         self._generation_last = plan.generation
         outcome = await context.leases.apply(plan, view.gpus, ttl_s)
         holding = self.holding
-        self._applied = plan if holding else None
+        self._plan = plan if holding else None
         self._acted(holding.locks if holding else {})
-        done = "; ".join(outcome.refused) if outcome.refused else counted(plan.actions)
+        counts = "; ".join(outcome.refused) if outcome.refused else counted(plan.actions)
         context.audit.note(
             "apply",
             self._job,
-            f"put back, because refused: {done}" if outcome.refused else f"applied: {done}",
+            f"put back, because refused: {counts}" if outcome.refused else f"applied: {counts}",
             generation=plan.generation,
             ttl_s=ttl_s,
             settings={action.uuid: action.clock_mhz for action in plan.actions},
             refused=outcome.refused,
         )
-        return outcome, done
+        return outcome, counts
 
     async def release(self, reason: str) -> tuple[Outcome, str]:
-        """Default clocks for all that is held; answers with what was done, or nothing.
+        """Default clocks for everything held; returns what was done in words.
 
-        Whatever the store says: what a person or the breaker ends has ended.
+        Does not wait for the store: what an operator or the breaker ends has ended.
         """
         holding = self.holding
         if holding is None:
             return Outcome(), ""
         outcome = await self._context.leases.release(self._job, reason)
-        self._applied = None
+        self._plan = None
         self._acted({})
         done = f"{outcome.settings} GPUs back to default clocks: {reason}"
         if outcome.refused:
@@ -116,9 +148,9 @@ class AppliedPlan:
         return outcome, done
 
     def orphaned_leases(self, observation: JobObservation, view: View) -> dict[str, list[Place]]:
-        """Leases on the job's GPUs that nobody of ours holds, by the job they name."""
+        """Leases on the job's GPUs that this controller does not hold, by the job they name."""
         context = self._context
-        orphaned_leases: dict[str, list[Place]] = {}
+        orphaned: dict[str, list[Place]] = {}
         for uuid in observation.placement.uuids:
             gpu = view.gpus.get(uuid)
             lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
@@ -128,12 +160,12 @@ class AppliedPlan:
                 continue  # it may show what was before our last command
             ours = lease.epoch == context.epoch
             if not (ours and context.leases.owns(lease.job, lease.generation)):
-                orphaned_leases.setdefault(lease.job, []).append(Place(gpu.address, uuid))
-        return orphaned_leases
+                orphaned.setdefault(lease.job, []).append(Place(gpu.address, uuid))
+        return orphaned
 
-    async def clear(self, orphaned_leases: Mapping[str, list[Place]]) -> None:
-        """Default clocks for what `strays` found."""
-        for job, places in orphaned_leases.items():
+    async def clear(self, orphaned: Mapping[str, list[Place]]) -> None:
+        """Default clocks for orphaned leases."""
+        for job, places in orphaned.items():
             reason = f"left by job {job} of an earlier term or attempt"
             outcome = await self._context.leases.clear(job, places, reason)
             self._context.audit.tell(
@@ -148,3 +180,35 @@ class AppliedPlan:
         now_s = self._context.now_s()
         self._acted_s = now_s
         self._context.observer.changed(self._job, locks, now_s, now_s + LEASE_SHOWN_S)
+
+
+def as_asked(holding: Holding, observation: JobObservation) -> bool:
+    """Whether every GPU of the job shows exactly the lock that was asked for it."""
+    locks = observation.measured.locks
+    return {uuid: holding.locks.get(uuid, 0) for uuid in locks} == dict(locks)
+
+
+def drift_of(holding: Holding, observation: JobObservation, view: View) -> str:
+    """How the devices differ from what was asked; empty where they do not.
+
+    A lease that is gone, another lock, or a clock above its lock: an external writer, or an agent
+    that restarted. The caller releases the job and never fights over a clock.
+    """
+    measured = observation.measured
+    for uuid, asked_mhz in holding.locks.items():
+        gpu = view.gpus.get(uuid)
+        where = f"GPU {gpu.place}" if gpu else f"GPU {uuid}"
+        if uuid not in measured.locks:
+            return f"{where} no longer works for the job"
+        shown_mhz = measured.locks[uuid]
+        if shown_mhz != asked_mhz:
+            if not shown_mhz:
+                return f"{where} lost its lease"
+            return f"{where} is held at {shown_mhz} MHz, not at {asked_mhz} MHz"
+    if not measured.settled:
+        return ""
+    for load in measured.loads:
+        asked_mhz = holding.locks.get(load.uuid, 0)
+        if asked_mhz and load.clock_mhz > asked_mhz * (1.0 + CLOCK_TOLERANCE_RATIO):
+            return f"GPU {load.uuid} runs at {load.clock_mhz} MHz, above the {asked_mhz} MHz asked"
+    return ""

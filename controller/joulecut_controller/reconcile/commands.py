@@ -11,7 +11,7 @@ from typing import Protocol
 
 from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
 from joulecut_controller.ports import Fleet
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.leases import Leases, Outcome, Place
 from joulecut_controller.view import GpuView, View
@@ -35,14 +35,14 @@ class Commands:
         fleet: Fleet,
         leases: Leases,
         holds: Holds,
-        audit: Audit,
-        job_controllers: Mapping[str, Releasing],
+        audit: AuditLog,
+        jobs: Mapping[str, Releasing],
         view: Callable[[], View | None],
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
-        self._job_controllers, self._view = job_controllers, view
+        self._jobs, self._view = jobs, view
         self._now_s, self._unix_s = now_s, unix_s
         self.acting = asyncio.Lock()  # held by whoever changes clocks
         self._given = asyncio.Event()
@@ -89,9 +89,9 @@ class Commands:
     def _unknown(self, order: Order) -> str:
         """Why there is nothing to do it to."""
         held = {hold.job for hold in self._holds.all}
-        known = order.job in self._job_controllers or (order.op == "resume" and order.job in held)
+        known = order.job in self._jobs or (order.op == "resume" and order.job in held)
         if order.job and not known:
-            there = _some(self._job_controllers)
+            there = _some(self._jobs)
             return f"no job {order.job!r:.100} in the policy; there are: {there}"
         if order.node:
             nodes = {name for node in self._nodes() for name in node}
@@ -155,9 +155,9 @@ class Commands:
         if order.job:
             return (order.job,)
         if not order.node:
-            return tuple(sorted(self._job_controllers))
+            return tuple(sorted(self._jobs))
         here = {gpu.uuid for gpu in self._gpus() if order.node in (gpu.node, gpu.address)}
-        return tuple(sorted(job for job in self._job_controllers if here & self._uuids(job)))
+        return tuple(sorted(job for job in self._jobs if here & self._uuids(job)))
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""
@@ -176,9 +176,7 @@ class Commands:
         """What is held for jobs goes first; a restore then clears whatever else is on the GPUs."""
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
         uuids = set[str]().union(*(self._uuids(job) for job in jobs))
-        retired = await asyncio.gather(
-            *(self._job_controllers[job].release_all(reason) for job in jobs)
-        )
+        retired = await asyncio.gather(*(self._jobs[job].release_all(reason) for job in jobs))
         if order.op == "pause":
             unanswered = tuple(agent for one in retired for agent in one.refused)
             return Outcome(sum(one.settings for one in retired), unanswered)

@@ -1,21 +1,31 @@
-"""What every steward works with: the same for all jobs, and for one leadership term."""
+"""What the job controllers of one leadership term share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from joulecut_controller.observe.observer import Observer
+from joulecut_controller.board import FrontierPoint
+from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.planning_input import PlannerState
+from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
+from joulecut_controller.reconcile.budgets import Budgets, Party
+from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
+from joulecut_controller.reconcile.holdouts import Holdouts
+from joulecut_controller.reconcile.holds import Breakers, Holds
+from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """Instruments and limits; `interval_s` from pass to pass, `stale_s` until a look is old."""
+    """`interval_s` is the time between passes; an observation older than `stale_s` is not used."""
 
     store: Store
-    audit: Audit
+    audit: AuditLog
     leases: Leases
     observer: Observer
     check: Check
@@ -24,3 +34,63 @@ class ReconcileContext:
     stale_s: float
     now_s: Callable[[], float]
     unix_s: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobServices:
+    """State kept per job beside its controller. It is dropped when the job leaves the policy, so
+    that the memory of a long-running controller stays bounded.
+    """
+
+    background: BackgroundTasks
+    learning: Learning
+    frontiers: Frontiers
+    stragglers: Stragglers
+    budgets: Budgets
+    holds: Holds
+    breakers: Breakers
+    holdouts: Holdouts
+    shadows: ShadowEvaluation
+
+    def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
+        """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""
+        for service in (
+            self.breakers,
+            self.holdouts,
+            self.frontiers,
+            self.stragglers,
+            self.background,
+            self.shadows,
+        ):
+            service.keep_only(jobs)
+
+    def frontier(
+        self, state: PlannerState, observation: JobObservation
+    ) -> tuple[FrontierPoint, ...]:
+        """The newest frontier of a job in measured seconds; empty while unknown."""
+        job, costs = observation.view, state.costs
+        return self.frontiers.points(job.policy.name, costs, job.baseline) if costs else ()
+
+    def party(self, state: PlannerState, observation: JobObservation) -> Party:
+        """The job as a party to the power budget."""
+        points, costs = self.frontier(state, observation), state.costs
+        return Party(observation.view, points, costs.digest if costs and points else "")
+
+    def refresh_frontiers(
+        self, state: PlannerState, observation: JobObservation, now_s: float
+    ) -> None:
+        """Starts computing the job's frontiers where they are missing or out of date."""
+        costs, policy = state.costs, observation.view.policy
+        if costs is None or observation.view.baseline is None:
+            return
+        self.frontiers.ask(policy.name, costs, policy.clocks.granularity, now_s)
+        if _may_wait(observation):
+            self.stragglers.ask(policy.name, costs, policy.clocks.granularity, now_s)
+
+
+def _may_wait(observation: JobObservation) -> bool:
+    """Whether the job synchronises with sibling pipelines once an iteration."""
+    job, pipeline = observation.view, observation.view.policy.pipeline
+    if pipeline is None or pipeline.sync != "iteration":
+        return False
+    return pipeline.data_parallel > 1 or job.peer_iteration_time_s is not None

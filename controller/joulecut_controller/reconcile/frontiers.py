@@ -14,6 +14,7 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Problem, Solution
+from joulecut_engine.optimize.straggler import Kept
 
 Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
 
@@ -34,9 +35,9 @@ class _Kept:
 class Frontiers:
     """The newest frontier of each job."""
 
-    def __init__(self, frontier: Frontier, studies: BackgroundTasks) -> None:
+    def __init__(self, frontier: Frontier, background: BackgroundTasks) -> None:
         self._frontier = frontier
-        self._studies = studies
+        self._background = background
         self._kept: dict[str, _Kept] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
@@ -49,9 +50,9 @@ class Frontiers:
         kept = self._kept.get(job)
         if kept and (kept.digest == costs.digest or now_s - kept.made_s < RENEW_S):
             return
-        if not self._studies.pending((TOPIC, job)):
+        if not self._background.pending((TOPIC, job)):
             work = partial(self._frontier, costs.problem, POINTS, granularity)
-            self._studies.want((TOPIC, job), work, partial(self._keep, job, costs.digest, now_s))
+            self._background.want((TOPIC, job), work, partial(self._keep, job, costs.digest, now_s))
 
     def points(self, job: str, costs: Costs, baseline: Window | None) -> tuple[FrontierPoint, ...]:
         """The job's frontier for all its GPUs, in real seconds where a baseline was measured;
@@ -79,3 +80,56 @@ class Frontiers:
     def _keep(self, job: str, digest: str, asked_s: float, found: Sequence[Solution]) -> None:
         points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
         self._kept[job] = _Kept(digest, asked_s, tuple(points))
+
+
+Keep = Callable[[Problem, Granularity], Kept]
+
+RENEW_S = 30.0  # as the frontiers that people look at: 64 solves are not made every pass
+TOPIC = "stragglers"
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    digest: str
+    granularity: Granularity
+    asked_s: float
+    kept: Kept
+
+
+class Stragglers:
+    """The newest kept frontier of each job; none where `keep` is None."""
+
+    def __init__(self, keep: Keep | None, background: BackgroundTasks) -> None:
+        self._keep, self._background = keep, background
+        self._made: dict[str, _Made] = {}
+
+    def keep_only(self, jobs: Iterable[str]) -> None:
+        wanted = set(jobs)
+        for job in [job for job in self._made if job not in wanted]:
+            del self._made[job]
+
+    def ask(self, job: str, costs: Costs, granularity: Granularity, now_s: float) -> None:
+        """Begins to build a job's frontier where it is missing or out of date."""
+        made, key = self._made.get(job), (TOPIC, job)
+        if self._keep is None or self._background.pending(key):
+            return
+        if made and (self._is_of(made, costs, granularity) or now_s - made.asked_s < RENEW_S):
+            return
+        work = partial(self._keep, costs.problem, granularity)
+        self._background.want(key, work, partial(self._take, job, costs.digest, granularity, now_s))
+
+    def of(self, costs: Costs, granularity: Granularity) -> Kept | None:
+        """The frontier of exactly these costs, where it is there already."""
+        # A copy: passes ask from their thread while a study may end in the loop's.
+        for made in tuple(self._made.values()):
+            if self._is_of(made, costs, granularity):
+                return made.kept
+        return None
+
+    def _is_of(self, made: _Made, costs: Costs, granularity: Granularity) -> bool:
+        return (made.digest, made.granularity) == (costs.digest, granularity)
+
+    def _take(
+        self, job: str, digest: str, granularity: Granularity, asked_s: float, kept: Kept
+    ) -> None:
+        self._made[job] = _Made(digest, granularity, asked_s, kept)

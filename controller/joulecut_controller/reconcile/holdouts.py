@@ -18,9 +18,9 @@ from joulecut_controller.plan.planner import obstacle
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import JobPolicy, Verify
 from joulecut_controller.ports import Store
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.holdout_windows import REASONS, HoldoutWindows
 from joulecut_controller.reconcile.online_profiler import UNTOLD
-from joulecut_controller.reconcile.windows import REASONS, Windows
 from joulecut_controller.verify.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
@@ -51,7 +51,7 @@ class _Turn:
 class _Job:
     """One job's place in the rotation."""
 
-    windows: Windows
+    windows: HoldoutWindows
     verify: Verify = field(default_factory=Verify)
     rotation: SwitchbackSchedule | None = None
     since_s: float = math.inf  # the rotation's, monotonic: what was due before is not caught up
@@ -76,7 +76,7 @@ class Holdouts:
     """Every job's turns, and its windows."""
 
     def __init__(
-        self, store: Store, audit: Audit, unix_s: Callable[[], float], *, lag_s: float
+        self, store: Store, audit: AuditLog, unix_s: Callable[[], float], *, lag_s: float
     ) -> None:
         self._store, self._audit, self._unix_s, self._lag_s = store, audit, unix_s, lag_s
         self._jobs: dict[str, _Job] = {}
@@ -150,7 +150,7 @@ class Holdouts:
 
     def _job(self, name: str) -> _Job:
         if name not in self._jobs:
-            windows = Windows(self._store, name, self._unix_s, lag_s=self._lag_s)
+            windows = HoldoutWindows(self._store, name, self._unix_s, lag_s=self._lag_s)
             self._jobs[name] = _Job(windows)
         return self._jobs[name]
 

@@ -1,7 +1,6 @@
-"""What one job of the policy has been through, and what is done for it in a pass.
+"""One job of the policy from pass to pass: what is verified, remembered and done for it.
 
-The steward sees to what stands in the way of a plan, has the planner's decision enacted, and
-stands back for a while after a failure.
+After a failure the job backs off: twice as long after each one, until a plan has held.
 """
 
 from dataclasses import replace
@@ -13,100 +12,160 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.reconcile.applied_plan import AppliedPlan
-from joulecut_controller.reconcile.backoff import Backoff
-from joulecut_controller.reconcile.baseline_record import BaselineRecord
+from joulecut_controller.ports import Store
+from joulecut_controller.reconcile.applied_plan import AppliedPlan, drift_of
 from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.drift import drift_of
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.online_profiler import Apprentice
-from joulecut_controller.reconcile.plan_rollout import Occasion, PlanRollout
+from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import Errors
-from joulecut_controller.view import View
+from joulecut_controller.view import View, Window
 
-FORGIVE_S = 60.0  # a plan held so long is a success, and earlier failures are forgotten
+FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
+RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
+DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
+BASELINE_STEP_RATIO = 0.002  # a mean that moved less plans the same clocks
+
+
+class Backoff:
+    """Wait after failures of one job; doubles with each, up to RETRY_S_MAX."""
+
+    def __init__(self, interval_s: float) -> None:
+        """The first failure costs two intervals."""
+        self._interval_s = interval_s
+        self._failures = 0
+        self._until_s = float("-inf")
+        self._reason = ""
+
+    def fail(self, reason: str, now_s: float) -> None:
+        self._failures += 1
+        self._reason = reason
+        doublings = min(self._failures, DOUBLINGS_MAX)
+        self._until_s = now_s + min(self._interval_s * 2.0**doublings, RETRY_S_MAX)
+
+    def forgive(self) -> None:
+        """A wait that has begun goes on; the next failure counts as the first."""
+        self._failures = 0
+
+    def wait(self, now_s: float) -> str:
+        """Why nothing is tried now; empty where it may be."""
+        if now_s >= self._until_s:
+            return ""
+        return f"backing off for {self._until_s - now_s:.0f} s after: {self._reason}"
+
+
+class BaselineRecord:
+    """One job's baseline in the store, so that a restart need not measure it again.
+
+    Written only when it changed by BASELINE_STEP_RATIO: the mean moves with every iteration.
+    """
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._store, self._job = store, job
+        self._kept: tuple[str, Window] | None = None  # with the shape of the job it is of
+
+    def keep(self, observation: JobObservation) -> None:
+        """Raises Unavailable; the next pass then tries again."""
+        baseline, kept = observation.measured.baseline, self._kept
+        if baseline is None:
+            return
+        if kept and kept[0] == observation.shape:
+            moved = abs(baseline.time_mean_s / kept[1].time_mean_s - 1.0)
+            richer = kept[1].energy_j is None and baseline.energy_j is not None
+            if moved < BASELINE_STEP_RATIO and not richer:
+                return
+        self._store.keep_baseline(self._job, observation.shape, baseline)
+        self._kept = (observation.shape, baseline)
 
 
 class JobController:
-    """One job from pass to pass; `enactment` has what was decided for it, and what came of that."""
+    """One job. `rollout` holds the last decision and its outcome."""
 
     def __init__(self, context: ReconcileContext, policy: JobPolicy) -> None:
         self._context = context
         self.policy = policy
-        self.apprentice = Apprentice()
+        self.profiler = Apprentice()
         self.errors = Errors()
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context.store, policy.name)
         self._backoff = Backoff(context.interval_s)
-        self.rollout = PlanRollout(context, self._applied_plan, self._backoff)
+        self.rollout = PlanRollout(context, self._applied_plan, self._backoff.fail)
 
     @property
     def applied(self) -> Plan | None:
         """The plan whose clocks are held under leases now."""
-        return self._applied_plan.applied
+        return self._applied_plan.plan
 
     @property
     def learning(self) -> str:
-        """What is still to be learnt of a job without a profile; empty once that is enough."""
-        advice = self.apprentice.advice
+        """Why a job without a profile is not measured yet; empty once it is learned."""
+        advice = self.profiler.advice
         if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
             return ""
-        return "the job is still being learnt"
+        return "the job is still being learned"
 
-    # -- before planning -------------------------------------------------------------------
+    async def verify(self, observation: JobObservation, view: View) -> str:
+        """Checks what is applied against what is observed and releases what must not stay.
 
-    async def settle(self, observation: JobObservation, view: View) -> str:
-        """Sees to what stands in the way of a plan; answers why there can be none now."""
-        enacted, lost = self.rollout, self._context.leases.lost
-        enacted.did = ""
-        self.policy = observation.view.policy  # its mode, as far as it can be had now
+        Returns why the job cannot be planned now; empty where it can.
+        """
+        rollout, lost = self.rollout, self._context.leases.lost
+        rollout.action = ""
+        self.policy = observation.view.policy  # its mode as far as it is possible now
         self._baseline.keep(observation)
         if lost:
             self._applied_plan.forget()
             return lost
-        mode, name = self.policy.mode, self.policy.name
-        holding = self._applied_plan.holding
-        if mode != "enforce":
-            reservation = observation.view.reservation
-            if holding and reservation:
-                self._backoff.fail(reservation, self._context.now_s())
-            if holding:
-                await self.release_all(reservation or f"mode is now {mode}")
+        if self.policy.mode != "enforce":
+            await self._leave_enforce(observation)
             return ""
-        if holding:
-            self._applied_plan.credit(observation)
-            drift = drift_of(holding, observation, view)
-            if drift:
-                self._backoff.fail(drift, self._context.now_s())
-                await self.release_all(drift)
-                self._context.audit.tell("drift", name, drift, generation=holding.plan.generation)
-            elif self._applied_plan.held_s() > FORGIVE_S:
-                self._backoff.forgive()
-        if self._applied_plan.holding is None:  # whatever was decided: default clocks run
-            enacted.state = replace(enacted.state, clocks=None)
-        orphaned_leases = self._applied_plan.orphaned_leases(observation, view)
-        if orphaned_leases:
-            await self._applied_plan.clear(orphaned_leases)
-            enacted.did = "cleared what an earlier term or attempt left"
-            return "giving back what an earlier term or attempt left: default clocks"
+        if self._applied_plan.holding:
+            await self._verify_clocks(observation, view)
+        if self._applied_plan.holding is None:  # default clocks run, whatever was decided
+            rollout.state = replace(rollout.state, clocks=None)
+        orphaned = self._applied_plan.orphaned_leases(observation, view)
+        if orphaned:
+            await self._applied_plan.clear(orphaned)
+            rollout.action = "cleared orphaned leases of an earlier term or attempt"
+            return "clearing orphaned leases of an earlier term or attempt: default clocks"
         return self._backoff.wait(self._context.now_s())
 
-    def learn(self, observation: JobObservation, view: View) -> None:
-        """Notes a window of a job without a profile, and writes down what was learnt."""
-        name = self.policy.name
+    async def _leave_enforce(self, observation: JobObservation) -> None:
+        """Releases the job's GPUs; a reservation by someone else counts as a failure."""
+        reservation = observation.view.reservation
+        if self._applied_plan.holding is None:
+            return
+        if reservation:
+            self._backoff.fail(reservation, self._context.now_s())
+        await self.release_all(reservation or f"mode is now {self.policy.mode}")
+
+    async def _verify_clocks(self, observation: JobObservation, view: View) -> None:
+        """Credits what was saved, and releases all GPUs where one drifted."""
+        holding = self._applied_plan.holding
+        assert holding is not None
+        self._applied_plan.credit(observation)
+        drift = drift_of(holding, observation, view)
+        if drift:
+            self._backoff.fail(drift, self._context.now_s())
+            await self.release_all(drift)
+            generation = holding.plan.generation
+            self._context.audit.tell("drift", self.policy.name, drift, generation=generation)
+        elif self._applied_plan.held_s() > FORGIVE_S:
+            self._backoff.forgive()
+
+    def profile_online(self, observation: JobObservation, view: View) -> None:
+        """Adds a finished window to the measurements of a job without a profile."""
+        name, store = self.policy.name, self._context.store
         if self.policy.profile is not None:
             return
-        kept = (
-            self._context.store.notebook(name) if self.apprentice.new_to(observation.shape) else ""
-        )
-        text = self.apprentice.learn(observation, view.gpus, view.now_s, kept)
+        kept = store.notebook(name) if self.profiler.new_to(observation.shape) else ""
+        text = self.profiler.learn(observation, view.gpus, view.now_s, kept)
         if text:
-            self._context.store.keep_notebook(name, text)
+            store.keep_notebook(name, text)
 
-    def inputs(
+    def planning_input(
         self, observation: JobObservation, view: View, host_power_w: float, paused: str
     ) -> PlanningInput:
-        """The planner's picture of this job in this pass."""
         holding = self._applied_plan.holding
         locks = observation.measured.locks
         running = {uuid: holding.locks.get(uuid, 0) if holding else 0 for uuid in locks}
@@ -124,9 +183,7 @@ class JobController:
             paused=paused,
         )
 
-    # -- after planning --------------------------------------------------------------------
-
-    async def carry_out(
+    async def apply(
         self,
         decision: Decision,
         inputs: PlanningInput,
@@ -134,14 +191,15 @@ class JobController:
         view: View,
         ttl_s: float,
     ) -> None:
-        """Makes the decision true, or says why not. `view` is as fresh as can be."""
-        await self.rollout.carry_out(Occasion(decision, inputs, observation, view, ttl_s))
+        """Guards the decision and applies it. `view` is as fresh as it can be."""
+        await self.rollout.apply(decision, inputs, observation, view, ttl_s)
 
     async def release_all(self, reason: str) -> Outcome:
-        """Default clocks for all that is held; whatever the store says."""
+        """Default clocks for everything held for the job, even while the store fails."""
         return await self.rollout.release_all(reason)
 
     def board(self, observation: JobObservation, frontier: tuple[FrontierPoint, ...]) -> JobBoard:
+        saved = self._applied_plan.saved
         return JobBoard(
             view=observation.view,
             mode=self.policy.mode,
@@ -149,9 +207,9 @@ class JobController:
             decision=self.rollout.decision,
             applied=self.applied,
             frontier=frontier,
-            saved_predicted_j=self._applied_plan.account.predicted_j,
-            saved_measured_j=self._applied_plan.account.measured_j,
+            saved_predicted_j=saved.predicted_j,
+            saved_measured_j=saved.measured_j,
             predict_error_time_ratio=self.errors.time_ratio,
             predict_error_power_ratio=self.errors.power_ratio,
-            probing=self.apprentice.advice if self.policy.profile is None else None,
+            probing=self.profiler.advice if self.policy.profile is None else None,
         )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_engine.estimate.adaptive import LearningStats
 from joulecut_engine.estimate.estimator import Estimator
@@ -59,8 +59,8 @@ class Learning:
 
     learner: Learner
     store: Store
-    audit: Audit
-    studies: BackgroundTasks
+    audit: AuditLog
+    background: BackgroundTasks
     begun: bool = False
     _fitted_s: float = -math.inf
     _kept_s: float = -math.inf
@@ -88,10 +88,10 @@ class Learning:
     async def step(self, now_s: float) -> None:
         """Asks for a fit where one would know more, and writes down what is new."""
         due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
-        if due and not self.studies.pending(KEY):
+        if due and not self.background.pending(KEY):
             self._fitted_s = now_s
             taken = self.learner.snapshot()
-            self.studies.want(KEY, partial(_fit, taken), partial(self._adopt, taken))
+            self.background.want(KEY, partial(_fit, taken), partial(self._adopt, taken))
         every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
         if now_s - self._kept_s >= every_s:
             self._kept_s = now_s

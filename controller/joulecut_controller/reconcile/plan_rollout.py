@@ -1,143 +1,205 @@
-"""From a decision to what is true: its number, the guard's word, the trail, and the clocks.
+"""From a decision to applied clocks: guard, number, audit log, leases.
 
-The planner decides and `tenure` holds; between them a decision may still be refused, be the
-same refusal as before, or fail with the store. What stands afterwards is kept here, and the
-next decision is made from it.
+A decision may be refused by the guard, repeat an earlier refusal, or fail with the store. The
+state that follows is kept here; the next decision starts from it.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.actions import release_actions
-from joulecut_controller.plan.guard import refusal
-from joulecut_controller.plan.plan import Forecast, Plan
+from joulecut_controller.plan.actions import actions_for, release_actions
+from joulecut_controller.plan.guard import Authority, refusal
+from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.trial import Trial
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
-from joulecut_controller.reconcile.backoff import Backoff
 from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.draft import Draft, draft_of_choice, draft_of_trial
 from joulecut_controller.reconcile.leases import Outcome
-from joulecut_controller.view import View
+from joulecut_controller.view import JobView, View
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_wire.errors import JoulecutError
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
-    """A decision and what it was made on. `view` is as fresh as can be."""
+class Draft:
+    """A plan before it has a number, made from the planner's choice or from a trial.
 
-    decision: Decision
-    inputs: PlanningInput
-    observation: JobObservation
-    view: View
-    ttl_s: float
+    `problem` and `goal` are what the solver answered; a trial has `reach_mhz`, the lowest clock
+    allowed by stage, instead.
+    """
 
-    def draft(self) -> Draft | None:
-        """What would be done; None where the decision asks for no clocks."""
-        decision = self.decision
-        if decision.trial is not None:
-            return draft_of_trial(decision.trial)
-        if decision.verdict == "change" and decision.choice is not None:
-            return draft_of_choice(decision.choice, self.observation.view, self.inputs.running)
+    clocks: tuple[int | None, ...]
+    actions: tuple[Action, ...]
+    forecast: Forecast
+    deadline_s: float
+    solution: Solution | None = None
+    problem: Problem | None = None
+    goal: Goal | None = None
+    reach_mhz: tuple[int, ...] | None = None
+
+
+def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Draft | None:
+    """None where the decision asks for no clocks. `running` maps the job's GPUs to the clock that
+    their lease allows (0: none).
+    """
+    if decision.trial is not None:
+        return _draft_of_trial(decision.trial)
+    choice = decision.choice
+    if decision.verdict != "change" or choice is None:
         return None
+    return Draft(
+        clocks=choice.clocks,
+        actions=actions_for(job, choice, running),
+        forecast=choice.forecast,
+        deadline_s=choice.deadline_s,
+        solution=choice.solution,
+        problem=choice.costs.problem,
+        goal=choice.goal,
+    )
+
+
+def _draft_of_trial(trial: Trial) -> Draft:
+    return Draft(
+        clocks=tuple(action.clock_mhz for action in trial.actions),
+        actions=trial.actions,
+        forecast=trial.forecast,
+        deadline_s=trial.deadline_s,
+        reach_mhz=trial.reach_mhz,
+    )
 
 
 class PlanRollout:
-    """What was decided last for one job, and what came of it."""
+    """The last decision of one job and its outcome.
+
+    `action` is what this pass did for the job, empty where nothing changed. `incomplete` is a
+    choice whose forecast still lacks the figures that take seconds, with its generation.
+    """
 
     def __init__(
-        self, context: ReconcileContext, applied_plan: AppliedPlan, backoff: Backoff
+        self,
+        context: ReconcileContext,
+        applied_plan: AppliedPlan,
+        back_off: Callable[[str, float], None],
     ) -> None:
-        self._context, self._applied_plan, self._backoff = context, applied_plan, backoff
+        """`back_off` takes the reason of a failure and the time, in monotonic seconds."""
+        self._context, self._applied_plan, self._back_off = context, applied_plan, back_off
         self.state = PlannerState()
-        self.study: tuple[int, Choice] | None = None  # a forecast still to be completed
-        self.did = ""  # what the pass did for the job, empty where nothing changed
+        self.incomplete: tuple[int, Choice] | None = None
+        self.action = ""
         self.sentence = ""
         self.decision: Plan | None = None
         self._topic = ""
         self._late = False
         self._refused_as: tuple[object, ...] = ()
 
-    async def carry_out(self, occasion: Occasion) -> None:
-        """Makes the decision true, or says why not.
-
-        Where the store fails, nothing is taken as decided: the next pass decides again.
+    async def apply(
+        self,
+        decision: Decision,
+        inputs: PlanningInput,
+        observation: JobObservation,
+        view: View,
+        ttl_s: float,
+    ) -> None:
+        """Applies the decision, or says why not. Where the store fails, the state before stands
+        and the next pass decides again.
         """
-        before, decision = self.state, occasion.decision
+        before, job = self.state, observation.view
         self.state = decision.state
-        reservation = occasion.observation.view.reservation
-        if reservation:
-            reason = f"recommend only: {reservation}; {decision.reason}"
-            occasion = replace(occasion, decision=replace(decision, reason=reason))
+        if job.reservation:
+            reason = f"recommend only: {job.reservation}; {decision.reason}"
+            decision = replace(decision, reason=reason)
+        self.sentence = decision.reason
         try:
-            await self._carry_out(occasion, before)
+            self._log_lateness(decision, job)
+            draft = draft_of(decision, job, inputs.running)
+            if draft is None:
+                await self._apply_no_draft(decision, job)
+            else:
+                limit_s = observation.placement.silence_limit_s
+                authority = self._authority(draft, ttl_s, limit_s)
+                await self._change(
+                    draft, decision, job=job, view=view, authority=authority, before=before
+                )
         except JoulecutError:
             self.state = before
             raise
         self._topic = decision.topic
 
     async def release_all(self, reason: str) -> Outcome:
-        """Default clocks for all that is held; whatever the store says."""
+        """Default clocks for everything held for the job, even while the store fails."""
         if self._applied_plan.holding is None:
             return Outcome()
-        outcome, self.did = await self._applied_plan.release(reason)
+        outcome, self.action = await self._applied_plan.release(reason)
         self.state = replace(self.state, clocks=None, goal=None)
         return outcome
 
     def complete(self, generation: int, forecast: Forecast) -> None:
-        """Figures that took longer than the decision; the decision itself stays as it is."""
+        """Adds the figures that took longer than the decision. Raises Unavailable."""
         if self.decision is None or self.decision.generation != generation:
             return
         self.decision = replace(self.decision, forecast=forecast)
         self._applied_plan.complete(self.decision)
         self._context.store.keep_plan(self.decision)
 
-    # -- parts -----------------------------------------------------------------------------
-
-    async def _carry_out(self, occasion: Occasion, before: PlannerState) -> None:
-        decision, observation = occasion.decision, occasion.observation
-        self.sentence = decision.reason
-        self._tell_late(decision, observation)
-        draft = occasion.draft()
-        if draft is not None:
-            await self._change(draft, occasion, before)
-            return
+    async def _apply_no_draft(self, decision: Decision, job: JobView) -> None:
+        """Default clocks, or nothing new."""
         if decision.verdict == "default" and self._applied_plan.holding:
-            await self._restore(decision.reason, observation)
+            await self._restore(decision.reason, job)
         elif decision.verdict == "default" or decision.topic == "nothing":
-            self.decision = self._no_change(decision.reason, observation)
+            self.decision = self._no_change(decision.reason, job)
         if decision.topic != self._topic and decision.verdict == "default":
-            self._context.audit.tell("plan", observation.view.policy.name, decision.reason)
-            self.did = self.did or decision.reason
+            self._context.audit.tell("plan", job.policy.name, decision.reason)
+            self.action = self.action or decision.reason
 
-    def _tell_late(self, decision: Decision, observation: JobObservation) -> None:
-        """A line in the trail where iterations under the plan begin to take too long."""
-        current, applied = observation.view.current, self._applied_plan.applied
+    def _log_lateness(self, decision: Decision, job: JobView) -> None:
+        """One line when iterations under the plan begin to miss their deadline."""
+        current, applied = job.current, self._applied_plan.plan
         if decision.late and not self._late and current and applied:
             self._context.audit.tell(
                 "verify",
-                observation.view.policy.name,
+                job.policy.name,
                 f"late: {current.time_mean_s:.4g} s measured over {current.iterations} "
                 f"iterations, {applied.deadline_s or 0.0:.4g} s allowed; backing off",
                 generation=applied.generation,
             )
         self._late = decision.late
 
-    async def _change(self, draft: Draft, occasion: Occasion, before: PlannerState) -> None:
-        """Numbers a draft and carries it out, unless the guard has a word against it."""
-        decision, view, mode = occasion.decision, occasion.view, occasion.inputs.mode
-        context, enforced, reason = self._context, mode == "enforce", decision.reason
-        authority = draft.authority(
-            epoch=context.epoch,
+    def _authority(self, draft: Draft, ttl_s: float, report_age_max_s: float) -> Authority:
+        return Authority(
+            epoch=self._context.epoch,
             generation_last=self._applied_plan.generation_last,
-            ttl_s=occasion.ttl_s,
-            snapshot_age_max_s=context.stale_s,
-            report_age_max_s=occasion.observation.placement.silence_limit_s,
+            ttl_s=ttl_s,
+            snapshot_age_max_s=self._context.stale_s,
+            report_age_max_s=report_age_max_s,
+            problem=draft.problem,
+            goal=draft.goal,
+            reach_mhz=draft.reach_mhz,
         )
-        blank = self._no_change(reason, occasion.observation)
-        plan = draft.plan(blank, self._applied_plan.generation_last + 1)
+
+    async def _change(
+        self,
+        draft: Draft,
+        decision: Decision,
+        *,
+        job: JobView,
+        view: View,
+        authority: Authority,
+        before: PlannerState,
+    ) -> None:
+        """Guards the draft, numbers it, logs it and, in mode enforce, applies it."""
+        context, mode, reason = self._context, job.policy.mode, decision.reason
+        plan = replace(
+            self._no_change(reason, job),
+            generation=self._applied_plan.generation_last + 1,
+            actions=draft.actions,
+            deadline_s=draft.deadline_s,
+            forecast=draft.forecast,
+            solution=draft.solution,
+        )
         why = refusal(plan, view, authority, context.check)
-        if decision.choice and enforced and why:  # what runs is still what ran before
+        if decision.choice and mode == "enforce" and why:  # the clocks before still run
             held = before.clocks if before.mode == mode else None
             self.state = replace(self.state, clocks=held, changed_s=before.changed_s)
         if why and self._refused_as == (draft.clocks, why):
@@ -148,41 +210,42 @@ class PlanRollout:
         context.audit.plan(plan)
         self.decision = plan
         self._refused_as = (draft.clocks, why) if why else ()
-        self.did = f"plan {plan.generation} {mode}ed: {reason}"
+        self.action = f"plan {plan.generation} {mode}ed: {reason}"
         if decision.choice:
-            self.study = (plan.generation, decision.choice)
+            self.incomplete = (plan.generation, decision.choice)
         if plan.refused:
-            self.did = self.sentence = f"plan {plan.generation} refused: {plan.refused}"
-        elif enforced:
-            await self._apply(plan, view, occasion.ttl_s)
+            self.action = self.sentence = f"plan {plan.generation} refused: {plan.refused}"
+        elif mode == "enforce":
+            await self._apply_clocks(plan, view, authority.ttl_s)
 
-    async def _apply(self, plan: Plan, view: View, ttl_s: float) -> None:
-        outcome, done = await self._applied_plan.take(plan, view, ttl_s)
+    async def _apply_clocks(self, plan: Plan, view: View, ttl_s: float) -> None:
+        outcome, counts = await self._applied_plan.apply(plan, view, ttl_s)
         if outcome.refused:
             self.state = replace(self.state, clocks=None)
-            self._backoff.fail(outcome.first_refusal, self._context.now_s())
-            self.did = self.sentence = f"plan {plan.generation} put back: {outcome.first_refusal}"
+            self._back_off(outcome.first_refusal, self._context.now_s())
+            self.action = f"plan {plan.generation} put back: {outcome.first_refusal}"
+            self.sentence = self.action
         else:
-            self.did = f"plan {plan.generation} applied: {done}; {plan.reason}"
+            self.action = f"plan {plan.generation} applied: {counts}; {plan.reason}"
 
-    async def _restore(self, reason: str, observation: JobObservation) -> None:
-        """A plan whose content is: default clocks."""
+    async def _restore(self, reason: str, job: JobView) -> None:
+        """A plan of default clocks. The GPUs are released first: that waits for no store."""
         holding = self._applied_plan.holding
         locks = holding.locks if holding else {}
-        await self.release_all(reason)  # first: giving back must not wait for a store
+        await self.release_all(reason)
         generation = self._context.store.next_generation()
         plan = replace(
-            self._no_change(reason, observation),
+            self._no_change(reason, job),
             generation=generation,
             parent=holding.plan.generation if holding else 0,
-            actions=release_actions(observation.view, locks, reason),
+            actions=release_actions(job, locks, reason),
         )
         self._applied_plan.passed(generation)
         self.decision = plan
         self._context.audit.plan(plan)
 
-    def _no_change(self, reason: str, observation: JobObservation) -> Plan:
-        running, policy = self._applied_plan.generation, observation.view.policy
+    def _no_change(self, reason: str, job: JobView) -> Plan:
+        running, policy = self._applied_plan.generation, job.policy
         return Plan(
             job=policy.name,
             generation=running,

@@ -9,7 +9,7 @@ import asyncio
 from typing import Protocol
 
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_wire.errors import BadInput
 
 
@@ -24,7 +24,7 @@ class PolicySource(Protocol):
 class PolicyWatcher:
     """What a person asks of this controller, from pass to pass."""
 
-    def __init__(self, source: PolicySource, policy: Policy, audit: Audit) -> None:
+    def __init__(self, source: PolicySource, policy: Policy, audit: AuditLog) -> None:
         self._source = source
         self._policy = policy
         self._audit = audit

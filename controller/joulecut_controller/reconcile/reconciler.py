@@ -1,38 +1,52 @@
-"""One pass: observe, predict, plan, guard, apply, verify, publish. It has no input.
+"""The control loop: one pass observes, verifies, estimates, plans, guards, applies and publishes.
 
-Start-up, recovery and a quiet Tuesday are the same pass: it looks, compares what is with
-what should be, and does the difference. With nothing new it does nothing. Whatever it
-cannot see or explain ends in default clocks, and every plan stands in the audit trail
-before it is carried out.
+A pass takes no input and is idempotent: start-up, recovery and steady state are the same pass. It
+compares what is with what should be and applies the difference; without one it sends nothing. A
+job that cannot be observed or explained gets default clocks. A plan is in the audit log before it
+is applied.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
-from joulecut_controller.board import Board
-from joulecut_controller.observe.observer import Observer
+from joulecut_controller.board import Board, JobBoard, Learnt
+from joulecut_controller.observe.observer import JobObservation, Observer
+from joulecut_controller.plan.planner import Decision, given_up
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
+from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.display import Display
+from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
+from joulecut_controller.reconcile.holdouts import Holdouts
+from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.job_services import job_services
-from joulecut_controller.reconcile.learning import Learner
-from joulecut_controller.reconcile.leases import Leases
-from joulecut_controller.reconcile.meters import LoopMetrics
+from joulecut_controller.reconcile.learning import Learner, Learning
+from joulecut_controller.reconcile.leases import Leases, overtaken
+from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
-from joulecut_controller.reconcile.passes import Passes, profiles
-from joulecut_controller.reconcile.planning_step import PlanningStep
+from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
-from joulecut_controller.reconcile.solving import SolverFunctions
+from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
+from joulecut_controller.reconcile.training_samples import teach
+from joulecut_controller.view import View
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
+
+# Observing ten thousand GPUs takes tens of milliseconds: not once for each of a hundred jobs.
+FRESH_S = 0.1
+
+Observations = Mapping[str, JobObservation]  # by job
 
 
 class Reconciler:
-    """Runs passes and heartbeats of one leadership term."""
+    """Passes and heartbeats of one leadership term."""
 
     def __init__(
         self,
@@ -42,7 +56,7 @@ class Reconciler:
         source: PolicySource,
         policy: Policy,
         learner: Learner,
-        solving: SolverFunctions,
+        solver: SolverFunctions,
         epoch: int,
         pacing: Pacing,
         now_s: Callable[[], float],
@@ -50,21 +64,20 @@ class Reconciler:
         unready: Callable[[], str] = lambda: "",
     ) -> None:
         """`unready` says why no plan can be made yet. Raises Unavailable."""
-        self._fleet, self._pacing = fleet, pacing
-        self._now_s, self._unix_s = now_s, unix_s
-        self._unrenewed: set[str] = set()
+        self._fleet, self._learner, self._pacing, self._unready = fleet, learner, pacing, unready
         self._pass_number = 0
-        self._passed_s = now_s()
-        self.meters = LoopMetrics()
+        self._last_success_s = now_s()
+        self._unrenewed: set[str] = set()
+        self.metrics = LoopMetrics()
         self.board: Board | None = None
-        learner.set_profiles(profiles(policy))
-        self._job_controllers: dict[str, JobController] = {}
+        learner.set_profiles(_profiles(policy))
+        self._jobs: dict[str, JobController] = {}
         self._context = ReconcileContext(
             store=store,
-            audit=Audit(store, unix_s),
+            audit=AuditLog(store, unix_s),
             leases=Leases(fleet, epoch),
             observer=Observer(lag_s=pacing.lag_s, stale_s=pacing.stale_s),
-            check=solving.check,
+            check=solver.check,
             epoch=epoch,
             interval_s=pacing.interval_s,
             stale_s=pacing.stale_s,
@@ -72,41 +85,19 @@ class Reconciler:
             unix_s=unix_s,
         )
         self._policy_watcher = PolicyWatcher(source, policy, self._context.audit)
-        self._job_services = job_services(self._context, learner, solving, lag_s=pacing.lag_s)
-        self._display = Display(self._context, self._policy_watcher, self._job_services)
-        self.commands = self._commands()
-        self._passes = self._new_passes(learner, solving, unready)
-
-    def _commands(self) -> Commands:
-        return Commands(
-            fleet=self._fleet,
-            leases=self._context.leases,
-            holds=self._job_services.holds,
-            audit=self._context.audit,
-            job_controllers=self._job_controllers,
-            view=lambda: self.board.view if self.board else None,
-            now_s=self._now_s,
-            unix_s=self._unix_s,
+        self._services = _job_services(self._context, learner, solver, pacing.lag_s)
+        self._planning = PlanningStep(
+            solver, self._services.stragglers, learner, metrics=self.metrics, now_s=now_s
         )
-
-    def _new_passes(
-        self, learner: Learner, solving: SolverFunctions, unready: Callable[[], str]
-    ) -> Passes:
-        stragglers = self._job_services.stragglers
-        return Passes(
-            fleet=self._fleet,
-            context=self._context,
-            policy_watcher=self._policy_watcher,
-            job_services=self._job_services,
-            learner=learner,
-            planning_step=PlanningStep(
-                solving, stragglers, learner, meters=self.meters, now_s=self._now_s
-            ),
-            display=self._display,
-            job_controllers=self._job_controllers,
-            acting=self.commands.acting,
-            ttl_s=self.ttl_s,
-            unready=unready,
+        self.commands = Commands(
+            fleet=fleet,
+            leases=self._context.leases,
+            holds=self._services.holds,
+            audit=self._context.audit,
+            jobs=self._jobs,
+            view=lambda: self.board.view if self.board else None,
+            now_s=now_s,
+            unix_s=unix_s,
         )
 
     @property
@@ -127,36 +118,38 @@ class Reconciler:
         self._policy_watcher.ask()
 
     def ttl_s(self) -> float:
-        return self._pacing.ttl_within_s(_ttl_max_s(self._fleet.observe(self._now_s())))
+        """How long leases last, within what every agent allows."""
+        nodes = self._fleet.observe(self._context.now_s()).nodes
+        allowed_s = min((node.ttl_max_s for node in nodes if node.ttl_max_s > 0), default=0.0)
+        return self._pacing.ttl_within_s(allowed_s)
 
     async def run_pass(self) -> Board:
-        """One pass; a JoulecutError in it (a store that is full) ends it with a word on the
-        board, and with heartbeats that stop if it lasts.
+        """One pass. An error (a full disk) is shown on the board; while passes keep failing,
+        heartbeats stop and leases run out.
         """
-        begun_s = self._now_s()
+        begun_s = self._context.now_s()
         self._pass_number += 1
         try:
-            board = await self._passes.run(self._pass_number)
+            board = await self._reconcile()
         except JoulecutError as error:
-            self.meters.results["failed"] += 1
-            board = self._display.failed(self.board, self._pass_number, f"failed: {error}")
+            self.metrics.results["failed"] += 1
+            board = self._failed_board(error)
         else:
-            self._passed_s = self._now_s()
-            self.meters.last_success_unix_s = self._unix_s()
-            acted = any(
-                job_controller.rollout.did for job_controller in self._job_controllers.values()
-            )
-            self.meters.results["changed" if acted else "unchanged"] += 1
-        self.meters.passes.add(self._now_s() - begun_s)
+            self._last_success_s = self._context.now_s()
+            self.metrics.last_success_unix_s = self._context.unix_s()
+            acted = any(job.rollout.action for job in self._jobs.values())
+            self.metrics.results["changed" if acted else "unchanged"] += 1
+        self.metrics.passes.add(self._context.now_s() - begun_s)
         self.board = board
         return board
 
     async def beat(self) -> None:
-        """One heartbeat for all leases, unless no pass has ended for too long."""
-        if self._context.leases.lost or self._now_s() - self._passed_s > self._pacing.dead_s:
+        """One heartbeat for all leases, unless no pass has succeeded for too long."""
+        silent_s = self._context.now_s() - self._last_success_s
+        if self._context.leases.lost or silent_s > self._pacing.dead_s:
             return
         outcomes = await self._context.leases.renew(self.ttl_s())
-        self._unrenewed.intersection_update(self._job_controllers)
+        self._unrenewed.intersection_update(self._jobs)
         for job, outcome in outcomes.items():
             if not outcome.refused:
                 self._unrenewed.discard(job)
@@ -165,21 +158,315 @@ class Reconciler:
                 self._context.audit.tell("renew", job, f"not renewed: {outcome.first_refusal}")
 
     def stand_down(self, why: str) -> None:
-        """This term is over: nothing more is commanded, and what was held runs out."""
+        """The term is over: no more commands are sent, and leases run out."""
         self._context.leases.end(why)
 
     async def stop(self, reason: str) -> None:
-        """Gives everything back; what does not answer runs out."""
-        await self._job_services.studies.stop()
+        """Releases every GPU; where an agent does not answer, its leases run out."""
+        await self._services.background.stop()
         if self._context.leases.lost:
             return
-        await asyncio.gather(*(s.release_all(reason) for s in self._job_controllers.values()))
-        with suppress(
-            JoulecutError
-        ):  # a store that fails now has failed in a pass, and it was said
-            await self._job_services.learning.keep()
+        await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
+        with suppress(JoulecutError):  # a store that fails now has failed and been reported before
+            await self._services.learning.keep()
+
+    # -- one pass --------------------------------------------------------------------------
+
+    async def _reconcile(self) -> Board:
+        """Errors of one job are raised after all jobs had their turn, so that no job waits for
+        another's store error to get its clocks raised or released.
+        """
+        self._context.audit.catch_up()
+        await self._follow_policy()
+        await self._restore_estimates()
+        view, observations = self._observe()
+        self._share_power_budget(observations)
+        inputs, errors = await self._verify_and_estimate(observations, view)
+        decisions = await asyncio.to_thread(self._planning.decide, inputs, self._jobs)
+        errors += await self._guard_and_apply(decisions, inputs, observations, view)
+        if errors:
+            raise errors[0]
+        await self._start_background_work(decisions, observations)
+        return self._publish(observations, view)
+
+    async def _follow_policy(self) -> None:
+        """One controller per job of the policy; a job that left it is released."""
+        if await self._policy_watcher.refresh():
+            self._learner.set_profiles(_profiles(self.policy))
+        policies = {policy.name: policy for policy in self.policy.jobs}
+        for name in [name for name in self._jobs if name not in policies]:
+            await self._jobs.pop(name).release_all("the job left the policy")
+        for name, policy in policies.items():
+            job = self._jobs.setdefault(name, JobController(self._context, policy))
+            job.policy = policy
+        self._services.keep_only(policies)
+
+    async def _restore_estimates(self) -> None:
+        """What an earlier controller learned; read once."""
+        if not self._services.learning.begun:
+            await asyncio.to_thread(self._services.learning.begin)
+
+    def _observe(self) -> tuple[View, Observations]:
+        """The cluster as of now. A larger epoch anywhere means that another controller leads."""
+        context, state = self._context, self._fleet.observe(self._context.now_s())
+        view, observations = context.observer.look(
+            self.policy,
+            state,
+            self._fleet.take_reports(),
+            context.now_s(),
+            context.store.baseline,
+        )
+        lost = overtaken(state.nodes, context.epoch)
+        if lost and not context.leases.lost:
+            context.leases.end(lost)
+            context.audit.tell("lead", "", lost)
+        return view, observations
+
+    def _share_power_budget(self, observations: Observations) -> None:
+        """The deadline that the power budget sets for each job."""
+        policy, services = self.policy, self._services
+        parties = [
+            services.party(self._jobs[name].rollout.state, observation)
+            for name, observation in observations.items()
+        ]
+        change = services.budgets.settle(policy.power_budget_w, parties, policy.cost.host_power_w)
+        if change:
+            self._context.audit.tell("plan", "", change)
+
+    async def _verify_and_estimate(
+        self, observations: Observations, view: View
+    ) -> tuple[dict[str, PlanningInput], list[JoulecutError]]:
+        """What is applied is checked, what was measured is learned from; returns what to plan."""
+        inputs, errors = dict[str, PlanningInput](), list[JoulecutError]()
+        for name, observation in observations.items():
+            try:
+                paused = await self._verify(name, observation, view)
+                self._estimate(name, observation, view)
+                inputs[name] = self._planning_input(name, observation, view, paused)
+            except JoulecutError as error:
+                errors.append(error)
+        return inputs, errors
+
+    async def _verify(self, name: str, observation: JobObservation, view: View) -> str:
+        """Breaker, drift and orphaned leases. Returns why the job may not be planned now."""
+        services, job, leases = self._services, self._jobs[name], self._context.leases
+        held, allotted_s = leases.of(name) is not None, services.budgets.deadline_s(name)
+        services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
+        services.breakers.rearm(observation)
+        hold = services.holds.word(name)
+        paused = await job.verify(observation, view)
+        if leases.lost or not hold:
+            return paused
+        await job.release_all(hold)
+        return hold
+
+    def _estimate(self, name: str, observation: JobObservation, view: View) -> None:
+        """Predictions are compared with measurements first, then learn from them."""
+        job = self._jobs[name]
+        job.errors = teach(
+            observation.view,
+            observation.measured,
+            self._learner,
+            gpus=view.gpus,
+            before=job.errors,
+            now_s=view.now_s,
+        )
+        job.profile_online(observation, view)
+        self._services.shadows.see(observation, view)
+
+    def _planning_input(
+        self, name: str, observation: JobObservation, view: View, paused: str
+    ) -> PlanningInput:
+        job, services = self._jobs[name], self._services
+        host_power_w = self.policy.cost.host_power_w
+        inputs = replace(
+            job.planning_input(observation, view, host_power_w, paused),
+            unready=self._unready(),
+            allotted_s=services.budgets.deadline_s(name),
+        )
+        holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)
+        return replace(inputs, holdout=holdout)
+
+    async def _guard_and_apply(
+        self,
+        decisions: Mapping[str, Decision],
+        inputs: Mapping[str, PlanningInput],
+        observations: Observations,
+        view: View,
+    ) -> list[JoulecutError]:
+        """Each decision passes the guard on a fresh view before a command is sent."""
+        errors = list[JoulecutError]()
+        async with self.commands.acting:
+            fresh, ttl_s = None, self.ttl_s()
+            for name, decided in decisions.items():
+                decision = self._unless_held(name, decided)
+                if decision.commands and (
+                    fresh is None or self._context.now_s() - fresh.now_s > FRESH_S
+                ):
+                    fresh = self._refreshed(view)
+                try:
+                    await self._jobs[name].apply(
+                        decision, inputs[name], observations[name], fresh or view, ttl_s
+                    )
+                except JoulecutError as error:
+                    errors.append(error)
+        return errors
+
+    def _unless_held(self, name: str, decision: Decision) -> Decision:
+        """Default clocks where an operator's command arrived while the planner ran."""
+        hold = self._services.holds.word(name)
+        return replace(given_up(decision.state, hold), topic="paused") if hold else decision
+
+    def _refreshed(self, view: View) -> View:
+        """The view with agents and GPUs as of now."""
+        now_s = self._context.now_s()
+        state: FleetState = self._fleet.observe(now_s)
+        waited_s = now_s - view.now_s
+        jobs = tuple(replace(job, report_age_s=job.report_age_s + waited_s) for job in view.jobs)
+        gpus = {gpu.uuid: gpu for gpu in state.gpus}
+        return View(now_s=now_s, nodes=state.nodes, gpus=gpus, jobs=jobs)
+
+    async def _start_background_work(
+        self, decisions: Mapping[str, Decision], observations: Observations
+    ) -> None:
+        """Records new predictions; starts fits, frontiers and forecasts that take seconds."""
+        services, now_s = self._services, self._context.now_s
+        for name in decisions:
+            rollout = self._jobs[name].rollout
+            services.shadows.note(observations[name], rollout.incomplete)
+            if rollout.incomplete is not None:
+                (generation, choice), rollout.incomplete = rollout.incomplete, None
+                work, done = (
+                    self._planning.completion(choice),
+                    partial(rollout.complete, generation),
+                )
+                services.background.want(("completion", name), work, done)
+        if not self._context.leases.lost:
+            await services.learning.step(now_s())
+            services.holds.refresh()
+        for name, observation in observations.items():
+            services.refresh_frontiers(self._jobs[name].rollout.state, observation, now_s())
+
+    # -- the board -------------------------------------------------------------------------
+
+    def _publish(self, observations: Observations, view: View) -> Board:
+        """What the pass observed, decided and did."""
+        context, services, policy = self._context, self._services, self.policy
+        learned = services.learning.told(
+            [name for name, one in observations.items() if one.view.policy.profile is not None]
+        )
+        boards = tuple(
+            self._job_board(name, observation, view, learned.get(name))
+            for name, observation in observations.items()
+        )
+        actions = self._actions()
+        return Board(
+            at_unix_s=context.unix_s(),
+            pass_number=self._pass_number,
+            epoch=context.epoch,
+            sentence=actions or steady_sentence(boards),
+            steady=not actions,
+            view=view,
+            jobs=boards,
+            events=context.audit.newest,
+            policy_source=policy.source,
+            policy_digest=policy.digest,
+            policy_error=self._policy_watcher.error,
+            budget=services.budgets.shares,
+            interval_s=context.interval_s,
+            holds=services.holds.all,
+            policy=policy,
+        )
+
+    def _failed_board(self, error: JoulecutError) -> Board:
+        """The last board, with the error as its sentence."""
+        context = self._context
+        board = self.board or Board(
+            at_unix_s=context.unix_s(),
+            pass_number=0,
+            epoch=context.epoch,
+            sentence="",
+            view=View(now_s=context.now_s()),
+            jobs=(),
+            events=(),
+            interval_s=context.interval_s,
+        )
+        return replace(
+            board,
+            at_unix_s=context.unix_s(),
+            pass_number=self._pass_number,
+            sentence=f"the pass failed: {error}",
+            steady=False,
+        )
+
+    def _job_board(
+        self, name: str, observation: JobObservation, view: View, learned: Learnt | None
+    ) -> JobBoard:
+        job, services = self._jobs[name], self._services
+        shown = job.board(observation, services.frontier(job.rollout.state, observation))
+        return replace(
+            shown,
+            holds=services.holds.of(name),
+            trips=services.holds.trips(name),
+            holdout=services.holdouts.shown(name),
+            advisable=services.shadows.verdict(observation, shown.decision, view),
+            learnt=learned or shown.learnt,
+        )
+
+    def _actions(self) -> str:
+        """What this pass did, or what needs attention; empty where neither."""
+        did = "; ".join(
+            f"{name}: {action}"
+            for name, job in self._jobs.items()
+            if (action := job.rollout.action)
+        )
+        said = self._context.leases.lost or did or self._services.budgets.complaint
+        trouble = self._context.audit.trouble
+        waiting = f"the audit log waits for the store: {trouble}" if trouble else ""
+        return "; ".join(filter(None, (said, waiting)))
 
 
-def _ttl_max_s(state: FleetState) -> float:
-    """The shortest of what the agents allow; 0 while none has said."""
-    return min((node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0), default=0.0)
+def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
+    """Of a pass that changed nothing: `all jobs steady`, and the plans that only wait for mode
+    enforce.
+    """
+    if not jobs:
+        return "no job in the policy"
+    plans = [job.decision for job in jobs if job.mode == "recommend" and job.decision is not None]
+    planned = all(job.view.baseline and not job.view.complaint for job in jobs if job.mode != "off")
+    words = "all jobs steady" if planned else "no change"
+    saved = sorted(
+        plan.forecast.saved_ratio
+        for plan in plans
+        if plan.forecast is not None and not plan.changes_nothing
+    )
+    if not saved:
+        return words
+    least, most = f"{-saved[0]:+.1%}", f"{-saved[-1]:+.1%}"
+    energy = most if least == most else f"{least} to {most}"
+    count = f"{len(saved)} plan{'s' if len(saved) > 1 else ''}"
+    return f"{words}. {count} available: {energy.replace('%', ' %')} energy (recommend)"
+
+
+def _profiles(policy: Policy) -> dict[str, Profile]:
+    """By job, of the jobs that have one."""
+    return {job.name: job.profile for job in policy.jobs if job.profile is not None}
+
+
+def _job_services(
+    context: ReconcileContext, learner: Learner, solver: SolverFunctions, lag_s: float
+) -> JobServices:
+    """Raises Unavailable where the store cannot be read."""
+    background, store, unix_s = BackgroundTasks(), context.store, context.unix_s
+    holds = Holds(store, unix_s)
+    return JobServices(
+        background=background,
+        learning=Learning(learner, store, context.audit, background),
+        frontiers=Frontiers(solver.frontier, background),
+        stragglers=Stragglers(solver.keep, background),
+        budgets=Budgets(),
+        holds=holds,
+        breakers=Breakers(holds, context.audit, lag_s),
+        holdouts=Holdouts(store, context.audit, unix_s, lag_s=lag_s),
+        shadows=ShadowEvaluation(store, unix_s),
+    )

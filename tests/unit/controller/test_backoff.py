@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.reconcile.backoff import RETRY_S_MAX, Backoff
+from joulecut_controller.reconcile.job_controller import RETRY_S_MAX, Backoff
 
 
 @given(st.floats(0.1, 600.0), st.integers(1, 2000), st.floats(0.0, 1e9))
@@ -23,9 +23,9 @@ def test_what_was_forgiven_begins_anew_but_is_not_forgotten_at_once() -> None:
     for _ in range(5):
         backoff.fail("drift", 100.0)
     backoff.forgive()
-    assert backoff.wait(110.0) == "standing back for 22 s after: drift"
+    assert backoff.wait(110.0) == "backing off for 22 s after: drift"
     backoff.fail("refused", 200.0)
-    assert backoff.wait(201.0) == "standing back for 1 s after: refused"
+    assert backoff.wait(201.0) == "backing off for 1 s after: refused"
     assert backoff.wait(202.0) == ""
 
 

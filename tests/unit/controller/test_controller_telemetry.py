@@ -13,7 +13,7 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.reconcile.meters import LoopMetrics
+from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_wire import metrics
 
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from joulecut_controller.board import Board
 from joulecut_controller.metrics.collector import BoardCollector
-from joulecut_controller.reconcile.meters import LoopMetrics
+from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 
 
 class Scraped(BoardCollector):

@@ -16,7 +16,7 @@ from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.verify.switchback import SwitchbackSchedule
 from joulecut_controller.verify.window import MeasuredWindow, from_json
@@ -79,7 +79,7 @@ class Bench:
     def begin_anew(self) -> None:
         """Another controller on the same store."""
         store: object = self.memory
-        audit = Audit(store, lambda: self.unix_s)  # type: ignore[arg-type]
+        audit = AuditLog(store, lambda: self.unix_s)  # type: ignore[arg-type]
         self.holdouts = Holdouts(store, audit, lambda: self.unix_s, lag_s=0.4)  # type: ignore[arg-type]
         policy = WORLD.policy(verify=Verify(self.share, SLOT_S - 30.0)).jobs[0]
         self._policy = replace(policy, name=self.job)

@@ -15,7 +15,7 @@ from joulecut_controller.reconcile.holds import (
     TRIPS_MAX,
     Holds,
 )
-from joulecut_controller.store.database import DatabaseStore, Kept, open_store
+from joulecut_controller.store.database import DatabaseStore, Retention, open_store
 from joulecut_wire.errors import Unavailable
 
 
@@ -29,7 +29,7 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/c.db", Kept(records=200))
+    made = open_store(f"sqlite:///{tmp_path}/c.db", Retention(records=200))
     yield made
     made.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.learning import NAME, Learning, unpacked
 from joulecut_controller.store.database import DatabaseStore, open_store
@@ -40,7 +40,7 @@ def odd() -> Odd:
 
 @pytest.fixture
 def learning(odd: Odd, store: DatabaseStore) -> Learning:
-    made = Learning(odd, store, Audit(store, lambda: 1.8e9), BackgroundTasks())
+    made = Learning(odd, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks())
     made.begin()
     return made
 
@@ -104,5 +104,5 @@ def test_more_than_a_store_keeps_is_said_and_tried_once(
 
 def test_nothing_is_kept_before_what_is_there_was_read(odd: Odd, store: DatabaseStore) -> None:
     odd.told = {"seconds": 0.5}
-    keep(Learning(odd, store, Audit(store, lambda: 1.8e9), BackgroundTasks()))
+    keep(Learning(odd, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks()))
     assert store.learnt(NAME) == ""

@@ -3,7 +3,7 @@
 import pytest
 
 from joulecut_agent.keeper.lease import APPLY, EPOCH_MAX, EPOCH_STEP_MAX, Command, State, step
-from joulecut_controller.reconcile.terms import absurd
+from joulecut_controller.reconcile.leases import absurd
 from joulecut_controller.view import NodeView
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.store.database import open_store
@@ -276,7 +276,7 @@ def test_a_gpu_that_its_model_no_longer_describes_is_shown_and_written_down_once
     assert after is not None
     assert after.time > before.time
     store = open_store(f"sqlite:///{tmp_path}/store.db")
-    learning = Learning(estimator, store, Audit(store, lambda: 1.8e9), BackgroundTasks())
+    learning = Learning(estimator, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks())
     for _ in range(3):
         learning.told(["gpt"])
     noted = [event.text for event in store.events() if event.kind == "learn"]

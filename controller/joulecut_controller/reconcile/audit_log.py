@@ -18,7 +18,7 @@ SHOWN = 100  # lines at hand; the store has the rest
 WAITING_MAX = 1_000  # lines that wait for the store; the oldest are lost then
 
 
-class Audit:
+class AuditLog:
     """Writes events. `note` raises Unavailable where the store cannot keep them."""
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:

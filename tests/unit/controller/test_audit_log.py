@@ -3,7 +3,7 @@
 import pytest
 
 from joulecut_controller.ports import Event
-from joulecut_controller.reconcile.audit import SHOWN, WAITING_MAX, Audit
+from joulecut_controller.reconcile.audit_log import SHOWN, WAITING_MAX, AuditLog
 from joulecut_wire.errors import Unavailable
 
 
@@ -32,11 +32,11 @@ def paper() -> Paper:
 
 
 @pytest.fixture
-def audit(paper: Paper) -> Audit:
-    return Audit(paper, lambda: 1.8e9)  # type: ignore[arg-type]
+def audit(paper: Paper) -> AuditLog:
+    return AuditLog(paper, lambda: 1.8e9)  # type: ignore[arg-type]
 
 
-def test_what_must_be_written_first_is_not_shown_before_it_is(audit: Audit) -> None:
+def test_what_must_be_written_first_is_not_shown_before_it_is(audit: AuditLog) -> None:
     with pytest.raises(Unavailable):
         audit.note("apply", "gpt", "applied")
     assert audit.newest == ()
@@ -44,7 +44,7 @@ def test_what_must_be_written_first_is_not_shown_before_it_is(audit: Audit) -> N
 
 
 def test_what_is_told_waits_in_its_order_and_costs_one_try_a_pass(
-    audit: Audit, paper: Paper
+    audit: AuditLog, paper: Paper
 ) -> None:
     for i in range(5):
         audit.tell("clear", "gpt", f"{i}")
@@ -64,7 +64,7 @@ def test_what_is_told_waits_in_its_order_and_costs_one_try_a_pass(
     assert paper.texts[-1] == "6"
 
 
-def test_what_waits_is_bounded_and_the_newest_stay(audit: Audit, paper: Paper) -> None:
+def test_what_waits_is_bounded_and_the_newest_stay(audit: AuditLog, paper: Paper) -> None:
     for i in range(WAITING_MAX + 7):
         audit.tell("clear", "gpt", f"{i}")
     assert len(audit.newest) == SHOWN

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from joulecut_controller.reconcile.warming import SolverWarmup
+from joulecut_controller.solver_warmup import SolverWarmup
 
 
 def test_a_plan_waits_until_the_solver_is_ready() -> None:

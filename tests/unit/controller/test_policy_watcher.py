@@ -8,7 +8,7 @@ from worlds import HeldSource, World
 
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Event
-from joulecut_controller.reconcile.audit import Audit
+from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.policy_watcher import PolicyWatcher
 from joulecut_wire.errors import Unavailable
 
@@ -40,12 +40,12 @@ def source() -> HeldSource:
 
 
 @pytest.fixture
-def audit(trail: Trail) -> Audit:
-    return Audit(trail, lambda: 1.8e9)  # type: ignore[arg-type]
+def audit(trail: Trail) -> AuditLog:
+    return AuditLog(trail, lambda: 1.8e9)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def policy_watcher(source: HeldSource, audit: Audit) -> PolicyWatcher:
+def policy_watcher(source: HeldSource, audit: AuditLog) -> PolicyWatcher:
     return PolicyWatcher(source, source.policy, audit)
 
 
@@ -94,7 +94,7 @@ def test_a_broken_one_is_refused_once_and_the_one_before_stays(
 
 
 def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
-    policy_watcher: PolicyWatcher, audit: Audit, trail: Trail, source: HeldSource
+    policy_watcher: PolicyWatcher, audit: AuditLog, trail: Trail, source: HeldSource
 ) -> None:
     source.put(newer(source, "2"))
     trail.full = True
@@ -111,7 +111,7 @@ def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
 
 
 def test_a_broken_one_stops_nothing_and_is_written_down_later(
-    policy_watcher: PolicyWatcher, audit: Audit, trail: Trail, source: HeldSource
+    policy_watcher: PolicyWatcher, audit: AuditLog, trail: Trail, source: HeldSource
 ) -> None:
     source.damage("mode is 'enfroce'")
     trail.full = True

@@ -46,7 +46,7 @@ class _Open:
     measurement: HoldoutMeasurement
 
 
-class Windows:
+class HoldoutWindows:
     """`tried` is the slot whose window was opened last; `stale` says that windows were kept
     which the saving does not know yet.
     """

@@ -1,0 +1,148 @@
+"""What a job holds: taken, credited, given back, and told apart from what others left."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from worlds import World
+
+from joulecut_controller.observe.observer import JobObservation, Observer
+from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.reconcile.applied_plan import LEASE_SHOWN_S, AppliedPlan
+from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.view import View
+from joulecut_engine.optimize.check import check
+from joulecut_wire.errors import Unavailable
+
+TTL_S = 30.0
+CLOCK_MHZ = 1200
+
+
+@dataclass
+class JobBench:
+    """A tenure of the one job of a world, and what it works with."""
+
+    world: World
+    store: DatabaseStore
+    context: ReconcileContext
+    applied_plan: AppliedPlan
+
+    def look(self) -> tuple[View, JobObservation]:
+        view, observations = self.context.observer.look(
+            self.world.policy(),
+            self.world.observe(self.world.now_s),
+            self.world.take_reports(),
+            self.world.now_s,
+            self.store.baseline,
+        )
+        return view, observations[self.world.job]
+
+    def plan(self, generation: int = 1) -> Plan:
+        actions = tuple(
+            Action(uuid, stage, "lower", CLOCK_MHZ, "slack")
+            for stage, uuid in enumerate(self.world.uuids)
+        )
+        return Plan(self.world.job, generation, 0, "enforce", "gpu", actions, "slack", 1.8e9)
+
+    def apply(self, generation: int = 1) -> str:
+        view, _ = self.look()
+        return asyncio.run(self.applied_plan.apply(self.plan(generation), view, TTL_S))[1]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[JobBench]:
+    world = World()
+    store = open_store(f"sqlite:///{tmp_path}/controller.db")
+    epoch = store.next_epoch(0)
+    store.fence(epoch)
+    context = ReconcileContext(
+        store=store,
+        audit=AuditLog(store, lambda: 1.8e9),
+        leases=Leases(world, epoch),
+        observer=Observer(lag_s=1.0, stale_s=5.0),
+        check=check,
+        epoch=epoch,
+        interval_s=1.0,
+        stale_s=5.0,
+        now_s=lambda: world.now_s,
+        unix_s=lambda: 1.8e9,
+    )
+    yield JobBench(world, store, context, AppliedPlan(context, world.job))
+    store.close()
+
+
+def test_what_was_taken_is_held_until_it_is_given_back(bench: JobBench) -> None:
+    assert (bench.applied_plan.plan, bench.applied_plan.generation) == (None, 0)
+    assert bench.apply(3) == "4 lowered (GPUs)"
+    assert bench.applied_plan.generation == bench.applied_plan.generation_last == 3
+    assert set(bench.world.clocks_mhz().values()) == {CLOCK_MHZ}
+    _, done = asyncio.run(bench.applied_plan.release("enough"))
+    assert done == "4 GPUs back to default clocks: enough"
+    assert bench.world.at_default()
+    assert (bench.applied_plan.plan, bench.applied_plan.generation_last) == (None, 3)
+    assert asyncio.run(bench.applied_plan.release("again"))[1] == ""
+    assert [event.kind for event in bench.store.events()] == ["clear", "apply"]
+
+
+def test_a_refused_plan_is_not_held(bench: JobBench) -> None:
+    bench.world.agents["n2:1"].refuse = "writes per minute"
+    assert "writes per minute" in bench.apply()
+    assert bench.applied_plan.plan is None
+    assert bench.applied_plan.holding is None
+    assert bench.world.at_default()
+    assert bench.store.events()[0].text.startswith("put back, because refused: n2:1")
+
+
+def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> None:
+    """The store fails when the agents have obeyed: what stands is what they were told."""
+    bench.store.next_epoch(10)  # another controller's term: this one writes no more
+    with pytest.raises(Unavailable):
+        bench.apply(7)
+    assert set(bench.world.clocks_mhz().values()) == {CLOCK_MHZ}
+    assert bench.applied_plan.plan == bench.plan(7)
+    assert bench.applied_plan.held_s() == 0.0
+    view, observation = bench.look()
+    assert bench.applied_plan.orphaned_leases(observation, view) == {}
+    outcome, _ = asyncio.run(bench.applied_plan.release("enough"))
+    assert outcome.settings == len(bench.world.uuids)
+    assert bench.applied_plan.plan is None
+    assert bench.world.at_default()
+    assert "another controller leads" in bench.context.audit.trouble
+    assert bench.context.audit.newest[0].text == "4 GPUs back to default clocks: enough"
+
+
+def test_leases_of_another_attempt_are_strays_and_ours_are_not(bench: JobBench) -> None:
+    bench.apply(1)
+    bench.world.advance(LEASE_SHOWN_S + 0.1)
+    view, observation = bench.look()
+    assert bench.applied_plan.orphaned_leases(observation, view) == {}
+    bench.context.leases.end("killed")  # as in a process that was killed and came back
+    orphaned_leases = AppliedPlan(bench.context, bench.world.job).orphaned_leases(observation, view)
+    assert {place.uuid for place in orphaned_leases[bench.world.job]} == set(bench.world.uuids)
+    asyncio.run(bench.applied_plan.clear(orphaned_leases))
+    assert bench.world.at_default()
+
+
+def test_an_old_picture_is_no_evidence_of_strays(bench: JobBench) -> None:
+    """A pass may take seconds for the jobs before: ages count from when it looked."""
+    bench.apply(1)
+    bench.context.leases.end("killed")
+    view, observation = bench.look()
+    bench.world.advance(3 * LEASE_SHOWN_S)  # the look grows old, the leases in it do not
+    assert bench.applied_plan.orphaned_leases(observation, view) == {}
+    view, observation = bench.look()
+    assert bench.applied_plan.orphaned_leases(observation, view)
+
+
+def test_a_completed_plan_replaces_its_own_generation_only(bench: JobBench) -> None:
+    bench.apply(5)
+    bench.applied_plan.complete(bench.plan(4))
+    assert bench.applied_plan.generation == 5
+    bench.applied_plan.forget()
+    bench.applied_plan.complete(bench.plan(5))
+    assert bench.applied_plan.plan is None
