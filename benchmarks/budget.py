@@ -11,7 +11,7 @@ import argparse
 
 from jitter import CARDS, read
 
-from joulecut_engine.optimize import baselines
+from joulecut_lab.compare import baselines
 from joulecut_engine.optimize.budget import Bidder, Offer, allocate
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import prepared

@@ -21,8 +21,8 @@ from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import prepared
-from joulecut_engine.optimize.switched import SwitchSearch
-from joulecut_engine.optimize.switching import Switched, Switching
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_changes import Switched, Switching
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
                 if switching is None:
                     drawn[granularity] = frontier.points(points, progress.advance)
                 else:
-                    search = SwitchSearch(problem, switching, granularity)
+                    search = ClockChangeSearch(problem, switching, granularity)
                     drawn[granularity] = _drawn_limited(search, frontier, points, progress.advance)
             limited = None
             if job.switching is not None and len(granularities) > 1:
@@ -100,7 +100,7 @@ def _prepared(
 
 
 def _drawn_limited(
-    search: SwitchSearch,
+    search: ClockChangeSearch,
     frontier: Frontier,
     points: int,
     progress: Callable[[int, int], None],
@@ -115,7 +115,7 @@ def _limited(problem: Problem, switching: Switching) -> Limited:
     refused = too_late(problem, switching, "computation")
     if refused is not None:
         return Limited((None,) * len(COMPARED), refused)
-    search = SwitchSearch(problem, switching)
+    search = ClockChangeSearch(problem, switching)
     fastest_s = baseline(problem).iteration_time_s
     found: list[Switched | None] = []
     for slowdown in COMPARED:

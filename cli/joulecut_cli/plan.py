@@ -19,7 +19,7 @@ from joulecut_cli.progress import Progress, solving
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
-from joulecut_engine.optimize import switchmargin
+from joulecut_engine.optimize import clock_change_margin
 from joulecut_engine.optimize.jitter import Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import Assured, assured
 from joulecut_engine.optimize.problem import (
@@ -32,8 +32,8 @@ from joulecut_engine.optimize.problem import (
 )
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver, prepared, solve
-from joulecut_engine.optimize.switched import SwitchSearch
-from joulecut_engine.optimize.switching import Switched
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_changes import Switched
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     try:
         with Progress(solving(f"planning {options.job.name}")):
             if job.switching is not None:
-                search = SwitchSearch(problem, job.switching, granularity)
+                search = ClockChangeSearch(problem, job.switching, granularity)
                 kept, switched = _switched(options, job, search, goal)
             elif job.jitter is not None:
                 kept = _assured(options, job, problem, goal)
@@ -133,12 +133,12 @@ def _too_fast_switching(options: Namespace, none: Infeasible) -> BadInput:
 
 
 def _switched(
-    options: Namespace, job: JobFile, search: SwitchSearch, goal: Goal
+    options: Namespace, job: JobFile, search: ClockChangeSearch, goal: Goal
 ) -> tuple[Assured | None, Switched]:
     """The plan under the job's switching, with margin where times jitter. Raises BadInput."""
     if job.jitter is None:
         return None, search.solve(goal, effort=_effort(options, "thorough"))
-    found = switchmargin.assured(
+    found = clock_change_margin.assured(
         search,
         goal,
         Trials(search.problem, job.jitter.noise),

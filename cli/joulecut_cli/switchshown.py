@@ -5,7 +5,7 @@ from typing import Any
 
 from joulecut_cli import figures
 from joulecut_engine.optimize.problem import Solution
-from joulecut_engine.optimize.switching import UNLIMITED, Switched, Switching
+from joulecut_engine.optimize.clock_changes import UNLIMITED, Switched, Switching
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from joulecut_engine.graph.build import build
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.compiled import exact
-from joulecut_engine.optimize.levels import Floats, Ints, waves_of
+from joulecut_engine.optimize.levels import Floats, Ints, levels_of
 
 # Half of them are the others' mirror images, so that what is linear in the luck cancels and only
 # the surplus is left: known to a twentieth of it.
@@ -28,8 +28,8 @@ class Paths:
                 f"{pipeline.schedule} has parts that no report tells apart: it needs a profile"
             )
         graph = build(pipeline)
-        self._waves = waves_of(graph)
-        operations = [graph.operations[i] for i in self._waves.operation]
+        self._levels = levels_of(graph)
+        operations = [graph.operations[i] for i in self._levels.operation]
         self._which = np.array([o.stage * len(KINDS) + KINDS.index(o.kind) for o in operations])
 
     def iteration_s(self, times_s: Floats) -> Floats:
@@ -37,14 +37,14 @@ class Paths:
         kinds in the order of `workload.KINDS`.
         """
         stages, kinds, guesses = times_s.shape
-        return self._waves.iteration_times(times_s.reshape(stages * kinds, guesses), self._which)
+        return self._levels.iteration_times(times_s.reshape(stages * kinds, guesses), self._which)
 
     def jittered_s(self, times_s: Floats, spread: float, draws: int = DRAWS) -> Floats:
         """Iterations in which every operation strays by that ratio: (draws, guesses)."""
         half = np.random.default_rng(SEED).standard_normal((draws // 2, len(self._which)))
         luck = np.maximum(LUCK_MIN, 1.0 + spread * np.concatenate([half, -half]))
-        waves = self._waves
-        return _lucky(_rows(times_s), luck, self._which, waves.begins, waves.before)
+        levels = self._levels
+        return _lucky(_rows(times_s), luck, self._which, levels.begins, levels.before)
 
 
 def _rows(times_s: Floats) -> Floats:

@@ -1,8 +1,7 @@
 """The whole trade-off of one problem, asked a point at a time and remembered.
 
-A deadline near one that was asked before costs a few pivots and a rounding, milliseconds
-where a cold one costs tens; nothing is computed that nobody asked for. What was found for a
-shorter deadline competes, so asking for more time never gets a worse plan.
+Nothing is computed before it is asked for. A plan found for a shorter deadline competes, so more
+time never gives a worse plan.
 """
 
 import bisect
@@ -12,25 +11,22 @@ from dataclasses import replace
 import numpy as np
 
 from joulecut_engine.optimize.computation import Computation, must_meet
-from joulecut_engine.optimize.problem import Effort, Goal, Problem, Solution
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
-from joulecut_engine.optimize.tied import Tied
+from joulecut_engine.optimize.shared_clock import SharedClock
 
 KEPT_MAX = 128  # plans, thinned out beyond: 80 MB at 16,384 operations
-# Per point, passes of the search for real clocks (2 ms at 8 x 96) or cases that a bound for one
-# clock per group distinguishes (10-20 ms).
-ROLLS: dict[Effort, int] = {"quick": 0, "usual": 3, "thorough": 60}
-CASES: dict[Effort, int] = {"quick": 0, "usual": 8, "thorough": 60}
-ROLLS_NEAR, CASES_NEAR = 1, 8  # a single answer should come within milliseconds
+# Per point: passes of the local search, or cases that a bound for a shared clock distinguishes.
+PASSES, CASES = 3, 8
 
 
 class Frontier:
-    """One problem at one granularity (a prepared `Computation` or `Tied`); one thread at a time.
+    """One problem at one granularity (a prepared `Computation` or `SharedClock`); one thread at a time.
 
     `at` answers any goal from T_min on: a lone pipeline's, or one that waits for a straggler.
     """
 
-    def __init__(self, search: Computation | Tied) -> None:
+    def __init__(self, search: Computation | SharedClock) -> None:
         self._search = search
         self._computation = search if isinstance(search, Computation) else search.computation
         self._kept: list[Solution] = []  # ascending in time
@@ -56,47 +52,48 @@ class Frontier:
     def at(self, goal: Goal) -> Solution:
         """The plan for a goal, with a bound for that goal. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        rolls = ROLLS_NEAR if self._search is self._computation else CASES_NEAR
-        return self._found(goal, self._computation.relax(goal, near=True), rolls)
+        return self._found(goal, self._computation.relax(goal))
 
     def points(
         self,
         count: int,
         progress: Callable[[int, int], None] | None = None,
-        effort: Effort = "usual",
     ) -> tuple[Solution, ...]:
         """Undominated plans at up to `count` evenly spaced deadlines from T_min to T_E, each
         with the bound for its own time. `progress` hears (done, count). Raises ValueError for
         fewer than 2."""
         if count < 2:
             raise ValueError(f"{count} points: a frontier has at least 2")
-        rolls = (ROLLS if self._search is self._computation else CASES)[effort]
         least = self.least()
         found: list[Solution] = []
         for done, deadline_s in enumerate(
             np.linspace(least.iteration_time_s, self.fastest_s, count).tolist()
         ):
-            found.append(self._at_own_time(deadline_s, rolls))
+            found.append(self._at_own_time(deadline_s))
             if progress is not None:
                 progress(done + 1, count)
         return undominated(found)
 
-    def _at_own_time(self, deadline_s: float, rolls: int) -> Solution:
+    def _at_own_time(self, deadline_s: float) -> Solution:
         """A lone pipeline's plan, with the bound for the time it really takes."""
         goal = Goal(deadline_s)
-        relaxed = self._computation.relax(goal, near=True)
-        found = self._found(goal, relaxed, rolls)
+        relaxed = self._computation.relax(goal)
+        found = self._found(goal, relaxed)
         bound_j = self._computation.bound_j(Goal(found.iteration_time_s), relaxed)
         if bound_j <= found.lower_bound_j:  # that of a longer deadline holds for a shorter one
             return found
         bound_j = min(bound_j, found.energy_j)
         return replace(found, lower_bound_j=bound_j, bound_granularity="computation")
 
-    def _found(self, goal: Goal, relaxed: Relaxation, rolls: int) -> Solution:
+    def _found(self, goal: Goal, relaxed: Relaxation) -> Solution:
         last = bisect.bisect_right(
             self._kept, goal.deadline_s, key=lambda known: known.iteration_time_s
         )
-        found = self._search.solve(goal, relaxed, self._kept[max(0, last - 1) : last], rolls)
+        hints = self._kept[max(0, last - 1) : last]
+        if isinstance(self._search, Computation):
+            found = self._search.solve(goal, relaxed, hints, PASSES)
+        else:
+            found = self._search.solve(goal, relaxed, hints, CASES)
         bisect.insort(self._kept, found, key=lambda known: known.iteration_time_s)
         if len(self._kept) > KEPT_MAX:
             del self._kept[1::2]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.criticality import Paths
-from joulecut_engine.optimize.levels import Floats, Ints, waves_of
+from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import Problem
 
 DRAWS = 200  # the standard error of the mean is then a 14th of the spread: 0.02 % at 3 % noise
@@ -71,10 +71,10 @@ class Trials:
             raise ValueError(f"{draws} draws: at least 1")
         self.problem, self.noise = problem, noise
         self._draws, self._seed = draws, seed
-        self._waves = waves_of(problem.graph)
-        self._paths = Paths(self._waves)
+        self._levels = levels_of(problem.graph)
+        self._paths = _Paths(self._levels)
         operations = problem.graph.operations
-        self._stage: Ints = np.array([operations[i].stage for i in self._waves.operation])
+        self._stage: Ints = np.array([operations[i].stage for i in self._levels.operation])
         self._stages = len(problem.blocking_power_w)
         crossing = [operations[a].stage != operations[b].stage for a, b in problem.graph.edges]
         self._crossing: Ints = np.flatnonzero(crossing)
@@ -88,7 +88,7 @@ class Trials:
 
     def times_s(self, clocks: Sequence[ClockOption]) -> Floats:
         """Iteration time of each draw, in seconds: the slowest sibling's."""
-        mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
+        mean_s = np.array([option.time_s for option in clocks])[self._levels.operation]
         times_s = np.zeros(self._draws)
         for luck in self.luck():
             self._paths.run(mean_s, *luck, times_s)
@@ -101,12 +101,12 @@ class Trials:
     @property
     def row(self) -> Ints:
         """By operation, its row in `luck`."""
-        return np.argsort(self._waves.operation)
+        return np.argsort(self._levels.operation)
 
     def luck(self) -> Iterator[tuple[Floats, Floats]]:
         """Some siblings at a time: factors (siblings, draws, rows) and delays in seconds
         (siblings, draws, edges of the graph), without edges where nothing is delayed."""
-        each = self._draws * (self._waves.size + self._links)
+        each = self._draws * (self._levels.size + self._links)
         together = max(1, ENTRIES // each)
         for first in range(0, self.noise.siblings, together):
             last = min(first + together, self.noise.siblings)
@@ -124,13 +124,13 @@ class Trials:
         its own luck. From `draws` draws of another luck than that of `times_s`, so that a plan
         made with it does not flatter itself.
         """
-        mean_s = np.array([option.time_s for option in clocks])[self._waves.operation]
+        mean_s = np.array([option.time_s for option in clocks])[self._levels.operation]
         siblings = min(self.noise.siblings, SIBLINGS_CRITICAL)
         luck = [one[None] for one in self._draw(np.random.default_rng((seed, 0)), siblings * draws)]
         factor, delay_s = (one.reshape(siblings, draws, -1) for one in luck)
         weight = self._paths.run(mean_s, factor, delay_s, np.zeros(draws)) / draws
         by_operation = np.empty_like(weight)
-        by_operation[self._waves.operation] = weight
+        by_operation[self._levels.operation] = weight
         return by_operation
 
     def _luck(self, siblings: range) -> tuple[Floats, Floats]:
@@ -142,7 +142,7 @@ class Trials:
         return np.stack([factor for factor, _ in luck]), np.stack([delay for _, delay in luck])
 
     def _draw(self, dice: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
-        factor = _log_normal(dice, self.noise.operation, (draws, self._waves.size))
+        factor = _log_normal(dice, self.noise.operation, (draws, self._levels.size))
         if self.noise.gpu:
             factor *= _log_normal(dice, self.noise.gpu, (draws, self._stages))[:, self._stage]
         delay_s = np.zeros((draws, self._links))
@@ -166,3 +166,103 @@ def _log_normal(dice: np.random.Generator, deviation: float, size: tuple[int, in
 def judge_of(problem: Problem, noise: Noise) -> Trials:
     """Trials of other luck: a plan made on some draws suits them, and these tell by how much."""
     return Trials(problem, noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
+
+
+class _Paths:
+    """A graph's dependencies by row, ready to be run; rows are those of `levels`."""
+
+    def __init__(self, levels: Levels) -> None:
+        before: list[list[tuple[int, int]]] = [[] for _ in range(levels.size)]
+        for link, (first, second) in enumerate(levels.edges.tolist()):
+            before[second].append((first, link))
+        self._first: Ints = np.cumsum([0, *map(len, before)])
+        self._before: Ints = np.array([a for row in before for a, _ in row], dtype=np.int64)
+        self._link: Ints = np.array([k for row in before for _, k in row], dtype=np.int64)
+
+    def run(self, mean_s: Floats, factor: Floats, delay_s: Floats, times_s: Floats) -> Floats:
+        """Raises `times_s` (draws,) to the end of the slowest sibling of each draw.
+
+        `factor` is (siblings, draws, rows), `delay_s` (siblings, draws, edges), without edges
+        where nothing is delayed. Answers, by row, the sum over draws of d end / d mean: the
+        row's factor in every draw in which it lies on the longest path.
+        """
+        weight = np.zeros(len(mean_s))
+        _run(self._first, self._before, self._link, mean_s, factor, delay_s, times_s, weight)
+        return weight
+
+
+@exact
+def _pass(
+    first: Ints,
+    before: Ints,
+    link: Ints,
+    mean_s: Floats,
+    factor: Floats,
+    delay_s: Floats,
+    end_s: Floats,
+) -> int:
+    """Writes the end of each row; answers the row that ends last."""
+    latest, latest_s = 0, 0.0
+    for row in range(len(mean_s)):
+        ready_s = 0.0
+        for k in range(first[row], first[row + 1]):
+            at_s = end_s[before[k]]
+            if len(delay_s):
+                at_s += delay_s[link[k]]
+            ready_s = max(ready_s, at_s)
+        at_s = ready_s + mean_s[row] * factor[row]
+        end_s[row] = at_s
+        if at_s > latest_s:
+            latest, latest_s = row, at_s
+    return latest
+
+
+@exact
+def _trace(
+    first: Ints,
+    before: Ints,
+    link: Ints,
+    factor: Floats,
+    delay_s: Floats,
+    end_s: Floats,
+    row: int,
+    weight: Floats,
+) -> None:
+    """Adds the factors of the rows on the longest path that ends with `row`."""
+    while row >= 0:
+        weight[row] += factor[row]
+        ready_s, last = -1.0, -1
+        for k in range(first[row], first[row + 1]):
+            at_s = end_s[before[k]]
+            if len(delay_s):
+                at_s += delay_s[link[k]]
+            if at_s > ready_s:
+                ready_s, last = at_s, before[k]
+        row = last
+
+
+@exact
+def _run(
+    first: Ints,
+    before: Ints,
+    link: Ints,
+    mean_s: Floats,
+    factor: Floats,
+    delay_s: Floats,
+    times_s: Floats,
+    weight: Floats,
+) -> None:
+    siblings, draws, rows = factor.shape
+    ends_s = np.zeros((2, rows))  # of the slowest sibling so far, and of the one that runs
+    for draw in range(draws):
+        slowest, row, mine = -1, -1, 0
+        for k in range(siblings):
+            end_s = ends_s[1 - mine]
+            luck, late_s = factor[k, draw], delay_s[k, draw]
+            latest = _pass(first, before, link, mean_s, luck, late_s, end_s)
+            if end_s[latest] > times_s[draw]:
+                times_s[draw] = end_s[latest]
+                slowest, row, mine = k, latest, 1 - mine
+        if row >= 0:
+            luck, late_s = factor[slowest, draw], delay_s[slowest, draw]
+            _trace(first, before, link, luck, late_s, ends_s[mine], row, weight)

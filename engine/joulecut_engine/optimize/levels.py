@@ -1,7 +1,7 @@
 """The graph as arrays, so that hundreds of schedules cost one pass of compiled code.
 
 Longest paths are what every search here spends its time on. Rows are operations sorted by
-wave: all predecessors of one are in earlier waves.
+level: all predecessors of one are in earlier levels.
 """
 
 import math
@@ -20,7 +20,7 @@ LANES = 16  # schedules side by side: 8 take as long for each, 32 a third longer
 
 
 @dataclass(frozen=True, slots=True)
-class Waves:
+class Levels:
     """`operation[k]` is the graph's index of row k; `edges` are in row numbers.
 
     Row k waits for `before[begins[k]:begins[k + 1]]`; nobody waits for the `last`.
@@ -49,7 +49,7 @@ class Waves:
         return _critical(duration_s, which, self.begins, self.before, counts), counts
 
 
-def waves_of(graph: Graph) -> Waves:
+def levels_of(graph: Graph) -> Levels:
     """Raises ValueError where an edge leaves the topological order."""
     count = len(graph.operations)
     depth = [0] * count
@@ -61,7 +61,7 @@ def waves_of(graph: Graph) -> Waves:
     row = np.argsort(operation)
     edges = row[np.array(graph.edges, dtype=np.int64).reshape(-1, 2)]
     waiting = np.bincount(edges[:, 1], minlength=count)
-    return Waves(
+    return Levels(
         operation=operation,
         edges=edges,
         begins=np.concatenate([[0], np.cumsum(waiting)]),

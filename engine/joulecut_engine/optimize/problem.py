@@ -6,15 +6,10 @@ times and energy are recomputed from those options, never taken from a relaxatio
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from joulecut_engine.graph import Graph
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-
-# How long to search for better clocks and sharper bounds: for many answers, for one that is
-# applied, for one that somebody looks at.
-Effort = Literal["quick", "usual", "thorough"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,155 +1,156 @@
-"""The relaxation: how little energy any plan can use, and what each second is worth.
+"""The relaxation: a lower bound on the energy of any plan, and the price of each second.
 
-Where an operation may sit anywhere on its convex curve, the cheapest schedule within a
-deadline is the dual of a maximum-cost circulation (Fulkerson 1961, Kelley 1961). A
-breakpoint d of a curve is an arc of length d whose capacity is the change of slope there;
-the way back from end to start has length -deadline. By weak duality any balanced flow within
-the capacities gives a bound: it is evaluated here from such a flow alone, whatever found it.
+Where an operation may sit anywhere on its convex curve, the cheapest schedule within a deadline
+is the dual of a maximum-cost circulation (Fulkerson 1961, Kelley 1961). A breakpoint ("knee") of
+a curve is an arc whose capacity is the change of slope there; the way back from the end of the
+iteration to its start has length -deadline. By weak duality any balanced flow within the
+capacities proves a bound. The bound is evaluated from such a flow alone, so a method that stops
+early makes it weaker, never wrong.
+
+The method is Mehrotra's predictor-corrector (SIAM J. Optim. 2, 1992): 15-25 steps whatever the
+size of the job. Each step solves one system in the start times. Ends are eliminated by hand, and
+rows in order of time keep the matrix near its diagonal.
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from joulecut_engine.optimize.compiled import exact
-from joulecut_engine.optimize.face import ends
-from joulecut_engine.optimize.interior import (
-    D_FLOW,
-    FLOW,
-    KNEE,
-    KNEES,
-    LANES,
-    OVER,
-    SPARE,
-    SUMS,
-    UNDER,
-    Point,
-    Shape,
-    improve,
-    work_of,
-)
+from joulecut_engine.optimize.activity_network import ActivityNetwork
 from joulecut_engine.optimize.levels import Floats, Ints
-from joulecut_engine.optimize.network import Network
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
-ROUND_OFF = 1e-12  # of the largest term: what float sums over 1e5 terms can be off by
+ROUND_OFF = 1e-12  # of the largest term: float sums over 1e5 terms
 # At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
-# deadline so much longer; its bound is evaluated at the true one and loses nothing, unless some
-# option is so near to the next that between the two deadlines another would be worth more.
+# deadline so much longer; its bound is evaluated at the true one.
 ROOM_LEAST = 1e-9
-# Where to begin, in shares of typical flows and hull widths: 15-25 steps whatever the job;
-# each may be halved or doubled for one or two steps more.
+# The first iterate, in shares of typical flows and hull widths.
 BASE_SHARE, WIDTH_SHARE, PRODUCT_SHARE, SLACK_SHARE = 0.2, 0.3, 0.3, 0.1
-# Of typical capacities, for knees that only fill up a block: their flow changes no digit.
-ROOM_FILLER = 1e-20
+SHAKE = 0.1  # of a saving per second, where a relaxation is shaken: 0.01 and 0.03 do worse
+ROOM_FILLER = 1e-20  # of typical capacities: knees that only pad the table
+STEP_MIN, STEP_MAX = 0.95, 0.9995  # of the way to the nearest wall
+STEPS_MAX = 120  # twice what any measured problem took
+STALLED_MAX = 24  # steps without progress; at the fastest deadline twenty short ones may occur
+TARGET_MIN = 0.01  # of the tolerance: nearer to the walls, round-off unbalances the flow
+LACKING_MAX = 10.0  # of the tolerance: imbalance is counted as if it went all the way to the end
+HELD = 1.0 + 4e-15  # on the diagonal: a pair bound together far tighter than to the rest stays put
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
     """The relaxed optimum, by row.
 
-    `bound_j` bounds sum c + time_price * T at `deadline_s` from below; `deadline_price_w` is
-    how much it falls per second of deadline, `price_w[k]` what a second more for row k saves.
-    `limits_s` are ends of optimal relaxed schedules, all of which take `iteration_s`; `steps`
-    are of the method that found them. `link_w` is the flow by link that proves the bound; None
-    where the bound needs none.
+    `bound_j` bounds sum c + time_price * T at `deadline_s` from below; `deadline_price_w` is how
+    much it falls per second of deadline, `price_w[k]` what a second more for row k saves.
+    `limits_s` are ends of an optimal relaxed schedule, which takes `iteration_s`.
     """
 
     bound_j: float
     deadline_s: float
     deadline_price_w: float
     price_w: Floats
-    limits_s: tuple[Floats, ...]
+    limits_s: Floats
     iteration_s: float
-    steps: int
-    apart_ratio: float = 0.0  # of flow and schedule, of the energy; 0 where both are exact
-    link_w: Floats | None = None
+    steps: int = 0
 
     def bound_at_j(self, deadline_s: float) -> float:
-        """The same flow also bounds every other deadline (it is feasible there too)."""
+        """The same flow bounds every other deadline too."""
         return self.bound_j + self.deadline_price_w * (self.deadline_s - deadline_s)
 
 
-class Interior:
-    """One problem; `relax` answers one deadline after another, each from scratch (a step of the
-    method is cheap, and a neighbour's last iterate is too near the walls to begin from)."""
+class _Point(NamedTuple):
+    """An iterate; products of a flow and what faces it tend to 0.
 
-    def __init__(self, network: Network) -> None:
+    At a knee of length d and a duration x: `flow` faces `under`, `spare` = room - flow faces
+    `over`, and over - under = d - x; all are (knees, rows). Open arcs have no capacity: the
+    fastest option of each row, then the links, then the way back. Their flow faces their slack.
+    """
+
+    start: Floats  # rows, then the end of the iteration
+    end: Floats
+    flow: Floats
+    spare: Floats
+    over: Floats
+    under: Floats
+    open_flow: Floats
+    open_slack: Floats
+
+
+class _Step(NamedTuple):
+    """One linearised step. `theta`: how much a flow answers to its times; `constant`: how it
+    changes if no time does."""
+
+    theta: Floats
+    constant: Floats
+    open_theta: Floats
+    open_constant: Floats
+    own: Floats  # by row, of all its arcs together
+    inverse: Floats
+    lacks_start: Floats
+    lacks_end: Floats
+
+
+class Relaxer:
+    """One activity network; `relax` answers one deadline after another, each from scratch."""
+
+    def __init__(self, network: ActivityNetwork) -> None:
         self.network = network
         curves, rows = network.curves.distinct, network.size
-        count = np.array([len(c.hull_s) - 1 for c in curves])
-        # As many blocks per group as its first row has knees; those of the others are filled up
-        # with knees of next to no capacity.
-        row = np.argsort(-count[network.curve], kind="stable")
-        ranks = count[network.curve[row[::LANES]]]
-        group = np.concatenate([[0], np.cumsum(ranks)])
-        rank = np.arange(group[-1]) - np.repeat(group[:-1], ranks)
-        lane = np.arange(LANES)
-        slot = np.repeat(np.arange(len(ranks)), ranks)[:, None] * LANES + lane
-        self._owner = row[np.minimum(slot, rows - 1)]  # of a knee, by block and lane
-        knee = np.zeros((len(curves), int(count.max())))
+        count = [len(curve.hull_s) - 1 for curve in curves]
+        knee = np.ones((len(curves), max(1, *count)))
         room = np.full(knee.shape, ROOM_FILLER)
-        for i, c in enumerate(curves):
-            knee[i] = c.hull_s[-1] * network.second
-            knee[i, : count[i]] = c.hull_s[1:] * network.second
-            room[i, : count[i]] = -np.diff(np.append(c.saved_w, 0.0)) * network.watt
-        curve = network.curve[self._owner]
-        self._knee: Floats = knee[curve, rank[:, None]]
-        self._room: Floats = room[curve, rank[:, None]]
-        self._room[slot >= rows] = ROOM_FILLER
-        place = np.empty(rows, dtype=np.int64)
-        place[row] = np.arange(rows) // LANES * int(SUMS) + np.arange(rows) % LANES
-        # Where the knees of each row lie, row after row.
-        each = count[network.curve]
-        self._knees_of: Ints = np.concatenate([[0], np.cumsum(each)])
-        of_row = np.arange(self._knees_of[-1]) - np.repeat(self._knees_of[:-1], each)
-        lane_of = np.empty(rows, dtype=np.int64)
-        lane_of[row] = group[np.arange(rows) // LANES] * LANES + np.arange(rows) % LANES
-        self._real: Ints = np.repeat(lane_of, each) + of_row * LANES
-        self.shape = Shape(
-            heads=network.heads.astype(np.uint64),
-            tails=np.maximum(network.tails, 0).astype(np.uint64),
-            leaves=network.leaves.astype(np.uint64),
-            place=place.astype(np.uint64),
-            group=group.astype(np.uint64),
-            fastest=network.fastest,
-            first=network.envelope.first.astype(np.uint64),
-            at=network.envelope.at.astype(np.uint64),
-        )
-        self._work = work_of(self.shape, network.envelope.size)
-        wider = knee[curve, rank[:, None]] - network.fastest[self._owner]
-        self._most_saved = float((self._room * wider).ravel()[self._real].sum())
-        self._top = np.bincount(self._owner.ravel(), self._room.ravel(), rows)
-        self._state: Floats = np.zeros(len(self._room) * int(KNEES))
-        self._field(KNEE)[:] = self._knee
-        self.point: Point  # of the last answer
+        for i, (curve, knees) in enumerate(zip(curves, count, strict=True)):
+            knee[i] = curve.hull_s[-1] * network.second
+            knee[i, :knees] = curve.hull_s[1:] * network.second
+            room[i, :knees] = -np.diff(np.append(curve.saved_w, 0.0)) * network.watt
+        self._knee = np.ascontiguousarray(knee[network.curve].T)
+        self._room = np.ascontiguousarray(room[network.curve].T)
+        self._top = self._room.sum(axis=0)
+        self._most_saved = float((self._room * (self._knee - network.fastest)).sum())
+        self._inner = network.leaves[rows]  # links of the start come last
+        self._pairs = _pairs(network.tails[: self._inner])
+        first, at = network.envelope.first, network.envelope.at
+        tails, heads = network.tails[: self._inner], network.heads
+        low, high = heads[self._pairs[0]], heads[self._pairs[1]]
+        self._at = np.concatenate([at[heads[: self._inner]] + tails, at[high] + low])
+        self._diagonal = at + np.arange(rows + 1)
+        self._first, self._row_at, self._entries = first, at, network.envelope.size
 
-    def relax(self, deadline_s: float, time_price_w: float) -> Relaxation:
+    def relax(self, deadline_s: float, time_price_w: float, shaken: int = 0) -> Relaxation:
         """Minimises sum c + time_price_w * T over relaxed schedules with T <= deadline_s.
 
-        `deadline_s` is at least the fastest iteration time.
+        `deadline_s` is at least the fastest iteration time. With a seed `shaken`, savings differ
+        by up to SHAKE from row to row, and there is no bound.
         """
+        if shaken:
+            other = copy.copy(self)
+            factor = 1.0 + SHAKE * np.random.default_rng(shaken).random(self.network.size)
+            other._room, other._top = self._room * factor, self._top * factor
+            return replace(other.relax(deadline_s, time_price_w), bound_j=-np.inf)
         network = self.network
         deadline = max(deadline_s * network.second, 1.0 + ROOM_LEAST)
         price = time_price_w * network.watt
-        self.point = self._begin(deadline, price)
         # Costs beyond waiting may cancel; what is at stake cannot.
         plain = abs(network.cheapest_j) * network.joule + price * deadline
-        scale = max(plain, self._most_saved)
-        steps, apart = 0, 0.0
-        if len(self._real) > 0:
-            tolerance = TOLERANCE * scale
-            steps, apart = improve(self.shape, self.point, self._work, deadline, price, tolerance)
-        return self._read(deadline_s, time_price_w, steps, apart / scale if scale > 0 else 0.0)
+        point = self._begin(deadline, price)
+        scale, steps = max(plain, self._most_saved), 0
+        if self._most_saved > 0.0:
+            point, steps = self._improved(point, deadline, price, TOLERANCE * scale)
+        return self._read(point, deadline_s, time_price_w, steps)
 
-    def _begin(self, deadline: float, price: float) -> Point:
-        """A middle schedule stretched to the deadline, every flow half of what it may be. It
-        need not balance, nor keep dependencies: only be far from every wall."""
+    def _begin(self, deadline: float, price: float) -> _Point:
+        """A middle schedule stretched to the deadline, every flow half of its room. It need not
+        balance, nor keep dependencies: only be far from every wall."""
         network, rows, top = self.network, self.network.size, self._top
         fast, slow = network.fastest, network.cheapest
         margin = 0.05 * (slow - fast)
         x = np.clip(fast * deadline, fast + margin, slow - margin)
-        start = np.append(_middle(network.heads, network.leaves, x) * deadline, deadline)
+        early, late = network.ends(x), network.latest_ends(x)
+        middle = ((early - x) + (late - x)) / 2 / float(early.max())
+        start = np.append(middle * deadline, deadline)
         end = start[:-1] + x
         base = BASE_SHARE * float(top.mean()) + 1e-6
         link = self._split(top / 2 + base)
@@ -157,49 +158,19 @@ class Interior:
         open_flow = np.concatenate([np.full(rows, base), link, [back]])
         width = WIDTH_SHARE * float((slow - fast).mean()) + 1e-3 * float(fast.mean())
         product = PRODUCT_SHARE * (float(top.mean()) / 2 + base) * width
-        after = np.where(network.tails >= 0, end[network.tails], 0.0)
-        span = np.concatenate([x - fast, start[network.heads] - after, [width]])
+        span = self._spans(start, end, 1.0, deadline)
+        span[-1] = width
         slack = np.maximum(span, PRODUCT_SHARE * product / open_flow)
         flow = self._room / 2
-        short = self._knee - x[self._owner]
+        short = self._knee - x
         both = (product / flow) ** 2
         larger = (np.sqrt(short * short + 4 * both) + np.abs(short)) / 2
         smaller = both / larger
-        self._field(FLOW)[:] = self._field(SPARE)[:] = flow
-        self._field(OVER)[:] = np.where(short > 0, larger, smaller)
-        self._field(UNDER)[:] = np.where(short > 0, smaller, larger)
-        self._state.reshape(-1, int(KNEES))[:, int(D_FLOW) :] = 0.0
-        return Point(
-            start=start,
-            end=end,
-            knees=self._state,
-            open_flow=open_flow,
-            open_slack=np.maximum(slack, SLACK_SHARE * width),
-        )
-
-    def _field(self, field: np.uint64) -> Floats:
-        """(blocks, LANES) of what is kept for knees."""
-        shape = (len(self._room), int(KNEES) // LANES, LANES)
-        fields: Floats = self._state.reshape(shape)[:, int(field) // LANES]
-        return fields
-
-    def _ranges(self, room: Floats, knee: Floats) -> tuple[Floats, Floats]:
-        """Shortest and longest durations by row: of a pair, what vanishes is the smaller."""
-        flow, spare, over, under = (
-            self._field(field).ravel()[self._real] for field in (FLOW, SPARE, OVER, UNDER)
-        )
-        used, left = flow / room > under / knee, spare / room > over / knee
-        rows = self.network.size
-        shortest, longest = self.network.fastest.copy(), np.full(rows, np.inf)
-        row = np.flatnonzero(np.diff(self._knees_of))
-        if len(row) > 0:
-            begin = self._knees_of[row]
-            least = np.maximum.reduceat(np.where(left, knee, 0.0), begin)
-            shortest[row] = np.maximum(shortest[row], least)
-            longest[row] = np.minimum.reduceat(np.where(used, knee, np.inf), begin)
-        fast = self.point.open_flow[:rows] > self.point.open_slack[:rows]
-        longest[fast] = self.network.fastest[fast]
-        return shortest, np.maximum(longest, shortest)
+        over, under = np.where(short > 0, (larger, smaller), (smaller, larger))
+        return _Point(
+            start, end, flow, flow.copy(), over, under, open_flow,
+            np.maximum(slack, SLACK_SHARE * width),
+        )  # fmt: skip
 
     def _split(self, flow: Floats) -> Floats:
         """Flow on links: between what its tail would give and what its head would get."""
@@ -210,79 +181,240 @@ class Interior:
         taken_from = np.where(network.heads < rows, taken[network.heads], given_to)
         return (given_to + taken_from) / 2
 
+    def _spans(self, start: Floats, end: Floats, lengths: float, deadline: float) -> Floats:
+        """By open arc: time of its head - time of its tail - its length."""
+        network = self.network
+        own = end - start[:-1] - lengths * network.fastest
+        after = np.append(end, 0.0)[network.tails]  # tail -1: the start of the iteration, at 0
+        return np.concatenate([own, start[network.heads] - after, [lengths * deadline - start[-1]]])
+
+    def _improved(
+        self, point: _Point, deadline: float, price: float, tolerance: float
+    ) -> tuple[_Point, int]:
+        """Steps until the sum of all products is below `tolerance`, or no step helps."""
+        pairs = 2 * point.flow.size + len(point.open_flow)
+        best, stalled = np.inf, 0
+        for steps in range(STEPS_MAX):
+            lacks_start, lacks_end = self._imbalance(point, price)
+            lacking = deadline * float(np.abs(lacks_start).sum() + np.abs(lacks_end).sum())
+            left = float((point.flow * point.under).sum() + (point.spare * point.over).sum())
+            left += float((point.open_flow * point.open_slack).sum())
+            if left <= tolerance and lacking <= LACKING_MAX * tolerance:
+                return point, steps
+            stalled = 0 if left + lacking < 0.9 * best else stalled + 1
+            if stalled == STALLED_MAX:
+                break
+            best = min(best, left + lacking)
+            point = self._advanced(point, deadline, left, tolerance, pairs, lacks_start, lacks_end)
+        return point, steps
+
+    def _imbalance(self, point: _Point, price: float) -> tuple[Floats, Floats]:
+        """What start and end of each row lack of a balanced flow."""
+        network, rows = self.network, self.network.size
+        link = point.open_flow[rows:-1]
+        through = point.flow.sum(axis=0) + point.open_flow[:rows]
+        income = np.bincount(network.heads, link, rows + 1)
+        out = np.bincount(network.tails[: self._inner], link[: self._inner], rows)
+        return np.append(through, price + point.open_flow[-1]) - income, out - through
+
+    def _advanced(
+        self,
+        point: _Point,
+        deadline: float,
+        left: float,
+        tolerance: float,
+        pairs: int,
+        lacks_start: Floats,
+        lacks_end: Floats,
+    ) -> _Point:
+        """One predictor and one corrector with the same factors."""
+        rows = self.network.size
+        start, end, flow, spare, over, under, open_flow, open_slack = point
+        span = self._spans(start, end, 1.0, deadline)
+        short = self._knee - (end - start[:-1])
+        theta = flow * spare / (over * flow + under * spare)
+        per_flow, per_spare, per_slack = 1.0 / flow, 1.0 / spare, 1.0 / open_slack
+        open_theta = open_flow * per_slack
+        own = theta.sum(axis=0) + open_theta[:rows]
+        out = np.bincount(self.network.tails[: self._inner], open_theta[rows:][: self._inner], rows)
+        inverse = 1.0 / (own + out)
+        step = _Step(
+            theta, theta * short, open_theta, -open_theta * span, own, inverse,
+            lacks_start, lacks_end,
+        )  # fmt: skip
+        matrix = self._factors(step)
+        # Towards products of 0.
+        d_start, d_end = self._direction(matrix, step)
+        d = theta * (short - (d_end - d_start[:-1]))
+        du, dv = over * (d * per_spare - 1.0), -under * (d * per_flow + 1.0)
+        d_slack = self._spans(d_start, d_end, 0.0, 0.0) + span - open_slack
+        d_open = -open_flow * (1.0 + d_slack * per_slack)
+        near = 1.0 / max(1.0, float((1.0 - d * per_spare).max()), float((1.0 + d * per_flow).max()),
+                         float((-d_slack * per_slack).max()))  # fmt: skip
+        far = 1.0 / max(1.0, float((-d * per_flow).max()), float((d * per_spare).max()),
+                        float((1.0 + d_slack * per_slack).max()))  # fmt: skip
+        ahead = float(((flow + far * d) * (under + near * dv)).sum())
+        ahead += float(((spare - far * d) * (over + near * du)).sum())
+        ahead += float(((open_flow + far * d_open) * (open_slack + near * d_slack)).sum())
+        target = max(left * (max(0.0, ahead) / left) ** 3, TARGET_MIN * tolerance) / pairs
+        # Towards products of `target`, curvature included.
+        at_over, at_under = target + d * du, target - d * dv
+        pull = short + at_under * per_flow - at_over * per_spare
+        open_constant = step.open_constant + (target - d_open * d_slack) * per_slack
+        step = step._replace(constant=theta * pull, open_constant=open_constant)
+        d_start, d_end = self._direction(matrix, step)
+        d = theta * (pull - (d_end - d_start[:-1]))
+        du = (at_over + over * d) * per_spare - over
+        dv = (at_under - under * d) * per_flow - under
+        d_span = self._spans(d_start, d_end, 0.0, 0.0)
+        d_slack = d_span + span - open_slack
+        d_open = open_constant - open_theta * d_span
+        near = 1.0 / max(1e-30, float((-du / over).max()), float((-dv / under).max()),
+                         float((-d_slack * per_slack).max()))  # fmt: skip
+        far = 1.0 / max(1e-30, float((-d * per_flow).max()), float((d * per_spare).max()),
+                        float((-d_open / open_flow).max()))  # fmt: skip
+        reach = min(STEP_MAX, max(STEP_MIN, 1.0 - left))
+        near, far = min(1.0, reach * near), min(1.0, reach * far)
+        return _Point(
+            start + near * d_start, end + near * d_end,
+            flow + far * d, spare - far * d, over + near * du, under + near * dv,
+            open_flow + far * d_open, open_slack + near * d_slack,
+        )  # fmt: skip
+
+    def _factors(self, step: _Step) -> Floats:
+        """The system in start times, ends eliminated, and its Cholesky factors. An end ties its
+        start and its successors to each other in pairs: sums of these alone, so nothing cancels."""
+        network, rows = self.network, self.network.size
+        theta, tails = step.open_theta[rows:-1], network.tails[: self._inner]
+        share = theta[: self._inner] * step.inverse[tails]
+        to_start, (one, other) = share * step.own[tails], self._pairs
+        between = share[one] * theta[other]
+        matrix = np.bincount(self._at, -np.concatenate([to_start, between]), self._entries)
+        heads = network.heads
+        diagonal = np.append(np.bincount(tails, to_start, rows), step.open_theta[-1])
+        ties = np.concatenate([to_start, theta[self._inner :]])
+        diagonal += np.bincount(heads, ties, rows + 1)
+        diagonal += np.bincount(heads[one], between, rows + 1)
+        diagonal += np.bincount(heads[other], between, rows + 1)
+        matrix[self._diagonal] = diagonal * HELD
+        _factorise(matrix, self._first, self._row_at)
+        return matrix
+
+    def _direction(self, matrix: Floats, step: _Step) -> tuple[Floats, Floats]:
+        """Directions of all times: flows balance after the step."""
+        network, rows = self.network, self.network.size
+        tails, heads = network.tails[: self._inner], network.heads
+        change, theta = step.open_constant[rows:-1], step.open_theta[rows:-1]
+        constant = step.constant.sum(axis=0) + step.open_constant[:rows]
+        give = constant - step.lacks_end - np.bincount(tails, change[: self._inner], rows)
+        each = change.copy()
+        each[: self._inner] += theta[: self._inner] * (give * step.inverse)[tails]
+        value = np.bincount(heads, each, rows + 1) - step.lacks_start
+        value[:rows] += step.own * step.inverse * give - constant
+        value[rows] -= step.open_constant[-1]
+        _substitute(matrix, self._first, self._row_at, value)
+        onwards = (theta * value[heads])[: self._inner]
+        give = give + step.own * value[:rows] + np.bincount(tails, onwards, rows)
+        return value, give * step.inverse
+
     def _read(
-        self, deadline_s: float, time_price_w: float, steps: int, apart_ratio: float
+        self, point: _Point, deadline_s: float, time_price_w: float, steps: int
     ) -> Relaxation:
-        network, rows, point, real = self.network, self.network.size, self.point, self._real
-        room, knee = self._room.ravel()[real], self._knee.ravel()[real]
-        owner = self._owner.ravel()[real]
-        flow = np.clip(self._field(FLOW).ravel()[real], 0.0, room)
+        network, rows = self.network, self.network.size
+        flow = np.clip(point.flow, 0.0, self._room)
         base = np.maximum(point.open_flow[:rows], 0.0)
         link = np.maximum(point.open_flow[rows:-1], 0.0)
-        arrives = _settle(self.shape, self._knees_of, flow, base, link)
+        through, share = flow.sum(axis=0), np.ones(rows)
+        arrives = _settle(network.heads, network.leaves, through, share, base, link)
+        flow *= share
         back = max(0.0, arrives - time_price_w * network.watt)
-        early, late = ends(network, point, self._ranges(room, knee))
         # Sums and not dot products: those wake other threads for less work than waking takes.
-        gained = float((flow * knee).sum() + (base * network.fastest).sum())
+        gained = float((flow * self._knee).sum() + (base * network.fastest).sum())
         charged = back * deadline_s * network.second
         largest_j = abs(network.cheapest_j) + (gained + charged) / network.joule
         bound_j = network.cheapest_j + (gained - charged) / network.joule
         deadline_price_w = back / network.watt
-        # Everything at its cheapest, in the least time: all there is where nothing is to choose,
-        # and there a method that keeps off the walls stops a millionth short of it.
+        # Everything at its cheapest, in the least time: holds for every deadline, and is all there
+        # is where nothing is to choose.
         simple_j = network.cheapest_j + time_price_w * network.fastest_s
-        simple = simple_j >= bound_j
-        if simple:
-            bound_j, deadline_price_w = simple_j, 0.0  # it holds for every deadline
+        if simple_j >= bound_j:
+            bound_j, deadline_price_w = simple_j, 0.0
         return Relaxation(
             bound_j=bound_j - ROUND_OFF * largest_j,
             deadline_s=deadline_s,
             deadline_price_w=deadline_price_w,
-            price_w=(base + np.bincount(owner, flow, rows)) / network.watt,
-            limits_s=(early / network.second, late / network.second, point.end / network.second),
-            iteration_s=float(point.start[rows]) / network.second,
+            price_w=(base + flow.sum(axis=0)) / network.watt,
+            limits_s=point.end / network.second,
+            iteration_s=float(point.start[-1]) / network.second,
             steps=steps,
-            apart_ratio=apart_ratio,
-            link_w=None if simple else link / network.watt,
         )
 
 
-@exact
-def _middle(heads: Ints, leaves: Ints, x: Floats) -> Floats:
-    """Starts half way between as early and as late as possible, in shares of the makespan."""
-    rows = len(x)
-    early, tail = np.zeros(rows + 1), np.zeros(rows + 1)
-    for i in range(rows):
-        for link in range(leaves[i], leaves[i + 1]):
-            early[heads[link]] = max(early[heads[link]], early[i] + x[i])
-    for i in range(rows - 1, -1, -1):
-        for link in range(leaves[i], leaves[i + 1]):
-            tail[i] = max(tail[i], tail[heads[link]])
-        tail[i] += x[i]
-    middle: Floats = (early[:rows] + early[rows] - tail[:rows]) / (2 * early[rows])
-    return middle
+def _pairs(tails: Ints) -> tuple[Ints, Ints]:
+    """All pairs of links with a common tail; links are sorted by it."""
+    one, other = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for apart in range(1, len(tails)):
+        found = np.flatnonzero(tails[apart:] == tails[:-apart])
+        if not len(found):
+            break
+        one.append(found)
+        other.append(found + apart)
+    return np.concatenate(one), np.concatenate(other)
 
 
 @exact
-def _settle(shape: Shape, knees: Ints, flow: Floats, base: Floats, link: Floats) -> float:
-    """Balances the flow exactly, in time order: what an operation gets too much goes through
-    its endless arc, what it gets too little is taken from its knees, which begin at
-    `knees[i]`. Returns what arrives."""
+def _factorise(matrix: Floats, first: Ints, at: Ints) -> None:
+    """Cholesky in place on an envelope; the diagonal holds inverses. A pivot that vanishes (a
+    node that nothing holds) is treated as fixed."""
+    for i in range(len(first)):
+        row = at[i]
+        for j in range(first[i], i):
+            other = at[j]
+            left = matrix[row + j]
+            for k in range(max(first[i], first[j]), j):
+                left -= matrix[row + k] * matrix[other + k]
+            matrix[row + j] = left * matrix[other + j]
+        left = matrix[row + i]
+        for k in range(first[i], i):
+            left -= matrix[row + k] * matrix[row + k]
+        matrix[row + i] = 1.0 / np.sqrt(left) if left > 1e-30 else 1e-15
+
+
+@exact
+def _substitute(matrix: Floats, first: Ints, at: Ints, value: Floats) -> None:
+    """Solves in place, after `_factorise`."""
+    for i in range(len(first)):
+        left = value[i]
+        for k in range(first[i], i):
+            left -= matrix[at[i] + k] * value[k]
+        value[i] = left * matrix[at[i] + i]
+    for i in range(len(first) - 1, -1, -1):
+        value[i] *= matrix[at[i] + i]
+        for k in range(first[i], i):
+            value[k] -= matrix[at[i] + k] * value[i]
+
+
+@exact
+def _settle(
+    heads: Ints, leaves: Ints, through: Floats, share: Floats, base: Floats, link: Floats
+) -> float:
+    """Balances the flow exactly, in order of time. A row that gets more than flows through its
+    knees sends the rest through its fastest option; one that gets less keeps a `share` of what
+    flows through its knees. Returns what arrives at the end."""
     rows = len(base)
     income = np.zeros(rows + 1)
-    for at in range(shape.leaves[rows], np.uint64(len(link))):
-        income[shape.heads[at]] += link[at]
+    for at in range(leaves[rows], len(link)):
+        income[heads[at]] += link[at]
     for i in range(rows):
-        through = flow[knees[i] : knees[i + 1]].sum()
-        base[i] = max(0.0, income[i] - through)
-        if through > income[i]:
-            flow[knees[i] : knees[i + 1]] *= income[i] / through
+        base[i] = max(0.0, income[i] - through[i])
+        if through[i] > income[i]:
+            share[i] = income[i] / through[i]
         out = 0.0
-        for at in range(shape.leaves[i], shape.leaves[i + 1]):
+        for at in range(leaves[i], leaves[i + 1]):
             out += link[at]
-        for at in range(shape.leaves[i], shape.leaves[i + 1]):
-            share = link[at] / out if out > 0.0 else 1.0 / (shape.leaves[i + 1] - shape.leaves[i])
-            link[at] = income[i] * share
-            income[shape.heads[at]] += link[at]
+        for at in range(leaves[i], leaves[i + 1]):
+            part = link[at] / out if out > 0.0 else 1.0 / (leaves[i + 1] - leaves[i])
+            link[at] = income[i] * part
+            income[heads[at]] += link[at]
     arrives: float = income[rows]
     return arrives

@@ -1,270 +1,203 @@
 """From a relaxed schedule to real clock options, without ever missing the deadline.
 
-A sweep walks the operations in time order; each takes the best real option that ends by its
-limit, and what it leaves over reaches the next ones (error diffusion), because they start
-when it really ends. Limits come first from an optimal relaxed schedule, then from the last
-sweep in the other direction, so the deadline holds by construction. Thrift says how much of
-the slack an operation leaves to others: it minimises cost + thrift * price * time, and thrift
-falls to 0 over a few sweeps.
+A sweep walks the operations in order of time. Each takes the best real option that ends by its
+limit, and what it leaves over reaches the next ones (error diffusion), because they start when it
+really ends. Limits come first from a relaxed schedule, then from the last sweep in the other
+direction, so the deadline holds by construction. Thrift is how much of the slack an operation
+leaves to others: it minimises cost + thrift * price * time, and thrift falls to 0 over a few
+sweeps.
 
-Then windows of a few microbatches are varied, one after another: new thrift, sweeps inside
-the window alone, keep what is cheaper. Outside a window nothing moves: heads before it and
-tails after it stay what they are, so a trial costs the window and not the iteration.
+Then a local search varies windows of a few microbatches, one after another: new thrift, sweeps
+inside the window alone, keep the cheaper. Nothing moves outside a window, so a trial costs the
+window and not the iteration.
 """
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from joulecut_engine.optimize.anneal import Annealer
-from joulecut_engine.optimize.chains import Chains
+from joulecut_engine.optimize.activity_network import ActivityNetwork
+from joulecut_engine.optimize.compiled import exact
 from joulecut_engine.optimize.curves import Curve
-from joulecut_engine.optimize.diffusion import (
-    Marks,
-    Menu,
-    Rows,
-    begin,
-    blank,
-    every,
-    makespan,
-    roll,
-)
 from joulecut_engine.optimize.levels import Floats, Ints
-from joulecut_engine.optimize.network import Network
 from joulecut_engine.optimize.relaxation import Relaxation
 
 COMBINATIONS_ALL = 20_000  # up to here every combination is tried: a few milliseconds
-# Around 1 the two ends of a hull segment cost the same; nothing between 0.8 and 1 was best
-# everywhere, and one start costs less than asking which.
-THRIFTS = (0.8, 0.9, 0.95, 0.99)
-THRIFTS_FEW = (0.0, 0.2, 0.5, *THRIFTS, 1.05, 1.3)  # where options are coarse, and trying is cheap
-ROWS_FEW = 64
+THRIFTS = (0.8, 0.9, 0.95, 0.99)  # around 1 the two ends of a hull segment cost the same
 # Where no deadline presses, real options may still fit a little later best: by so much.
 LATER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 WINDOW = 64  # rows: about four microbatches of eight stages; half and twice as much did worse
-WINDOW_WIDE = 256  # now and then, microbatches varied as a whole: frees what 64 rows cannot
+TRIALS = 5  # per window before the next one has its turn
+THRIFT_MAX = 1.3  # above 1 an operation gives way; far above 1 it gives way too much to come back
+RAMP = 0.3  # thrift given up per sweep
 HEAT = 0.004  # of what options cost apart: at first a trial may cost so much more (times a log)
-ROLLS_STARTS = 24  # with so many passes, half of them go to other starts than the best
-STARTS = 4
-GAP_SMALL = 9.5e-4  # of the bound: what is promised for long pipelines; less is not asked for
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
-MOVES_ONCE = 1_200_000  # half a second; fewer cool too quickly
-MOVES_SLOW, MOVES_ROW = 24_000_000, 32_000  # ten seconds: what is missed by little, it finds
-SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
+
+
+class _Rows(NamedTuple):
+    """Options of row i are first[i] to last[i] of `time` and `cost`, fastest first and each
+    cheaper than the one before. No option costs less than `hull`, which is convex in time.
+
+    Rows before row i are enters[i] to enters[i + 1] of `before`, those after it leaves[i] to
+    leaves[i + 1] of `after`; row `len(first)` takes no time and stands for none. `group` numbers
+    the rows that are varied alike (microbatches).
+    """
+
+    before: Ints
+    enters: Ints
+    after: Ints
+    leaves: Ints
+    first: Ints
+    last: Ints
+    time: Floats
+    cost: Floats
+    hull: Floats
+    group: Ints
+
+
+class _Choice(NamedTuple):
+    """An option per row, its earliest start and end, and the longest way from its end, and from
+    its start, to the very end; the last two of row `len(option)` stay 0."""
+
+    option: Ints
+    head: Floats
+    tail: Floats
+    end: Floats
+    rest: Floats
 
 
 class Rounder:
-    """One problem's options as arrays; `best` answers one deadline after another.
-
-    `microbatch` is by operation. Where there are no more than `combinations_all` plans, all
-    are tried.
-    """
+    """One problem's options as arrays. `microbatch` is by operation. Where there are no more than
+    `combinations_all` plans, all are tried."""
 
     def __init__(
-        self, network: Network, microbatch: Ints, combinations_all: int = COMBINATIONS_ALL
+        self,
+        network: ActivityNetwork,
+        microbatch: Ints,
+        combinations_all: int = COMBINATIONS_ALL,
     ) -> None:
-        self._network = network
-        curves, curve = network.curves.distinct, network.curve
-        kept = [_cheapening(c.cost_j) for c in curves]
-        size = np.array([len(k) for k in kept])
+        curves, self._curve = network.curves.distinct, network.curve
+        self._kept = [_cheapening(curve.cost_j) for curve in curves]
+        size = np.array([len(kept) for kept in self._kept])
         first = np.cumsum(size) - size
-        self._first = first[curve]
-        self._number = np.concatenate(kept)  # of the problem's option, by entry of the menu
-        self._kept, self._curve = kept, curve
-        self.menu = Menu(
-            first[curve],
-            (first + size)[curve],
-            np.concatenate([c.time_s[k] for c, k in zip(curves, kept, strict=True)]),
-            np.concatenate([c.cost_j[k] for c, k in zip(curves, kept, strict=True)]),
+        pairs = list(zip(curves, self._kept, strict=True))
+        self._number = np.concatenate(self._kept)  # of the problem's option, by entry
+        before = network.tails[network.entering]
+        self._rows = _Rows(
+            before=np.where(before >= 0, before, network.size),
+            enters=network.enters,
+            after=network.heads,
+            leaves=network.leaves,
+            first=first[self._curve],
+            last=(first + size)[self._curve],
+            time=np.concatenate([curve.time_s[kept] for curve, kept in pairs]),
+            cost=np.concatenate([curve.cost_j[kept] for curve, kept in pairs]),
+            hull=np.concatenate([_hull_j(curve)[kept] for curve, kept in pairs]),
+            group=(microbatch - microbatch.min())[network.operation],
         )
-        hull = [_hull_j(c)[k] for c, k in zip(curves, kept, strict=True)]
-        self._rows = _rows(network, self.menu, np.concatenate(hull), microbatch)
-        self._heat_j = HEAT * float(
-            (self.menu.cost[self.menu.first] - self.menu.cost[self.menu.last - 1]).mean()
-        )
-        self.tries_all = math.prod(size[curve].tolist()) <= combinations_all
+        rows = self._rows
+        self._heat_j = HEAT * float((rows.cost[rows.first] - rows.cost[rows.last - 1]).mean())
+        self.tries_all = math.prod(size[self._curve].tolist()) <= combinations_all
 
     def best(
         self,
-        relaxed: Relaxation,
+        relaxed: Sequence[Relaxation],
         deadline_s: float,
         time_price_w: float,
-        rolls: int,
-        seeds: Sequence[Ints] = (),
-        moves: int = 0,
-        chains: float = 0.0,
+        passes: int,
+        seed: int,
+        hints: Sequence[Ints] = (),
     ) -> Ints:
         """The best options found, by row: least cost + time_price * T with T <= deadline.
 
-        `seeds` are options by row that compete. The windows are passed over `rolls` times, then
-        events are moved `moves` times, or until what is left to gain is small. `chains` is the
-        work of drawing them, once before and once after all is cooled in one go.
+        Starts are sweeps from each relaxation, and `hints`, options by row, which compete. Then
+        the windows are passed over so many times. Never dearer than any hint in time.
         """
-        search = _Search(self._rows, relaxed, deadline_s, time_price_w)
+        search = _Search(self._rows, relaxed[0], deadline_s, time_price_w)
         if self.tries_all:
             option = search.all()
         else:
-            options = search.first([self._entries(seed) for seed in seeds])
-            option = search.improved(options, rolls, self._heat_j)
-            while moves > 0 and not search.enough(option):
-                once = min(moves, MOVES_ONCE)
-                option = search.cooled(self._annealer, option, once, SEED + 2 * moves)
-                moves -= once
-            for last in (False, True):
-                if chains > 0.0 and not search.enough(option):
-                    option = search.drawn(self._chains, option, chains, SEED + 2 * last)
-                if chains > 0.0 and not last and not search.enough(option):
-                    slow = min(MOVES_SLOW, MOVES_ROW * self._network.size)
-                    option = search.cooled(self._annealer, option, slow, SEED)
+            starts = [self._entries(hint) for hint in hints]
+            option = search.varied(search.first(relaxed, starts), passes, self._heat_j, seed)
         best: Ints = self._number[option]
         return best
 
-    def cooled(
-        self, relaxed: Relaxation, deadline_s: float, time_price_w: float, seed: Ints, moves: int
-    ) -> Ints:
-        """Options by row, no dearer and no later than `seed`: so many moves, cooled in one go."""
-        search = _Search(self._rows, relaxed, deadline_s, time_price_w)
-        option = self._entries(seed)
-        if not search.enough(option):
-            option = search.cooled(self._annealer, option, moves, SEED)
-        best: Ints = self._number[option]
-        return best
-
-    @cached_property
-    def _annealer(self) -> Annealer:
-        return Annealer(self._network, self.menu)
-
-    @cached_property
-    def _chains(self) -> Chains:
-        return Chains(self._annealer)
-
-    def _entries(self, seed: Ints) -> Marks:
+    def _entries(self, hint: Ints) -> Ints:
         """Options as entries of the menu: for one that is not in it, the faster and cheaper."""
-        entries = np.empty_like(seed)
+        entries = self._rows.first.copy()
         for c, kept in enumerate(self._kept):
             rows = self._curve == c
-            entries[rows] = np.searchsorted(kept, seed[rows], side="right") - 1
-        entries += self._first
-        return entries.astype(np.uint64)
+            entries[rows] += np.searchsorted(kept, hint[rows], side="right") - 1
+        return entries
 
 
 class _Search:
     """One deadline; candidates are entries of the menu by row."""
 
     def __init__(
-        self, rows: Rows, relaxed: Relaxation, deadline_s: float, time_price_w: float
+        self, rows: _Rows, relaxed: Relaxation, deadline_s: float, time_price_w: float
     ) -> None:
-        self._rows, self._relaxed = rows, relaxed
-        self._deadline_s, self._price_w = deadline_s, time_price_w
+        self._rows, self._price_w = rows, time_price_w
+        self._prices_w = relaxed.price_w
+        self._deadline_s = deadline_s
         self._least_s = min(deadline_s, relaxed.iteration_s * (1 + SLACK))
-        self._enough_j = relaxed.bound_j + GAP_SMALL * abs(relaxed.bound_j)
 
-    def all(self) -> Marks:
+    def all(self) -> Ints:
         option = self._rows.first.copy()
-        every(self._rows, option, self._deadline_s * (1 + DEADLINE_TOLERANCE), self._price_w)
+        _every(self._rows, option, self._deadline_s * (1 + DEADLINE_TOLERANCE), self._price_w)
         return option
 
-    def first(self, seeds: Sequence[Marks]) -> list[Marks]:
-        """Everything at its fastest, the seeds, a sweep for each thrift, limit and horizon:
-        those on time, best first. Of equals the earlier, so that nothing changes without a
-        reason."""
-        relaxed, found = self._relaxed, [self._rows.first.copy(), *seeds]
-        least_s = self._least_s
-        few = len(self._rows.first) <= ROWS_FEW
-        thrifts: tuple[float, ...] = THRIFTS_FEW if few else THRIFTS
-        horizons_s = [least_s]
-        if self._deadline_s > least_s * (1 + DEADLINE_TOLERANCE):
-            later_s = [min(self._deadline_s, least_s * (1 + share)) for share in LATER]
+    def first(self, relaxed: Sequence[Relaxation], hints: Sequence[Ints]) -> Ints:
+        """The best of: everything at its fastest, the hints, a sweep for each limit, thrift and
+        horizon. Of equals the earlier, so that nothing changes without a reason."""
+        found = [self._rows.first.copy(), *hints]
+        horizons_s = [self._least_s]
+        if self._deadline_s > self._least_s * (1 + DEADLINE_TOLERANCE):
+            later_s = [min(self._deadline_s, self._least_s * (1 + share)) for share in LATER]
             horizons_s += sorted(set(later_s))
-        for horizon_s in horizons_s:
-            until_s, limits_s = horizon_s * (1 + FITS), relaxed.limits_s
-            if horizon_s > least_s and not few:  # rarely better where operations are many
-                thrifts, limits_s = THRIFTS[:1], limits_s[:1]
-            for limit_s in limits_s:
-                shifted_s = limit_s * (horizon_s / least_s)
+        for one in relaxed:
+            for horizon_s in horizons_s:
+                limits_s = one.limits_s * (horizon_s / self._least_s)
+                thrifts = THRIFTS if horizon_s == self._least_s else THRIFTS[:1]
                 for thrift in thrifts:
-                    choice = blank(self._rows)
-                    begin(self._rows, choice, until_s, relaxed.price_w, shifted_s, thrift)
+                    choice = _blank(self._rows)
+                    until_s = horizon_s * (1 + FITS)
+                    _begin(self._rows, choice, until_s, one.price_w, limits_s, thrift)
                     found.append(choice.option)
-        values = [self._value_j(option) for option in found]
-        order = np.argsort(values, kind="stable")
-        return [found[k] for k in order if math.isfinite(values[k])]
+        return min(found, key=self._value_j)
 
-    def improved(self, options: list[Marks], rolls: int, heat_j: float) -> Marks:
-        """The best that windows lead to, from the best start or several; never a worse one."""
-        if rolls >= ROLLS_STARTS:
-            starts, share = _distinct(options, STARTS), rolls // 2 // STARTS
-            ends = [self._polished(option, share, heat_j) for option in starts]
-            options = sorted(ends, key=self._value_j)
-            rolls -= share * STARTS
-        return self._polished(options[0], rolls, heat_j)
-
-    def enough(self, option: Marks) -> bool:
-        return self._value_j(option) <= self._enough_j
-
-    def cooled(self, annealer: Annealer, option: Marks, moves: int, seed: int) -> Marks:
-        """Never worse, never late."""
-        signed = annealer.cooled(
-            option.astype(np.int64), self._deadline_s, self._price_w, moves, seed
-        )
-        found = signed.astype(np.uint64)
-        return found if self._value_j(found) < self._value_j(option) else option
-
-    def drawn(self, chains: Chains, option: Marks, work: float, seed: int) -> Marks:
-        """Never worse, never late."""
-        signed = chains.drawn(option.astype(np.int64), self._deadline_s, self._price_w, work, seed)
-        found = signed.astype(np.uint64)
-        return found if self._value_j(found) < self._value_j(option) else option
-
-    def _polished(self, option: Marks, rolls: int, heat_j: float) -> Marks:
+    def varied(self, option: Ints, passes: int, heat_j: float, seed: int) -> Ints:
         """Windows varied; never worse than what it began with."""
-        rows, choice, keep = self._rows, blank(self._rows), option.copy()
-        horizon_s = max(self._ends_s(option), self._least_s)
+        rows, choice, keep = self._rows, _blank(self._rows), option.copy()
+        horizon_s = max(float(_makespan(rows, option)), self._least_s)
         choice.option[:] = option
-        state = np.array([SEED], dtype=np.uint64)
-        enough_j = self._enough_j - self._price_w * horizon_s
-        until_s, prices_w = horizon_s * (1 + FITS), self._relaxed.price_w
-        for k in range(rolls):
-            if rows.cost[keep].sum() <= enough_j:
-                break
-            heat = heat_j * max(0.0, 1.0 - 1.2 * k / rolls)
-            forwards, alike = k % 2 == 0, k % 4 < 2
-            window = WINDOW_WIDE if k % 8 >= 6 else WINDOW
-            alike = alike or window == WINDOW_WIDE
-            roll(rows, choice, until_s, prices_w, state, forwards, alike, heat, window)
+        state = np.array([seed], dtype=np.uint64)
+        until_s = horizon_s * (1 + FITS)
+        for k in range(passes):
+            heat = heat_j * max(0.0, 1.0 - 1.2 * k / passes)
+            _vary(rows, choice, until_s, self._prices_w, state, k % 2 == 0, k % 4 < 2, heat)
             if rows.cost[choice.option].sum() < rows.cost[keep].sum():
                 keep[:] = choice.option
         return keep if self._value_j(keep) < self._value_j(option) else option
 
-    def _value_j(self, option: Marks) -> float:
+    def _value_j(self, option: Ints) -> float:
         """Infinite where late."""
-        end_s = self._ends_s(option)
+        end_s = float(_makespan(self._rows, option))
         if end_s > self._deadline_s * (1 + DEADLINE_TOLERANCE):
             return math.inf
         return float(self._rows.cost[option].sum()) + self._price_w * end_s
 
-    def _ends_s(self, option: Marks) -> float:
-        return float(makespan(self._rows, option))
 
-
-def _rows(network: Network, menu: Menu, hull: Floats, microbatch: Ints) -> Rows:
-    before = network.tails[network.entering]
-    return Rows(
-        before=np.where(before >= 0, before, network.size).astype(np.uint64),
-        enters=network.enters.astype(np.uint64),
-        after=network.heads.astype(np.uint64),
-        leaves=network.leaves.astype(np.uint64),
-        first=menu.first.astype(np.uint64),
-        last=menu.last.astype(np.uint64),
-        time=menu.time,
-        cost=menu.cost,
-        hull=hull,
-        group=(microbatch - microbatch.min())[network.operation].astype(np.uint64),
-    )
+def _blank(rows: _Rows) -> _Choice:
+    """Everything at its fastest; no lengths yet."""
+    size = len(rows.first)
+    each, one_more = np.zeros(size), np.zeros(size + 1)
+    return _Choice(rows.first.copy(), each, each.copy(), one_more, one_more.copy())
 
 
 def _hull_j(curve: Curve) -> Floats:
@@ -281,10 +214,216 @@ def _cheapening(cost_j: Floats) -> Ints:
     return np.flatnonzero(cost_j < before)
 
 
-def _distinct(options: list[Marks], count: int) -> list[Marks]:
-    """The first few that differ."""
-    kept: list[Marks] = []
-    for option in options:
-        if len(kept) < count and not any(np.array_equal(option, other) for other in kept):
-            kept.append(option)
-    return kept
+@exact
+def _longest(neighbour: Ints, first: int, last: int, length: Floats) -> float:
+    longest = 0.0
+    for e in range(first, last):
+        longest = max(longest, length[neighbour[e]])
+    return longest
+
+
+@exact
+def _makespan(rows: _Rows, option: Ints) -> float:
+    before, enters, time = rows.before, rows.enters, rows.time
+    last, end = 0.0, np.zeros(len(option) + 1)
+    for i in range(len(option)):
+        end[i] = _longest(before, enters[i], enters[i + 1], end) + time[option[i]]
+        last = max(last, end[i])
+    return last
+
+
+@exact
+def _every(rows: _Rows, option: Ints, limit: float, price: float) -> None:
+    """The best of all combinations, counted through like an odometer; `option` begins at the
+    fastest of each row and ends as the answer."""
+    now, size, best = option.copy(), len(option), np.inf
+    while True:
+        end = _makespan(rows, now)
+        if end <= limit:
+            value = price * end
+            for i in range(size):
+                value += rows.cost[now[i]]
+            if value < best:
+                best = value
+                option[:] = now
+        i = 0
+        while i < size and now[i] + 1 == rows.last[i]:
+            now[i] = rows.first[i]
+            i += 1
+        if i == size:
+            return
+        now[i] += 1
+
+
+@exact
+def _heads(rows: _Rows, choice: _Choice, a: int, b: int) -> None:
+    before, enters, time = rows.before, rows.enters, rows.time
+    option, head, end = choice.option, choice.head, choice.end
+    for i in range(a, b):
+        head[i] = _longest(before, enters[i], enters[i + 1], end)
+        end[i] = head[i] + time[option[i]]
+
+
+@exact
+def _tails(rows: _Rows, choice: _Choice, a: int, b: int) -> None:
+    after, leaves, time = rows.after, rows.leaves, rows.time
+    option, tail, rest = choice.option, choice.tail, choice.rest
+    for i in range(b - 1, a - 1, -1):
+        tail[i] = _longest(after, leaves[i], leaves[i + 1], rest)
+        rest[i] = tail[i] + time[option[i]]
+
+
+@exact
+def _pick(
+    time: Floats,
+    cost: Floats,
+    hull: Floats,
+    first: int,
+    last: int,
+    now: int,
+    left: float,
+    price: float,
+) -> int:
+    """The best option that takes no longer than `left`, of equals the slowest; the fastest where
+    none does. Sought from `now` on."""
+    k = now
+    while k + 1 < last and time[k + 1] <= left:
+        k += 1
+    while k > first and time[k] > left:
+        k -= 1
+    best, least = k, cost[k] + price * time[k]
+    # The hull is convex: once it is above, it stays there.
+    while price > 0.0 and k > first and hull[k - 1] + price * time[k - 1] <= least:
+        k -= 1
+        value = cost[k] + price * time[k]
+        if value < least:
+            best, least = k, value
+    return best
+
+
+@exact
+def _sweep(
+    rows: _Rows,
+    choice: _Choice,
+    a: int,
+    b: int,
+    horizon: float,
+    price: Floats,
+    thrift: Floats,
+    forwards: bool,
+) -> None:
+    """One walk over rows a to b; the other direction's lengths limit it."""
+    # Taken out of their tuples: each access in the loop would count references.
+    time, cost, hull, first, last = rows.time, rows.cost, rows.hull, rows.first, rows.last
+    before, enters, after, leaves = rows.before, rows.enters, rows.after, rows.leaves
+    option, head, tail, end, rest = choice
+    for step in range(b - a):
+        i = a + step if forwards else b - 1 - step
+        if forwards:
+            head[i] = _longest(before, enters[i], enters[i + 1], end)
+        else:
+            tail[i] = _longest(after, leaves[i], leaves[i + 1], rest)
+        left = horizon - tail[i] - head[i]
+        k = _pick(time, cost, hull, first[i], last[i], option[i], left, price[i] * thrift[i])
+        option[i] = k
+        if forwards:
+            end[i] = head[i] + time[k]
+        else:
+            rest[i] = tail[i] + time[k]
+
+
+@exact
+def _spend(
+    rows: _Rows, choice: _Choice, a: int, b: int, horizon: float, price: Floats, thrift: Floats
+) -> None:
+    """Sweeps to and fro while thrift falls to 0, then once more each way."""
+    forwards, again, more = True, 2, True
+    while more or again > 0:
+        _sweep(rows, choice, a, b, horizon, price, thrift, forwards)
+        forwards = not forwards
+        if not more:
+            again -= 1
+        more = False
+        for i in range(a, b):
+            if thrift[i] > 0.0:
+                more = True
+                thrift[i] = thrift[i] - RAMP if thrift[i] > RAMP else 0.0
+
+
+@exact
+def _begin(
+    rows: _Rows, choice: _Choice, horizon: float, price: Floats, limit: Floats, thrift: float
+) -> None:
+    """Rounds a relaxed schedule whose rows end at `limit`; what cannot end by then but still
+    meets the horizon takes its fastest option."""
+    size = len(rows.first)
+    _tails(rows, choice, 0, size)
+    for i in range(size):
+        choice.tail[i] = max(choice.tail[i], horizon - limit[i] * (1.0 + 1e-9))
+    share = np.full(size, thrift)
+    _sweep(rows, choice, 0, size, horizon, price, share, True)
+    _tails(rows, choice, 0, size)
+    _spend(rows, choice, 0, size, horizon, price, share)
+
+
+@exact
+def _vary(
+    rows: _Rows,
+    choice: _Choice,
+    horizon: float,
+    price: Floats,
+    state: NDArray[np.uint64],
+    forwards: bool,
+    alike: bool,
+    heat: float,
+) -> None:
+    """One pass of the window over all rows, half a window at a time. Each trial gives the rows of
+    the window new thrift, the same for a whole microbatch where `alike`."""
+    size = len(rows.first)
+    width = min(WINDOW, size)
+    thrift, by_group = np.zeros(size), np.zeros(rows.group.max() + 1)
+    _heads(rows, choice, 0, size)
+    _tails(rows, choice, 0, size)
+    windows = 1 + (2 * (size - width) + width - 1) // width
+    for w in range(windows):
+        a = min(w * width // 2, size - width)
+        if not forwards:
+            a = size - width - a
+        b = a + width
+        _heads(rows, choice, a, b)
+        _tails(rows, choice, a, b)
+        option, cost = choice.option[a:b].copy(), _cost(rows, choice.option, a, b)
+        for _ in range(TRIALS):
+            for i in range(a, b):
+                thrift[i] = THRIFT_MAX * _random(state)
+                by_group[rows.group[i]] = thrift[i]
+            if alike:
+                for i in range(a, b):
+                    thrift[i] = by_group[rows.group[i]]
+            _spend(rows, choice, a, b, horizon, price, thrift)
+            now = _cost(rows, choice.option, a, b)
+            if now < cost - heat * np.log(_random(state)) * (heat > 0.0) - 1e-12 * abs(cost):
+                option[:], cost = choice.option[a:b], now
+            else:
+                choice.option[a:b] = option
+                _heads(rows, choice, a, b)
+                _tails(rows, choice, a, b)
+
+
+@exact
+def _cost(rows: _Rows, option: Ints, a: int, b: int) -> float:
+    total = 0.0
+    for i in range(a, b):
+        total += rows.cost[option[i]]
+    return total
+
+
+@exact
+def _random(state: NDArray[np.uint64]) -> float:
+    """Marsaglia's xorshift64, in (0, 1)."""
+    x = state[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    state[0] = x
+    return (float(x >> np.uint64(11)) + 0.5) / 9007199254740992.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import SENDS, Granularity
-from joulecut_engine.optimize.levels import Floats, waves_of
+from joulecut_engine.optimize.levels import Floats, levels_of
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 
@@ -27,8 +27,8 @@ def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tu
 
 def iteration_times(problem: Problem, duration_s: Floats) -> Floats:
     """Makespans of many schedules at once: `duration_s` (operations, K) gives (K,) seconds."""
-    waves = waves_of(problem.graph)
-    return waves.iteration_times(duration_s, waves.operation)
+    levels = levels_of(problem.graph)
+    return levels.iteration_times(duration_s, levels.operation)
 
 
 def energy(problem: Problem, clocks: Sequence[ClockOption], iteration_time_s: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.curves import curves_of
-from joulecut_engine.optimize.groups import Groups
+from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Problem, Solution
 

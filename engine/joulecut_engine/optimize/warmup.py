@@ -12,8 +12,8 @@ from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.jitter import Noise, Trials
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.relaxation import Interior
-from joulecut_engine.optimize.switched import SwitchSearch
-from joulecut_engine.optimize.switching import Switching
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_changes import Switching
 from joulecut_engine.optimize.tied import Tied
 
 TRANSFERS: tuple[tuple[Transfers, float], ...] = (("free", 1.0), ("overlapped", 1.1))
@@ -55,7 +55,7 @@ def warm_up() -> None:
         Trials(problem, Noise(operation=0.01), draws=1).times_s(clocks)
         Tied(computation, "gpu", combinations_all=0).solve(goal, direct)
         switching = Switching(max_per_iteration=2, latency_s=0.01)
-        SwitchSearch(problem, switching, combinations_all=0).solve(goal, effort="quick")
+        ClockChangeSearch(problem, switching, combinations_all=0).solve(goal, effort="quick")
 
 
 if __name__ == "__main__":

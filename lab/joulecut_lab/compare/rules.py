@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize import baselines
-from joulecut_engine.optimize.baselines import Clocks
+from joulecut_lab.compare import baselines
+from joulecut_lab.compare.baselines import Clocks
 from joulecut_engine.optimize.frontier import Frontier
-from joulecut_engine.optimize.perseus import UNIT_S, Claim, Perseus
+from joulecut_lab.compare.perseus import UNIT_S, Claim, Perseus
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver

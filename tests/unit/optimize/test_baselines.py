@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import brute_force, problems, run_times
 
-from joulecut_engine.optimize import baselines
-from joulecut_engine.optimize.perseus import Perseus
+from joulecut_lab.compare import baselines
+from joulecut_lab.compare.perseus import Perseus
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 

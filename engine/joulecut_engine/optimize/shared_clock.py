@@ -10,25 +10,30 @@ on the makespan).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.bounds import Bounds, Task
-from joulecut_engine.optimize.computation import Computation, must_meet
-from joulecut_engine.optimize.groups import Groups
+from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
+from joulecut_engine.optimize.computation import Computation, better, must_meet
+from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.levels import Floats, Ints, combinations
 from joulecut_engine.optimize.problem import Goal, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.schedule import solution
-from joulecut_engine.optimize.tiedmoves import one, two
+from joulecut_engine.optimize.pair_move import pair_move, single_move
 
 COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
 JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
+CASES = 16  # cases that the bound distinguishes at once: about 10 ms each at 8 x 96
+ROUNDS_PROVE = 1_000
 BUDGETS = 96  # starting points from a busy time common to all stages
 PRICES = np.geomspace(0.2, 5.0, 48)  # ... and from multiples of the relaxation's prices
-STARTS = 6  # so many of them are improved; more found nothing better on the public profiles
+STARTS = 24  # so many of them are improved; more found nothing better on the public profiles
+KICKS = 10  # then a few groups jump anywhere and the descent begins again, so many times
+KICKED = 3  # groups
+SEED = 7
 PATHS_MAX = 256  # known at once; a few dozen are the rule
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
@@ -37,7 +42,7 @@ SMALL = 1e-12  # of the value: less is no improvement
 Move = Callable[[Floats, Floats, Floats, float, Ints, float, float], tuple[float, Ints]]
 
 
-class Tied:
+class SharedClock:
     """One problem at one of the coarse granularities, prepared once. Where there are no more
     than `combinations_all` choices, all are judged. Raises NoCommonClock."""
 
@@ -50,7 +55,6 @@ class Tied:
         self.computation = computation
         self._granularity = granularity
         self._combinations_all = combinations_all
-        self.computation.problem = computation.problem
         self._groups = Groups(computation.problem, granularity)
         self._bounds = Bounds(self._groups)
         self.fastest_s = self._fastest_s()
@@ -58,43 +62,71 @@ class Tied:
         self.cheapest_s = float(self._groups.iteration_times(slowest)[0])
 
     def solve(
-        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution] = (), rolls: int = 0
+        self,
+        goal: Goal,
+        relaxed: Relaxation,
+        hints: Sequence[Solution] = (),
+        cases: int = CASES,
     ) -> Solution:
-        """Raises Infeasible. The bound is the better of its own and that of `relaxed`, which is
-        free to choose finer; `rolls` is how many cases the bound may distinguish."""
+        """The plan of least energy found; hints compete. Raises Infeasible.
+
+        The bound is the better of its own and that of `relaxed`, which is free to choose finer;
+        `cases` is how many cases its own may distinguish.
+        """
         must_meet(goal.deadline_s, self.fastest_s)
-        groups = self._groups
-        price_w = self.computation.time_price_w(goal)
-        useful_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
-        search = _Search(groups, useful_s, price_w)
+        groups, search = self._groups, self._search(goal)
         count = math.prod(map(len, groups.menus))
         operations = len(self.computation.problem.graph.operations)
-        waited_j = self.computation.problem.time_price_w * goal.deadline_s if goal.waits else 0.0
-        finer_j = self.computation.bound_j(goal, relaxed)
         if count <= self._combinations_all and count * operations <= JUDGED_ALL:
             best = search.all()
-            own_j = search.value_j(best) * (1 - SMALL) + waited_j
-        else:
-            task = Task(useful_s, price_w, self.computation.fastest_s)
-            bound = self._bounds.at(task)
-            seeds = [groups.seed(hint.clocks) for hint in hints]
-            starts = [self._quickest, self._budgeted(), self._priced(relaxed), bound.choices]
-            starts += [seed[:, None] for seed in seeds if seed is not None]
-            best = search.best(np.concatenate(starts, axis=1))
-            if rolls:
-                value_j = search.value_j(best)
-                bound = self._bounds.refined(bound, task, value_j, rolls)
-                best = search.better(best, bound.choices)
-            own_j = bound.bound_j + waited_j
+            return self._solution(goal, best, search.value_j(best) * (1 - SMALL), relaxed)
+        task = self._task(goal)
+        bound = self._bounds.at(task)
+        seeds = [groups.seed(hint.clocks) for hint in hints]
+        starts = [self._quickest, self._budgeted(), self._charged(relaxed), bound.choices]
+        starts += [seed[:, None] for seed in seeds if seed is not None]
+        best = search.best(np.concatenate(starts, axis=1))
+        if cases:
+            bound = self._bounds.refined(bound, task, search.value_j(best), cases)
+            best = search.better(best, bound.choices)
+        best = search.kicked(best, SEED)
+        return self._solution(goal, best, bound.bound_j, relaxed)
+
+    def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
+        """Better plans and higher bounds; ends where no case is open."""
+        best = self._groups.seed(found.clocks)
+        if best is None:
+            return
+        search, task = self._search(goal), self._task(goal)
+        relaxed, bound = self.computation.relax(goal), self._bounds.at(task)
+        for number in range(1, ROUNDS_PROVE):
+            bound = self._bounds.refined(bound, task, search.value_j(best), CASES)
+            best = search.kicked(search.better(best, bound.choices), SEED + number)
+            found = better(found, self._solution(goal, best, bound.bound_j, relaxed))
+            yield found
+            if bound.closed(search.value_j(best)):
+                return
+
+    def _search(self, goal: Goal) -> "_Search":
+        return _Search(self._groups, self._useful_s(goal), self.computation.time_price_w(goal))
+
+    def _task(self, goal: Goal) -> Task:
+        price_w = self.computation.time_price_w(goal)
+        return Task(self._useful_s(goal), price_w, self.computation.fastest_s)
+
+    def _useful_s(self, goal: Goal) -> float:
+        return max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
+
+    def _solution(
+        self, goal: Goal, best: Ints, value_bound_j: float, relaxed: Relaxation
+    ) -> Solution:
+        problem = self.computation.problem
+        own_j = value_bound_j + (problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
+        finer_j = self.computation.bound_j(goal, relaxed)
         bound_of = self._granularity if own_j > finer_j else "computation"
-        bound_j = max(own_j, finer_j)
+        clocks = self._groups.clocks(best)
         return solution(
-            self.computation.problem,
-            goal,
-            self._granularity,
-            groups.clocks(best),
-            bound_j,
-            bound_of,
+            problem, goal, self._granularity, clocks, max(own_j, finer_j), bound_of
         )
 
     def _fastest_s(self) -> float:
@@ -114,7 +146,7 @@ class Tied:
         cheapest: Ints = np.argmin(np.where(allowed, cost_j[:, :, None], np.inf), axis=1)
         return cheapest
 
-    def _priced(self, relaxed: Relaxation) -> Ints:
+    def _charged(self, relaxed: Relaxation) -> Ints:
         """What each group would choose if time cost what the relaxation says, or a multiple."""
         charge_j = self._groups.lengths(self._groups.prices_w(self.computation.prices_w(relaxed)))
         offered = np.isfinite(charge_j)[:, :, None]
@@ -162,6 +194,22 @@ class _Search:
         ends_all = np.stack(ends, axis=1)
         return ends_all[:, int(np.argmin(self._values(ends_all)))]
 
+    def kicked(self, best: Ints, seed: int) -> Ints:
+        """`best`, or a cheaper choice that descents from random neighbours of it reach."""
+        dice, value = np.random.default_rng(seed), self.value_j(best)
+        sizes = [len(menu) for menu in self._groups.menus]
+        for _ in range(KICKS):
+            other = best.copy()
+            for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
+                other[group] = dice.integers(0, sizes[group])
+            while not math.isfinite(self.value_j(other)) and other.any():
+                other = np.maximum(other - 1, 0)  # faster everywhere until it is in time
+            if math.isfinite(self.value_j(other)):
+                other = self._improved(other)
+                if self._better((self.value_j(other), other), value):
+                    best, value = other, self.value_j(other)
+        return best
+
     def _values(self, choice: Ints) -> Floats:
         """Exact, (groups, K) to (K,); infinite where late."""
         times_s = self._groups.iteration_times(choice)
@@ -208,9 +256,9 @@ class _Search:
         paths = np.stack(self._paths, axis=-1)
         value = self._promise(choice)
         while True:
-            moved = self._moved(one, paths, choice)
+            moved = self._moved(single_move, paths, choice)
             if not self._better(moved, value):
-                moved = self._moved(two, paths, choice)
+                moved = self._moved(pair_move, paths, choice)
             if not self._better(moved, value):
                 return trail
             value, choice = moved

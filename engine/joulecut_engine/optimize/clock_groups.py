@@ -13,7 +13,7 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.levels import Floats, Ints, waves_of
+from joulecut_engine.optimize.levels import Floats, Ints, levels_of
 from joulecut_engine.optimize.problem import NoCommonClock, Problem
 
 ENTRIES = 2_000_000  # classes x choices judged at once: 16 MB
@@ -31,7 +31,7 @@ class Groups:
     """
 
     def __init__(self, problem: Problem, granularity: Granularity) -> None:
-        self._waves = waves = waves_of(problem.graph)
+        self._levels = levels = levels_of(problem.graph)
         group_of, stage_of = _groups(problem, granularity)
         members: list[dict[int, list[int]]] = [{} for _ in stage_of]
         measured = problem.measured or problem.options
@@ -48,7 +48,7 @@ class Groups:
             options = [measured[indices[0]] for indices in classes.values()]
             power_w = problem.blocking_power_w[stage_of[group]]
             self.menus.append(_menu(stage_of[group], options, counts, power_w))
-        self._row_class = self._class[waves.operation]
+        self._row_class = self._class[levels.operation]
         self._class_group = np.array(self._group, dtype=np.int64)
         self._first_class = np.searchsorted(self._class_group, np.arange(len(members)))
         self.sizes = np.bincount(self._class, minlength=len(self._group))
@@ -105,7 +105,7 @@ class Groups:
         for first in range(0, choice.shape[1], step):
             chosen = choice[self._class_group, first : first + step]
             duration_s = self._seconds[every, chosen]
-            parts.append(self._waves.iteration_times(duration_s, self._row_class))
+            parts.append(self._levels.iteration_times(duration_s, self._row_class))
         return np.concatenate(parts)
 
     def critical(self, choice: Ints) -> Floats:
@@ -115,7 +115,7 @@ class Groups:
 
     def longest(self, seconds: Floats) -> tuple[float, Floats]:
         """The makespan where each class takes so long, and the class counts of its path."""
-        return self._waves.critical(seconds, self._row_class)
+        return self._levels.critical(seconds, self._row_class)
 
     def mixed_s(self, share: Floats) -> Floats:
         """By class: seconds where each group takes its choices (groups, choices) by shares."""

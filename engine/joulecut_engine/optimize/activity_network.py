@@ -1,4 +1,4 @@
-"""The project network as flat arrays: what both compiled solvers walk over.
+"""The activity network as flat arrays, for the relaxation and for rounding.
 
 Times are in units of the fastest iteration time and prices in units of the mean first slope,
 so that every number is near 1 whatever the job. Rows are operations in time order; a link is
@@ -35,7 +35,7 @@ class Envelope(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ActivityNetwork:
     operation: Ints  # by row: index into the graph's operations
     row: Ints  # by operation
     curve: Ints  # by row
@@ -63,6 +63,12 @@ class Network:
         """Earliest end of each row."""
         return _ends_of_rows(self.tails, self.enters, self.entering, duration)
 
+    def latest_ends(self, duration: Floats) -> Floats:
+        """Latest end of each row, as long as nothing ends later than the last `ends`."""
+        rest = _rests_of_rows(self.heads, self.leaves, duration)
+        late: Floats = rest.max() - (rest - duration)
+        return late
+
     def starts(self, end: Floats) -> Floats:
         """Earliest start of each row, from the earliest ends."""
         after = np.where(self.tails >= 0, end[self.tails], 0.0)[self.entering]
@@ -72,7 +78,7 @@ class Network:
         return starts
 
 
-def network_of(problem: Problem) -> Network:
+def activity_network(problem: Problem) -> ActivityNetwork:
     curves = curves_of(problem)
     count = len(problem.graph.operations)
     hull_s = [c.hull_s for c in curves.distinct]
@@ -101,7 +107,7 @@ def network_of(problem: Problem) -> Network:
     mean_w = float(slopes.mean()) or 1.0
     times = [float(_ends(count, edges, d).max()) for d in (fastest_s, cheapest_s)]
     second = 1.0 / times[0]
-    return Network(
+    return ActivityNetwork(
         operation=operation,
         row=row,
         curve=curve,
@@ -192,3 +198,17 @@ def _ends_of_rows(tails: Ints, enters: Ints, entering: Ints, duration: Floats) -
                 begin = max(begin, end[before])
         end[i] = begin + duration[i]
     return end
+
+
+@exact
+def _rests_of_rows(heads: Ints, leaves: Ints, duration: Floats) -> Floats:
+    """Longest way from the start of each row to the end of the iteration."""
+    rows = len(duration)
+    rest = np.zeros(rows)
+    for i in range(rows - 1, -1, -1):
+        after = 0.0
+        for link in range(leaves[i], leaves[i + 1]):
+            if heads[link] < rows:
+                after = max(after, rest[heads[link]])
+        rest[i] = after + duration[i]
+    return rest

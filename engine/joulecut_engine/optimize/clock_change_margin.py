@@ -1,7 +1,10 @@
-"""Margin against jitter for plans whose clocks change late, seldom, and at a price.
+"""Jitter margin for plans whose clocks change late, seldom, and at a price.
 
-The two ways of `margin`, and mixtures of them: an earlier deadline, and slowing taken back. Taken
-back is towards the fastest plan by the same share of each clock, so no GPU changes more often.
+The two ways of `jitter_margin`: an earlier deadline, and slowing taken back towards the fastest
+plan by the same share of each clock, so no GPU changes more often. A change is asked for when the
+operation before has ended, so the operation that it catches varies too: every draw is the
+timeline that is really run. Dwell is not judged under jitter: where a stretch is too short, a
+change is asked a little later.
 """
 
 import math
@@ -10,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecut_engine.optimize.jitter import Spread, Trials
+from joulecut_engine.optimize.jitter import P95, Spread, Trials
 from joulecut_engine.optimize.jitter_margin import (
     MISS,
     TOLERANCE,
@@ -19,12 +22,18 @@ from joulecut_engine.optimize.jitter_margin import (
     largest,
     of,
 )
-from joulecut_engine.optimize.levels import Ints
+from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Goal, Infeasible
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.switched import SwitchSearch
-from joulecut_engine.optimize.switching import Switched
-from joulecut_engine.optimize.switchjitter import SwitchTrials
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_change_moves import iterations
+from joulecut_engine.optimize.clock_changes import (
+    Switched,
+    Switching,
+    limits_of,
+    run_of,
+    track_of,
+)
 
 AIMS = 2  # a second one where other luck finds the first too late; solving takes seconds here
 EARLIER = 3  # deadlines tried, each from what the last one's plan missed or left
@@ -41,7 +50,7 @@ class SwitchAssured:
 
 
 def assured(
-    search: SwitchSearch,
+    search: ClockChangeSearch,
     goal: Goal,
     trials: Trials,
     judge: Trials,
@@ -89,10 +98,48 @@ def assured(
     return SwitchAssured(told, plan, full)
 
 
+class SwitchTrials:
+    """Plans under one kind of switching, run with the luck of `trials`."""
+
+    def __init__(self, trials: Trials, switching: Switching) -> None:
+        self.trials = trials
+        problem = trials.problem
+        self._track, self._limits = track_of(problem), limits_of(switching)
+        self._run = run_of(self._track)
+        link_of = {edge: link for link, edge in enumerate(problem.graph.edges)}
+        heads = np.repeat(np.arange(len(self._track.stage)), np.diff(self._track.enters))
+        links = zip(self._track.tails.tolist(), heads.tolist(), strict=True)
+        self._edge: Ints = np.array([link_of.get(link, -1) for link in links], dtype=np.int64)
+        self._row = trials.row
+
+    def spread(self, asked: Ints) -> Spread:
+        """What iterations really take that ask for these columns, one per operation."""
+        times_s = self.times_s(asked)
+        return Spread(float(times_s.mean()), float(np.quantile(times_s, P95)))
+
+    def times_s(self, asked: Ints) -> Floats:
+        """Iteration time of each draw, in seconds: the slowest sibling's. Infinite where an
+        operation would run at a clock that it was not measured at."""
+        times_s = np.zeros(self.trials.draws)
+        for factor, delay_s in self.trials.luck():
+            iterations(
+                self._track,
+                self._limits,
+                asked,
+                self._run,
+                self._row,
+                self._edge,
+                factor,
+                delay_s,
+                times_s,
+            )
+        return times_s
+
+
 Measured = Callable[[Ints], float]  # seconds of the statistic of what is asked
 
 
-def _measured(search: SwitchSearch, trials: SwitchTrials, statistic: Statistic) -> Measured:
+def _measured(search: ClockChangeSearch, trials: SwitchTrials, statistic: Statistic) -> Measured:
     """Infinite where mean times break a limit of the switching."""
 
     def seconds(asked: Ints) -> float:
@@ -105,7 +152,7 @@ def _measured(search: SwitchSearch, trials: SwitchTrials, statistic: Statistic) 
 
 
 class _Margin:
-    def __init__(self, search: SwitchSearch, goal: Goal, full: Switched) -> None:
+    def __init__(self, search: ClockChangeSearch, goal: Goal, full: Switched) -> None:
         self._search, self._goal, self._full = search, goal, full
         self._anchor = self._earlier(search.fastest_s)
 
@@ -142,7 +189,7 @@ class _Margin:
         try:
             plan = self._search.solve(goal, (self._full,))
         except Infeasible:  # the fastest time is that of the quick search
-            plan = self._search.solve(goal, (self._full,), "quick")
+            plan = self._search.solve(goal, (self._full,), quick=True)
         return self._written(self._search.asked(plan))
 
     def _unslowed(self, plan: Switched, measured: Measured, limit_s: float) -> Switched:

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-
-from joulecut_engine.optimize.groups import Groups
+from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.levels import Floats, Ints
 
 Mask = NDArray[np.bool_]
@@ -49,6 +47,12 @@ class Bound:
     choices: Ints
     cases: tuple[tuple[float, int, Mask, tuple[int, int]], ...]
 
+    def closed(self, value_j: float) -> bool:
+        """Whether no open case can be much better than a choice of this value."""
+        return not any(
+            case[0] < _enough_j(value_j) and case[3][0] != WHOLE for case in self.cases
+        )
+
 
 class Bounds:
     """One table of groups; answers one deadline after another."""
@@ -70,8 +74,7 @@ class Bounds:
         heap, number, found = list(bound.cases), 0, [bound.choices]
         serial = 1 + max(case[1] for case in heap)  # distinct, or a tie would compare masks
         whole = []  # cases of one choice a group: nothing is left to distinguish
-        enough_j = value_j - GAP_SMALL * abs(value_j)
-        while heap and number < cases and heap[0][0] < enough_j:
+        while heap and number < cases and heap[0][0] < _enough_j(value_j):
             case = heapq.heappop(heap)
             least_j, _, allowed, (group, at) = case
             if group == WHOLE:
@@ -109,6 +112,8 @@ class Bounds:
 
     def _program(self, task: Task, allowed: Mask) -> tuple[Floats, float, Floats]:
         """The best mixture as far as the known paths tell: shares, iteration time, path prices."""
+        from scipy.optimize import linprog  # noqa: PLC0415 -- a third of a second to load
+
         group, choice = np.nonzero(allowed)
         count, paths = len(group), len(self._paths)
         least_j = np.where(allowed, self._cost_j, np.inf).min(axis=1)
@@ -153,6 +158,10 @@ class Bounds:
         time_j = left_w * (task.fastest_s if left_w > 0 else task.deadline_s)
         largest_j = float(np.abs(least_j).sum()) + abs(time_j)
         return float(least_j.sum()) + time_j - ROUND_OFF * largest_j
+
+
+def _enough_j(value_j: float) -> float:
+    return value_j - GAP_SMALL * abs(value_j)
 
 
 def _near(share: Floats, allowed: Mask) -> Ints:
