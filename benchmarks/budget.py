@@ -11,11 +11,11 @@ import argparse
 
 from jitter import CARDS, read
 
-from joulecut_lab.compare import baselines
 from joulecut_engine.optimize.budget import Bidder, Offer, allocate
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import prepared
 from joulecut_engine.optimize.straggler import Kept
+from joulecut_lab.compare import baselines
 
 
 def main() -> None:

@@ -34,9 +34,9 @@ from joulecut_engine.graph.build import deadlock
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, SENDS, Kind, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
+from joulecut_engine.optimize.clock_changes import Switching
 from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, priced, problem
 from joulecut_engine.optimize.problem import Problem
-from joulecut_engine.optimize.clock_changes import Switching
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
 

@@ -31,6 +31,7 @@ class Progress:
         self._patience_s = patience_s
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._done: tuple[int, int] | None = None
+        self._note = ""
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -53,13 +54,18 @@ class Progress:
     def advance(self, done: int, of: int) -> None:
         self._done = (done, of)
 
+    def note(self, text: str) -> None:
+        """What is known so far."""
+        self._note = text
+
     def _speak(self, stream: TextIO) -> None:
         began_s = time.monotonic()
         if self._over.wait(self._patience_s):
             return
         while True:
             done = f", {self._done[0]} of {self._done[1]}" if self._done else ""
-            line = f"{self._what}{done}, {time.monotonic() - began_s:.0f} s"
+            note = f", {self._note}" if self._note else ""
+            line = f"{self._what}{done}{note}, {time.monotonic() - began_s:.0f} s"
             stream.write(f"\r\x1b[K{line}")
             stream.flush()
             if self._over.wait(TICK_S):

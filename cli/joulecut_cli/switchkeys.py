@@ -9,9 +9,9 @@ from joulecut_cli.jobkeys import mapping, value
 from joulecut_controller.policy.quantity import choice, number, whole
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
 from joulecut_engine.graph.pipeline import SENDS, Granularity
+from joulecut_engine.optimize.clock_changes import LATENCIES_MIN, UNLIMITED, Switching
 from joulecut_engine.optimize.clock_groups import inner
 from joulecut_engine.optimize.problem import Problem
-from joulecut_engine.optimize.clock_changes import LATENCIES_MIN, UNLIMITED, Switching
 from joulecut_wire.document import Document
 from joulecut_wire.errors import BadInput
 

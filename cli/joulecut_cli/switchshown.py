@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from joulecut_cli import figures
-from joulecut_engine.optimize.problem import Solution
 from joulecut_engine.optimize.clock_changes import UNLIMITED, Switched, Switching
+from joulecut_engine.optimize.problem import Solution
 
 
 @dataclass(frozen=True, slots=True)

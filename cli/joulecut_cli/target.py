@@ -54,7 +54,7 @@ def critical(problem: Problem, granularity: Granularity) -> str:
     """Who decides the fastest time: the stages of a critical path, most operations first."""
     fastest = baseline(problem)
     if granularity != "computation":  # a clock for many is the fastest of few
-        solver = Solver(problem, granularity, "quick")
+        solver = Solver(problem, granularity)
         fastest = solver.solve(Goal(solver.fastest_s))
     path = longest_path(problem.graph, [option.time_s for option in fastest.clocks])
     counts = Counter(problem.graph.operations[i].stage for i in path)

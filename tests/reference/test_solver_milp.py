@@ -138,13 +138,13 @@ def test_an_integer_program_finds_nothing_better_and_nothing_below_the_bound(
 ) -> None:
     problem, slowdown = drawn(seed)
     try:
-        fastest_s = Solver(problem, granularity, "quick").fastest_s
+        fastest_s = Solver(problem, granularity).fastest_s
     except NoCommonClock:
         return
     for waits in (False, True):
         goal = Goal(fastest_s * (1 + slowdown), waits)
         true = truth(problem, goal, granularity)
-        plan = solve(problem, goal, granularity, effort="thorough")
+        plan = solve(problem, goal, granularity)
         assert not check(problem, goal, plan)
         if true is None:  # a fault of its presolve: nothing to compare with
             continue
@@ -155,7 +155,7 @@ def test_an_integer_program_finds_nothing_better_and_nothing_below_the_bound(
 
 def test_below_the_fastest_time_neither_has_a_plan() -> None:
     problem, _ = drawn(0)
-    fastest_s = Solver(problem, "computation", "quick").fastest_s
+    fastest_s = Solver(problem, "computation").fastest_s
     goal = Goal(fastest_s * (1 - 1e-4))
     assert truth(problem, goal, "computation") is None
     with pytest.raises(Infeasible):

@@ -92,7 +92,7 @@ def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> Non
 
 
 def _few_points(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
-    return frontier(problem, min(points, 8), granularity, effort="quick")
+    return frontier(problem, min(points, 8), granularity)
 
 
 def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: DatabaseStore) -> None:

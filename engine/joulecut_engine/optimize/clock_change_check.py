@@ -9,8 +9,8 @@ from collections import deque
 
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import SENDS
-from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.clock_changes import Switched, Switching
+from joulecut_engine.optimize.problem import Goal, Problem
 
 TOLERANCE = 1e-9  # relative: as for any other plan
 

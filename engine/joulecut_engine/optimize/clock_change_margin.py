@@ -13,6 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulecut_engine.optimize.clock_change_moves import iterations
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_changes import (
+    Switched,
+    Switching,
+    limits_of,
+    run_of,
+    track_of,
+)
 from joulecut_engine.optimize.jitter import P95, Spread, Trials
 from joulecut_engine.optimize.jitter_margin import (
     MISS,
@@ -25,15 +34,6 @@ from joulecut_engine.optimize.jitter_margin import (
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Goal, Infeasible
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
-from joulecut_engine.optimize.clock_change_moves import iterations
-from joulecut_engine.optimize.clock_changes import (
-    Switched,
-    Switching,
-    limits_of,
-    run_of,
-    track_of,
-)
 
 AIMS = 2  # a second one where other luck finds the first too late; solving takes seconds here
 EARLIER = 3  # deadlines tried, each from what the last one's plan missed or left

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecut_engine.optimize.clock_changes import Limits, Run, Track
 from joulecut_engine.optimize.compiled import exact
 from joulecut_engine.optimize.levels import Floats, Ints
-from joulecut_engine.optimize.clock_changes import Limits, Run, Track
 
 CLOSE = 1e-9  # relative: a dwell may be so much shorter, which is round-off of sums
 ON_TIME = 1e-10  # relative, of the deadline; contract: 1e-9

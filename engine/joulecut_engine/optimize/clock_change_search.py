@@ -38,6 +38,7 @@ from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.frontier import undominated
 from joulecut_engine.optimize.levels import Ints, levels_of
 from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
+from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.solver import Solver
 
@@ -84,7 +85,7 @@ class ClockChangeSearch:
     def improvements(self, goal: Goal, found: Switched) -> Iterator[Switched]:
         """Better and better plans, without end, each varied from the best. The bound stays."""
         bound_j = found.plan.lower_bound_j
-        trial, _, _ = self._trial(goal)
+        trial, _ = self._trial(goal)
         for number in itertools.count(1):
             asked = trial.varied(self.asked(found), TRIALS_MAX, bound_j, SEED - 2 * number)
             again = self.written(asked, goal, bound_j)
@@ -162,25 +163,29 @@ class ClockChangeSearch:
         ours = rivals[0]
         if ours.iteration_time_s <= goal.deadline_s * (1 + ON_TIME) and self._unharmed(ours):
             return self.written(self._columns(ours), goal, ours)
-        trial, bound_j, own_j = self._trial(goal)
+        trial, relaxed = self._trial(goal)
         if trial.combinations() <= self._combinations_all:
             best = trial.all()
-            least_j = self.written(best, goal, bound_j).plan.energy_j
+            least_j = self.written(best, goal, math.inf).plan.energy_j
             return self.written(best, goal, least_j * (1 - SMALL))
         if self._fewer is not None:
             with contextlib.suppress(Infeasible):  # with more changes there may be a plan
                 hints = [*hints, self._fewer._solved(goal, hints, rivals, quick=quick)]
         starts = [self._columns(rival) for rival in rivals]
         starts += [self.asked(hint) for hint in hints]
-        if self._granularity == "computation":
+        free = self._granularity == "computation"
+        if free:
             starts += [*map(trial.ahead, starts), *trial.walks()]
+        own_j = trial.raised_j(self._levels, self._computation.fastest_s)
+        if free:
+            starts += trial.walks()
+        waited_j = self.problem.time_price_w * goal.deadline_s if goal.waits else 0.0
+        bound_j = max(self._computation.bound_j(self._reachable(goal), relaxed), own_j + waited_j)
         return self.written(trial.best(starts, own_j, quick=quick), goal, bound_j)
 
-    def _trial(self, goal: Goal) -> tuple[Trial, float, float]:
-        """One deadline; the bound on energy, and on the values that a trial compares."""
-        reachable_s = max(goal.deadline_s, self._computation.fastest_s)
-        reachable = replace(goal, deadline_s=reachable_s)
-        relaxed = self._computation.relax(reachable)
+    def _trial(self, goal: Goal) -> tuple[Trial, Relaxation]:
+        """One deadline, at the prices of the relaxation."""
+        relaxed = self._computation.relax(self._reachable(goal))
         time_price_w = self._computation.time_price_w(goal)
         trial = Trial(
             self._track,
@@ -191,10 +196,10 @@ class ClockChangeSearch:
             self._computation.prices_w(relaxed),
             time_price_w + relaxed.deadline_price_w,
         )
-        own_j = trial.raised_j(self._levels, self._computation.fastest_s)
-        waited_j = self.problem.time_price_w * goal.deadline_s if goal.waits else 0.0
-        bound_j = max(self._computation.bound_j(reachable, relaxed), own_j + waited_j)
-        return trial, bound_j, own_j
+        return trial, relaxed
+
+    def _reachable(self, goal: Goal) -> Goal:
+        return replace(goal, deadline_s=max(goal.deadline_s, self._computation.fastest_s))
 
     def _rivals(self, goal: Goal) -> list[Solution]:
         """What this granularity answers where switching is free, then what coarser ones do, as

@@ -20,7 +20,7 @@ from joulecut_engine.optimize.relaxation import ROUND_OFF
 
 # Local search: starts that are varied, operations that all trials run (12 ns each), and trials
 # per start, within limits.
-STARTS, WORK = 4, 6e7
+STARTS, WORK = 8, 1.2e8
 STARTS_QUICK, WORK_QUICK = 1, 4e5
 TRIALS_MIN, TRIALS_MAX = 1_000, 40_000
 PRICE_MAX, PRICE_FAST = 64.0, 1e6  # times the relaxation's: nothing is left of cost beside time

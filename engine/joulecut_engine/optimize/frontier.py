@@ -5,7 +5,7 @@ time never gives a worse plan.
 """
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ PASSES, CASES = 3, 8
 
 
 class Frontier:
-    """One problem at one granularity (a prepared `Computation` or `SharedClock`); one thread at a time.
+    """One problem at one granularity, prepared; one thread at a time.
 
     `at` answers any goal from T_min on: a lone pipeline's, or one that waits for a straggler.
     """
@@ -60,7 +60,7 @@ class Frontier:
         progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Solution, ...]:
         """Undominated plans at up to `count` evenly spaced deadlines from T_min to T_E, each
-        with the bound for its own time. `progress` hears (done, count). Raises ValueError for
+        with the bound for its own time. `progress` gets (done, count). Raises ValueError for
         fewer than 2."""
         if count < 2:
             raise ValueError(f"{count} points: a frontier has at least 2")
@@ -73,6 +73,22 @@ class Frontier:
             if progress is not None:
                 progress(done + 1, count)
         return undominated(found)
+
+    def improvements(self, points: Sequence[Solution]) -> Iterator[tuple[Solution, ...]]:
+        """Better plans and higher bounds for points of this frontier, one after another and round
+        after round; undominated."""
+        best = list(points)
+        goals = [Goal(point.iteration_time_s) for point in points]
+        pairs = zip(goals, points, strict=True)
+        rounds = {k: self._search.improvements(*pair) for k, pair in enumerate(pairs)}
+        while rounds:
+            for k, better in list(rounds.items()):
+                found = next(better, None)
+                if found is None:
+                    del rounds[k]
+                else:
+                    best[k] = found
+                yield undominated(best)
 
     def _at_own_time(self, deadline_s: float) -> Solution:
         """A lone pipeline's plan, with the bound for the time it really takes."""

@@ -141,7 +141,7 @@ class _Search:
         self._limit_s = 0.0
         self.full = solver.solve(goal)
         if self.full.granularity != "computation":  # the bound, which takes longest, is known
-            self._solver = Solver(problem, self.full.granularity, "quick")
+            self._solver = Solver(problem, self.full.granularity)
         self._menus = _menus(problem, self.full.granularity)
         self._anchor = self._fastest()
 

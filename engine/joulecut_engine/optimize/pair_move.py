@@ -48,7 +48,7 @@ def pair_move(
     price_w: float,
 ) -> tuple[float, Ints]:
     """The best move of two groups at once: one gives the time that the other uses."""
-    groups, width, known = paths.shape
+    groups, width = cost_j.shape
     steps = np.arange(-REACH, REACH + 1)
     near = choice[:, None] + steps
     near = np.where((near < 0) | (near >= width), choice[:, None], near)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from joulecut_engine.optimize.compiled import exact
 from joulecut_engine.optimize.activity_network import ActivityNetwork
+from joulecut_engine.optimize.compiled import exact
 from joulecut_engine.optimize.levels import Floats, Ints
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
@@ -289,7 +289,8 @@ class Relaxer:
         share = theta[: self._inner] * step.inverse[tails]
         to_start, (one, other) = share * step.own[tails], self._pairs
         between = share[one] * theta[other]
-        matrix = np.bincount(self._at, -np.concatenate([to_start, between]), self._entries)
+        entries = -np.concatenate([to_start, between])
+        matrix: Floats = np.bincount(self._at, entries, self._entries).astype(np.float64)
         heads = network.heads
         diagonal = np.append(np.bincount(tails, to_start, rows), step.open_theta[-1])
         ties = np.concatenate([to_start, theta[self._inner :]])

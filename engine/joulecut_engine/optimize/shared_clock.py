@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
-from joulecut_engine.optimize.computation import Computation, better, must_meet
 from joulecut_engine.optimize.clock_groups import Groups
+from joulecut_engine.optimize.computation import Computation, better, must_meet
 from joulecut_engine.optimize.levels import Floats, Ints, combinations
+from joulecut_engine.optimize.pair_move import pair_move, single_move
 from joulecut_engine.optimize.problem import Goal, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.schedule import solution
-from joulecut_engine.optimize.pair_move import pair_move, single_move
+from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 
 COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
 JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
@@ -125,9 +125,7 @@ class SharedClock:
         finer_j = self.computation.bound_j(goal, relaxed)
         bound_of = self._granularity if own_j > finer_j else "computation"
         clocks = self._groups.clocks(best)
-        return solution(
-            problem, goal, self._granularity, clocks, max(own_j, finer_j), bound_of
-        )
+        return solution(problem, goal, self._granularity, clocks, max(own_j, finer_j), bound_of)
 
     def _fastest_s(self) -> float:
         """The least iteration time: where a group has no clock that is fastest for all its

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.levels import Floats, Ints
 
@@ -49,9 +50,7 @@ class Bound:
 
     def closed(self, value_j: float) -> bool:
         """Whether no open case can be much better than a choice of this value."""
-        return not any(
-            case[0] < _enough_j(value_j) and case[3][0] != WHOLE for case in self.cases
-        )
+        return not any(case[0] < _enough_j(value_j) and case[3][0] != WHOLE for case in self.cases)
 
 
 class Bounds:

@@ -14,8 +14,8 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.clock_groups import Groups
+from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Problem, Solution
 
@@ -55,7 +55,7 @@ class Exchange:
         if granularity == "computation":
             self._made = _Each(problem)
         else:
-            self._made = _Tied(problem, granularity)
+            self._made = _Shared(problem, granularity)
 
     def improved(
         self, plan: Solution, *, priced: Priced, keeps: Keeps, critical: Critical
@@ -167,7 +167,7 @@ class _Each:
         return np.array(found, dtype=np.int64)
 
 
-class _Tied:
+class _Shared:
     """A decision per group of operations that share a clock."""
 
     def __init__(self, problem: Problem, granularity: Granularity) -> None:

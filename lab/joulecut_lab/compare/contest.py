@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from joulecut_cli.jobfile import JobFile
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_lab.compare import baselines
-from joulecut_lab.compare.baselines import Clocks
 from joulecut_engine.optimize.frontier import Frontier
-from joulecut_lab.compare.perseus import Claim
 from joulecut_engine.optimize.problem import Goal, NoCommonClock
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver
+from joulecut_lab.compare import baselines
+from joulecut_lab.compare.baselines import Clocks
+from joulecut_lab.compare.perseus import Claim
 from joulecut_lab.compare.rules import (
     Chosen,
     Entry,

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_lab.compare import baselines
-from joulecut_lab.compare.baselines import Clocks
 from joulecut_engine.optimize.frontier import Frontier
-from joulecut_lab.compare.perseus import UNIT_S, Claim, Perseus
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver
 from joulecut_engine.optimize.straggler import Sync, time_s
+from joulecut_lab.compare import baselines
+from joulecut_lab.compare.baselines import Clocks
+from joulecut_lab.compare.perseus import UNIT_S, Claim, Perseus
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,9 @@ def test_a_percentage_with_or_without_its_sign(
     assert plan["deadline_s"] == FASTEST_S * 1.02
 
 
-def test_less_effort_leaves_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proving_never_costs_and_never_lowers_the_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of one job, and each plan still within its deadline and certified."""
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -118,13 +120,15 @@ def test_less_effort_leaves_more(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ]
     (tmp_path / "profile.csv").write_text(HEADER + "".join(rows))
     words = ("plan", str(job), "--max-slowdown", "1", "--json")
-    quick, usual = (json.loads(said(capsys, *words, "--effort", e)[1]) for e in ("quick", "usual"))
     plain = json.loads(said(capsys, *words)[1])
-    for plan in (quick, usual, plain):
+    quick = json.loads(said(capsys, *words, "--effort", "quick")[1])
+    proved = json.loads(said(capsys, *words, "--prove", "0.5")[1])
+    for plan in (plain, quick, proved):
         assert plan["iteration_time_s"] <= plan["deadline_s"]
-        assert plan["lower_bound_j"] <= plain["energy_j"]
-    assert plain["energy_j"] <= usual["energy_j"] <= quick["energy_j"]
-    assert plain["gap"] < quick["gap"]
+        assert plan["lower_bound_j"] <= proved["energy_j"]
+    assert quick["energy_j"] == plain["energy_j"]
+    assert proved["energy_j"] <= plain["energy_j"]
+    assert proved["gap"] <= plain["gap"]
 
 
 def test_an_effort_nobody_knows_is_refused(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +243,8 @@ BAD_FLAGS = {
     "two dashes for a deadline": (("--deadline=--",), "--deadline"),
     "two dashes for a slowdown": (("--max-slowdown=--",), "--max-slowdown"),
     "two dashes for an effort": (("--effort=--",), "--effort"),
+    "no seconds to prove": (("--prove", "0"), "--prove:"),
+    "seconds that are no number": (("--prove", "soon"), '"soon" is not a number'),
     "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, edge, comp'),
     "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),

@@ -7,7 +7,7 @@ import pytest
 
 from joulecut_cli import main as cli
 from joulecut_cli.jobfile import read
-from joulecut_engine.optimize.switching import UNLIMITED, Switching
+from joulecut_engine.optimize.clock_changes import UNLIMITED, Switching
 from joulecut_wire.command import guarded
 from joulecut_wire.errors import BadInput
 

@@ -21,10 +21,8 @@ menu = tuple(ClockOption(1400 - 100 * k, 1 + 0.1 * k**1.3, 90.0 - 9 * k) for k i
 profile = Profile({(stage, kind): menu for stage in range(2) for kind in KINDS})
 computation = Computation(problem(Pipeline("1f1b", 2, 3), profile, 20.0), combinations_all=0)
 goal = Goal(1.07 * computation.fastest_s)
-found = []
-for near in (False, True):
-    plan = computation.solve(goal, computation.relax(goal, near=near), rolls=1)
-    found.append([plan.energy_j, plan.lower_bound_j, [o.clock_mhz for o in plan.clocks]])
+plan = computation.solve(goal, computation.relax(goal), passes=1)
+found = [[plan.energy_j, plan.lower_bound_j, [o.clock_mhz for o in plan.clocks]]]
 print(json.dumps([kept(), found]))
 """
 
@@ -51,7 +49,7 @@ def test_the_same_without_a_compiler() -> None:
 def test_no_compiled_function_calls_one_of_another_module() -> None:
     """Kept machine code is renewed when its own module changes, and only then."""
     functions = [f.py_func for f in compiled._compiled]
-    assert len(functions) > 30
+    assert len(functions) > 15
     for function in functions:
         for name in function.__code__.co_names:
             called = getattr(function.__globals__.get(name), "py_func", function)

@@ -1,7 +1,7 @@
 """Plans with a clock per operation: right, in time, and close to what brute force finds."""
 
+import itertools
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pipelines
@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.graph import graph_of
 from joulecut_engine.graph.pipeline import (
     GRANULARITIES,
     KINDS,
     SENDS,
     Granularity,
-    Operation,
     Pipeline,
     Profile,
     Transfers,
@@ -32,7 +30,7 @@ from joulecut_engine.optimize.schedule import (
     iteration_times,
     makespan,
 )
-from joulecut_engine.optimize.solver import solve
+from joulecut_engine.optimize.solver import Solver, solve
 
 
 @settings(max_examples=100, deadline=None)
@@ -55,7 +53,7 @@ def test_the_search_alone_is_right_and_near_the_optimum(data: st.DataObject) -> 
     problem = data.draw(pipelines.problems(2, 2, 3))
     goal = data.draw(pipelines.goals(baseline(problem).iteration_time_s))
     computation = Computation(problem, combinations_all=0)
-    clocks = computation.solve(goal, computation.relax(goal), rolls=20).clocks
+    clocks = computation.solve(goal, computation.relax(goal), passes=20).clocks
     energy = pipelines.priced(problem, goal, clocks)
     best = pipelines.brute_force(problem, goal)
     fastest = pipelines.priced(problem, goal, baseline(problem).clocks)
@@ -196,24 +194,6 @@ def test_a_lone_pipeline_stops_at_its_cheapest_time_and_a_waiting_one_goes_on() 
     assert waiting.energy_j == 180.0 + 10.0 * 50.0
 
 
-def test_a_relaxed_time_that_suits_no_option_is_not_waited_for() -> None:
-    """Two operations jump from seconds to an hour. In the relaxation it pays to wait for the
-    shorter of them, since the longer one saves as well; really only both or none pay."""
-    longer = (ClockOption(1400, 100.0, 600.0), ClockOption(200, 10_000.0, 105.0))
-    shorter = (ClockOption(1400, 100.0, 300.0), ClockOption(200, 3_000.0, 155.0))
-    usual = (ClockOption(1400, 0.4, 20.0), ClockOption(1000, 0.5, 10.0))
-    beside = [Operation(2, k, "forward") for k in range(200)]
-    operations = [Operation(0, 0, "forward"), Operation(1, 0, "forward"), *beside]
-    graph = graph_of(operations, [(i, i + 1) for i in range(2, 201)], 3)
-    menus = (longer, shorter, usual)
-    problem = Problem(graph, tuple(menus[o.stage] for o in graph.operations), (0.05,) * 3)
-    goals = [Goal(factor * 100.0) for factor in (1.0, 1.2, 10.0, 31.0, 100.0, 1e4)]
-    plans = [solve(problem, goal, "computation", effort="quick") for goal in goals]
-    assert all(check(problem, goal, plan) == () for goal, plan in zip(goals, plans, strict=True))
-    assert all(b.energy_j <= a.energy_j * (1 + 1e-9) for a, b in pairwise(plans))
-    assert plans[-1].iteration_time_s == pytest.approx(100.0)
-
-
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, 1e-3, float("nan"), float("-inf")])
 def test_an_impossible_deadline_names_the_fastest_time(
@@ -275,3 +255,40 @@ def test_transfers_beside_the_work_raise_no_bound(transfers: Transfers, power_w:
         bound_j = computation.bound_j(goal, computation.relax(goal))
         assert 0.0 < bound_j <= energy(asked, cheapest, time_s) * (1 + 1e-9)
     assert floor_j(asked, baseline(asked).iteration_time_s) <= bound_j * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    pipelines.problems(3, 6, 5, same_clocks=True),
+    st.sampled_from(GRANULARITIES),
+    st.sampled_from([1.0, 1.02, 1.2]),
+)
+def test_more_search_never_costs_and_never_lowers_the_bound(
+    problem: Problem, granularity: Granularity, factor: float
+) -> None:
+    solver = Solver(problem, granularity)
+    goal = Goal(solver.fastest_s * factor)
+    before = solver.solve(goal)
+    for after in itertools.islice(solver.improvements(goal, before), 3):
+        assert check(problem, goal, after) == ()
+        assert after.energy_j <= before.energy_j
+        assert after.lower_bound_j >= min(before.lower_bound_j, after.energy_j)
+        before = after
+
+
+def test_a_small_certificate_does_not_end_the_search() -> None:
+    """At 8 x 12 and 2 % the first answer is within 0.5 % of its bound; better ones exist."""
+    problem = pipelines.public_problem("a40", microbatches=12)
+    solver = Solver(problem, "computation")
+    goal = Goal(solver.fastest_s * 1.02)
+    first = solver.solve(goal)
+    *_, last = itertools.islice(solver.improvements(goal, first), 8)
+    assert last.energy_j < first.energy_j
+
+
+@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
+def test_published_profiles_have_small_gaps(name: str, slowdown: float) -> None:
+    problem = pipelines.public_problem(name, microbatches=12)
+    goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
+    assert solve(problem, goal, "computation").gap <= 0.006

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.bounds import Bounds, Task
 from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.computation import Computation
-from joulecut_engine.optimize.groups import Groups
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.shared_clock import SharedClock
+from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 from joulecut_engine.optimize.solver import Solver, solve
-from joulecut_engine.optimize.tied import Tied
 
 COARSE: tuple[Granularity, ...] = ("gpu", "edge")
 
@@ -64,9 +64,9 @@ def test_the_search_alone_is_near_and_never_below_its_bound(
 ) -> None:
     problem = data.draw(pipelines.problems(2, 3, 4, same_clocks=True))
     computation = Computation(problem)
-    tied = Tied(computation, granularity, combinations_all=0)
+    tied = SharedClock(computation, granularity, combinations_all=0)
     goal = data.draw(pipelines.goals(tied.fastest_s))
-    plan = tied.solve(goal, computation.relax(goal), rolls=cases)
+    plan = tied.solve(goal, computation.relax(goal), cases=cases)
     brute = clocks_of if granularity == "edge" else pipelines.brute_force_gpu
     best = brute(problem, goal)
     assert best is not None
@@ -82,7 +82,7 @@ def test_the_gap_of_coarse_plans_is_honest_and_small(
 ) -> None:
     problem = pipelines.public_problem("a100", microbatches=12)
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
-    plan = solve(problem, goal, granularity, effort="thorough")
+    plan = solve(problem, goal, granularity)
     assert check(problem, goal, plan) == ()
     assert plan.bound_granularity == granularity
     assert plan.gap <= 0.004

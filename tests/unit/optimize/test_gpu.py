@@ -12,8 +12,8 @@ from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock
 from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.shared_clock import SharedClock
 from joulecut_engine.optimize.solver import Solver, solve
-from joulecut_engine.optimize.tied import Tied
 
 
 @settings(max_examples=80, deadline=None)
@@ -33,7 +33,7 @@ def test_the_search_alone_finds_nearly_the_same(data: st.DataObject) -> None:
     """Without the shortcut that judges every combination."""
     problem = data.draw(pipelines.problems(3, 3, 5, same_clocks=True))
     computation = Computation(problem)
-    gpu = Tied(computation, "gpu", combinations_all=0)
+    gpu = SharedClock(computation, "gpu", combinations_all=0)
     goal = data.draw(pipelines.goals(gpu.fastest_s))
     plan = gpu.solve(goal, computation.relax(Goal(max(goal.deadline_s, computation.fastest_s))))
     best = pipelines.brute_force_gpu(problem, goal)
@@ -48,7 +48,7 @@ def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> N
     """With more cases allowed than there are: single choices cannot be split again."""
     problem = data.draw(pipelines.problems(3, 3, 3, same_clocks=True))
     computation = Computation(problem)
-    gpu = Tied(computation, "gpu", combinations_all=0)
+    gpu = SharedClock(computation, "gpu", combinations_all=0)
     goal = data.draw(pipelines.goals(gpu.fastest_s))
     relaxed = computation.relax(Goal(max(goal.deadline_s, computation.fastest_s)))
     plan = gpu.solve(goal, relaxed, (), 200)
@@ -66,8 +66,8 @@ def test_the_search_alone_is_optimal_on_public_profiles(name: str, slowdown: flo
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     computation = Computation(problem)
     relaxed = computation.relax(goal)
-    searched = Tied(computation, "gpu", combinations_all=0).solve(goal, relaxed)
-    tried = Tied(computation, "gpu", combinations_all=10**7).solve(goal, relaxed)
+    searched = SharedClock(computation, "gpu", combinations_all=0).solve(goal, relaxed)
+    tried = SharedClock(computation, "gpu", combinations_all=10**7).solve(goal, relaxed)
     assert searched.energy_j == pytest.approx(tried.energy_j, rel=2e-4)
 
 
@@ -142,6 +142,6 @@ def test_a_case_of_single_choices_is_not_split_again() -> None:
     """It was, and a group of no choice had no bound."""
     problem = pipelines.public_problem("a40", microbatches=8, stages=8, schedule="gpipe")
     goal = Goal(baseline(problem).iteration_time_s * 1.02)
-    plan = solve(problem, goal, "gpu", effort="thorough")
+    plan = solve(problem, goal, "gpu")
     assert check(problem, goal, plan) == ()
     assert plan.gap < 0.01

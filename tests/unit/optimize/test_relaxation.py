@@ -16,12 +16,12 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.graph import graph_of
 from joulecut_engine.graph.pipeline import KINDS, Operation, Pipeline, Profile
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.computation import APART_MAX, SIZE_SMALL, WORK_WIDE, Computation
+from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.formulation import worthwhile
 from joulecut_engine.optimize.problem import Goal, Problem
-from joulecut_engine.optimize.relaxation import Interior
+from joulecut_engine.optimize.relaxation import Relaxer
 from joulecut_engine.optimize.solver import solve
 
 FACTORS = st.sampled_from([1.0, 1.02, 1.1, 1.4, 2.0, 4.0])
@@ -89,10 +89,10 @@ def any_graph(draw: st.DrawFn, ordered: bool = False) -> Problem:
     return Problem(graph, options, powers_w, draw(st.sampled_from([0.0, 20.0])))
 
 
-def bound(problem: Problem, goal: Goal, *, near: bool = False) -> float:
+def bound(problem: Problem, goal: Goal) -> float:
     """The relaxation's own word, without the cheap bound that the product also takes."""
     computation = Computation(problem)
-    relaxed = computation.relax(goal, near=near)
+    relaxed = computation.relax(goal)
     waiting_j = problem.time_price_w * goal.deadline_s if goal.waits else 0.0
     return relaxed.bound_j + waiting_j
 
@@ -110,36 +110,16 @@ def test_costs_that_cancel_are_no_reason_to_stop_short(factor: float, waits: boo
     computation = Computation(problem)
     goal = Goal(computation.fastest_s * factor, waits)
     useful_s = computation.useful_deadline_s(goal.deadline_s)
-    relaxed = Interior(computation.network).relax(useful_s, computation.time_price_w(goal))
+    relaxed = Relaxer(computation.network).relax(useful_s, computation.time_price_w(goal))
     waiting_j = problem.time_price_w * goal.deadline_s if goal.waits else 0.0
-    assert relaxed.apart_ratio <= APART_MAX
     expected_j = linear_program(problem, goal)
     assert relaxed.bound_j + waiting_j == pytest.approx(expected_j, abs=1e-6)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
-def test_the_interior_point_stays_below_the_linear_program(
-    problem: Problem, factor: float, waits: bool
-) -> None:
-    """On the smallest graphs, all ties, it stops a little short: there the walk is taken."""
-    computation = Computation(problem)
-    goal = Goal(computation.fastest_s * factor, waits)
-    expected = linear_program(problem, goal)
-    price_w = computation.time_price_w(goal)
-    useful_s = computation.useful_deadline_s(goal.deadline_s)
-    relaxed = Interior(computation.network).relax(useful_s, price_w)
-    waiting_j = problem.time_price_w * goal.deadline_s if goal.waits else 0.0
-    scale = sum(o[0].energy_j for o in problem.options) + problem.time_price_w * goal.deadline_s
-    assert relaxed.bound_j + waiting_j <= expected + 1e-9 * scale
-    if relaxed.apart_ratio <= APART_MAX:
-        assert relaxed.bound_j + waiting_j >= expected - 1e-4 * scale
 
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("slowest", [2.0, 30.0, 1000.0])
 def test_options_far_apart_do_not_make_the_bound_loose(slowest: float, waits: bool) -> None:
-    """More operations than are walked outright, and options that no real card has."""
+    """Options that no real card has."""
     menus = {
         (stage, kind): (
             ClockOption(1400, 0.01, 1.5 + 0.1 * stage),
@@ -150,7 +130,6 @@ def test_options_far_apart_do_not_make_the_bound_loose(slowest: float, waits: bo
     }
     problem = build(Pipeline("1f1b", 4, 24), Profile(menus), 5.0)
     computation = Computation(problem)
-    assert computation.network.size > SIZE_SMALL
     for factor in (1.0, 1.02, 1.5):
         goal = Goal(computation.fastest_s * factor, waits)
         expected = linear_program(problem, goal)
@@ -188,19 +167,15 @@ def scattered(seed: int, count: int, choices: tuple[int, ...]) -> Problem:
 
 @pytest.mark.parametrize("factor", [1.0, 1.001, 1.1, 3.0])
 @pytest.mark.parametrize("seed", [5, 9, 11, 20])
-def test_the_interior_point_itself_arrives_where_no_two_operations_are_alike(
-    seed: int, factor: float
-) -> None:
-    """The walk would hide it if it did not. From 1 to 12 options side by side, in several groups
-    of lanes of which the last is not full. Of these jobs two want many short steps at the fastest
+def test_it_arrives_where_no_two_operations_are_alike(seed: int, factor: float) -> None:
+    """From 1 to 12 options side by side. Of these jobs two want many short steps at the fastest
     deadline; the others' energy rises so steeply there that a deadline a millionth longer would
     bound it a thousandth lower."""
     problem = scattered(seed, 150, (1, 2, 3, 12))
     computation = Computation(problem)
     goal = Goal(computation.fastest_s * factor)
     useful_s = computation.useful_deadline_s(goal.deadline_s)
-    relaxed = Interior(computation.network).relax(useful_s, problem.time_price_w)
-    assert relaxed.apart_ratio <= APART_MAX
+    relaxed = Relaxer(computation.network).relax(useful_s, problem.time_price_w)
     assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-7)
 
 
@@ -209,25 +184,24 @@ def test_where_nothing_is_to_choose_no_step_is_taken(factor: float) -> None:
     problem = scattered(1, 150, (1,))
     computation = Computation(problem)
     goal = Goal(computation.fastest_s * factor)
-    relaxed = Interior(computation.network).relax(
+    relaxed = Relaxer(computation.network).relax(
         computation.useful_deadline_s(goal.deadline_s), problem.time_price_w
     )
-    assert (relaxed.steps, relaxed.apart_ratio) == (0, 0.0)
+    assert relaxed.steps == 0
     assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-9)
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans(), st.booleans())
-def test_it_equals_the_linear_program(
-    problem: Problem, factor: float, waits: bool, near: bool
+@given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
+def test_it_stays_below_the_linear_program_and_near_it(
+    problem: Problem, factor: float, waits: bool
 ) -> None:
-    """Whether other deadlines are asked for as well or not."""
+    """On the smallest graphs, all ties, it may stop a little short."""
     goal = Goal(Computation(problem).fastest_s * factor, waits)
     expected = linear_program(problem, goal)
     scale = sum(o[0].energy_j for o in problem.options) + problem.time_price_w * goal.deadline_s
-    found = bound(problem, goal, near=near)
-    assert found == pytest.approx(expected, rel=1e-7, abs=1e-7 * scale)
-    assert found <= expected + 1e-9 * scale
+    found = bound(problem, goal)
+    assert expected - 1e-4 * scale <= found <= expected + 1e-9 * scale
 
 
 @pytest.mark.parametrize("name", ["a100", "a40"])
@@ -236,8 +210,7 @@ def test_it_equals_the_linear_program_on_public_profiles(name: str, slowdown: fl
     problem = pipelines.public_problem(name, microbatches=12)
     goal = Goal(Computation(problem).fastest_s * (1 + slowdown))
     expected = linear_program(problem, goal)
-    for near in (False, True):
-        assert bound(problem, goal, near=near) == pytest.approx(expected, rel=1e-7)
+    assert bound(problem, goal) == pytest.approx(expected, rel=1e-7)
 
 
 @settings(max_examples=60, deadline=None)
@@ -282,20 +255,16 @@ def test_one_flow_bounds_every_deadline(problem: Problem, made_for: float, asked
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
-def test_its_schedules_leave_room_for_all_and_end_in_time(
-    problem: Problem, factor: float, near: bool
-) -> None:
+@given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS)
+def test_its_schedule_leaves_room_for_all_and_ends_in_time(problem: Problem, factor: float) -> None:
     computation = Computation(problem)
     network = computation.network
     goal = Goal(computation.fastest_s * factor)
-    relaxed = computation.relax(goal, near=near)
+    relaxed = computation.relax(goal)
     least_s = network.ends(network.fastest) / network.second
-    assert relaxed.limits_s
     assert relaxed.iteration_s <= goal.deadline_s * (1 + 1e-5)
-    for limit_s in relaxed.limits_s:
-        assert (limit_s >= least_s - 1e-4 * computation.fastest_s).all()
-        assert limit_s.max() <= relaxed.iteration_s + 1e-4 * computation.fastest_s
+    assert (relaxed.limits_s >= least_s - 1e-4 * computation.fastest_s).all()
+    assert relaxed.limits_s.max() <= relaxed.iteration_s + 1e-4 * computation.fastest_s
 
 
 @settings(max_examples=40, deadline=None)
@@ -323,19 +292,18 @@ def test_the_order_of_operations_does_not_matter(
     assert bound(shuffled, goal) == pytest.approx(bound(problem, goal), abs=1e-7 * scale)
 
 
-def test_wide_graphs_are_walked() -> None:
+def test_wide_graphs_have_plans() -> None:
     """Every operation waits for a dozen others from anywhere before it: no envelope is narrow."""
     chance = Random(7)
     menu = tuple(ClockOption(1400 - 100 * k, 1.0 + 0.1 * k, 90.0 - 5 * k) for k in range(5))
-    count = 3000
+    count = 800
     edges = {(chance.randrange(j), j) for j in range(1, count) for _ in range(12)}
     # A GPU each: no order is given, and two at once on one GPU are no plan.
     graph = graph_of([Operation(i, i, "forward") for i in range(count)], edges, count)
     problem = Problem(graph, (menu,) * count, (0.1,) * count)
     computation = Computation(problem)
-    assert computation.network.envelope.work > WORK_WIDE * count
     goal = Goal(computation.fastest_s * 1.05)
-    plan = solve(problem, goal, "computation", effort="quick")
+    plan = solve(problem, goal, "computation")
     assert check(problem, goal, plan) == ()
     assert plan.gap < 0.05
 

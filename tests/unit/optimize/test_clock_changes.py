@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 from joulecut_engine.graph import graph_of
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Operation, Pipeline, Profile
-from joulecut_engine.optimize.formulation import priced
-from joulecut_engine.optimize.formulation import problem as build
-from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
-from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import solve
-from joulecut_engine.optimize.stretches import cheapest
-from joulecut_engine.optimize.switched import SwitchSearch
-from joulecut_engine.optimize.switching import (
+from joulecut_engine.optimize.clock_change_check import check
+from joulecut_engine.optimize.clock_change_moves import realise
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_changes import (
     UNLIMITED,
     Late,
     Switched,
@@ -31,8 +27,12 @@ from joulecut_engine.optimize.switching import (
     run_of,
     track_of,
 )
-from joulecut_engine.optimize.switchmoves import realise
-from joulecut_engine.optimize.switchopinion import check
+from joulecut_engine.optimize.formulation import priced
+from joulecut_engine.optimize.formulation import problem as build
+from joulecut_engine.optimize.k_change_dp import cheapest
+from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
+from joulecut_engine.optimize.schedule import baseline
+from joulecut_engine.optimize.solver import solve
 
 FAST, SLOW = ClockOption(1400, 1.0, 100.0), ClockOption(900, 2.0, 60.0)
 FEW = 300  # plans that a property tries one by one
@@ -127,9 +127,9 @@ def test_brute_force_agrees_and_never_beats_the_bound(
         if _keeps(problem, goal, switching, asked_mhz):
             least_j = min(least_j, _energy_j(problem, goal, switching, asked_mhz))
     for combinations_all in (0, FEW):
-        search = SwitchSearch(problem, switching, combinations_all=combinations_all)
+        search = ClockChangeSearch(problem, switching, combinations_all=combinations_all)
         try:
-            found = search.solve(goal, effort="quick")
+            found = search.solve(goal, quick=True)
         except Infeasible:
             assert least_j == math.inf
             continue
@@ -169,8 +169,8 @@ def test_where_nothing_limits_the_plan_is_the_free_one(
     problem: Problem, data: st.DataObject
 ) -> None:
     goal = data.draw(pipelines.goals(baseline(problem).iteration_time_s))
-    found = SwitchSearch(problem, Switching()).solve(goal, effort="quick")
-    free = solve(problem, goal, "computation", effort="quick")
+    found = ClockChangeSearch(problem, Switching()).solve(goal, quick=True)
+    free = solve(problem, goal, "computation")
     assert found.plan.clocks == free.clocks
     assert found.plan.energy_j == free.energy_j
     assert found.plan.lower_bound_j == pytest.approx(free.lower_bound_j, rel=1e-12)
@@ -201,16 +201,14 @@ def test_more_changes_never_cost_and_coarser_plans_never_win(latency_s: float, l
     energies_j, bounds_j = [], []
     for most in (0, 2, 4, 8, UNLIMITED):
         switching = Switching(max_per_iteration=most, latency_s=latency_s, late=late)
-        found = SwitchSearch(problem, switching).solve(goal, effort="quick")
+        found = ClockChangeSearch(problem, switching).solve(goal, quick=True)
         assert check(problem, goal, switching, found) == ()
         energies_j.append(found.plan.energy_j)
         bounds_j.append(found.plan.lower_bound_j)
     assert energies_j == sorted(energies_j, reverse=True)
     assert max(bounds_j) <= energies_j[0]
     assert bounds_j[0] > bounds_j[-1]  # a limit raises it
-    gpu, edge = (
-        solve(problem, goal, granularity, effort="quick") for granularity in ("gpu", "edge")
-    )
+    gpu, edge = (solve(problem, goal, granularity) for granularity in ("gpu", "edge"))
     assert energies_j[0] <= gpu.energy_j * (1 + 1e-9)
     if latency_s == 0.0:
         assert energies_j[1] <= edge.energy_j * (1 + 1e-9)
@@ -222,24 +220,24 @@ def test_tied_clocks_are_asked_for_tied(granularity: str) -> None:
     problem = wavy()
     goal = Goal(1.02 * baseline(problem).iteration_time_s)
     switching = Switching(cost_s=0.002, cost_j=0.1, latency_s=0.015)
-    found = SwitchSearch(problem, switching, granularity).solve(goal, effort="quick")  # type: ignore[arg-type]
+    found = ClockChangeSearch(problem, switching, granularity).solve(goal, quick=True)  # type: ignore[arg-type]
     assert check(problem, goal, switching, found) == ()
     assert {len(changes) for changes in found.changes} <= ({0, 2} if granularity == "edge" else {0})
-    finer = SwitchSearch(problem, switching).solve(goal, effort="quick")
+    finer = ClockChangeSearch(problem, switching).solve(goal, quick=True)
     assert finer.plan.energy_j <= found.plan.energy_j * (1 + 1e-9)
 
 
 def test_a_deadline_that_changes_cannot_keep_names_the_fastest_found() -> None:
     problem = wavy()
     with pytest.raises(Infeasible) as none:
-        SwitchSearch(problem, Switching(max_per_iteration=2)).solve(Goal(0.5))
+        ClockChangeSearch(problem, Switching(max_per_iteration=2)).solve(Goal(0.5))
     assert none.value.fastest_s == pytest.approx(baseline(problem).iteration_time_s, rel=1e-9)
 
 
 def test_a_frontier_under_switching_falls() -> None:
     problem = wavy(3)
     until_s = 1.2 * baseline(problem).iteration_time_s
-    found = SwitchSearch(problem, Switching(max_per_iteration=2)).points(5, until_s)
+    found = ClockChangeSearch(problem, Switching(max_per_iteration=2)).points(5, until_s)
     energies_j = [each.plan.energy_j for each in found]
     assert len(found) > 2
     assert energies_j == sorted(energies_j, reverse=True)
@@ -290,7 +288,7 @@ def test_the_second_opinion_sees(fault: str) -> None:
     problem = wavy(3)
     goal = Goal(1.05 * baseline(problem).iteration_time_s)
     switching = Switching(max_per_iteration=4, cost_j=0.1, min_dwell_s=0.2)
-    found = SwitchSearch(problem, switching).solve(goal, effort="quick")
+    found = ClockChangeSearch(problem, switching).solve(goal, quick=True)
     assert check(problem, goal, switching, found) == ()
     assert found.changes[0]
     spoil, said = FAULTS[fault]
@@ -301,7 +299,7 @@ def test_the_second_opinion_sees(fault: str) -> None:
 def test_the_second_opinion_knows_the_limits() -> None:
     problem = wavy(3)
     goal = Goal(1.05 * baseline(problem).iteration_time_s)
-    found = SwitchSearch(problem, Switching()).solve(goal, effort="quick")
+    found = ClockChangeSearch(problem, Switching()).solve(goal, quick=True)
     for tighter, said in (
         (Switching(max_per_iteration=2), "times, at most 2"),
         (Switching(min_dwell_s=1.0), "keeps a clock for"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.pipeline import Operation, Pipeline
-from joulecut_engine.optimize.levels import waves_of
+from joulecut_engine.optimize.levels import levels_of
 
 
 @st.composite
@@ -29,13 +29,13 @@ def _paths(graph: Graph) -> list[list[int]]:
 
 @given(graph=graphs(), seed=st.integers(0, 10**6), schedules=st.integers(1, 20))
 def test_an_iteration_is_its_longest_path(graph: Graph, seed: int, schedules: int) -> None:
-    waves, dice = waves_of(graph), np.random.default_rng(seed)
+    levels, dice = levels_of(graph), np.random.default_rng(seed)
     duration_s = dice.uniform(0.0, 1.0, (3, schedules))
     kind = dice.integers(0, 3, len(graph.operations))  # by operation, three classes
     expected = [max(sum(column[kind[path]]) for path in _paths(graph)) for column in duration_s.T]
-    which = kind[waves.operation]
-    assert waves.iteration_times(duration_s, which) == pytest.approx(np.array(expected))
-    time_s, counts = waves.critical(duration_s[:, 0].copy(), which)
+    which = kind[levels.operation]
+    assert levels.iteration_times(duration_s, which) == pytest.approx(np.array(expected))
+    time_s, counts = levels.critical(duration_s[:, 0].copy(), which)
     assert time_s == pytest.approx(expected[0])
     assert counts @ duration_s[:, 0] == pytest.approx(expected[0])
 
@@ -44,4 +44,4 @@ def test_an_edge_that_leaves_the_order_is_refused() -> None:
     graph = build(Pipeline("1f1b", 2, 2))
     turned = Graph(graph.operations, (*graph.edges, (3, 1)), graph.order)
     with pytest.raises(ValueError, match=r"edge \(3, 1\) leaves the topological order"):
-        waves_of(turned)
+        levels_of(turned)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import brute_force, problems, run_times
 
-from joulecut_lab.compare import baselines
-from joulecut_lab.compare.perseus import Perseus
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
+from joulecut_lab.compare import baselines
+from joulecut_lab.compare.perseus import Perseus
 
 
 def clocks_by_stage(asked: Problem, clocks: baselines.Clocks) -> list[set[int]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.optimize.tiedmoves import REACH, one, two
+from joulecut_engine.optimize.pair_move import REACH, pair_move, single_move
 
 
 def _value(
@@ -49,7 +49,7 @@ def test_no_other_step_is_better(
     for at, to in itertools.product(range(groups), range(width)):
         singles.append(choice.copy())
         singles[-1][at] = to
-    value, moved = one(*told)
+    value, moved = single_move(*told)
     assert value == pytest.approx(best(singles))
     assert value == pytest.approx(_value(paths, cost_j, moved, limit_s, price_w))
 
@@ -62,7 +62,7 @@ def test_no_other_step_is_better(
             there[second] += other
             if there.min() >= 0 and there.max() < width:
                 doubles.append(there)
-    value, moved = two(*told)
+    value, moved = pair_move(*told)
     if doubles:
         assert value == pytest.approx(best(doubles))
     if value < math.inf:

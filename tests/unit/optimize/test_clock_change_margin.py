@@ -10,23 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize import switchmargin
-from joulecut_engine.optimize.jitter import Noise, Trials
-from joulecut_engine.optimize.jitter_margin import Statistic, of
-from joulecut_engine.optimize.levels import Ints
-from joulecut_engine.optimize.problem import Goal, Problem
-from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.switched import SwitchSearch
-from joulecut_engine.optimize.switching import (
+from joulecut_engine.optimize import clock_change_margin
+from joulecut_engine.optimize.clock_change_check import check
+from joulecut_engine.optimize.clock_change_margin import SwitchTrials
+from joulecut_engine.optimize.clock_change_moves import realise
+from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
+from joulecut_engine.optimize.clock_changes import (
     Switching,
     columns_of,
     limits_of,
     run_of,
     track_of,
 )
-from joulecut_engine.optimize.switchjitter import SwitchTrials
-from joulecut_engine.optimize.switchmoves import realise
-from joulecut_engine.optimize.switchopinion import check
+from joulecut_engine.optimize.jitter import Noise, Trials
+from joulecut_engine.optimize.jitter_margin import Statistic, of
+from joulecut_engine.optimize.levels import Ints
+from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.schedule import baseline
 
 NOISE = Noise(operation=0.1, gpu=0.05, communication_s=0.01, siblings=3)
 LATE = Switching(latency_s=0.02, cost_s=0.001, cost_j=0.1)
@@ -88,8 +88,8 @@ def test_a_plan_with_margin_keeps_deadline_and_limits(
     noise = Noise(operation=0.03, siblings=4)
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     trials, judge = Trials(problem, noise, draws=60), Trials(problem, noise, draws=100, seed=5)
-    search = SwitchSearch(problem, switching, granularity)
-    told = switchmargin.assured(search, goal, trials, judge, statistic=statistic)
+    search = ClockChangeSearch(problem, switching, granularity)
+    told = clock_change_margin.assured(search, goal, trials, judge, statistic=statistic)
     found = told.assured
     assert not check(problem, goal, switching, told.found)
     assert found.plan == told.found.plan
@@ -107,7 +107,7 @@ def test_what_cannot_be_met_gets_the_fastest_plan_and_says_so() -> None:
     problem = job(4)
     start_s = baseline(problem).iteration_time_s
     trials = Trials(problem, Noise(operation=0.1, siblings=8), draws=30)
-    search = SwitchSearch(problem, replace(LATE, max_per_iteration=0))
-    told = switchmargin.assured(search, Goal(start_s), trials, trials, target_s=start_s)
+    search = ClockChangeSearch(problem, replace(LATE, max_per_iteration=0))
+    told = clock_change_margin.assured(search, Goal(start_s), trials, trials, target_s=start_s)
     assert not told.assured.met
     assert told.assured.plan.iteration_time_s == pytest.approx(start_s, rel=1e-9)
