@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
     granularities = read_granularities(options.granularity)
     points, seconds = _points(options.points), prove_seconds(options.prove)
 
-    from joulecut_cli import frontier_points  # noqa: PLC0415 -- a second of imports
+    from joulecut_cli import frontier_points
 
     return frontier_points.run(options, granularities, points, seconds)
 

@@ -24,7 +24,7 @@ def run(argv: list[str]) -> int:
         options.prove = ""
     seconds = prove_seconds(options.prove)
 
-    from joulecut_cli import planning  # noqa: PLC0415 -- a second of imports
+    from joulecut_cli import planning
 
     return planning.run(options, granularity, seconds)
 
