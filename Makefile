@@ -5,7 +5,7 @@
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
 #   make test-long  random walks, mutants, torch, rendering, heavy worlds
 #   make bench   benchmarks, as ratios in one run
-#   make mutants plants small faults in the keeper and tells which the tests catch
+#   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
 #   make docs    rewrites the generated documents
 #   make proto   regenerates the protobuf stubs
