@@ -35,7 +35,7 @@ class Learnt:
 
     text: str = ""  # one line
     drifting: tuple[str, ...] = ()  # one line for each GPU its model no longer describes
-    refused: tuple[tuple[str, int], ...] = ()  # samples not learnt as told, by reason
+    refused: tuple[tuple[str, int], ...] = ()  # samples not learned as reported, by reason
 
 
 @dataclass(frozen=True, slots=True)

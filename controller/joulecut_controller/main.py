@@ -1,12 +1,13 @@
-"""The command `joulecut-controller --config FILE`: says what is wrong before anything is loaded.
+"""The command `joulecut-controller --config FILE`.
 
-The process behind it takes seconds to import; a typing error should not.
+Arguments and configuration are checked before the process is imported, which takes seconds.
 """
 
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from joulecut_controller import __version__
 from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import Unavailable
 
@@ -23,6 +24,7 @@ def run(argv: list[str]) -> int:
         if find_spec(module) is None:
             raise Unavailable(f"{module} is not installed: pip install 'joulecut[controller]'")
     parser = Parser(NAME, "Plans GPU clocks for the jobs of a policy.")
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     parser.add_argument("--config", type=Path, required=True, help="configuration (YAML)")
     path = parser.parse_args(argv).config
 

@@ -39,7 +39,7 @@ class Hold:
         why = f": {self.reason}" if self.reason else ""
         if self.kind == "breaker":
             if self.ends_itself:
-                return f"the breaker gave the GPUs back{why}; default clocks until measured anew"
+                return f"the breaker released the GPUs{why}; default clocks until measured again"
             return f"the breaker ended control{why}; `joulecut resume {self.job}` arms it again"
         word = "paused" if self.kind == "pause" else "restored and paused"
         which = f"`joulecut resume {self.job}`" if self.job else "`joulecut resume --all`"

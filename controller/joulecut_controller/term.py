@@ -10,7 +10,7 @@ import time
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.election.fenced_fleet import FencedFleet
-from joulecut_controller.reconcile.leases import Absurd, absurd
+from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -86,9 +86,9 @@ async def reign(context: ServiceContext) -> None:
 def _begin(context: ServiceContext) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
-    strange = absurd(nodes)
+    strange = impossible_epoch(nodes)
     if strange:
-        raise Absurd(strange)  # only a person can mend that
+        raise ImpossibleEpoch(strange)  # only a person can mend that
     broken = False
     try:
         context.policy = context.source.load()

@@ -65,7 +65,7 @@ class GpuView:
         if shown is not None and shown.drift:
             return f"its agent sees drift ({shown.drift})"
         if shown is not None and shown.stands_back_s > 0.0:
-            return "its agent stands back: somebody else sets its clocks"
+            return "its agent backs off: another writer sets its clocks"
         return ""
 
 

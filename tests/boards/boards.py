@@ -221,8 +221,8 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         predict_error_power_ratio=0.0088,
         learnt=Learnt(
             "predicted by physics x forest, from the profile and 3120 samples of the running job "
-            "(times off by 0.24 % before they were learnt, the profile's by 0.31 %); not learnt as "
-            "told: 12 clock-not-reached",
+            "(time error 0.24 % before learning, the profile's 0.31 %); not learned as "
+            "reported: 12 clock-not-reached",
             refused=(("clock-not-reached", 12),),
         ),
         holdout=holdout() if enforced else None,
@@ -232,8 +232,8 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
             yes=False,
             text=(
                 "not yet: predictions checked at 0 of 7 clocks; time error P95 0.8 %; energy P95 "
-                "1.1 %; iteration time explained to 0.3 %; baseline steady; SLO slack 0.4 %; ranks "
-                "told by the job"
+                "1.1 %; iteration time prediction error 0.3 %; baseline steady; SLO slack 0.4 %; "
+                "ranks reported by the job"
             ),
             scores=8,
             time_error=0.008,

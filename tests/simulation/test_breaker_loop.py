@@ -81,7 +81,7 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(
             world.advance(STAND_BACK_S[trip - 1] - 60.0)
             controller.run(5)
             assert world.at_default()
-            assert "the breaker gave the GPUs back" in controller.job.sentence
+            assert "the breaker released the GPUs" in controller.job.sentence
             controller.run(60, until=lambda: not world.at_default())
             assert not world.at_default(), controller.job.sentence
     assert "`joulecut resume demo` arms it again" in controller.job.sentence

@@ -26,7 +26,7 @@ def test_a_refused_apply_puts_the_whole_job_back(world: World, store: DatabaseSt
     attempts = len(world.sent("apply"))
     controller.run(1)
     assert len(world.sent("apply")) == attempts
-    assert "standing back" in controller.job.sentence
+    assert "backing off" in controller.job.sentence
     controller.run(60)
     assert len(world.sent("apply")) <= attempts + 2 * 5  # 2, 4, 8, 16, 32 s apart
     world.agents["n2:1"].refuse = ""
@@ -41,7 +41,7 @@ def test_a_lost_agent_puts_the_job_back_where_it_can(world: World, store: Databa
     assert not world.agents["n1:1"].leases
     controller.run(3)
     assert world.at_default()  # what could not be told ran out
-    assert "nothing fresh is known of GPU n2/0" in controller.job.sentence
+    assert "no current reading of GPU n2/0" in controller.job.sentence
     world.agents["n2:1"].connected = True
     controller.run(30, until=lambda: not world.at_default())
     assert not world.at_default()
@@ -155,7 +155,7 @@ def test_a_policy_that_ends_control_does_so_while_the_store_is_full(
     assert world.at_default()
     board = controller.boards[-1]
     assert board.policy_digest == "2"
-    assert "the trail waits for the store: store: the disk is full" in board.sentence
+    assert "the audit log waits for the store: store: the disk is full" in board.sentence
     filling.full = False
     controller.run(1)
     assert "in force: 2" in controller.events("policy")

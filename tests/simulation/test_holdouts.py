@@ -224,7 +224,7 @@ def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStor
     assert not held_out(controller)
     holdout = controller.job.holdout
     assert holdout is not None
-    assert "a straggler is waited for" in holdout.text
+    assert "waiting for a straggler" in holdout.text
 
 
 def test_an_operator_who_ends_enforcing_ends_the_window(store: DatabaseStore) -> None:
@@ -267,7 +267,7 @@ def test_an_agent_that_refuses_the_plan_afterwards_leaves_default_clocks(
     run_while(controller, lambda: held_out(controller))
     controller.run(4)
     assert world.at_default()
-    assert "standing back" in controller.job.sentence
+    assert "backing off" in controller.job.sentence
     for agent in world.agents.values():
         agent.refuse = ""
     controller.run(20, until=lambda: not world.at_default())

@@ -161,7 +161,7 @@ def test_a_fit_is_put_in_force_in_a_later_pass_and_passes_do_not_wait(
     controller.run(1)
     assert controller.boards[-1].sentence
     assert controller.job.learnt == Learnt(
-        "predicted from the profile; nothing learnt from the running job yet"
+        "predicted from the profile; nothing learned from the running job yet"
     )
     controller.run(PASSES, until=lambda: learner.learning_stats(world.job).leads)
     controller.run(1)

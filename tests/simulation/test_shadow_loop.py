@@ -139,7 +139,7 @@ def test_after_an_enforced_phase_enforcing_is_advisable(
     verdict = told(controller)
     assert verdict.yes, verdict.text
     assert verdict.text.startswith(f"advisable: {verdict.scores} scores")
-    assert "ranks told by the job" in verdict.text
+    assert "ranks reported by the job" in verdict.text
     assert verdict.time_error is not None
     assert verdict.time_error < 0.02
     assert (verdict.energy_error or 1.0) < 0.05
@@ -264,10 +264,10 @@ def test_somebody_elses_lock_stays_out_of_the_baseline(
     during = controller.job.view.baseline
     assert during is not None
     assert during.time_mean_s == pytest.approx(before.time_mean_s, rel=0.005)
-    assert "is held at 1200 MHz, and not by us" in controller.job.view.external_lock
-    assert "is held at 1200 MHz" in told(controller).text
+    assert "is locked at 1200 MHz by another writer" in controller.job.view.external_lock
+    assert "is locked at 1200 MHz" in told(controller).text
     page = status.page(board_json(controller.boards[-1]), "http://c:9440", 0.0)
-    held = "GPU n1/0 (and 3 more) is held at 1200 MHz, and not by us"
+    held = "GPU n1/0 (and 3 more) is locked at 1200 MHz by another writer"
     assert f"  demo: no baseline is measured: {held}. Where the site does that" in page
     assert "by site_default." in page
     world.foreign = {}

@@ -128,7 +128,7 @@ class ExternalClockLocks:
         uuid, mhz = next(iter(held.items()))
         place = gpus[uuid].place if uuid in gpus else uuid
         more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
-        return f"GPU {place}{more} is held at {mhz} MHz, and not by us"
+        return f"GPU {place}{more} is locked at {mhz} MHz by another writer"
 
 
 def _above(one_mhz: int, other_mhz: int) -> bool:

@@ -98,7 +98,7 @@ def _taken(uuids: Iterable[str], gpus: Mapping[str, GpuView], owned: Mapping[str
     for uuid in sorted(uuids):
         if uuid in owned:
             where = gpus[uuid].place if uuid in gpus else uuid
-            return f"GPU {where} belongs to {owned[uuid]}, which stands further up in the policy"
+            return f"GPU {where} belongs to {owned[uuid]}, an earlier entry of the policy"
     return ""
 
 

@@ -151,7 +151,7 @@ def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> s
     reach = authority.reach_mhz
     lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
     broken = (
-        (stale, "nothing fresh is known"),
+        (stale, "there is no current reading"),
         (not site.controllable, f"not controllable: {site.reason or 'no reason given'}"),
         (bool(held), f"its lease belongs to job {held}"),
         (clock_mhz not in site.clocks_mhz, f"{clock_mhz} MHz is not a supported clock"),

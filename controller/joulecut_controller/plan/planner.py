@@ -132,7 +132,7 @@ def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
             "silent",
             f"the job has been silent for {job.report_age_s:.0f} s: default clocks",
         ),
-        (bool(stale), "stale", f"nothing fresh is known of GPU {stale}: default clocks"),
+        (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
         (
             job.baseline is None,
             "baseline",
@@ -279,9 +279,9 @@ def _appraised(comparison: Comparison, clocks: Clocks, solver: SolverCache) -> E
 def _keep(state: PlannerState, gain: float) -> Decision:
     if state.clocks is None:
         return Decision(
-            "keep", "nothing", f"default clocks are right: {max(gain, 0.0):.1%} to save", state
+            "keep", "nothing", f"default clocks are best: {max(gain, 0.0):.1%} to save", state
         )
-    return Decision("keep", "steady", "the plan stands", state)
+    return Decision("keep", "steady", "plan unchanged", state)
 
 
 def _sentence(inputs: PlanningInput, choice: Choice, comparison: Comparison, late: bool) -> str:

@@ -40,7 +40,7 @@ def trial_of(
     actions = []
     for stage, uuids in enumerate(job.stages):
         asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.ground.default_mhz[stage]
-        why = advice.reason if stage in advice.stages else f"{advice.verdict}: as learnt so far"
+        why = advice.reason if stage in advice.stages else f"{advice.verdict}: as learned so far"
         for uuid in uuids:
             held_mhz = running.get(uuid, 0)
             verb, clock_mhz = verb_of(

@@ -1,8 +1,8 @@
-"""The audit trail: durable in the store, and its newest lines at hand for the page.
+"""Audit log: durable in the store, newest lines in memory for the page.
 
-Written before the thing it speaks of is done, so that what happened to a GPU can be read
-even where the controller died in the middle of it. What may not wait for a store that fails
-(clocks given back, a person's new policy) is done all the same, and its line follows.
+An event is written before its action, so that the log is complete even where the controller dies
+in between. Actions that must not wait for a failing store (releasing clocks, a new policy) go
+ahead; their lines are written later.
 """
 
 import json
@@ -14,8 +14,8 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import Event, EventKind, Store
 from joulecut_wire.errors import Unavailable
 
-SHOWN = 100  # lines at hand; the store has the rest
-WAITING_MAX = 1_000  # lines that wait for the store; the oldest are lost then
+SHOWN = 100  # lines in memory; the store has the rest
+WAITING_MAX = 1_000  # lines waiting for the store; beyond it the oldest are lost
 
 
 class AuditLog:
@@ -34,7 +34,7 @@ class AuditLog:
 
     @property
     def trouble(self) -> str:
-        """Why lines wait to be written down; empty where none do."""
+        """Why lines wait for the store; empty where none do."""
         return self._trouble
 
     def note(
@@ -48,17 +48,17 @@ class AuditLog:
     def tell(
         self, kind: EventKind, job: str, text: str, *, generation: int = 0, **detail: Any
     ) -> None:
-        """As `note`, of what does not wait for the store: shown at once, and written now or by
-        a later `catch_up`.
+        """Records an event that does not wait for the store: shown at once, written now or by a
+        later `catch_up`.
         """
         event = self._event(kind, job, text, generation, detail)
         self._newest.appendleft(event)
         self._waiting.append(event)
-        if len(self._waiting) == 1:  # behind others it waits: each try may take a timeout
+        if len(self._waiting) == 1:  # with others waiting, each try may take a timeout
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Writes what waits, in its order, as far as the store takes it."""
+        """Writes waiting lines in order, until the store fails."""
         while self._waiting:
             try:
                 self._store.record(self._waiting[0])
@@ -69,7 +69,7 @@ class AuditLog:
         self._trouble = ""
 
     def plan(self, plan: Plan) -> None:
-        """Keeps a plan whole, and says so. Raises Unavailable."""
+        """Stores a plan and its event. Raises Unavailable."""
         self._store.keep_plan(plan)
         text = f"{plan.reason} -- refused: {plan.refused}" if plan.refused else plan.reason
         self.note("plan", plan.job, text, generation=plan.generation, mode=plan.mode)

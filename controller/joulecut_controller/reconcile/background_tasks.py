@@ -1,7 +1,7 @@
-"""Long computations beside the passes: there to be looked at, never waited for.
+"""Long computations beside the passes, which never wait for them.
 
-A frontier is thirty solves; it must not hold up a decision. One runs at a time, so that the
-rest of the machine belongs to the passes; of a question asked again only the newest counts.
+A frontier is thirty solves; it must not delay a decision. One task runs at a time, so that the
+passes keep the rest of the machine. A task requested again replaces the pending one.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from joulecut_wire.errors import JoulecutError
 
-# (topic, job); topics are worked off in alphabetical order. A job "" is the whole controller's.
+# (topic, job); topics run in alphabetical order. Job "" stands for the whole controller.
 Key = tuple[str, str]
 T = TypeVar("T")
-RETRY_S = 5.0  # a store that is away is back no sooner, and a pass of the default comes meanwhile
+RETRY_S = 5.0  # one pass of the default interval; an absent store is not back sooner
 
 
 class BackgroundTasks:
-    """Questions not yet answered, by key. Bounded by jobs times topics."""
+    """Pending tasks by key. Bounded by jobs times topics."""
 
     def __init__(self, retry_s: float = RETRY_S) -> None:
         self._retry_s = retry_s
@@ -29,7 +29,7 @@ class BackgroundTasks:
         return key in self._pending
 
     def want(self, key: Key, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` in a thread some time, then `done` with its result in this loop."""
+        """Runs `work` in a thread later, then `done` with its result in the event loop."""
         self._pending[key] = (work, done)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="studies")
@@ -39,7 +39,7 @@ class BackgroundTasks:
             del self._pending[key]
 
     async def stop(self) -> None:
-        """What already runs in its thread is left to end by itself."""
+        """A task that runs in its thread is left to finish."""
         self._pending.clear()
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -51,11 +51,11 @@ class BackgroundTasks:
             asked = self._pending[key]
             work, done = asked
             result = await asyncio.to_thread(work)
-            if self._pending.get(key) is asked:  # neither withdrawn nor asked anew
+            if self._pending.get(key) is asked:  # neither dropped nor replaced meanwhile
                 del self._pending[key]
                 try:
                     done(result)
-                except JoulecutError:  # nobody keeps it now; passes say why
+                except JoulecutError:  # the store is away; passes report that
                     self._pending.setdefault(key, (partial(_again, result), done))
                     await asyncio.sleep(self._retry_s)
 

@@ -1,8 +1,8 @@
-"""The power budget of the policy, shared out anew when something it rests on changed.
+"""The power budget of the policy, allocated over the jobs.
 
-What jobs that are not slowed draw is measured; what the others will draw is predicted by
-their frontiers. Jobs that are only advised take part in an allocation of their own, in which
-all follow the advice: nobody who is controlled relies on advice that nobody follows.
+Recomputed when an input changed. The power of jobs that are not slowed is measured; that of the
+others is predicted from their frontiers. Jobs in mode recommend get a separate allocation that
+assumes every recommendation is followed, so that no controlled job depends on one that is not.
 """
 
 import math
@@ -19,7 +19,7 @@ OWN_STEP_RATIO = 0.001  # a deadline that moved less is the same, as for a plan
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """One job of the policy in one pass; without a frontier it cannot be slowed yet."""
+    """One job of the policy in one pass. Without a frontier it cannot be slowed yet."""
 
     view: JobView
     frontier: tuple[FrontierPoint, ...] = ()
@@ -34,14 +34,14 @@ class Party:
         return self.view.policy.mode == "enforce"
 
     def own_s(self) -> float | None:
-        """The deadline of its own target for the mean iteration; None before a baseline."""
+        """The job's own deadline for the mean iteration; None before a baseline."""
         baseline, slo = self.view.baseline, self.view.policy.slo
         if baseline is None:
             return None
         return slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
 
     def drawn_w(self, host_power_w: float) -> float:
-        """Measured, hosts included; of a job of which nothing was measured, the hosts."""
+        """Measured power with hosts; the hosts alone before a measurement."""
         window = self.view.current or self.view.baseline
         power_w = window.power_w if window else None
         return (power_w or 0.0) + host_power_w * sum(map(len, self.view.stages))
@@ -68,15 +68,15 @@ class Budgets:
         return self.shares.complaint if self.shares else ""
 
     def deadline_s(self, job: str) -> float | None:
-        """The mean iteration time that the budget asks of a job; None: its own target stands."""
+        """The mean iteration time that the budget asks of a job; None: its own target holds."""
         return self._deadline_s.get(job)
 
     def settle(self, limit_w: float | None, parties: Sequence[Party], host_power_w: float) -> str:
-        """Shares the limit out. Answers a sentence where the story changed, else nothing."""
+        """Allocates the limit. Returns a sentence where the set of slowed jobs changed, else ""."""
         if limit_w is None:
-            told = "the power budget was lifted" if self.shares else ""
+            change = "the power budget was lifted" if self.shares else ""
             self._key, self._deadline_s, self.shares = (), {}, None
-            return told
+            return change
         rests_on = (_rests_on(party, limit_w, host_power_w) for party in parties)
         key = (limit_w, host_power_w, *rests_on)
         if key == self._key:
@@ -92,13 +92,13 @@ class Budgets:
             if (name in enforced) == of_these
         }
         self.shares = binding if enforced else advice
-        return _told(before, self.shares)
+        return _change(before, self.shares)
 
 
 def _rests_on(party: Party, limit_w: float, host_power_w: float) -> tuple[object, ...]:
-    """What the allocation takes from a job, in steps below which a difference is noise."""
+    """The inputs of the allocation, in steps below which a difference is noise."""
     policy, own_s, claims = party.view.policy, party.own_s(), party.claim() is not None
-    # What a controlled job draws now is predicted anyway, and moves with its clocks.
+    # The power of a controlled job is predicted anyway, and moves with its clocks.
     drawn_w = 0.0 if claims and party.enforced else party.drawn_w(host_power_w)
     fixed = round(drawn_w / (FIXED_STEP_RATIO * limit_w))
     own = None if own_s is None else round(math.log(own_s) / OWN_STEP_RATIO)
@@ -118,11 +118,11 @@ def _shared(
     return shares(limit_w, claims, fixed_w)
 
 
-def _told(before: Shares | None, now: Shares) -> str:
+def _change(before: Shares | None, now: Shares) -> str:
     if now.complaint:
         return "" if before is not None and before.complaint else now.complaint
     slowed = sorted(now.deadline_s)
     if before is not None and not before.complaint and sorted(before.deadline_s) == slowed:
         return ""
-    asks = f"slows {', '.join(slowed)}" if slowed else "asks nothing of any job"
+    asks = f"slows {', '.join(slowed)}" if slowed else "slows no job"
     return f"the power budget of {now.limit_w:.6g} W {asks}: {now.power_w:.6g} W predicted"

@@ -1,8 +1,7 @@
-"""A person's orders, carried out between the passes: holds first, then GPUs, then the trail.
+"""Operator commands (pause, resume, restore), executed between passes: hold, GPUs, audit log.
 
-An order does not wait for a pass, since a pass may be solving for seconds; and no pass can
-undo it, since whatever it decides meanwhile stops at the hold. What agents do not answer is
-said, and runs out by its leases.
+A command does not wait for a pass, which may solve for seconds. No pass undoes it: a decision made
+meanwhile stops at the hold. Agents that do not answer are reported; their leases run out.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ NAMES_SHOWN = 20  # in a sentence about what there is instead
 
 
 class Releasing(Protocol):
-    """What can give back all that is held for one job."""
+    """Can release everything held for one job."""
 
     async def release_all(self, reason: str) -> Outcome: ...
 
 
 class Commands:
-    """Obeys orders of one leadership term, one at a time, and never while a plan is applied."""
+    """Executes commands of one leadership term, one at a time and never while a plan is applied."""
 
     def __init__(
         self,
@@ -44,11 +43,11 @@ class Commands:
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
         self._jobs, self._view = jobs, view
         self._now_s, self._unix_s = now_s, unix_s
-        self.acting = asyncio.Lock()  # held by whoever changes clocks
+        self.acting = asyncio.Lock()  # held while clocks are changed
         self._given = asyncio.Event()
 
     async def rest(self, limit_s: float) -> None:
-        """Until an order was obeyed, so that the next pass shows it; at most so long."""
+        """Waits for `limit_s` or until a command was executed, so that the next pass shows it."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._given.wait()
@@ -57,7 +56,7 @@ class Commands:
         self._given.clear()
 
     async def obey(self, order: Order) -> Done:
-        """Carries an order out and answers what became of it; never raises a JoulecutError."""
+        """Executes a command. Never raises a JoulecutError."""
         lost = self._leases.lost
         if lost:
             return Done(f"this controller does not lead: {lost}", "standby")
@@ -80,14 +79,14 @@ class Commands:
                 unanswered=done.unanswered,
             )
         except JoulecutError as error:
-            held = "" if order.op == "resume" else "what was asked holds until this process ends; "
-            return Done(f"{held}it could not be written down: {error}", "failed")
+            held = "" if order.op == "resume" else "the hold lasts until this process ends; "
+            return Done(f"{held}the store did not take it: {error}", "failed")
         finally:
             self._given.set()
         return done
 
     def _unknown(self, order: Order) -> str:
-        """Why there is nothing to do it to."""
+        """Why the command names no job or node; empty where it does."""
         held = {hold.job for hold in self._holds.all}
         known = order.job in self._jobs or (order.op == "resume" and order.job in held)
         if order.job and not known:
@@ -100,23 +99,23 @@ class Commands:
         return ""
 
     def _nodes(self) -> list[tuple[str, ...]]:
-        """Every agent by its names: that of its node, where known, and its address."""
+        """The names of every agent: its node, where known, and its address."""
         nodes = self._fleet.observe(self._now_s()).nodes
         return [tuple(filter(None, (node.node, node.address))) for node in nodes]
 
     # -- orders ----------------------------------------------------------------------------
 
     def _resume(self, order: Order) -> Done:
-        """Ends holds. All of them for one job; for all jobs whatever a person asked for."""
+        """Ends holds: all kinds for one job; for all jobs, those set by operators."""
         if order.job:
             above = self._holds.of(ALL)
             ended = self._holds.lift(order.job, ("pause", "restore", "breaker"))
             if not ended and above:
-                text = f"{order.job} is not held alone: {above[0].sentence}"
+                text = f"{order.job} is held with all jobs: {above[0].sentence}"
                 return Done(text, "conflict")
             said = f"{order.job} is controlled again" if ended else f"{order.job} was not held"
             if ended and above:
-                said = f"{order.job} is not held alone any more, but {above[0].sentence}"
+                said = f"{order.job} stays held, as all jobs are: {above[0].sentence}"
             return Done(said, jobs=(order.job,))
         ended = tuple(
             hold
@@ -130,7 +129,7 @@ class Commands:
         return Done(said, jobs=tuple(sorted({hold.job for hold in ended} - {ALL})))
 
     async def _stop(self, order: Order) -> Done:
-        """Holds what is named, then gives its GPUs back; a restore does so whoever holds them."""
+        """Sets the hold, then releases the GPUs; a restore clears every lease on them."""
         jobs, error = self._jobs_of(order), ""
         held = jobs if order.job or order.node else (ALL,)
         kind: HoldKind = "restore" if order.op == "restore" else "pause"
@@ -143,10 +142,10 @@ class Commands:
             outcome = await self._release(order, jobs)
         count, unanswered = outcome.settings, outcome.refused
         if error:
-            text = f"{_named(order)} held and given back, but a restart would forget it: {error}"
+            text = f"{_named(order)} held and released, but a restart would forget it: {error}"
             return Done(text, "failed", jobs, count, unanswered)
         which = f"{_named(order)} {'paused' if kind == 'pause' else 'restored and paused'}"
-        said = f"{which}: {count} GPU{'s' if count != 1 else ''} told to go to default clocks"
+        said = f"{which}: {count} GPU{'s' if count != 1 else ''} asked to reset to default clocks"
         if unanswered:
             said += f"; not answered, their leases run out: {_some(unanswered)}"
         return Done(said, jobs=jobs, gpus=count, unanswered=unanswered)
@@ -173,7 +172,7 @@ class Commands:
         return self._fleet.observe(self._now_s()).gpus
 
     async def _release(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
-        """What is held for jobs goes first; a restore then clears whatever else is on the GPUs."""
+        """Our own leases first; a restore then clears every other lease on the GPUs."""
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
         uuids = set[str]().union(*(self._uuids(job) for job in jobs))
         retired = await asyncio.gather(*(self._jobs[job].release_all(reason) for job in jobs))

@@ -1,6 +1,7 @@
-"""The predicted frontier of each job, for people to look at.
+"""Predicted frontiers of each job, computed in the background.
 
-Renewed only when the predicted costs changed, and not more often than a person could read.
+`Frontiers` are shown on the page and used by the power budget; `Stragglers` answer a straggler at
+once, where a solve would be late. Both are renewed only when the predicted costs changed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ TOPIC = "frontier"
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Points in model seconds, of one GPU per stage, and of which costs they are."""
+    """Points in model seconds, of one GPU per stage; `digest` names their costs."""
 
     digest: str
     made_s: float
@@ -55,8 +56,8 @@ class Frontiers:
             self._background.want((TOPIC, job), work, partial(self._keep, job, costs.digest, now_s))
 
     def points(self, job: str, costs: Costs, baseline: Window | None) -> tuple[FrontierPoint, ...]:
-        """The job's frontier for all its GPUs, in real seconds where a baseline was measured;
-        empty while unknown. What is longer in reality is waiting.
+        """The job's frontier for all its GPUs, in measured seconds where there is a baseline;
+        empty while unknown. Time beyond the model counts as waiting.
         """
         kept = self._kept.get(job)
         if kept is None:

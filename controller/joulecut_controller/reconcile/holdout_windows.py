@@ -1,7 +1,7 @@
-"""Windows of one job: the one that is measured now, what became of the others, what they say.
+"""Measured windows of one job: the open one, outcomes of the others, the saving they show.
 
-Only whole windows count: one that is interrupted, by whatever, is dropped with its reason.
-What is measured is kept in the store alone, and the saving is reckoned from there.
+Only complete windows count; an interrupted one is dropped with its reason. Windows are kept in the
+store, and the saving is computed from there.
 """
 
 from collections import Counter
@@ -23,14 +23,14 @@ SAVING_WINDOWS_MAX = 5_000
 COVERED_RATIO_MIN = 0.5  # of a window: less was interrupted, whatever by
 REASONS = {
     "clocks": "the clocks or the energy counter changed",
-    "counter": "the energy counters said too little",
-    "irregular": "too many iterations stand out",
-    "pace": "the job's iterations changed their length in the middle",
+    "counter": "too few readings of the energy counters",
+    "irregular": "too many outlier iterations",
+    "pace": "the iteration time changed during the window",
     "plan": "another plan came into force",
     "shape": "the job's GPUs or its pipeline changed",
     "short": "too few iterations ran",
-    "store": "it could not be written down",
-    "stopped": "something came between",
+    "store": "the store did not take the window",
+    "stopped": "the window was interrupted",
 }
 
 
@@ -41,14 +41,14 @@ class _Open:
     arm: Arm
     plan: Plan
     shape: str
-    since_s: float  # the ledger's: it changes with the clocks
+    since_s: float  # of `IterationStats`: it changes with the clocks
     ends_s: float
     measurement: HoldoutMeasurement
 
 
 class HoldoutWindows:
-    """`tried` is the slot whose window was opened last; `stale` says that windows were kept
-    which the saving does not know yet.
+    """`tried` is the slot whose window was opened last. `stale`: windows were stored since the
+    saving was computed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HoldoutWindows:
         self._outcomes: Counter[tuple[Arm, str]] = Counter()
         self._saving: Saving | None = None
         self._stale = True
-        self._said = ""  # what became of the turn's window
+        self._said = ""  # result of the hold-out's window, in words
 
     @property
     def measuring(self) -> Arm | Literal[""]:
@@ -81,15 +81,15 @@ class HoldoutWindows:
 
     @property
     def outcomes(self) -> tuple[tuple[Arm, str, int], ...]:
-        """Windows by arm and by what became of them."""
+        """Count of windows by arm and outcome."""
         return tuple((*key, count) for key, count in sorted(self._outcomes.items()))
 
     def renew(self) -> None:
-        """Slots begin anew, or a hold-out does: one that had a window may have another."""
+        """Slots were rearranged, or a hold-out began: a slot that had a window may have another."""
         self._tried, self._said = None, ""
 
     def stop(self) -> str:
-        """Whatever is measured now ends unfinished; answers what the turn's window brought."""
+        """Drops an open window; returns the result of the hold-out's window."""
         if self._open is not None:
             self._drop("stopped")
         return self._said
@@ -122,9 +122,9 @@ class HoldoutWindows:
         applied: Plan | None,
         hindrance: str,
     ) -> str:
-        """Adds this pass to the open window, and closes or drops it where it has ended.
+        """Adds this pass to the open window; closes or drops it where it has ended.
 
-        Answers why it was dropped.
+        Returns why it was dropped.
         """
         held, measured, now_s = self._open, observation.measured, inputs.view.now_s
         if held is None:
@@ -157,7 +157,7 @@ class HoldoutWindows:
         return REASONS[figures]
 
     def _keep(self, held: _Open, figures: WindowMeans, inputs: PlanningInput) -> str:
-        """Writes a window down; answers why it could not be."""
+        """Stores a window; returns why it could not."""
         forecast = held.plan.forecast
         later_s = self._unix_s() - inputs.view.now_s
         default = held.arm == "default"
@@ -203,7 +203,7 @@ class HoldoutWindows:
         self._open = None
 
     def reckon(self) -> None:
-        """The saving anew, of the windows of the last week; of a store that cannot tell, as was."""
+        """Computes the saving from the last week's windows; unchanged where the store fails."""
         since_unix_s = self._unix_s() - SAVING_S
         self._stale = False
         try:

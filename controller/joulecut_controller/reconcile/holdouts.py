@@ -1,8 +1,8 @@
-"""Hold-outs at work: who runs at default clocks now, and which windows are measured around that.
+"""Hold-out windows: which job runs at default clocks now, so that its saving can be measured.
 
-`verify.rotation` says when, this asks whether it may be, and the planner sets the clocks
-aside and brings them back; `windows` measures. A controller that starts anew begins no
-hold-out that it missed.
+`verify.switchback` schedules them; here it is decided whether one may begin. The planner suspends
+its plan meanwhile, and `holdout_windows` measures. A restarted controller does not catch up on
+hold-outs that it missed.
 """
 
 import math
@@ -37,7 +37,7 @@ SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots beco
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A hold-out that runs. `ends_s` is monotonic: a wall clock that is set does not stretch it."""
+    """A running hold-out. `ends_s` is monotonic, so that setting the wall clock changes nothing."""
 
     slot: int
     number: int
@@ -49,20 +49,20 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Job:
-    """One job's place in the rotation."""
+    """One job's schedule and windows."""
 
     windows: HoldoutWindows
     verify: Verify = field(default_factory=Verify)
     rotation: SwitchbackSchedule | None = None
-    since_s: float = math.inf  # the rotation's, monotonic: what was due before is not caught up
+    since_s: float = math.inf  # of the schedule, monotonic: earlier hold-outs are not caught up
     done: int | None = None  # the cycle whose hold-out was begun
     held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
     turn: _Turn | None = None
     text: str = ""
 
     def due(self, rotation: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
-        """Whether a hold-out should begin: at the slot drawn, or where something came between,
-        at a later one of the cycle; never for one that an earlier controller may have had.
+        """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
+        later one of the cycle; never one that an earlier controller may have begun.
         """
         slot = rotation.slot(unix_s)
         cycle = rotation.cycle(slot)
@@ -73,7 +73,7 @@ class _Job:
 
 
 class Holdouts:
-    """Every job's turns, and its windows."""
+    """Hold-outs and measured windows of every job."""
 
     def __init__(
         self, store: Store, audit: AuditLog, unix_s: Callable[[], float], *, lag_s: float
@@ -85,7 +85,7 @@ class Holdouts:
         self._reckoned_s = -math.inf
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
-        """Forgets jobs that left the policy, and learns who shares the turns."""
+        """Forgets jobs that left the policy, and updates the shares of the others."""
         for name in [name for name in self._jobs if name not in jobs]:
             del self._jobs[name]
         self._asked = {name: job.verify.holdout for name, job in jobs.items()}
@@ -99,9 +99,9 @@ class Holdouts:
         applied: Plan | None,
         learning: str,
     ) -> str:
-        """Once a pass, before planning: the sentence of the hold-out that runs, or nothing.
+        """Once a pass, before planning. Returns the sentence of the running hold-out, or "".
 
-        `applied` is the plan whose clocks are held, `learning` why the job's plan is none yet.
+        `applied` is the plan whose clocks are held; `learning` says why there is none yet.
         """
         name, verify = inputs.job.policy.name, inputs.job.policy.verify
         job = self._job(name)
@@ -116,7 +116,7 @@ class Holdouts:
             over = inputs.view.now_s >= turn.ends_s
             if early or over:
                 self._end(name, job, turn, early, over=over)
-                resting = None if early else turn.plan  # its slot may be followed by another
+                resting = None if early else turn.plan  # another hold-out may follow at once
         job.text = hindrance
         if not hindrance:
             self._arrange(name, job, inputs)
@@ -130,7 +130,7 @@ class Holdouts:
         return job.turn.sentence if job.turn else ""
 
     def shown(self, name: str) -> Holdout | None:
-        """What the board shows; None for a job without hold-outs that was never measured."""
+        """For the board; None for a job without hold-outs that was never measured."""
         job, share = self._jobs.get(name), self._asked.get(name, 0.0)
         if job is None or (share == 0.0 and job.windows.saving is None):
             return None
@@ -157,7 +157,7 @@ class Holdouts:
     # -- turns -----------------------------------------------------------------------------
 
     def _arrange(self, name: str, job: _Job, inputs: PlanningInput) -> None:
-        """The rotation as policy and iteration time want it; it changes as seldom as can be."""
+        """The schedule for this policy and iteration time; changed as seldom as possible."""
         verify, baseline = inputs.job.policy.verify, inputs.job.baseline
         if job.turn is not None or baseline is None:
             return
@@ -185,9 +185,9 @@ class Holdouts:
         *,
         resting: Plan | None,
     ) -> str:
-        """Begins a hold-out where one is due; otherwise what it waits for, where it does.
+        """Begins a hold-out where one is due. Returns what a due one waits for, else "".
 
-        `resting` is the plan that made room for one that ends in this very pass.
+        `resting` is the plan that was suspended for a hold-out that ends in this pass.
         """
         rotation, unix_s = job.rotation, self._unix_s()
         plan = resting or (applied if any(inputs.running.values()) else None)
@@ -206,7 +206,7 @@ class Holdouts:
             f"{clock_text(until_unix_s)}, to measure the saving"
         )
         if not self._note(name, f"{sentence}; it begins", plan.generation):
-            return "the store does not take the record of it"
+            return "the store did not take the record of it"
         ends_s = inputs.view.now_s + until_unix_s - unix_s
         job.turn = _Turn(slot, number, sentence, ends_s, observation.shape, plan)
         job.done, job.held = rotation.cycle(slot), slot
@@ -216,10 +216,10 @@ class Holdouts:
     def _crowded(self) -> str:
         turns = sum(job.turn is not None for job in self._jobs.values())
         free = turns < most_at_once(tuple(self._shares.values()))
-        return "" if free else "another job holds out now"
+        return "" if free else "another job's hold-out window is running"
 
     def _end(self, name: str, job: _Job, turn: _Turn, why: str, *, over: bool) -> None:
-        """The clocks may come back; what was measured is said."""
+        """Ends the hold-out and logs what it measured."""
         said = f"ended{'' if over else ' early'}"
         kept = job.windows.stop()
         job.turn = None
@@ -227,7 +227,7 @@ class Holdouts:
         self._note(name, f"hold-out window {turn.number} of today {said}", turn.plan.generation)
 
     def _note(self, name: str, text: str, generation: int) -> bool:
-        """Whether the trail took it. A store that fails costs a window, and not a pass."""
+        """Whether the audit log took it. A failing store costs a window, not a pass."""
         try:
             self._audit.note("verify", name, text, generation=generation)
         except JoulecutError:
@@ -278,7 +278,7 @@ def _unsettled(inputs: PlanningInput, measured: Measured) -> str:
 
 
 def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
-    """Why no hold-out may begin, and one that runs has to end; empty where nothing does."""
+    """Why no hold-out may begin and a running one ends; empty where there is no reason."""
     job = inputs.job
     if not job.policy.verify.holdout:
         return "the policy asks for none"
@@ -289,4 +289,4 @@ def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
     hindered = obstacle(replace(inputs, job=job))
     if hindered:
         return hindered[1]
-    return "a straggler is waited for" if measured.straggling else learning
+    return "waiting for a straggler" if measured.straggling else learning

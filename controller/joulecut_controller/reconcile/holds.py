@@ -1,8 +1,8 @@
-"""What keeps this controller from a job until a person says otherwise, and how often it tripped.
+"""Holds: why a job is not controlled. An operator's pause or restore, or a trip of the breaker.
 
-One mechanism for every such reason: a person's pause, a restore, the breaker. Held in memory
-for the passes and written to the store before it is relied on, so that a restart, or another
-controller that takes over, keeps its hands off too. What cannot be read back holds as well.
+Kept in memory and in the store, so that a restarted or succeeding controller respects them. A
+record that cannot be read counts as a hold. The breaker looks at measurements before the planner
+does and shares no state with it.
 """
 
 import json
@@ -19,13 +19,13 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.verify.breaker import Breaker, Ended, limit_of
 
 TOPIC = "hold"
-RECORDS_READ_MAX = 100_000  # of this topic there are few: one a change, one an hour while held
-# The store drops its oldest records once there are too many, whatever they say.
+RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held
+# The store drops its oldest records once there are too many.
 REFRESH_S = 3600.0
 TRIPS_MAX = 3
 TRIP_MEMORY_S = 86_400.0  # an operator looks once a day; three trips in that time are a pattern
-# After a trip, in order: long enough to measure default clocks anew, short enough that one bad
-# profile does not cost the day's savings. After the last one a person decides.
+# After a trip, in order: long enough to measure default clocks again, short enough that one bad
+# profile does not cost the day's savings. After the last trip an operator decides.
 STAND_BACK_S: tuple[float, ...] = (300.0, 1800.0)
 assert len(STAND_BACK_S) == TRIPS_MAX - 1
 BREAKER = "the breaker"
@@ -33,7 +33,7 @@ BREAKER = "the breaker"
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Of one job, or (job empty) of all: its holds, at most one of a kind, and its trips."""
+    """Holds of one job, or (job empty) of all: at most one of a kind, with its trips."""
 
     holds: tuple[Hold, ...] = ()
     trips_unix_s: tuple[float, ...] = ()
@@ -44,10 +44,10 @@ class _State:
 
 
 class Holds:
-    """All holds. What it keeps for a job goes with its last hold and trip."""
+    """All holds. A job's entry is dropped with its last hold and trip."""
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
-        """Reads what was kept. Raises Unavailable where the store cannot tell."""
+        """Raises Unavailable where the store cannot be read."""
         self._store, self._unix_s = store, unix_s
         self._states: dict[str, _State] = {}
         self._refreshed_unix_s = unix_s()
@@ -61,11 +61,11 @@ class Holds:
 
     @property
     def all(self) -> tuple[Hold, ...]:
-        """That on every job first, then by job."""
+        """Holds on all jobs first, then by job."""
         return tuple(hold for job in sorted(self._states) for hold in self._states[job].holds)
 
     def of(self, job: str) -> tuple[Hold, ...]:
-        """What holds this job: its own first, then what holds all."""
+        """Holds on this job: its own first, then those on all jobs."""
         return self._own(job).holds + (self._own(ALL).holds if job != ALL else ())
 
     def word(self, job: str) -> str:
@@ -73,21 +73,21 @@ class Holds:
         return next((hold.sentence for hold in self.of(job)), "")
 
     def trips(self, job: str) -> int:
-        """How often the breaker tripped lately."""
+        """Trips of the breaker within TRIP_MEMORY_S."""
         return len(self._lately(self._own(job)))
 
     def place(self, hold: Hold) -> None:
-        """Holds from now on, in place of one of the same kind. Raises Unavailable where that
-        could not be written down; it holds all the same.
+        """Adds a hold, replacing one of the same kind. Raises Unavailable where the store did not
+        take it; it holds in memory all the same.
         """
         state = self._own(hold.job)
         others = tuple(held for held in state.holds if held.kind != hold.kind)
         self._keep(hold.job, replace(state, holds=(*others, hold)))
 
     def lift(self, job: str, kinds: Iterable[HoldKind]) -> tuple[Hold, ...]:
-        """Ends holds of the job, and answers which; with the breaker's its trips are forgotten.
+        """Ends holds of the job and returns them; ending the breaker's forgets its trips.
 
-        Raises Unavailable where that could not be written down: it ends all the same, and a
+        Raises Unavailable where the store did not take it: the hold ends all the same, and a
         restart would bring it back.
         """
         state, wanted = self._own(job), frozenset(kinds)
@@ -99,8 +99,8 @@ class Holds:
         return ended
 
     def trip(self, job: str, why: str) -> Hold:
-        """Counts a trip of the breaker and holds the job for it; the last one until a person
-        speaks. Raises as `place`.
+        """Counts a trip of the breaker and holds the job: after the last allowed trip until an
+        operator resumes it. Raises as `place`.
         """
         now = self._unix_s()
         state = self._own(job)
@@ -113,13 +113,13 @@ class Holds:
         return hold
 
     def acquit(self, job: str) -> None:
-        """The newest trip was not our doing: it counts no longer, and holds nothing."""
+        """Withdraws the newest trip, which our clocks did not cause, and its hold."""
         state = self._own(job)
         left = tuple(hold for hold in state.holds if hold.kind != "breaker")
         self._keep(job, _State(left, state.trips_unix_s[:-1]))
 
     def expire(self, job: str, *, measured_anew: bool) -> Hold | None:
-        """Ends what ends by itself, once default clocks were measured; answers what ended."""
+        """Ends a hold whose time is over once default clocks were measured; returns it."""
         state, now = self._own(job), self._unix_s()
         for hold in state.holds:
             if hold.until_unix_s is not None and now >= hold.until_unix_s and measured_anew:
@@ -129,7 +129,7 @@ class Holds:
         return None
 
     def refresh(self) -> None:
-        """Writes what still holds again, so that no newer record ever crowds it out."""
+        """Writes active holds again every REFRESH_S, before the store drops old records."""
         now = self._unix_s()
         if 0.0 <= now - self._refreshed_unix_s < REFRESH_S:
             return
@@ -145,7 +145,7 @@ class Holds:
         return tuple(at for at in state.trips_unix_s if now - at < TRIP_MEMORY_S)
 
     def _keep(self, job: str, state: _State) -> None:
-        """In memory first: a store that fails must not undo a person's word."""
+        """In memory first: a failing store must not undo an operator's command."""
         self._states[job] = state
         if state.empty:
             del self._states[job]
@@ -197,14 +197,14 @@ class _Watched:
 
 
 class Breakers:
-    """One breaker a job. `lag_s` as the ledger's: the longest way of a report."""
+    """One breaker per job. `lag_s` is the longest delay of a report."""
 
     def __init__(self, holds: Holds, audit: AuditLog, lag_s: float) -> None:
         self._holds, self._audit, self._lag_s = holds, audit, lag_s
         self._watched: dict[str, _Watched] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
-        """Forgets jobs that left the policy; their trips stay with the holds."""
+        """Forgets jobs that left the policy. Their trips stay in `Holds`."""
         wanted = set(jobs)
         for job in [job for job in self._watched if job not in wanted]:
             del self._watched[job]
@@ -212,9 +212,9 @@ class Breakers:
     def look(
         self, observation: JobObservation, *, held: bool, now_s: float, allotted_s: float | None
     ) -> None:
-        """Once a pass, before anything is decided. `held` says that the job's clocks are ours.
+        """Once a pass, before planning. `held`: the job's clocks are under our leases.
 
-        Raises Unavailable where a trip could not be written down; it holds all the same.
+        Raises Unavailable where the store did not take a trip; it holds all the same.
         """
         job, measured = observation.view.policy.name, observation.measured
         watched = self._watched.setdefault(job, _Watched())
@@ -247,7 +247,7 @@ class Breakers:
             self._audit.note("hold", job, text)
 
     def rearm(self, observation: JobObservation) -> Hold | None:
-        """Ends the breaker's own hold when its time is over and default clocks were measured."""
+        """Ends the breaker's hold when its time is over and default clocks were measured."""
         measured = observation.measured
         anew = measured.at_default and (
             measured.straggling or measured.current_iterations >= BASELINE_ITERATIONS_MIN
@@ -260,9 +260,7 @@ class Breakers:
 
 
 def _peers_ours(observation: JobObservation) -> bool:
-    """Whether the job's GPUs hold more than one pipeline, so that a sibling's lateness may be
-    of our own making.
-    """
+    """Whether the job's GPUs hold several pipelines, so that our clocks may slow a sibling."""
     pipeline = observation.view.policy.pipeline
     width = max((len(stage) for stage in observation.view.stages), default=0)
     return pipeline is not None and width > pipeline.tensor_parallel

@@ -1,8 +1,7 @@
-"""Keeps the predictors learning beside the passes: fitted in a thread, kept across restarts.
+"""Fits the estimators in the background and keeps their state across restarts.
 
-A pass only hands samples over; the fit is made of a snapshot and put in force in a later
-pass. What was learnt goes to the store now and then, so that a controller that starts anew
-in the middle of it goes on where it was.
+A pass only adds samples; a fit uses a snapshot and takes effect in a later pass. The state is
+stored every KEEP_S, so that a restarted controller continues where it was.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ LARGE = 500_000  # characters, packed: some hundred GPUs
 
 
 class Learner(Estimator, Protocol):
-    """An estimator whose evidence is the profiles of the policy, and what running work shows."""
+    """An estimator trained on the profiles of the policy and on samples of running jobs."""
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None: ...
 
@@ -69,9 +68,9 @@ class Learning:
     _drifting: frozenset[tuple[str, str]] = field(default_factory=frozenset)
 
     def begin(self) -> None:
-        """Takes back what an earlier controller learnt; may take a second, so in a thread.
+        """Restores what an earlier controller learned. May take a second, so call it in a thread.
 
-        What cannot be read is said in one line, and learning starts anew.
+        Damaged state is reported in one line, and learning starts over.
         """
         self.begun = True
         kept = self.store.learnt(NAME)
@@ -86,7 +85,7 @@ class Learning:
             self._kept = kept
 
     async def step(self, now_s: float) -> None:
-        """Asks for a fit where one would know more, and writes down what is new."""
+        """Requests a fit where samples are new, and stores the state where it changed."""
         due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
         if due and not self.background.pending(KEY):
             self._fitted_s = now_s
@@ -98,7 +97,7 @@ class Learning:
             await self.keep()
 
     async def keep(self) -> None:
-        """Writes down what was learnt, where it is new. Raises Unavailable."""
+        """Stores the state where it changed. Raises Unavailable."""
         if not self.begun:
             return  # nothing is known yet of what is kept there
         try:
@@ -108,7 +107,7 @@ class Learning:
             self._complain(f"what was learnt is not kept: {error}")
 
     def _write(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError for what no text can hold, or no store; Unavailable."""
+        """Raises ValueError where JSON or the store cannot hold the state; Unavailable."""
         content = packed(state)
         if content == self._kept:
             return
@@ -119,14 +118,16 @@ class Learning:
             raise
         self._kept = content
 
-    def told(self, jobs: Iterable[str]) -> dict[str, Learnt]:
-        """What there is to show of jobs with a profile; each drift goes into the trail, once."""
-        told = {job: self._learnt(job) for job in jobs}
-        now = {(job, line.split(" (")[0]): line for job, it in told.items() for line in it.drifting}
+    def summaries(self, jobs: Iterable[str]) -> dict[str, Learnt]:
+        """For the board, of jobs with a profile. Each drift is logged once."""
+        shown = {job: self._learnt(job) for job in jobs}
+        now = {
+            (job, line.split(" (")[0]): line for job, it in shown.items() for line in it.drifting
+        }
         for key in sorted(now.keys() - self._drifting):
             self.audit.tell("learn", key[0], now[key])
         self._drifting = frozenset(now)
-        return told
+        return shown
 
     def _learnt(self, job: str) -> Learnt:
         lesson = self.learner.learning_stats(job)
@@ -153,9 +154,9 @@ class Learning:
 
 
 def sentence(lesson: LearningStats) -> str:
-    """One line: which model is asked, on what ground, and what was not learnt."""
+    """One line: the model in use, its samples and errors, and samples not used as reported."""
     if not lesson.taken and not lesson.refused:
-        return "predicted from the profile; nothing learnt from the running job yet"
+        return "predicted from the profile; nothing learned from the running job yet"
     model = (
         "predicted by physics x forest, from the profile and"
         if lesson.leads
@@ -164,11 +165,11 @@ def sentence(lesson: LearningStats) -> str:
     line = f"{model} {lesson.taken} samples of the running job"
     if lesson.error_online is not None and lesson.error_profile is not None:
         line += (
-            f" (times off by {100 * lesson.error_online:.2g} % before they were learnt, "
-            f"the profile's by {100 * lesson.error_profile:.2g} %)"
+            f" (time error {100 * lesson.error_online:.2g} % before learning, "
+            f"the profile's {100 * lesson.error_profile:.2g} %)"
         )
     if lesson.refused:
-        line += "; not learnt as told: " + ", ".join(f"{n} {why}" for why, n in lesson.refused)
+        line += "; not learned as reported: " + ", ".join(f"{n} {why}" for why, n in lesson.refused)
     return line
 
 
@@ -190,7 +191,7 @@ def unpacked(content: str) -> dict[str, Any]:
 
 
 def _fit(taken: Snapshot) -> Fitted | str:
-    """In a thread: an error there is a word here."""
+    """Runs in a thread; returns an error as text."""
     try:
         return refit(taken)
     except (ValueError, ArithmeticError) as error:  # LinAlgError is a ValueError

@@ -1,8 +1,8 @@
-"""The hand of the controller: takes, keeps and gives back leases, and remembers which it holds.
+"""Leases of one controller: applied, renewed and released.
 
-It carries out a plan that the guard let pass and decides nothing itself. Whatever goes
-wrong, the job is put back as a whole: half a plan is a slow stage for nothing. What cannot
-be given back because its agent does not answer is no longer renewed, and runs out there.
+Executes plans that passed the guard; decides nothing. On any refusal the whole job goes back to
+default clocks: half a plan is a slow stage for nothing. A lease whose agent does not answer is no
+longer renewed and runs out there.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What we hold for one job: the clock of every GPU under a lease, by place."""
+    """What is held for one job: the clock of every GPU under a lease, by place."""
 
     plan: Plan
     clocks_mhz: Mapping[Place, int]
@@ -42,7 +42,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a command: empty `refused` means all of it was done."""
+    """The result of a command; with `refused` empty all of it was done."""
 
     settings: int = 0
     refused: tuple[str, ...] = ()
@@ -75,15 +75,15 @@ class Leases:
         return holding is not None and holding.plan.generation == generation
 
     def end(self, why: str) -> None:
-        """The term is over, another controller leads: what we held runs out."""
+        """The term is over: leases are no longer renewed and run out."""
         self._lost = why
         self._holdings.clear()
 
     async def apply(self, plan: Plan, gpus: Mapping[str, GpuView], ttl_s: float) -> Outcome:
-        """Makes the plan's clocks true: raises on all nodes first, then the rest.
+        """Applies the plan's clocks: raises on all nodes first, then the rest.
 
-        A GPU that goes faster too late makes its job slow; one that goes slower too late
-        costs a few joules. After a refusal everything of the job is at default clocks.
+        A GPU raised too late makes its job slow; one lowered too late costs a few joules. After a
+        refusal the whole job is at default clocks.
         """
         places = {
             action.uuid: Place(gpus[action.uuid].address, action.uuid) for action in plan.actions
@@ -117,7 +117,7 @@ class Leases:
         return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)
 
     async def clear(self, job: str, places: Sequence[Place], reason: str) -> Outcome:
-        """Default clocks for GPUs that a job holds, though not by this controller."""
+        """Default clocks for GPUs whose leases this controller does not hold."""
         return Outcome(len(places), await self._clear(job, places, reason))
 
     async def renew(self, ttl_s: float) -> dict[str, Outcome]:
@@ -188,12 +188,16 @@ def _refusals(addresses: Sequence[str], answers: Sequence[tuple[Result, ...]]) -
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
 
 
-class Absurd(JoulecutError):
-    """A term that only a person can explain; trying again mends nothing."""
+class ImpossibleEpoch(JoulecutError):
+    """An epoch that no controller can have reached. Needs an operator; no retry helps."""
 
 
-def absurd(nodes: Iterable[NodeView]) -> str:
-    """What an operator has to do about a term that is none; empty where there is no such."""
+def impossible_epoch(nodes: Iterable[NodeView]) -> str:
+    """What an operator has to do where an agent has seen an impossible epoch; else empty.
+
+    Epochs count starts of controllers. A huge one was sent by something else, and would shut out
+    every later controller.
+    """
     nodes = tuple(nodes)
     least = min((node.epoch_seen for node in nodes if node.epoch_seen), default=0)
     highest = min(EPOCH_MAX, least + 2**20 - 1)  # all others would refuse the term after it
@@ -208,12 +212,12 @@ def absurd(nodes: Iterable[NodeView]) -> str:
 
 
 def overtaken(nodes: Iterable[NodeView], epoch: int) -> str:
-    """Why a controller of this term must not command any more; empty where it may."""
+    """Why a controller of this epoch must send no more commands; empty where it may."""
     nodes = tuple(nodes)
     newer = next((node for node in nodes if node.epoch_seen > epoch), None)
     if newer is None:
         return ""
-    strange = absurd(nodes)
+    strange = impossible_epoch(nodes)
     if strange:
         return f"{strange}; nothing is commanded until this controller is restarted"
     return (

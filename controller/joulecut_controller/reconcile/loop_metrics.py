@@ -1,6 +1,6 @@
-"""What the controller's own work costs: counted where it is done, shown by `telemetry`.
+"""Counters of the control loop: passes, plans and their durations.
 
-Plain numbers, so that nothing below `main` needs a metrics library.
+Plain numbers; `metrics` turns them into series.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ PASS_RESULTS: tuple[PassResult, ...] = ("unchanged", "changed", "failed")
 
 @dataclass(slots=True)
 class Histogram:
-    """Cumulative counts per bucket, as Prometheus wants them."""
+    """Cumulative counts per bucket, as in Prometheus."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     sum_s: float = 0.0
@@ -29,7 +29,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class LoopMetrics:
-    """One controller's counters since it began."""
+    """Counters since this controller began."""
 
     plans: Histogram = field(default_factory=Histogram)
     passes: Histogram = field(default_factory=Histogram)

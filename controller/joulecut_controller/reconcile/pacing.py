@@ -1,7 +1,6 @@
-"""How one controller keeps time: passes, heartbeats, leases, and how old is too old.
+"""Intervals of one controller: passes, heartbeats, leases, staleness limits.
 
-The relations between these are what makes a dead controller harmless, so they stand in one
-place and are asserted.
+Their relations make a dead controller harmless, so they stand in one place and are asserted.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ DEAD_INTERVALS = 3.0
 DEAD_S_MIN = 5.0
 STALE_INTERVALS = 3.0
 STALE_S_MIN = 3.0  # agents sample once a second; below three samples nothing is lost yet
-NODE_CHATTER_S = 0.3  # an agent's datagram queue and two event loops between job and ledger
+NODE_CHATTER_S = 0.3  # an agent's datagram queue and two event loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,13 @@ class Pacing:
 
     def ttl_within_s(self, ttl_max_s: float) -> float:
         if self.ttl_s is not None:
-            return self.ttl_s  # an operator's own word is refused where too long, not bent
+            return self.ttl_s  # the operator's setting; an agent refuses it where it is too long
         wanted_s = TTL_INTERVALS * self.interval_s
         return min(wanted_s, ttl_max_s) if ttl_max_s > 0 else wanted_s
 
     @property
     def lag_s(self) -> float:
-        """The longest way of a report from the end of an iteration to the ledger."""
+        """The longest delay from the end of an iteration to its report in `IterationStats`."""
         return self.watch_s + NODE_CHATTER_S
 
 

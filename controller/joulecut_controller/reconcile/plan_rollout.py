@@ -111,6 +111,8 @@ class PlanRollout:
             reason = f"recommend only: {job.reservation}; {decision.reason}"
             decision = replace(decision, reason=reason)
         self.sentence = decision.reason
+        if decision.topic == "steady" and self.decision is not None:
+            self.sentence = f"plan {self.decision.generation} unchanged"
         try:
             self._log_lateness(decision, job)
             draft = draft_of(decision, job, inputs.running)

@@ -1,8 +1,8 @@
-"""The policy in force, and what becomes of a newer one: taken whole, or refused with a reason.
+"""The policy in force; a newer one is taken whole or refused with a reason.
 
-A broken file leaves the one before in force and is said once. A newer one is in force at once,
-whether or not the store takes the line that says so: it may be there to end something, it lies
-on the disk in any case, and no clock follows from it before the plan has a number of that store.
+An invalid file leaves the policy before in force and is reported once. A valid one is in force at
+once, even where the store fails to log it: it may be there to end control of a job, and no clock
+follows from it before the store has numbered a plan.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class PolicySource(Protocol):
 
 
 class PolicyWatcher:
-    """What a person asks of this controller, from pass to pass."""
+    """Reads the policy when it changed or a reload was requested."""
 
     def __init__(self, source: PolicySource, policy: Policy, audit: AuditLog) -> None:
         self._source = source
@@ -38,17 +38,16 @@ class PolicyWatcher:
 
     @property
     def error(self) -> str:
-        """Why a newer one is not in force; empty where none was refused."""
+        """Why a newer one was refused; empty where none was."""
         return self._error
 
     def ask(self) -> None:
-        """It is read again, changed or not."""
+        """The next refresh reads it, changed or not."""
         self._asked = True
 
     async def refresh(self) -> bool:
-        """Reads the policy where that is due; whether it is in force anew.
-
-        In a thread: its profiles are megabytes, and its disk may be a network's.
+        """Whether a new policy is in force. Reads in a thread: profiles are megabytes, and the
+        disk may be a network's.
         """
         asked, self._asked = self._asked, False
         found = await asyncio.to_thread(self._read, asked=asked)

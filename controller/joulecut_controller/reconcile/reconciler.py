@@ -352,7 +352,7 @@ class Reconciler:
     def _publish(self, observations: Observations, view: View) -> Board:
         """What the pass observed, decided and did."""
         context, services, policy = self._context, self._services, self.policy
-        learned = services.learning.told(
+        learned = services.learning.summaries(
             [name for name, one in observations.items() if one.view.policy.profile is not None]
         )
         boards = tuple(

@@ -1,8 +1,8 @@
-"""Writes recommendations down, and waits for their clocks to be seen by whoever's doing.
+"""Shadow evaluation: scores recommendations whose clocks happen to run, whoever set them.
 
-Between passes it remembers for each GPU how long its clock has stood still; a stretch that is
-long enough is held against every promise for that clock. Bounded: one promise a changed
-recommendation, and some scores a GPU and hour.
+A GPU whose clock stays constant for long enough gives a steady interval, which is scored against
+every promise for that clock. Bounded: one promise per changed recommendation, and a few scores per
+GPU and hour.
 """
 
 import math
@@ -49,7 +49,7 @@ UNSAVED_MAX = 256  # while the store cannot; the oldest are lost then
 RECORDS_READ = 1_000  # all scores that are kept, and the promises between them
 
 _RANKS: Mapping[Ranks, str] = {
-    "hook": "told by the job",
+    "hook": "reported by the job",
     "list": "as listed",
     "completion-index": "as counted",
 }
@@ -93,21 +93,21 @@ class SteadyInterval:
             self.busy_s[kind] = self.busy_s.get(kind, 0.0) + busy_s * iterations
 
 
-def followed(stay: SteadyInterval | None, gpu: GpuView, taken_s: float) -> SteadyInterval:
-    """The stay with this look in it; a new one where the clock moved or the counter fell."""
+def extended(interval: SteadyInterval | None, gpu: GpuView, taken_s: float) -> SteadyInterval:
+    """The interval with this sample; a new one where the clock changed or the counter fell."""
     shown = gpu.snapshot
     assert shown is not None
     mhz = shown.clock_sm_mhz or 0
-    if stay is None or not alike(stay.clock_mhz, mhz, gpu):
+    if interval is None or not alike(interval.clock_mhz, mhz, gpu):
         return SteadyInterval(mhz)
-    stay.passes += 1
-    if stay.passes <= SETTLE_PASSES or shown.energy_j is None:
-        return stay
-    if stay.ended is not None and shown.energy_j < stay.ended[1]:
+    interval.passes += 1
+    if interval.passes <= SETTLE_PASSES or shown.energy_j is None:
+        return interval
+    if interval.ended is not None and shown.energy_j < interval.ended[1]:
         return SteadyInterval(mhz)
-    stay.begun = stay.begun or (taken_s, shown.energy_j)
-    stay.ended = (taken_s, shown.energy_j)
-    return stay
+    interval.begun = interval.begun or (taken_s, shown.energy_j)
+    interval.ended = (taken_s, shown.energy_j)
+    return interval
 
 
 def alike(one_mhz: int, other_mhz: int, gpu: GpuView) -> bool:
@@ -126,25 +126,25 @@ class _Book:
 
     promises: deque[Promise] = field(default_factory=lambda: deque(maxlen=PROMISES_KEPT))
     scores: deque[Score] = field(default_factory=lambda: deque(maxlen=SCORES_KEPT))
-    stays: dict[str, SteadyInterval] = field(default_factory=dict)
+    intervals: dict[str, SteadyInterval] = field(default_factory=dict)
     rested_s: dict[tuple[int, str, int], float] = field(default_factory=dict)
     unsaved: deque[Promise | Score] = field(default_factory=lambda: deque(maxlen=UNSAVED_MAX))
-    told_of: tuple[object, ...] = ()
-    told_by_gpu: dict[str, list[tuple[Promise, Promised]]] = field(default_factory=dict)
+    indexed_as: tuple[object, ...] = ()
+    by_gpu: dict[str, list[tuple[Promise, Promised]]] = field(default_factory=dict)
 
-    def told(self, shape: str) -> Mapping[str, Sequence[tuple[Promise, Promised]]]:
-        """By GPU, what was promised for its clocks in this shape of the job: older promises too,
-        for what was said before anything was learnt of a clock is the honest test. The default
-        is asked of the newest alone. Sorted once, since a job may have thousands of GPUs.
+    def promised(self, shape: str) -> Mapping[str, Sequence[tuple[Promise, Promised]]]:
+        """By GPU, the promises for its clocks in this shape of the job. Older ones count too: a
+        promise made before anything was learned of a clock is the honest test. Default clocks are
+        scored against the newest alone. Indexed once: a job may have thousands of GPUs.
         """
         mine = [promise for promise in self.promises if promise.shape == shape]
-        told_of = (shape, *(promise.generation for promise in mine))
-        if self.told_of != told_of:
-            self.told_of, self.told_by_gpu = told_of, {}
+        indexed_as = (shape, *(promise.generation for promise in mine))
+        if self.indexed_as != indexed_as:
+            self.indexed_as, self.by_gpu = indexed_as, {}
             for promise in mine:
                 for one in (*promise.lowered, *(promise.default if promise is mine[-1] else ())):
-                    self.told_by_gpu.setdefault(one.uuid, []).append((promise, one))
-        return self.told_by_gpu
+                    self.by_gpu.setdefault(one.uuid, []).append((promise, one))
+        return self.by_gpu
 
 
 class ShadowEvaluation:
@@ -155,13 +155,13 @@ class ShadowEvaluation:
         self._books: dict[str, _Book] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
-        """Forgets jobs that left the policy; what was written down stays."""
+        """Forgets jobs that left the policy; their records stay in the store."""
         wanted = set(jobs)
         for job in [job for job in self._books if job not in wanted]:
             del self._books[job]
 
     def note(self, observation: JobObservation, study: tuple[int, Choice] | None) -> None:
-        """Where a plan was made: what it says is written down, unless it says nothing new."""
+        """Records the promise of a new plan, unless its clocks are those of the last promise."""
         made = study and _promise(observation, *study, self._unix_s())
         if not made:
             return
@@ -175,36 +175,35 @@ class ShadowEvaluation:
         book.rested_s = {key: at_s for key, at_s in book.rested_s.items() if key[0] in known}
 
     def see(self, observation: JobObservation, view: View) -> None:
-        """One pass: clocks that stood still long enough are held against what was promised."""
+        """Once a pass: scores steady intervals against promises."""
         name = observation.view.policy.name
         book = self._book(name)
         fresh = {load.uuid: load for load in observation.measured.fresh}
-        stays = {}
+        intervals = {}
         for uuid in observation.placement.uuids:
             gpu = view.gpus.get(uuid)
             if gpu is None or gpu.snapshot is None or not gpu.snapshot.clock_sm_mhz:
                 continue
-            stay = followed(book.stays.get(uuid), gpu, view.now_s - gpu.age_s)
-            stay.work(fresh.get(uuid), observation.measured.fresh_iterations)
-            stays[uuid] = stay
-        # While a straggler is waited for, power is that of waiting: nothing to judge by.
-        book.stays = {} if observation.measured.straggling else stays
-        current, told = observation.view.current, book.told(observation.shape)
-        for uuid, stay in stays.items() if book.stays else ():
-            seen = stay.observed(uuid, current.time_mean_s) if current else None
+            interval = extended(book.intervals.get(uuid), gpu, view.now_s - gpu.age_s)
+            interval.work(fresh.get(uuid), observation.measured.fresh_iterations)
+            intervals[uuid] = interval
+        # While a straggler is waited for, power is that of waiting.
+        book.intervals = {} if observation.measured.straggling else intervals
+        current, promised = observation.view.current, book.promised(observation.shape)
+        for uuid, interval in intervals.items() if book.intervals else ():
+            seen = interval.observed(uuid, current.time_mean_s) if current else None
             if seen is not None:
-                self._score(book, told.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
+                self._score(book, promised.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
         self._save(name, book)
 
     def verdict(
         self, observation: JobObservation, decision: Plan | None, view: View
     ) -> Verdict | None:
-        """Whether enforcing is advisable; None where nobody asks: a job in another mode (also one
-        in mode enforce whose clocks may not be set for now), and one without a profile, which is
-        learnt step by step within its target instead.
+        """Whether enforcing is advisable. None where the question does not arise: in another mode,
+        under a reservation, and without a profile (such a job is explored within its target).
         """
-        told, policy = observation.view, observation.view.policy
-        if policy.profile is None or policy.mode != "recommend" or told.reservation:
+        job, policy = observation.view, observation.view.policy
+        if policy.profile is None or policy.mode != "recommend" or job.reservation:
             return None
         book = self._book(policy.name)
         last = book.promises[-1] if book.promises else None
@@ -213,15 +212,15 @@ class ShadowEvaluation:
         if decision and decision.forecast and decision.deadline_s:
             slack = 1.0 - decision.forecast.iteration_time_s / decision.deadline_s
             slack = max(0.0, slack) if slack > -1e-9 else slack
-        baseline = told.baseline
+        baseline = job.baseline
         state = ShadowState(
             promise=last if fits else None,
             baseline_s=baseline.time_mean_s if baseline else None,
             baseline_j=baseline.energy_j if baseline else None,
             slack=slack,
-            doubt=told.complaint
-            or reservation_of(policy, observation.placement, told.running, view)
-            or told.external_lock,
+            doubt=job.complaint
+            or reservation_of(policy, observation.placement, job.running, view)
+            or job.external_lock,
             ranks=_RANKS[policy.ranks],
         )
         return verdict(state, book.scores, self._unix_s())
@@ -232,7 +231,7 @@ class ShadowEvaluation:
         return self._books[job]
 
     def _recalled(self, job: str) -> _Book:
-        """What an earlier controller wrote down; nothing where the store does not say."""
+        """The records of an earlier controller; empty where the store cannot be read."""
         book = _Book()
         with suppress(JoulecutError):
             for record in reversed(self._store.records(TOPIC, job=job, limit=RECORDS_READ)):
@@ -247,13 +246,13 @@ class ShadowEvaluation:
     def _score(
         self,
         book: _Book,
-        told: Sequence[tuple[Promise, Promised]],
+        promised: Sequence[tuple[Promise, Promised]],
         seen: Observed,
         gpu: GpuView,
         now_s: float,
     ) -> None:
-        """One GPU against every promise for the clock that it was seen at."""
-        for promise, one in told:
+        """Scores one GPU against every promise for its observed clock."""
+        for promise, one in promised:
             if not alike(one.clock_mhz, seen.clock_mhz, gpu):
                 continue
             key = (promise.generation, one.uuid, one.clock_mhz)
@@ -264,10 +263,12 @@ class ShadowEvaluation:
                 book.rested_s[key] = now_s
                 book.scores.append(score)
                 book.unsaved.append(score)
-                book.stays[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
+                book.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
     def _save(self, job: str, book: _Book) -> None:
-        """A store that cannot now may later; what fits no record counts while this runs."""
+        """Stores promises and scores. A failing store is retried in a later pass; a promise too
+        large for a record is kept in memory only.
+        """
         while book.unsaved:
             try:
                 content = to_json(book.unsaved[0])
@@ -286,7 +287,7 @@ def _clocks(promise: Promise) -> Mapping[str, int]:
 def _promise(
     observation: JobObservation, generation: int, choice: Choice, at_unix_s: float
 ) -> Promise | None:
-    """None where nothing is lowered, or reports do not tell the operations it is made of."""
+    """None where no clock is lowered, or reports do not contain the plan's operations."""
     job, costs = observation.view, choice.costs
     pipeline = costs.pipeline
     if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS or job.baseline is None:

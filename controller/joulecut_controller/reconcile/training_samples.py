@@ -1,8 +1,7 @@
-"""What a pass teaches the predictors, and how far off they were before they learnt it.
+"""Training samples of a pass, and the prediction errors before the estimators learn from them.
 
-Pure: loads in, samples out. Time is taught per kind of operation from what jobs report;
-power per GPU from its energy counter, after what it drew while waiting is taken off, since
-nothing measures the power of single operations within an iteration.
+Time is learned per kind of operation from job reports. Power is learned per GPU from its energy
+counter, less the waiting power: nothing measures the power of single operations. Pure.
 """
 
 from collections.abc import Mapping
@@ -36,12 +35,12 @@ def teach(
     before: Errors,
     now_s: float,
 ) -> Errors:
-    """Hands a pass's fresh loads to the estimator. Judged first, learnt afterwards."""
+    """Passes the fresh loads to the estimator. Errors are taken before it learns."""
     pipeline = job.policy.pipeline
     if job.policy.profile is None or pipeline is None or job.complaint:
         return before
     if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
-        return before  # reports tell neither chunks nor the halves of a backward apart
+        return before  # reports separate neither chunks nor the halves of a backward
     power_w = {load.uuid: load.power_w for load in measured.loads}
     samples: list[Sample] = []
     time_errors: list[float] = []
@@ -62,15 +61,15 @@ def teach(
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
             weight = min(float(measured.fresh_iterations), SAMPLE_WEIGHT_MAX)
             sample = Sample(subject, load.clock_mhz, busy_s, drawn_w, weight)
-            samples.append(_told(sample, measured, gpus.get(load.uuid), now_s))
+            samples.append(_with_metadata(sample, measured, gpus.get(load.uuid), now_s))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
 
 
-def _told(sample: Sample, measured: Measured, gpu: GpuView | None, now_s: float) -> Sample:
-    """The sample with what else is known of the moment it was taken.
+def _with_metadata(sample: Sample, measured: Measured, gpu: GpuView | None, now_s: float) -> Sample:
+    """The sample with its metadata: asked clock, event reasons, temperature, time, iteration.
 
-    Without a lock no clock was asked; held by the power cap, the highest one is meant.
+    Without a lock there is no asked clock; under the power cap it is the highest one.
     """
     snapshot = gpu.snapshot if gpu else None
     capped = snapshot is not None and POWER_CAP in snapshot.event_reasons

@@ -118,7 +118,7 @@ class ShadowState:
     baseline_j: float | None
     slack: float | None
     doubt: str = ""
-    ranks: str = "told by the job"
+    ranks: str = "reported by the job"
 
 
 def scored(promise: Promise, one: Promised, seen: Observed, at_unix_s: float) -> Score | None:
@@ -200,10 +200,10 @@ def _words(
         yield False, "baseline not steady"
         return
     off = abs(promise.default_time_s / state.baseline_s - 1.0)
-    yield off <= EXPLAINED_MAX, f"iteration time explained to {_share(off)}"
+    yield off <= EXPLAINED_MAX, f"iteration time prediction error {_share(off)}"
     if state.baseline_j:
         off = abs(promise.default_energy_j / state.baseline_j - 1.0)
-        yield off <= ENERGY_ERROR_MAX, f"its energy to {_share(off)}"
+        yield off <= ENERGY_ERROR_MAX, f"energy prediction error {_share(off)}"
     yield True, "baseline steady"
     if state.slack is not None:
         yield state.slack >= 0.0, f"SLO slack {_share(state.slack)}"

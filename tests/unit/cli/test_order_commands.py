@@ -38,7 +38,7 @@ jobs:
 class Clerk:
     def __init__(self) -> None:
         self.orders: list[Order] = []
-        self.answer = Done("gpt3-175b paused: 8 GPUs told to go to default clocks", gpus=8)
+        self.answer = Done("gpt3-175b paused: 8 GPUs asked to reset to default clocks", gpus=8)
 
     async def obey(self, order: Order) -> Done:
         self.orders.append(replace(order, by=""))
@@ -87,7 +87,7 @@ def test_orders_reach_the_controller(served: Serving, clerk: Clerk) -> None:
     ):
         done = joulecut(*words, *url)
         assert (done.returncode, done.stderr) == (0, ""), words
-        assert done.stdout == "gpt3-175b paused: 8 GPUs told to go to default clocks.\n"
+        assert done.stdout == "gpt3-175b paused: 8 GPUs asked to reset to default clocks.\n"
     assert clerk.orders == [
         Order("pause", job="gpt3-175b", reason="reset of node1"),
         Order("pause"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from joulecut_controller import main
 from joulecut_controller.config import read
 from joulecut_wire.errors import BadInput
 
@@ -134,3 +135,10 @@ def test_a_store_that_cannot_be_is_one_line(tmp_path: Path, text: str, expected:
         read(write(tmp_path, text))
     assert expected in str(caught.value)
     assert "geheim" not in str(caught.value)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.run(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "joulecut-controller 0.1.0\n"

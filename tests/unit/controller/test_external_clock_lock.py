@@ -92,7 +92,7 @@ def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
     assert during.current is not None
     assert during.current.time_mean_s == pytest.approx(0.1 * FREE_MHZ / LOCKED_MHZ, rel=1e-3)
     assert not during.at_default
-    assert during.external_lock == "GPU n/0 is held at 1200 MHz, and not by us"
+    assert during.external_lock == "GPU n/0 is locked at 1200 MHz by another writer"
     job.foreign_mhz = FREE_MHZ
     after = job.looks(30)
     assert after.at_default
@@ -107,7 +107,7 @@ def test_a_lock_that_stood_before_us_gives_no_baseline_and_says_why() -> None:
     job.foreign_mhz, job.words = LOCKED_MHZ, {"slow_reason": SITE_LOCK}
     during = job.looks(30)
     assert during.baseline is None
-    assert "is held at 1200 MHz" in during.external_lock
+    assert "is locked at 1200 MHz" in during.external_lock
     job.foreign_mhz, job.words = FREE_MHZ, {}
     after = job.looks(20)
     assert after.baseline is not None

@@ -151,12 +151,12 @@ SPOILS: dict[str, Spoil] = {
     "longer than agent": lambda p, v, a: (p, _node(v, lambda n: replace(n, ttl_max_s=2.0)), a),
     "a lease of nan": lambda p, v, a: (p, v, replace(a, ttl_s=float("nan"))),
     "is not known": lambda p, v, a: (p, replace(v, nodes=()), a),
-    "nothing fresh": lambda p, v, a: (
+    "no current reading": lambda p, v, a: (
         p,
         _gpu(v, p.actions[0].uuid, lambda g: replace(g, snapshot=None)),
         a,
     ),
-    "fresh is known": lambda p, v, a: (
+    "there is no current": lambda p, v, a: (
         p,
         _gpu(v, p.actions[0].uuid, lambda g: replace(g, age_s=3.5)),
         a,
@@ -193,7 +193,7 @@ SPOILS: dict[str, Spoil] = {
         ),
         a,
     ),
-    "its agent stands back": lambda p, v, a: (
+    "its agent backs off": lambda p, v, a: (
         p,
         _gpu(
             v,

@@ -299,5 +299,5 @@ def test_the_trail_tells_of_each_switch() -> None:
     bench.straggling = True
     bench.run(10.0)
     assert bench.memory.texts[-1].endswith(
-        "ended early, nothing is counted: a straggler is waited for"
+        "ended early, nothing is counted: waiting for a straggler"
     )

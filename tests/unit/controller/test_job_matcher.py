@@ -110,7 +110,7 @@ def test_a_listed_gpu_is_the_first_entrys() -> None:
     listed = entry("listed", gpus=(GpuRef("n", 1),))
     known = given(gpus(), G0=pod("run"), G1=pod("run"))
     found = match_jobs(policy(listed, entry(pods=GPT3)), known, {})
-    assert found["job"].complaint.startswith("GPU n/1 belongs to listed, which stands further up")
+    assert found["job"].complaint.startswith("GPU n/1 belongs to listed, an earlier entry")
     turned = match_jobs(policy(entry(pods=GPT3), listed), known, {})
     assert turned["job"].uuids == {"G0", "G1"}
     assert turned["listed"].complaint.startswith("GPU n/1 belongs to job")
@@ -233,7 +233,7 @@ def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> Non
         "sees drift (external_writer)": replace(
             known["G1"], snapshot=GpuSnapshot("G1", drift="external_writer")
         ),
-        "stands back": replace(known["G1"], snapshot=GpuSnapshot("G1", stands_back_s=9.0)),
+        "backs off": replace(known["G1"], snapshot=GpuSnapshot("G1", stands_back_s=9.0)),
         "job else reports from it": replace(
             known["G1"], allocation=Allocation("G1", "else", source="report")
         ),

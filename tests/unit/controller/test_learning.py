@@ -20,10 +20,10 @@ class Odd(AdaptiveEstimator):
 
     def __init__(self) -> None:
         super().__init__({})
-        self.told: dict[str, Any] = {}
+        self.summaries: dict[str, Any] = {}
 
     def state(self) -> dict[str, Any]:
-        return self.told
+        return self.summaries
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def keep(learning: Learning) -> None:
 
 
 def test_what_was_learnt_is_kept(learning: Learning, odd: Odd, store: DatabaseStore) -> None:
-    odd.told = {"seconds": [0.5, 0.25]}
+    odd.summaries = {"seconds": [0.5, 0.25]}
     keep(learning)
-    assert unpacked(store.learnt(NAME)) == odd.told
+    assert unpacked(store.learnt(NAME)) == odd.summaries
     assert noted(store) == []
 
 
@@ -64,15 +64,15 @@ def test_what_was_learnt_is_kept(learning: Learning, odd: Odd, store: DatabaseSt
 def test_a_number_that_no_text_can_hold_costs_a_line_and_no_pass(
     learning: Learning, odd: Odd, store: DatabaseStore, value: float
 ) -> None:
-    odd.told = {"seconds": 0.5}
+    odd.summaries = {"seconds": 0.5}
     keep(learning)
-    odd.told = {"seconds": value}
+    odd.summaries = {"seconds": value}
     for _ in range(3):
         keep(learning)
     assert unpacked(store.learnt(NAME)) == {"seconds": 0.5}
     [line] = noted(store)
     assert line.startswith("what was learnt is not kept: ")
-    odd.told = {"seconds": 0.25}
+    odd.summaries = {"seconds": 0.25}
     keep(learning)
     assert unpacked(store.learnt(NAME)) == {"seconds": 0.25}
 
@@ -93,7 +93,7 @@ def test_more_than_a_store_keeps_is_said_and_tried_once(
     learning: Learning, odd: Odd, store: DatabaseStore
 ) -> None:
     store.__class__ = Narrow
-    odd.told = {"digits": json.dumps([i * 0.6180339887498949 % 1.0 for i in range(100)])}
+    odd.summaries = {"digits": json.dumps([i * 0.6180339887498949 % 1.0 for i in range(100)])}
     for _ in range(3):
         keep(learning)
     [line] = noted(store)
@@ -103,6 +103,6 @@ def test_more_than_a_store_keeps_is_said_and_tried_once(
 
 
 def test_nothing_is_kept_before_what_is_there_was_read(odd: Odd, store: DatabaseStore) -> None:
-    odd.told = {"seconds": 0.5}
+    odd.summaries = {"seconds": 0.5}
     keep(Learning(odd, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks()))
     assert store.learnt(NAME) == ""

@@ -3,7 +3,7 @@
 import pytest
 
 from joulecut_agent.keeper.lease import APPLY, EPOCH_MAX, EPOCH_STEP_MAX, Command, State, step
-from joulecut_controller.reconcile.leases import absurd
+from joulecut_controller.reconcile.leases import impossible_epoch
 from joulecut_controller.view import NodeView
 
 
@@ -26,7 +26,7 @@ def _nodes(*epochs: int) -> list[NodeView]:
 def test_what_is_absurd_is_named_and_all_else_is_taken_by_every_agent(
     epochs: tuple[int, ...], strange: str
 ) -> None:
-    found = absurd(_nodes(*epochs))
+    found = impossible_epoch(_nodes(*epochs))
     assert (strange in found) if strange else found == ""
     if not found:
         term = max(epochs, default=0) + 1

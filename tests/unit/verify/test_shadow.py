@@ -59,8 +59,8 @@ def test_all_right_is_advisable() -> None:
     assert found.yes
     assert found.text == (
         "advisable: 2 scores, predictions checked at 2 of 2 clocks; time error P95 0.5 %; energy "
-        "P95 0.5 %; iteration time explained to 0.5 %; its energy to 0.2 %; baseline steady; SLO "
-        "slack 0.4 %; ranks told by the job"
+        "P95 0.5 %; iteration time prediction error 0.5 %; energy prediction error 0.2 %; "
+        "baseline steady; SLO slack 0.4 %; ranks reported by the job"
     )
 
 
@@ -72,8 +72,8 @@ def test_all_right_is_advisable() -> None:
         (STANDING, (score("a", 1410), score("b", 1410)), "checked at 0 of 2 clocks"),
         (STANDING, (score("a", 1200, 0.04), score("b", 1230)), "time error P95 4.0 %"),
         (replace(STANDING, baseline_s=None), CHECKED, "baseline not steady"),
-        (replace(STANDING, baseline_s=2.2), CHECKED, "explained to 9.1 %"),
-        (replace(STANDING, baseline_j=4900.0), CHECKED, "its energy to 10.2 %"),
+        (replace(STANDING, baseline_s=2.2), CHECKED, "prediction error 9.1 %"),
+        (replace(STANDING, baseline_j=4900.0), CHECKED, "energy prediction error 10.2 %"),
         (replace(STANDING, slack=-0.01), CHECKED, "SLO slack -1.0 %"),
         (replace(STANDING, doubt="GPU n/0: not controllable"), CHECKED, "not controllable"),
         (STANDING, tuple(replace(one, shape="other") for one in CHECKED), "0 of 2"),
