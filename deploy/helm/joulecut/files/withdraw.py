@@ -47,7 +47,7 @@ def main() -> int:
                 if pod.get("status", {}).get("phase") not in {"Succeeded", "Failed"}
             )
             if not left:
-                print("every pod is gone: every GPU that a keeper held was given back")
+                print("every pod is gone: every GPU that a keeper held was restored")
                 return 0
         except (OSError, KeyError, ValueError) as error:
             print(f"the API server: {error}; trying again", flush=True)

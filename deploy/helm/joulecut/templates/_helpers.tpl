@@ -151,7 +151,7 @@ httpGet: {path: /readyz, port: metrics}
 {{- define "joulecut.checks" -}}
 {{- if .Values.controller.enabled }}
 {{- if not .Values.tls.enabled }}
-{{- fail "controller.enabled: needs tls.enabled: agents and controller must know each other" }}
+{{- fail "controller.enabled: needs tls.enabled: agents and controller authenticate by certificate" }}
 {{- end }}
 {{- if not (or .Values.tls.certManager.enabled .Values.tls.controllerSecret) }}
 {{- fail "controller.enabled: needs tls.controllerSecret, or tls.certManager.enabled" }}
@@ -160,20 +160,20 @@ httpGet: {path: /readyz, port: metrics}
 {{- fail "controller.replicas: more than 1 needs controller.store.secret: they share a PostgreSQL database" }}
 {{- end }}
 {{- if and .Values.controller.config.leader (not .Values.controller.store.secret) }}
-{{- fail "controller.config.leader: needs controller.store.secret: one controller on a volume leads alone" }}
+{{- fail "controller.config.leader: needs controller.store.secret: a controller with a volume has no standby" }}
 {{- end }}
 {{- if not .Values.controller.agents }}
-{{- fail "controller.agents: is empty; allowed: NODE:PORT of at least one agent, as agent.grpcHostPort opens it" }}
+{{- fail "controller.agents: is empty; allowed: NODE:PORT of at least one agent, the port is agent.grpcHostPort" }}
 {{- end }}
 {{- end }}
 {{- if and .Values.agent.podApi (not .Values.agent.podResources) }}
-{{- fail "agent.podApi: needs agent.podResources, which says whose pods to ask for" }}
+{{- fail "agent.podApi: needs agent.podResources, which names the pods" }}
 {{- end }}
 {{- if and .Values.agent.jobsDir .Values.agent.podResources (not (and .Values.agent.hostPID .Values.agent.podApi)) (ne (dig "reports" "bind" "owner" .Values.agent.config) "any") }}
-{{- fail "agent.jobsDir: with agent.podResources needs agent.hostPID and agent.podApi, as a job's word is checked against its pod; or agent.config.reports.bind: any" }}
+{{- fail "agent.jobsDir: with agent.podResources needs agent.hostPID and agent.podApi, because reports are checked against their pod; or agent.config.reports.bind: any" }}
 {{- end }}
 {{- if and .Values.agent.grpcHostPort (not .Values.tls.enabled) }}
-{{- fail "agent.grpcHostPort: needs tls.enabled: without certificates the agent answers on loopback only" }}
+{{- fail "agent.grpcHostPort: needs tls.enabled: without certificates the agent listens on loopback only" }}
 {{- end }}
 {{- if and .Values.tls.enabled (not .Values.tls.certManager.enabled) (not .Values.tls.agentSecret) }}
 {{- fail "tls.enabled: needs tls.agentSecret, or tls.certManager.enabled" }}
