@@ -1,22 +1,76 @@
-"""Charts as SVG text: no library, no script, opens everywhere and prints well.
+"""Charts in files, drawn by matplotlib: a PNG, or SVG inside a page that needs nothing else.
 
-Energy against iteration time with everything that can be held against it, and bars for
-savings. Colours follow the controller's page; a dark screen gets its own.
+One figure serves both. In a page its colours become CSS variables, so that a dark screen gets its
+own, and its size follows the page. matplotlib takes half a second to load and 80 MB on disk: it is
+imported when a chart is drawn, and a missing one is one line.
 """
 
-import math
-from collections.abc import Sequence
+import importlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-WIDTH, HEIGHT = 880, 460
-LEFT, RIGHT, TOP, BOTTOM = 66, 22, 46, 48
-ROOM = 0.06  # of the span, left free around what is drawn
+from joulecut_wire.errors import Unavailable
+
+WIDTH, HEIGHT = 880, 460  # of a frontier, in CSS pixels
+ROOM = 0.06  # of the span, left free around the data
+FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans','DejaVu Sans',sans-serif"
+MARKERS = {"circle": "o", "ring": "o", "square": "s", "diamond": "D", "triangle": "^"}
+
+# Light and dark shade of every colour; `page` declares them, figures use the light ones.
+PAGE = {
+    "paper": ("#f6f6f3", "#131518"),
+    "card": ("#ffffff", "#1b1e22"),
+    "ink": ("#1b1f23", "#e8eaed"),
+    "muted": ("#5d656e", "#9aa3ad"),
+    "line": ("#e3e3dd", "#2d3238"),
+    "due": ("#b4530b", "#f0a35e"),
+}
+SERIES = {
+    "ours": ("#4a55c4", "#98a2ff"),
+    "edge": ("#8a63d2", "#bb9bf5"),
+    "gpu": ("#0b7a68", "#46c9ae"),
+    "perseus": ("#d2691e", "#f0a35e"),
+    "envpipe": ("#c2417c", "#f08bb8"),
+    "stage": ("#2f7fb8", "#74b8e6"),
+    "cap": ("#a08310", "#dcc04a"),
+    "one": ("#7a5c46", "#c4a184"),
+    "base": ("#6c7480", "#98a1ac"),
+}
+_RC = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "joulecut",  # equal charts are equal bytes
+    "text.parse_math": False,  # a job may be named $x$
+    "font.size": 11.5,
+    "axes.titlesize": 11.5,
+    "axes.labelsize": 11.5,
+    "xtick.labelsize": 11.5,
+    "ytick.labelsize": 11.5,
+    "axes.edgecolor": "#5d656e",
+    "axes.labelcolor": "#5d656e",
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#e3e3dd",
+    "text.color": "#5d656e",
+    "xtick.color": "#5d656e",
+    "ytick.color": "#5d656e",
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through (seconds, joules); `style` is a CSS class of `page.STYLE`."""
+    """A line through (seconds, joules) in a colour of `SERIES`."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -25,19 +79,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One plan. `shape` and `style` set it apart, `text` is shown on hovering."""
+    """One plan: a colour of `SERIES` and a shape of `MARKERS`."""
 
     name: str
     time_s: float
     energy_j: float
     style: str
-    shape: str = "circle"  # circle | square | diamond | triangle | ring
-    text: str = ""
+    shape: str = "circle"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What to draw; `baseline_s` is where the scale of slowdowns starts."""
+    """Energy against iteration time; `baseline_s` is where the scale of slowdowns starts."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -57,53 +110,153 @@ class Bar:
     starred: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+def require() -> None:
+    """Raises Unavailable where matplotlib is not installed."""
+    _figure_module()
 
 
-def frontier_svg(chart: Chart) -> str:
-    """Energy against iteration time."""
-    times, energies = view(chart)
-    x = _Scale(*times, LEFT, WIDTH - RIGHT)
-    y = _Scale(*energies, HEIGHT - BOTTOM, TOP)
-    parts = [
-        (
-            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-            f'aria-label="{escape(chart.title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
+@contextmanager
+def style() -> Iterator[None]:
+    """The house style, for everything drawn or saved within. Raises Unavailable."""
+    _figure_module()
+    with importlib.import_module("matplotlib").rc_context(_RC), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a name with letters the font has not
+        yield
+
+
+def figure(width: float, height: float) -> tuple[Any, Any]:
+    """An empty figure of so many CSS pixels and its axes; to be called within `style`."""
+    drawn = _figure_module().Figure((width / 72, height / 72), dpi=72, layout="constrained")
+    return drawn, drawn.subplots()
+
+
+def svg(drawn: Any, label: str, series: Mapping[str, tuple[str, str]] = SERIES) -> str:
+    """The figure as inline SVG: no size, colours as CSS variables, the page's font."""
+    out = io.StringIO()
+    with style():
+        drawn.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    text = out.getvalue()
+    body = text[text.index("<defs>") :].rstrip()
+    viewbox = re.search(r'viewBox="[^"]*"', text)
+    assert viewbox is not None
+    names = {light: name for name, (light, _) in {**PAGE, **series}.items()}
+    body = re.sub(r"(font: [^;\"]*?[\d.]+px) [^;\"]+", rf"\1 {FONT}", body)
+    body = re.sub(
+        r"#[0-9a-f]{6}\b", lambda m: f"var(--{names[m[0]]})" if m[0] in names else m[0], body
+    ).replace("xlink:href", "href")
+    name = escape(label, quote=True)
+    return (
+        f'<svg class="chart" {viewbox[0]} role="img" aria-label="{name}" '
+        f'xmlns="http://www.w3.org/2000/svg">{body}'
+    )
+
+
+def png(drawn: Any) -> bytes:
+    """The figure as a picture on white."""
+    out = io.BytesIO()
+    with style():
+        drawn.savefig(out, format="png", dpi=160)
+    return out.getvalue()
+
+
+def palette(series: Mapping[str, tuple[str, str]] = SERIES) -> str:
+    """CSS: the variables of the page and of a series, light and dark."""
+
+    def scheme(which: int) -> str:
+        colours = {**PAGE, **series}
+        return "".join(f"--{name}:{pair[which]};" for name, pair in colours.items())
+
+    return (
+        f":root{{color-scheme:light dark;{scheme(0)}}}"
+        f"@media (prefers-color-scheme:dark){{:root{{{scheme(1)}}}}}"
+    )
+
+
+def frontier_figure(chart: Chart, *, legend: bool = False) -> Any:
+    """Energy against iteration time, with the bound, the deadline and every plan."""
+    with style():
+        return _frontier(chart, legend=legend)
+
+
+def _frontier(chart: Chart, *, legend: bool) -> Any:
+    drawn, axes = figure(WIDTH, HEIGHT)
+    (left, right), (low, high) = view(chart)
+    joules, energy = (1e3, "kJ") if high >= 2000 else (1.0, "J")
+    seconds, time = (1.0, "s") if right >= 1 else (1e-3, "ms")
+
+    def scaled(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+        return [t / seconds for t, _ in points], [e / joules for _, e in points]
+
+    if chart.bound:
+        times, bound = scaled(chart.bound)
+        muted = PAGE["muted"][0]
+        axes.plot(times, bound, ls=":", color=muted, lw=1.3, label="lower bound")
+        axes.fill_between(times, bound, low / joules, color=muted, alpha=0.07, lw=0)
+    for curve in reversed(chart.curves):
+        axes.plot(*scaled(curve.points), color=SERIES[curve.style][0], lw=2.2, label=curve.name)
+    if chart.deadline_s is not None:
+        due, at = PAGE["due"][0], chart.deadline_s / seconds
+        axes.axvspan(at, max(at, right / seconds), color=due, alpha=0.06, lw=0)
+        axes.axvline(at, color=due, ls=(0, (5, 3)), lw=1.5, gid="deadline")
+        axes.annotate("deadline", (at, 0.02), (6, 0), color=due, fontsize=12,
+                      xycoords=("data", "axes fraction"), textcoords="offset points")  # fmt: skip
+    for mark in chart.marks:
+        colour = SERIES[mark.style][0]
+        ring = mark.shape == "ring"
+        axes.plot(
+            [mark.time_s / seconds], [mark.energy_j / joules], MARKERS[mark.shape], ms=10,
+            mfc="none" if ring else colour, mec=colour if ring else PAGE["card"][0],
+            mew=2.4 if ring else 1.6, ls="", label=mark.name, gid=f"mark-{mark.name}", zorder=3,
+            clip_on=False,
+        )  # fmt: skip
+    axes.set(xlim=(left / seconds, right / seconds), ylim=(low / joules, high / joules))
+    axes.set_xlabel(f"iteration time, {time}", loc="right")
+    axes.set_title(f"energy per iteration, {energy}", loc="left")
+    slower = axes.secondary_xaxis(
+        "top",
+        functions=(
+            lambda t: (t * seconds / chart.baseline_s - 1) * 100,
+            lambda p: chart.baseline_s * (1 + p / 100) / seconds,
         ),
-        (
-            f'<defs><clipPath id="inside"><rect x="{LEFT}" y="{TOP - 6}" '
-            f'width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM + 6}"/>'
-            "</clipPath></defs>"
-        ),
-        *_axes(chart, x, y),
-        '<g clip-path="url(#inside)">',
-        *_bound(chart, x, y),
-        *(
-            f'<path class="curve {curve.style}" d="{_path(curve.points, x, y)}">'
-            f"<title>{escape(curve.name)}</title></path>"
-            for curve in reversed(chart.curves)
-        ),
-        "</g>",
-        *_deadline(chart, x),
-        *(_mark(mark, x(mark.time_s), y(mark.energy_j)) for mark in chart.marks),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    )
+    slower.xaxis.set_major_formatter(lambda value, _: f"{value + 0.0:+g} %")
+    slower.tick_params(length=0)
+    slower.spines["top"].set_visible(False)
+    slower.set_xlabel("slower than the baseline", loc="right")
+    if legend:
+        axes.legend()
+        drawn.suptitle(chart.title, color=PAGE["ink"][0])
+    return drawn
+
+
+def bars_figure(title: str, groups: Sequence[str], bars: Sequence[Bar]) -> Any:
+    """Groups of bars side by side, one bar of each method in every group."""
+    with style():
+        return _bars(title, groups, bars)
+
+
+def _bars(title: str, groups: Sequence[str], bars: Sequence[Bar]) -> Any:
+    drawn, axes = figure(WIDTH, 300)
+    wide = 0.9 / len(bars)
+    for place, bar in enumerate(bars):
+        at = [number + (place - len(bars) / 2 + 0.5) * wide for number in range(len(groups))]
+        heights = [value * 100 for value in bar.values]
+        stars = bar.starred or (False,) * len(heights)
+        drawn_bars = axes.bar(at, heights, wide * 0.92, color=SERIES[bar.style][0], label=bar.name)
+        texts = [f"{h:.1f}{'*' * star}" for h, star in zip(heights, stars, strict=True)]
+        axes.bar_label(drawn_bars, texts, padding=2, fontsize=9.5)
+    axes.set_xticks(range(len(groups)), groups)
+    axes.tick_params(axis="x", length=0)
+    axes.set_title(title, loc="left")
+    axes.axhline(0, color=PAGE["muted"][0], lw=0.8)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    return drawn
 
 
 def view(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:
-    """What is shown, in seconds and joules: all marks, and the curves where they matter.
+    """The shown range in seconds and joules: all marks, and the curves near them.
 
-    The far end of a frontier is long and flat; with a deadline what matters is around it.
+    The far end of a frontier is long and flat; with a deadline, the range ends soon after it.
     """
     first = min([mark.time_s for mark in chart.marks] + [c.points[0][0] for c in chart.curves])
     last = max(mark.time_s for mark in chart.marks)
@@ -121,155 +274,28 @@ def view(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:
     return (first - room, right + room), (low - pad, high + pad)
 
 
-def bars_svg(title: str, groups: Sequence[str], bars: Sequence[Bar]) -> str:
-    """Groups of bars side by side, one bar of each method in every group."""
-    height, bottom = 300, 40
-    high = max(0.01, *(value for bar in bars for value in bar.values))
-    low = min(0.0, *(value for bar in bars for value in bar.values))
-    rows = ticks(low, high * 1.12, 5)
-    y = _Scale(low, high * 1.12, height - bottom, 34)
-    parts = [
-        (
-            f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" '
-            f'aria-label="{escape(title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
-        ),
-        f'<text class="label" x="6" y="14">{escape(title)}</text>',
-    ]
-    decimals = _decimals(rows, 100)
-    parts += [_grid(y(value), f"{value * 100:.{decimals}f} %") for value in rows]
-    span = (WIDTH - LEFT - RIGHT) / len(groups)
-    wide = span * 0.9 / len(bars)
-    for number, group in enumerate(groups):
-        left = LEFT + span * (number + 0.05)
-        for place, bar in enumerate(bars):
-            value = bar.values[number]
-            star = "*" if bar.starred and bar.starred[number] else ""
-            top, foot = sorted((y(value), y(0.0)))
-            at = left + place * wide
-            parts.append(
-                f'<rect class="bar {bar.style}" x="{at + 1.5:.1f}" y="{top:.1f}" '
-                f'width="{wide - 3:.1f}" height="{max(0.8, foot - top):.1f}" rx="2.5">'
-                f"<title>{escape(bar.name)}, {escape(group)}: {value * 100:.1f} %</title></rect>"
-                f'<text class="value" x="{at + wide / 2:.1f}" y="{top - 5:.1f}" '
-                f'text-anchor="middle">{value * 100:.1f}{star}</text>'
-            )
-        parts.append(
-            f'<text class="tick" x="{left + span * 0.45:.1f}" y="{height - bottom + 20}" '
-            f'text-anchor="middle">{escape(group)}</text>'
-        )
-    parts.append(
-        f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>'
-    )
-    return "\n".join([*parts, "</svg>"])
-
-
 def swatch_svg(style: str, shape: str) -> str:
-    """The mark or line of a legend's row."""
-    inside = (
-        f'<path class="curve {style}" d="M1 8H21"/>'
-        if shape == "line"
-        else _mark(Mark("", 0, 0, style, shape), 11, 8)
+    """The line or mark of a legend's row."""
+    bound = style == "bound"
+    colour, dashes = (
+        "var(--muted)" if bound else f"var(--{style})",
+        ' stroke-dasharray="2 3"' * bound,
     )
-    return f'<svg class="swatch" viewBox="0 0 22 16" aria-hidden="true">{inside}</svg>'
-
-
-def ticks(low: float, high: float, about: float) -> list[float]:
-    """Round numbers within [low, high], roughly `about` of them."""
-    raw = (high - low) / max(1.0, about)
-    size = 10.0 ** math.floor(math.log10(raw))
-    step = size * next(s for s in (1, 2, 2.5, 5, 10) if s * size >= raw * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _decimals(values: Sequence[float], scale: float = 1.0) -> int:
-    step = (values[1] - values[0]) * scale if len(values) > 1 else 1.0
-    return next(d for d in range(10) if abs(step * 10**d - round(step * 10**d)) < 1e-6 or d == 9)
-
-
-def _axes(chart: Chart, x: _Scale, y: _Scale) -> list[str]:
-    unit, energy = (1000.0, "kJ") if y.high >= 2000 else (1.0, "J")
-    size, time = (1.0, "s") if x.high >= 1 else (1e-3, "ms")
-    bottom = HEIGHT - BOTTOM
-    rows = ticks(y.low / unit, y.high / unit, 6)
-    parts = [_grid(y(v * unit), f"{v:.{_decimals(rows)}f}") for v in rows]
-    columns = ticks(x.low / size, x.high / size, 8)
-    for value in columns:
-        at = x(value * size)
-        parts.append(
-            f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
-            f'<text class="tick" x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">'
-            f"{value:.{_decimals(columns)}f}</text>"
-        )
-    slow = ticks((x.low / chart.baseline_s - 1) * 100, (x.high / chart.baseline_s - 1) * 100, 8)
-    for value in slow:
-        at = x(chart.baseline_s * (1 + value / 100))
-        parts.append(
-            f'<text class="tick" x="{at:.1f}" y="{TOP - 10}" text-anchor="middle">'
-            f"{value + 0.0:+.{_decimals(slow)}f} %</text>"
-        )
-    return [
-        *parts,
-        f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>',
-        (
-            f'<text class="label" x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">'
-            f"iteration time, {time}</text>"
-        ),
-        f'<text class="label" x="6" y="14">energy per iteration, {energy}</text>',
-        (
-            f'<text class="label" x="{WIDTH - RIGHT}" y="14" text-anchor="end">'
-            "slower than the baseline</text>"
-        ),
-    ]
-
-
-def _grid(at: float, text: str) -> str:
-    return (
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        f'<text class="tick" x="{LEFT - 9}" y="{at + 4:.1f}" text-anchor="end">{text}</text>'
-    )
-
-
-def _bound(chart: Chart, x: _Scale, y: _Scale) -> list[str]:
-    if not chart.bound:
-        return []
-    line = _path(chart.bound, x, y)
-    floor = HEIGHT - BOTTOM
-    first, last = x(chart.bound[0][0]), x(chart.bound[-1][0])
-    return [
-        f'<path class="impossible" d="{line}L{last:.1f} {floor}L{first:.1f} {floor}Z"/>',
-        (
-            f'<path class="curve bound" d="{line}"><title>lower bound: nothing lies below</title>'
-            "</path>"
-        ),
-    ]
-
-
-def _deadline(chart: Chart, x: _Scale) -> list[str]:
-    if chart.deadline_s is None:
-        return []
-    at, right, bottom = x(chart.deadline_s), WIDTH - RIGHT, HEIGHT - BOTTOM
-    return [
-        (
-            f'<rect class="late" x="{at:.1f}" y="{TOP}" width="{max(0.0, right - at):.1f}" '
-            f'height="{bottom - TOP}"/>'
-        ),
-        f'<line class="deadline" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}"/>',
-        f'<text class="deadline-name" x="{at + 6:.1f}" y="{bottom - 8}">deadline</text>',
-    ]
-
-
-def _path(points: Sequence[tuple[float, float]], x: _Scale, y: _Scale) -> str:
-    return "M" + "L".join(f"{x(time):.1f} {y(energy):.1f}" for time, energy in points)
-
-
-def _mark(mark: Mark, x: float, y: float) -> str:
-    shapes = {
-        "circle": f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5"/>',
-        "ring": f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="6"/>',
-        "square": f'<rect x="{x - 5:.1f}" y="{y - 5:.1f}" width="10" height="10" rx="1.5"/>',
-        "diamond": f'<path d="M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7Z"/>',
-        "triangle": f'<path d="M{x:.1f} {y - 6.5:.1f}l6.5 11.5h-13Z"/>',
+    paths = {
+        "line": f'<path d="M1 8H21" fill="none" stroke="{colour}" stroke-width="2.2"{dashes}/>',
+        "ring": f'<circle cx="11" cy="8" r="5" fill="none" stroke="{colour}" stroke-width="2.4"/>',
+        "circle": f'<circle cx="11" cy="8" r="5.5" fill="{colour}"/>',
+        "square": f'<rect x="6" y="3" width="10" height="10" rx="1.5" fill="{colour}"/>',
+        "diamond": f'<path d="M11 1l7 7l-7 7l-7 -7Z" fill="{colour}"/>',
+        "triangle": f'<path d="M11 2l6.5 11.5h-13Z" fill="{colour}"/>',
     }
-    text = f"<title>{escape(mark.text or mark.name)}</title>" if mark.name else ""
-    return f'<g class="mark {mark.style}">{shapes[mark.shape]}{text}</g>'
+    return f'<svg class="swatch" viewBox="0 0 22 16" aria-hidden="true">{paths[shape]}</svg>'
+
+
+def _figure_module() -> Any:
+    try:
+        return importlib.import_module("matplotlib.figure")
+    except ModuleNotFoundError:
+        raise Unavailable(
+            "charts need matplotlib, which is not installed: pip install 'joulecut[plot]'"
+        ) from None

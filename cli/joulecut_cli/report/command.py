@@ -5,6 +5,7 @@ import re
 from argparse import Namespace
 from pathlib import Path
 
+from joulecut_cli.chart import require
 from joulecut_cli.controller_client import DEFAULT_URL, Json
 from joulecut_cli.report.page import receipt_html, report_html
 from joulecut_cli.report.source import Asked, FromController, Source
@@ -104,11 +105,12 @@ def _co2(text: str) -> float:
 
 
 def _file(path: Path) -> Path:
-    """Checked before anything is asked. Raises BadInput."""
+    """Checked before anything is asked. Raises BadInput, Unavailable without matplotlib."""
     if not path.parent.is_dir():
         raise BadInput("--html", f"no folder {path.parent}", "a file in a folder that exists")
     if path.is_dir():
         raise BadInput("--html", f"{path} is a folder", "a file")
+    require()
     return path
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from joulecut_cli.chart import PAGE, figure, palette, style, svg
 from joulecut_cli.figures import sentence
-from joulecut_cli.report.drawing import Figure, savings_svg, windows_svg
 from joulecut_cli.report.table import (
     SWITCH,
     UNKNOWN,
@@ -26,14 +26,14 @@ from joulecut_cli.report.table import (
 Json = dict[str, Any]
 
 FIGURES = (
-    Figure("energy_j", "energy per iteration, kJ", 1e-3),
-    Figure("iteration_time_s", "iteration time, s"),
+    ("energy_j", "energy per iteration, kJ", 1e-3),
+    ("iteration_time_s", "iteration time, s", 1.0),
 )
+SERIES = {"plan": ("#4a55c4", "#98a2ff"), "default": ("#d2691e", "#f0a35e")}
+WIDTH, HEIGHT, ROW = 880, 230, 30  # CSS pixels; a row of the savings chart is one job
+NAME_LENGTH_MAX = 26
+DAY_S = 86_400.0
 STYLE = """
-:root{color-scheme:light dark;--paper:#f6f6f3;--card:#fff;--ink:#1b1f23;--muted:#5d656e;
---line:#e3e3dd;--plan:#4a55c4;--default:#d2691e}
-@media (prefers-color-scheme:dark){:root{--paper:#131518;--card:#1b1e22;--ink:#e8eaed;
---muted:#9aa3ad;--line:#2d3238;--plan:#98a2ff;--default:#f0a35e}}
 body{margin:28px auto;max-width:940px;padding:0 20px;background:var(--paper);color:var(--ink);
 font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
 font-variant-numeric:tabular-nums}
@@ -45,12 +45,7 @@ border-radius:12px;overflow-x:auto}
 .sums{display:flex;flex-wrap:wrap;gap:14px 34px}
 .sums b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em}
 .sums span{color:var(--muted);font-size:12.5px}
-.chart{display:block;width:100%;height:auto;margin-top:8px}text{font-family:inherit}
-.tick,.label{fill:var(--muted);font-size:11.5px}.name{fill:var(--ink);font-size:12.5px}
-.grid{stroke:var(--line)}.window{stroke-width:3.4;stroke-linecap:round}
-.plan{stroke:var(--plan);opacity:.55}.default{stroke:var(--default)}
-.interval{stroke:var(--plan);stroke-width:4;stroke-linecap:round;opacity:.45}
-.measured{fill:var(--plan)}.predicted{fill:none;stroke:var(--default);stroke-width:1.8}
+.chart{display:block;width:100%;height:auto;margin-top:8px}
 .key{font-size:12.5px}.key i{display:inline-block;width:16px;height:4px;border-radius:2px;
 margin:0 6px 3px 0}.key i+i{margin-left:16px}
 table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
@@ -75,8 +70,8 @@ def report_html(report: Json, source: str) -> str:
     if any(job["measured"]["saved_ratio"] for job in report["jobs"]):
         body.append(
             "<section><h2>Energy saved, measured beside predicted</h2>"
-            f"{savings_svg(report['jobs'])}<p class='note'>Dot and bar: measured, with its 95 % "
-            "interval. Ring: predicted.</p></section>"
+            f"{_chart(savings_figure(report['jobs']), 'Energy saved')}<p class='note'>Dot and bar: "
+            "measured, with its 95 % interval. Ring: predicted.</p></section>"
         )
     body.append(_table(report))
     body += [_job(job) for job in report["jobs"]]
@@ -121,7 +116,7 @@ def _page(title: str, body: Sequence[str]) -> str:
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
+            f"<title>{escape(title)}</title><style>{palette(SERIES)}{STYLE}</style></head><body>",
             *body,
             "</body></html>",
             "",
@@ -230,5 +225,56 @@ def _job(job: Json) -> str:
             '<p class="key"><i style="background:var(--plan)"></i>under a plan'
             '<i style="background:var(--default);margin-left:16px"></i>at default clocks</p>'
         )
-        parts += [windows_svg(job["points"], figure) for figure in FIGURES]
+        parts += [_chart(windows_figure(job["points"], *one), one[1]) for one in FIGURES]
     return "".join([*parts, "</section>"])
+
+
+def _chart(drawn: Any, label: str) -> str:
+    return svg(drawn, label, SERIES)
+
+
+def windows_figure(points: Sequence[Json], key: str, name: str, factor: float) -> Any:
+    """Every window of a job as a line of its own length, hold-outs on top."""
+    with style():
+        drawn, axes = figure(WIDTH, HEIGHT)
+        for arm in ("plan", "default"):
+            some = [point for point in points if point["arm"] == arm]
+            begun = [point["begun_unix_s"] / DAY_S for point in some]
+            ended = [point["ended_unix_s"] / DAY_S for point in some]
+            values = [point[key] * factor for point in some]
+            axes.hlines(values, begun, ended, color=SERIES[arm][0], lw=3.4, capstyle="round",
+                        alpha=0.55 if arm == "plan" else 1.0, gid=f"windows-{arm}")  # fmt: skip
+        axes.xaxis_date("UTC")
+        axes.grid(axis="x")
+        axes.set_title(name, loc="left")
+        return drawn
+
+
+def savings_figure(jobs: Sequence[Json]) -> Any:
+    """A row per job: the measured interval, and the predicted saving as a ring."""
+    shown = [job for job in jobs if job["measured"]["saved_ratio"] is not None]
+    with style():
+        drawn, axes = figure(WIDTH, 54 + ROW * len(shown))
+        for row, job in enumerate(shown):
+            measured, predicted = job["measured"]["saved_ratio"], job["predicted"]["saved_ratio"]
+            plan, default = SERIES["plan"][0], SERIES["default"][0]
+            ends = [measured["low"] * 100, measured["high"] * 100]
+            axes.plot(ends, [row, row], color=plan, lw=4, alpha=0.45, solid_capstyle="round")
+            axes.plot([measured["mid"] * 100], [row], "o", color=plan, ms=9, mew=0)
+            if predicted is not None:
+                axes.plot([predicted * 100], [row], "o", mfc="none", mec=default, ms=13, mew=1.8)
+            axes.text(1.01, row, share(measured), transform=axes.get_yaxis_transform(), va="center")
+        axes.set_yticks(range(len(shown)), [_short(job["job"]) for job in shown])
+        axes.tick_params(axis="y", labelcolor=PAGE["ink"][0])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+        axes.spines["bottom"].set_visible(False)
+        axes.tick_params(axis="x", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x")
+        return drawn
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH_MAX else name[: NAME_LENGTH_MAX - 1] + "…"

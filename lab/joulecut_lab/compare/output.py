@@ -195,7 +195,7 @@ _SHAPES = {
 def draw(path: Path, outcome: Outcome) -> None:
     found = frontier(outcome.setting.problem, plot.POINTS, "computation")
     title = f"{outcome.job.path.stem}: rules for clocks"
-    marks = tuple(_mark(outcome, entry) for entry in outcome.entries if entry.plan is not None)
+    marks = tuple(_mark(entry) for entry in outcome.entries if entry.plan is not None)
     chart = Chart(
         title=title,
         curves=(_curve(found),),
@@ -227,13 +227,10 @@ def _curve(found: tuple[Solution, ...]) -> Curve:
     return Curve("frontier, granularity computation", points, "ours")
 
 
-def _mark(outcome: Outcome, entry: Entry) -> Mark:
+def _mark(entry: Entry) -> Mark:
     assert entry.plan is not None
-    saving = figures.percent(outcome.saving(entry.plan.energy_j))
-    seconds, joules = figures.seconds(entry.plan.time_s), figures.joules(entry.plan.energy_j)
-    text = f"{entry.name}: {seconds}, {joules}, saves {saving}"
     shape = _SHAPES[entry.style]
-    return Mark(entry.name, entry.plan.time_s, entry.plan.energy_j, entry.style, shape, text)
+    return Mark(entry.name, entry.plan.time_s, entry.plan.energy_j, entry.style, shape)
 
 
 def _bars(outcome: Outcome) -> plot.Bars | None:

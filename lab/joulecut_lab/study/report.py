@@ -8,21 +8,19 @@ from html import escape
 from pathlib import Path
 
 from joulecut_cli import figures
+from joulecut_cli.chart import palette, require
 from joulecut_cli.outfile import replacing
-from joulecut_lab.study import views
+from joulecut_lab.study import charts
+from joulecut_lab.study.charts import SERIES, Panel, panel_html
 from joulecut_lab.study.evaluate import PlainForest, Result, evaluate
 from joulecut_lab.study.fit import ROWS_MIN
 from joulecut_lab.study.layers import Layers
-from joulecut_lab.study.panel import Panel, panel_svg
 from joulecut_lab.study.row import Row, ordered, read, savings
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PAGE = "study.html"
 SEED = 1  # of the random split that the page shows
-# Up to eight lines in a chart; told apart also by people who see fewer colours (Okabe, Ito).
-_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a08310", "#56b4e9", "#6c7480", "#7a5c46")
-_DARK = ("#74b8e6", "#f0a35e", "#46c9ae", "#e6a3c6", "#dcc04a", "#9cd3f5", "#98a1ac", "#c4a184")
 _RULES = """
 body{margin:28px auto;max-width:960px;padding:0 20px;background:var(--paper);color:var(--ink);
 font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
@@ -32,11 +30,7 @@ section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px soli
 border-radius:12px}.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));
 gap:14px 18px;margin-top:8px}figure{margin:0}figcaption{font-weight:550;font-size:13px}
 svg{display:block;width:100%;height:auto}text{font-family:inherit}
-.tick,.label{fill:var(--muted);font-size:11px}.grid{stroke:var(--line)}
-.axis{stroke:var(--muted);opacity:.55}.line{fill:none;stroke:var(--c);stroke-width:2}
-.area{fill:var(--c);opacity:.72}.dot{fill:var(--c);opacity:.45}
-.point{fill:var(--c)}.mark{fill:var(--c);stroke:var(--card);stroke-width:1.4}.ring{fill:none;stroke:var(--c);
-stroke-width:2.2}.legend{font-size:12px}.legend span{margin-right:12px;white-space:nowrap}
+.legend{font-size:12px}.legend span{margin-right:12px;white-space:nowrap}
 .legend span::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;
 background:var(--c);margin-right:5px}
 table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
@@ -60,7 +54,7 @@ def run(argv: list[str]) -> int:
 
 
 def folder(word: str, flag: str = "--report") -> Path:
-    """Checks where a page is to go, before anything runs. Raises BadInput."""
+    """Checks the page's folder before anything runs. Raises BadInput, Unavailable."""
     path = Path(word)
     if not word:
         raise BadInput(flag, "names nothing", "a folder")
@@ -68,6 +62,7 @@ def folder(word: str, flag: str = "--report") -> Path:
         raise BadInput(flag, f"{path} is a file", "a folder, made where it is missing")
     if not path.exists() and not path.absolute().parent.is_dir():
         raise BadInput(flag, f"no folder {path.parent}", "a folder in one that exists")
+    require()
     return path
 
 
@@ -92,7 +87,8 @@ def page(rows: Sequence[Row]) -> str:
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Decoder layers over clocks</title><style>{_style()}</style></head><body>",
+            f"<title>Decoder layers over clocks</title><style>{palette(SERIES)}{_RULES}</style>",
+            "</head><body>",
             "<h1>Decoder layers over clocks</h1>",
             *parts,
             "</body></html>\n",
@@ -115,13 +111,13 @@ def _group(rows: Sequence[Row]) -> list[str]:
     if not savings(stable):
         return [*lines, "<p>One clock each: there are no curves to draw.</p>"]
     results = evaluate(stable, SEED) if len(stable) >= ROWS_MIN else []
-    split, source = views.parts(stable)
+    split, source = charts.parts(stable)
     lines += [
         _charts(
             "Energy has a best clock",
             "A dot marks the fastest clock, which limits of power and heat may put below the "
             "highest; a ring marks the least energy.",
-            views.u_curves(stable),
+            charts.u_curves(stable),
         ),
         _savings(stable),
         _charts("Where the joules go", source, split),
@@ -129,19 +125,19 @@ def _group(rows: Sequence[Row]) -> list[str]:
             "Size and sequence",
             "At each layer's own clock of least energy; fronts at its longest sequence. A ring "
             "marks an end of the sweep: the best clock may lie beyond.",
-            [*views.per_operation(stable), *views.best_clocks(stable), *views.fronts(stable)],
+            [*charts.per_operation(stable), *charts.best_clocks(stable), *charts.fronts(stable)],
         ),
     ]
     if results:
         lines += [_scores(results), _importances(stable)]
         lines.append(
-            _charts("Residuals", "Of rows that did not teach.", views.residuals(stable, results))
+            _charts("Residuals", "Of rows that did not teach.", charts.residuals(stable, results))
         )
     return lines
 
 
 def _charts(title: str, text: str, panels: Sequence[Panel]) -> str:
-    drawn = "\n".join(panel_svg(panel) for panel in panels)
+    drawn = "\n".join(panel_html(panel) for panel in panels)
     body = f'<div class="charts">{drawn}</div>' if panels else ""
     return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>"
 
@@ -202,8 +198,8 @@ def _importances(rows: Sequence[Row]) -> str:
             continue
         lines = "".join(
             f"<tr><td>{escape(name)}</td><td>{share:.1%}</td>"
-            f'<td class="left"><span class="bar c{colour}" style="width:{share * 200:.0f}px">'
-            "</span></td></tr>"
+            f'<td class="left"><span class="bar" style="--c:var(--c{colour});'
+            f'width:{share * 200:.0f}px"></span></td></tr>'
             for name, share in found[:8]
         )
         lists.append(f"<figure><figcaption>{title}</figcaption><table>{lines}</table></figure>")
@@ -220,18 +216,3 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
     )
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _style() -> str:
-    light = "--paper:#f6f6f3;--card:#fff;--ink:#1b1f23;--muted:#5d656e;--line:#e3e3dd;"
-    dark = "--paper:#131518;--card:#1b1e22;--ink:#e8eaed;--muted:#9aa3ad;--line:#2d3238;"
-
-    def scheme(words: str, colours: Sequence[str]) -> str:
-        classes = "".join(f".c{i}{{--c:{colour}}}" for i, colour in enumerate(colours))
-        return f":root{{color-scheme:light dark;{words}}}{classes}"
-
-    return (
-        scheme(light, _LIGHT)
-        + f"@media (prefers-color-scheme:dark){{{scheme(dark, _DARK)}}}"
-        + _RULES.replace("\n", "")
-    )

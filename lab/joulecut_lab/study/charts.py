@@ -1,14 +1,128 @@
-"""The charts of a study: each asks the table one question."""
+"""The charts of a study: a panel states one question to the table, matplotlib draws it."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal
 
 import numpy as np
 
 from joulecut_cli import figures
+from joulecut_cli.chart import PAGE, figure, style, svg
 from joulecut_lab.study.evaluate import OURS, Result
 from joulecut_lab.study.layers import Layers
-from joulecut_lab.study.panel import Area, Line, Panel
 from joulecut_lab.study.row import Row, curves, frontier, saving
+
+WIDTH, HEIGHT = 430, 300  # CSS pixels
+DOTS_MAX = 1500  # of a scatter: more only make the page heavy
+POINTS_MAX = 64  # of a curve whose points are shown: more run together
+DECADES_NAMED = 3  # of a logarithmic axis: with fewer, 2 and 5 of each are named as well
+# Up to eight lines in a chart; told apart also by people who see fewer colours (Okabe, Ito).
+_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a08310", "#56b4e9", "#6c7480", "#7a5c46")
+_DARK = ("#74b8e6", "#f0a35e", "#46c9ae", "#e6a3c6", "#dcc04a", "#9cd3f5", "#98a1ac", "#c4a184")
+SERIES = {f"c{k}": pair for k, pair in enumerate(zip(_LIGHT, _DARK, strict=True))}
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve, or dots where `dots` is set; `colour` counts `SERIES` from 0."""
+
+    name: str
+    colour: int
+    points: tuple[Point, ...]
+    dots: bool = False
+    marks: tuple[tuple[Point, Literal["circle", "ring"]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A band between two curves over the same x: (x, from, to)."""
+
+    name: str
+    colour: int
+    points: tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart. `log` draws both axes in logarithms; `zero` keeps 0 on the vertical one.
+
+    `x_ticks`, where given, are the only values named on the horizontal axis.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...] = ()
+    areas: tuple[Area, ...] = ()
+    log: bool = False
+    zero: bool = False
+    x_ticks: tuple[int, ...] = ()
+
+
+def panel_html(panel: Panel) -> str:
+    """The chart as a figure element, with its legend below the title."""
+    shown: tuple[Line | Area, ...] = (*panel.lines, *panel.areas)
+    names = (
+        f'<span style="--c:var(--c{one.colour})">{escape(one.name)}</span>'
+        for one in shown
+        if one.name
+    )
+    return (
+        f"<figure><figcaption>{escape(panel.title)}</figcaption>"
+        f'<p class="legend">{"".join(names)}</p>'
+        f"{svg(panel_figure(panel), panel.title, SERIES)}</figure>"
+    )
+
+
+def panel_figure(panel: Panel) -> Any:
+    """The matplotlib figure of a panel."""
+    with style():
+        drawn, axes = figure(WIDTH, HEIGHT)
+        for area in panel.areas:
+            xs, low, high = zip(*area.points, strict=True)
+            axes.fill_between(xs, low, high, color=_LIGHT[area.colour], alpha=0.72, lw=0)
+        for line in panel.lines:
+            _draw_line(axes, line)
+        if panel.log:
+            _log_axes(axes)
+        if panel.zero:
+            axes.set_ylim(bottom=0.0)
+        if panel.x_ticks:
+            axes.set_xticks(panel.x_ticks)
+        axes.set_xlabel(panel.x_label, loc="right")
+        axes.set_title(panel.y_label, loc="left")
+        return drawn
+
+
+def _draw_line(axes: Any, line: Line) -> None:
+    colour = _LIGHT[line.colour]
+    xs, ys = zip(*line.points, strict=True)
+    if line.dots:
+        step = max(1, -(-len(xs) // DOTS_MAX))
+        axes.plot(xs[::step], ys[::step], ".", color=colour, ms=4, mew=0, alpha=0.45)
+        return
+    marker = "." if len(xs) <= POINTS_MAX else ""
+    axes.plot(xs, ys, color=colour, lw=2, marker=marker, ms=6, label=line.name)
+    for (x, y), shape in line.marks:
+        ring = shape == "ring"
+        axes.plot([x], [y], "o", ms=8, mfc="none" if ring else colour, zorder=3,
+                  mec=colour if ring else PAGE["card"][0], mew=2.2 if ring else 1.4)  # fmt: skip
+
+
+def _log_axes(axes: Any) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
+
+    axes.set(xscale="log", yscale="log")
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        few = math.log10(high / low) < DECADES_NAMED
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(EngFormatter(sep=""))
+
 
 PARTS = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
 PARTS_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
@@ -41,11 +155,8 @@ def u_curves(rows: Sequence[Row]) -> list[Panel]:
             best = saving(curve)
             least_j = best.frugal.energy_j
             marks = tuple(
-                ((row.nominal_mhz, row.energy_j / least_j), shape, f"{model}: {word}")
-                for row, shape, word in (
-                    (best.fastest, "circle", f"fastest, {best.fastest.clock_asked_mhz} MHz"),
-                    (best.frugal, "ring", f"least energy, {best.frugal.clock_asked_mhz} MHz"),
-                )
+                ((row.nominal_mhz, row.energy_j / least_j), shape)
+                for row, shape in ((best.fastest, "circle"), (best.frugal, "ring"))
             )
             points = tuple((row.nominal_mhz, row.energy_j / least_j) for row in curve)
             name = f"{model} s={curve[0].sequence}"
@@ -141,7 +252,7 @@ def best_clocks(rows: Sequence[Row]) -> list[Panel]:
         ]
         points = tuple(sorted((sequence, best) for sequence, best, _ in found))
         marks = tuple(
-            ((sequence, best), "ring", f"{model}: {best:.0f} MHz is an end of the sweep")
+            ((sequence, best), "ring")
             for sequence, best, curve in found
             if best in {curve[0].nominal_mhz, curve[-1].nominal_mhz}
         )
