@@ -7,7 +7,7 @@ from pathlib import Path
 import savings_store
 from golden_text import same_as_golden
 
-from joulecut_cli.report.page import receipt_html, report_html
+from joulecut_cli.report.page import receipt_html, report_html, windows_figure
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
 from joulecut_controller.verify.receipt import Receipt, changes
@@ -93,3 +93,12 @@ def test_a_page_needs_nothing_else_and_obeys_no_name() -> None:
         windows = re.findall(r'<g id="windows-(?:plan|default)">.*?</g>', page, re.DOTALL)
         assert sum(group.count("<path") for group in windows) > 300
         assert page.rstrip().endswith("</html>")
+
+
+def test_the_windows_of_a_job_fill_their_chart() -> None:
+    points = report_json(made(), points=True)["jobs"][0]["points"]
+    (axes,) = windows_figure(points, "energy_j", "energy", 1e-3).axes
+    low, high = axes.get_ylim()
+    values = [point["energy_j"] / 1e3 for point in points]
+    assert low < min(values) <= max(values) < high
+    assert (high - low) < 1.5 * (max(values) - min(values))

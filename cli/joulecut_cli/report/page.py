@@ -237,6 +237,7 @@ def windows_figure(points: Sequence[Json], key: str, name: str, factor: float) -
     """Every window of a job as a line of its own length, hold-outs on top."""
     with style():
         drawn, axes = figure(WIDTH, HEIGHT)
+        axes.xaxis_date("UTC")  # before the data: a change of units drops their limits
         for arm in ("plan", "default"):
             some = [point for point in points if point["arm"] == arm]
             begun = [point["begun_unix_s"] / DAY_S for point in some]
@@ -244,7 +245,6 @@ def windows_figure(points: Sequence[Json], key: str, name: str, factor: float) -
             values = [point[key] * factor for point in some]
             axes.hlines(values, begun, ended, color=SERIES[arm][0], lw=3.4, capstyle="round",
                         alpha=0.55 if arm == "plan" else 1.0, gid=f"windows-{arm}")  # fmt: skip
-        axes.xaxis_date("UTC")
         axes.grid(axis="x")
         axes.set_title(name, loc="left")
         return drawn
