@@ -119,7 +119,7 @@ def test_it_ends_every_pod_and_waits_for_the_last(hook: Any) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert server.selector == {"joulecut.io/withdrawn": "true"}
     assert not server.left
-    assert "given back" in done.stdout
+    assert "restored" in done.stdout
 
 
 def test_a_node_that_does_not_answer_is_named(hook: Any) -> None:
