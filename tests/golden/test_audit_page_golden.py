@@ -5,7 +5,7 @@ from pathlib import Path
 
 from golden_text import same_as_golden
 
-from joulecut_cli.audit import export, page
+from joulecut_cli.audit import report
 from joulecut_controller.audit.auditor import Auditor, Estimate
 from joulecut_controller.audit.finding import Amount, Audit, Saving
 from joulecut_controller.audit.reading import SHARED, Frame, Name, Reading
@@ -14,7 +14,7 @@ from joulecut_controller.policy.policy import Cost
 KEPT = Path(__file__).parent / "day0"
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
 STEP_S, STEPS = 600.0, 144
-ABOUT = page.About(
+ABOUT = report.About(
     source="http://prometheus:9090 (dcgm-exporter series)",
     ended_unix_s=NOON_UNIX_S,
     step_s=STEP_S,
@@ -63,15 +63,15 @@ def audited() -> Audit:
 
 
 def test_page() -> None:
-    same_as_golden(KEPT / "page.txt", page.text(audited(), ABOUT))
+    same_as_golden(KEPT / "page.txt", report.text(audited(), ABOUT))
 
 
 def test_csv() -> None:
-    same_as_golden(KEPT / "jobs.csv", export.as_csv(audited(), ABOUT))
+    same_as_golden(KEPT / "jobs.csv", report.as_csv(audited(), ABOUT))
 
 
 def test_json() -> None:
-    shown = json.dumps(export.as_json(audited(), ABOUT), indent=2, allow_nan=False)
+    shown = json.dumps(report.as_json(audited(), ABOUT), indent=2, allow_nan=False)
     rounded = json.loads(shown, parse_float=lambda text: float(f"{float(text):.9g}"))
     same_as_golden(KEPT / "audit.json", json.dumps(rounded, indent=2))
 
@@ -82,6 +82,6 @@ def test_a_page_of_html_obeys_no_name() -> None:
     for step in range(3):
         reading = Reading("g", "<script>alert(1)</script>", None, 100.0, 900.0, 0.9)
         auditor.take(Frame(step * 60.0, 60.0, (reading,)))
-    html = export.as_html(auditor.finish({}, {}), ABOUT)
+    html = report.as_html(auditor.finish({}, {}), ABOUT)
     assert "<script>" not in html
     assert "&lt;script&gt;" in html

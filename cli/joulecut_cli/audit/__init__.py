@@ -1,1 +1,1 @@
-"""`joulecut audit`: what a cluster wastes, before anything is installed that could change it."""
+"""`joulecut audit`: energy waste of a cluster, before anything is installed that changes it."""

@@ -1,7 +1,7 @@
-"""Watches agents for a while: what they measure anyway, and nothing is asked to change.
+"""Live readings from agents: samples are averaged over steps; nothing is changed.
 
-The controller's own fleet does the talking; only its eyes are used. A step is a mean over many
-looks, because a clock at one moment says little about a minute.
+Uses the controller's own fleet client, for observing only. A step is a mean over many samples,
+because a clock at one moment says little about a minute.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from joulecut_controller.audit.reading import NOBODY, SHARED, Frame, Name, Reading
+from joulecut_controller.audit.reading import NO_OWNER, SHARED, Frame, Name, Reading
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.policy.owner import instance_of, shared
 from joulecut_controller.view import GpuView
@@ -27,15 +27,15 @@ STALE_LOOKS = 5.0
 
 
 @dataclass(slots=True)
-class _Blend:
-    """Sums of one GPU over the looks of a step."""
+class _StepMeans:
+    """Sums of one GPU over the samples of a step."""
 
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     reasons: set[str] = field(default_factory=set)
     energy_j: float | None = None
     limit_w: float | None = None
-    owner: str = NOBODY
+    owner: str = NO_OWNER
     on_purpose: bool = False
 
     def add(self, name: str, value: float | None) -> None:
@@ -49,7 +49,7 @@ class _Blend:
 
 @dataclass(slots=True)
 class Rate:
-    """What a job told of its iterations: alone, and while it waited for a sibling."""
+    """Reported iterations of a job: alone, and while it waited for a sibling."""
 
     own: int = 0
     own_s: float = 0.0
@@ -84,7 +84,7 @@ class Watch:
     ) -> None:
         self._addresses, self._seconds = addresses, seconds
         self._tls, self._server_name = tls, server_name
-        # Two steps at least: the first look only begins to count.
+        # Two steps at least: the first sample only begins to count.
         self.step_s = max(seconds / STEPS_MAX, min(STEP_S_MIN, seconds / 4.0))
         self._look_s = min(LOOK_S, self.step_s / 2.0)
         self.gpus: dict[str, Name] = {}
@@ -92,14 +92,14 @@ class Watch:
         self.allocations: dict[str, Allocation] = {}  # the newest, by job
         self.silent: tuple[str, ...] = ()
 
-    def follow(self, take: Callable[[Frame], None], tell: Callable[[int, int], None]) -> None:
-        """Hands over frames until the time is up, or an interrupt ends it early; `tell` hears
-        (seconds passed, seconds).
+    def follow(self, take: Callable[[Frame], None], progress: Callable[[int, int], None]) -> None:
+        """OwnerHistory over frames until the time is up, or an interrupt ends it early; `progress`
+        gets (seconds passed, seconds).
         """
-        asyncio.run(self._follow(take, tell))
+        asyncio.run(self._follow(take, progress))
 
     async def _follow(
-        self, take: Callable[[Frame], None], tell: Callable[[int, int], None]
+        self, take: Callable[[Frame], None], progress: Callable[[int, int], None]
     ) -> None:
         over = asyncio.Event()
         with suppress(RuntimeError, ValueError):  # not the main thread
@@ -115,7 +115,7 @@ class Watch:
             await fleet.described(FIRST_WAIT_S)
             self._must_answer(fleet)
             await _shown(fleet, over)
-            async for frame in self._frames(fleet, over, tell):
+            async for frame in self._frames(fleet, over, progress):
                 take(frame)
         finally:
             await fleet.stop()
@@ -125,31 +125,31 @@ class Watch:
         self.silent = tuple(f"{n.address} ({n.error})" for n in nodes if not n.node)
         if len(self.silent) == len(nodes):
             raise Unavailable(
-                f"no agent answers: {', '.join(self.silent)}; is each its gRPC port (9431), and "
-                "does it want --cert, --key and --ca?"
+                f"no agent answers: {', '.join(self.silent)}; check the gRPC port (9431), "
+                "and --cert, --key and --ca"
             )
 
     async def _frames(
-        self, fleet: GrpcFleet, over: asyncio.Event, tell: Callable[[int, int], None]
+        self, fleet: GrpcFleet, over: asyncio.Event, progress: Callable[[int, int], None]
     ) -> AsyncIterator[Frame]:
         begun_s = time.monotonic()
         until_s, due_s = begun_s + self._seconds, begun_s
-        blends: dict[str, _Blend] = {}
+        means: dict[str, _StepMeans] = {}
         while True:
             now_s = time.monotonic()
-            self._look(fleet, now_s, blends)
+            self._look(fleet, now_s, means)
             last = over.is_set() or now_s >= until_s
             if now_s >= due_s or last:
-                yield Frame(now_s, self.step_s, tuple(_reading(u, b) for u, b in blends.items()))
-                blends, due_s = {}, now_s + self.step_s
-            tell(int(now_s - begun_s), int(self._seconds))
+                yield Frame(now_s, self.step_s, tuple(_reading(u, b) for u, b in means.items()))
+                means, due_s = {}, now_s + self.step_s
+            progress(int(now_s - begun_s), int(self._seconds))
             if last:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(self._look_s, max(0.0, until_s - now_s))):
                     await over.wait()
 
-    def _look(self, fleet: GrpcFleet, now_s: float, blends: dict[str, _Blend]) -> None:
+    def _look(self, fleet: GrpcFleet, now_s: float, means: dict[str, _StepMeans]) -> None:
         reporting: dict[str, str] = {}
         owners: dict[str, str] = {}
         reports = fleet.take_reports()
@@ -161,8 +161,8 @@ class Watch:
             about = gpu.description
             top_mhz = float(about.clocks_mhz[-1]) if about.clocks_mhz else 0.0
             self.gpus.setdefault(gpu.uuid, Name(gpu.uuid, gpu.place, about.model, top_mhz))
-            owners[gpu.uuid] = self._owner(gpu, reporting.get(gpu.uuid, NOBODY))
-            _add(blends.setdefault(gpu.uuid, _Blend()), gpu, owners[gpu.uuid])
+            owners[gpu.uuid] = self._owner(gpu, reporting.get(gpu.uuid, NO_OWNER))
+            _add(means.setdefault(gpu.uuid, _StepMeans()), gpu, owners[gpu.uuid])
         for arrived in reports:
             report = arrived.report
             rate = self.rates.setdefault(owners.get(report.uuid, report.job), Rate())
@@ -184,7 +184,7 @@ class Watch:
 
 
 async def _shown(fleet: GrpcFleet, over: asyncio.Event) -> None:
-    """What a GPU used before it was first looked at would be missing from the first step."""
+    """Waits for a snapshot of every GPU: energy used before it would miss in the first step."""
     until_s = time.monotonic() + FIRST_WAIT_S
     while not over.is_set() and (now_s := time.monotonic()) < until_s:
         if all(gpu.snapshot for gpu in fleet.observe(now_s).gpus):
@@ -192,28 +192,28 @@ async def _shown(fleet: GrpcFleet, over: asyncio.Event) -> None:
         await asyncio.sleep(0.05)
 
 
-def _add(blend: _Blend, gpu: GpuView, owner: str) -> None:
+def _add(mean: _StepMeans, gpu: GpuView, owner: str) -> None:
     shown = gpu.snapshot
     assert shown is not None
-    blend.add("power", shown.power_average_w)
-    blend.add("clock", None if shown.clock_sm_mhz is None else float(shown.clock_sm_mhz))
-    blend.add("busy", shown.utilization_gpu_ratio)
-    blend.reasons.update(shown.event_reasons)
-    blend.energy_j = shown.energy_j
-    blend.limit_w = shown.power_limit_enforced_w
-    blend.owner = owner or blend.owner  # a job without an owner reports once an iteration
-    blend.on_purpose = blend.on_purpose or shown.lease is not None
+    mean.add("power", shown.power_average_w)
+    mean.add("clock", None if shown.clock_sm_mhz is None else float(shown.clock_sm_mhz))
+    mean.add("busy", shown.utilization_gpu_ratio)
+    mean.reasons.update(shown.event_reasons)
+    mean.energy_j = shown.energy_j
+    mean.limit_w = shown.power_limit_enforced_w
+    mean.owner = owner or mean.owner  # a job without an owner reports once an iteration
+    mean.on_purpose = mean.on_purpose or shown.lease is not None
 
 
-def _reading(uuid: str, blend: _Blend) -> Reading:
+def _reading(uuid: str, mean: _StepMeans) -> Reading:
     return Reading(
         uuid=uuid,
-        owner=blend.owner,
-        energy_j=blend.energy_j,
-        power_w=blend.mean("power"),
-        clock_mhz=blend.mean("clock"),
-        busy_ratio=blend.mean("busy"),
-        reasons=frozenset(blend.reasons),
-        power_limit_w=blend.limit_w,
-        on_purpose=blend.on_purpose,
+        owner=mean.owner,
+        energy_j=mean.energy_j,
+        power_w=mean.mean("power"),
+        clock_mhz=mean.mean("clock"),
+        busy_ratio=mean.mean("busy"),
+        reasons=frozenset(mean.reasons),
+        power_limit_w=mean.limit_w,
+        on_purpose=mean.on_purpose,
     )

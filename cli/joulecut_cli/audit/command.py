@@ -1,6 +1,6 @@
-"""`joulecut audit`: reads for a while, or from a Prometheus what was; changes nothing.
+"""`joulecut audit`: energy waste of a cluster, from agents or from a Prometheus; read-only.
 
-Needs no privilege: agents are only watched, a Prometheus only asked.
+Needs no privilege: it watches agents for a while, or queries the past of a Prometheus.
 """
 
 import argparse
@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from joulecut_cli import agent_client
-from joulecut_cli.audit import export, known, page
+from joulecut_cli.audit import job_estimate, report
 from joulecut_cli.audit.agents import Watch
-from joulecut_cli.audit.known import Known, Seen
+from joulecut_cli.audit.job_estimate import Known, Seen
 from joulecut_cli.audit.prometheus import Access, Prometheus
 from joulecut_cli.audit.series import History
 from joulecut_cli.progress import Progress, solving
@@ -36,7 +36,7 @@ PRICE_MAX, PUE_MAX = 1e6, 10.0
 def run(argv: list[str]) -> int:
     """Prints an audit. Raises BadInput, Unavailable."""
     given = _parse(argv)
-    facts = known.read(given.policy)
+    facts = job_estimate.read(given.policy)
     cost = _cost(given, facts)
     duration_s = seconds(given.duration, "--for", FOR_S_MAX)
     if given.agents:
@@ -44,56 +44,63 @@ def run(argv: list[str]) -> int:
     else:
         audit, about = _past(given, facts, cost, duration_s)
     if given.html is not None:
-        given.html.write_text(export.as_html(audit, about), encoding="utf-8")
+        given.html.write_text(report.as_html(audit, about), encoding="utf-8")
     if given.json:
-        print(json.dumps(export.as_json(audit, about), allow_nan=False, indent=2))
+        print(json.dumps(report.as_json(audit, about), allow_nan=False, indent=2))
     elif given.csv:
-        print(export.as_csv(audit, about), end="")
+        print(report.as_csv(audit, about), end="")
     else:
-        print(page.text(audit, about))
+        print(report.text(audit, about))
     return FINE
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = Parser(PROG, "What a cluster wastes, from what is measured already. Changes nothing.")
-    parser.add_argument("--prometheus", metavar="URL", help="one that scrapes the GPUs")
-    parser.add_argument("--agents", metavar="HOST:PORT,...", help="Joulecut's agents, watched live")
+    parser = Parser(
+        PROG, "Energy waste of a cluster, from measurements that exist already. Changes nothing."
+    )
+    parser.add_argument("--prometheus", metavar="URL", help="Prometheus that scrapes the GPUs")
+    parser.add_argument("--agents", metavar="HOST:PORT,...", help="Joulecut agents to watch live")
     parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
-    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy, or one job's file")
-    parser.add_argument("--kwh-price", metavar="PRICE", type=float, help="of one kWh")
+    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file or job file")
+    parser.add_argument("--kwh-price", metavar="PRICE", type=float, help="price of one kWh")
     parser.add_argument("--pue", metavar="RATIO", type=float, help="power usage effectiveness")
-    parser.add_argument("--match", metavar="LABELS", default="", help="""as 'cluster="a"'""")
-    parser.add_argument("--job-label", metavar="LABEL", default="", help="that names the job")
+    parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")
+    parser.add_argument("--job-label", metavar="LABEL", default="", help="label that names the job")
     parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)
     parser.add_argument("--username", metavar="NAME", default="")
     parser.add_argument("--password-file", metavar="FILE", type=Path)
-    parser.add_argument("--cert", metavar="FILE", type=Path, help="your certificate (TLS)")
-    parser.add_argument("--key", metavar="FILE", type=Path, help="its key")
-    parser.add_argument("--ca", metavar="FILE", type=Path, help="who vouches for the other side")
-    parser.add_argument("--server-name", metavar="NAME", default="", help="of agents, if not HOST")
+    parser.add_argument("--cert", metavar="FILE", type=Path, help="client certificate (TLS)")
+    parser.add_argument("--key", metavar="FILE", type=Path, help="key of the client certificate")
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="CA certificate")
+    parser.add_argument(
+        "--server-name",
+        metavar="NAME",
+        default="",
+        help="in their certificate",
+    )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
     shape.add_argument("--csv", action="store_true", help="print one line a job")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page as well")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write an HTML page")
     given = parser.parse_args(argv)
     if bool(given.agents) == bool(given.prometheus):
-        what = "both --agents and --prometheus" if given.agents else "nothing to audit"
+        what = "both --agents and --prometheus" if given.agents else "no source to audit"
         raise BadInput(PROG, what, "one of --prometheus URL and --agents HOST:PORT,...")
     if given.agents and given.until:
-        raise BadInput("--until", "agents are watched from now on", "--prometheus with --until")
+        raise BadInput("--until", "agents have no history", "--prometheus with --until")
     if bool(given.cert) != bool(given.key):
         raise BadInput("--cert, --key", "one without the other", "both, or none")
     if given.bearer_token_file and given.username:
-        what = "two ways to say who asks"
+        what = "two ways to authenticate"
         raise BadInput("--bearer-token-file, --username", what, "one of them")
     if given.html is not None and (given.html.is_dir() or not given.html.parent.is_dir()):
-        raise BadInput(f"--html {given.html}", "is no file in a folder", "a file to write")
+        raise BadInput(f"--html {given.html}", "cannot be written", "a file to write")
     return given
 
 
 def _cost(given: argparse.Namespace, facts: Known) -> Cost:
-    """The policy's, as far as no flag says otherwise."""
+    """Flags override the policy."""
     cost = facts.cost
     price = cost.kwh if given.kwh_price is None else given.kwh_price
     pue = cost.pue if given.pue is None else given.pue
@@ -106,7 +113,7 @@ def _cost(given: argparse.Namespace, facts: Known) -> Cost:
 
 def _past(
     given: argparse.Namespace, facts: Known, cost: Cost, duration_s: float
-) -> tuple[Audit, page.About]:
+) -> tuple[Audit, report.About]:
     if duration_s < FOR_S_MIN:
         raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
     access = Access(
@@ -127,8 +134,8 @@ def _past(
         for frame in history.frames(progress.advance):
             auditor.take(frame)
     seen = Seen(gpus=history.gpus, rates={}, allocations={}, bloat_j=history.bloat_j)
-    about = page.About(
-        source=f"{server.url} ({history.flavour.title} series)",
+    about = report.About(
+        source=f"{server.url} ({history.exporter.title} series)",
         ended_unix_s=end_s,
         step_s=history.step_s,
         cost=cost,
@@ -138,7 +145,7 @@ def _past(
 
 def _live(
     given: argparse.Namespace, facts: Known, cost: Cost, duration_s: float
-) -> tuple[Audit, page.About]:
+) -> tuple[Audit, report.About]:
     watch = Watch(
         _addresses(given), duration_s, tls=_certificates(given), server_name=given.server_name
     )
@@ -147,7 +154,7 @@ def _live(
         watch.follow(auditor.take, progress.advance)
     seen = Seen(gpus=watch.gpus, rates=watch.rates, allocations=watch.allocations, bloat_j={})
     lost = (f"no answer from {', '.join(watch.silent)}",) if watch.silent else ()
-    about = page.About(
+    about = report.About(
         source=given.agents, ended_unix_s=time.time(), step_s=watch.step_s, cost=cost, notes=lost
     )
     return _judged(auditor, facts, seen), about
@@ -155,14 +162,15 @@ def _live(
 
 def _judged(auditor: Auditor, facts: Known, seen: Seen) -> Audit:
     jobs = auditor.jobs()
-    with Progress(solving("holding profiles against what was measured")):
+    with Progress(solving("comparing profiles with measurements")):
         estimates = {
-            job.name: known.estimate(facts, job, seen, largest=job is jobs[0]) for job in jobs
+            job.name: job_estimate.estimate(facts, job, seen, largest=job is jobs[0])
+            for job in jobs
         }
     audit = auditor.finish(seen.gpus, estimates)
     if not audit.gpus:
         raise Unavailable(
-            "no GPU was seen in this time: series need the label UUID (dcgm-exporter) or uuid, "
+            "no GPU in this time range: series need the label UUID (dcgm-exporter) or uuid, "
             "agents need GPUs"
         )
     return audit

@@ -1,13 +1,13 @@
-"""Whose a GPU was, from the labels of its series: many exporters, many habits.
+"""Owner of a GPU, from the labels of its series.
 
-A scrape that does not honour labels moves those of the workload to `exported_...` and leaves
-those of the exporter's own pod in their place, which then must not be taken for an owner.
+A scrape without honor_labels moves the labels of the workload to `exported_...` and leaves those of
+the exporter's own pod in their place; these must not be taken for an owner.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 
-from joulecut_controller.audit.reading import NOBODY, SHARED
+from joulecut_controller.audit.reading import NO_OWNER, SHARED
 
 # What makes one pod of a job differ from its siblings: a random ending behind an index (Indexed
 # Job: name-3-x7k2p), an index (StatefulSet, JobSet, Ray), and the roles of Kubeflow's jobs.
@@ -18,34 +18,34 @@ _EXPORTER = re.compile(r"exporter|dcgm|joulecut-agent")
 
 
 def stem(pod: str) -> str:
-    """The job that a pod's name speaks of, as far as names can: `gpt3-worker-12` is of `gpt3`."""
+    """The job in a pod's name: `gpt3-worker-12` belongs to `gpt3`."""
     name = _INDEX.sub("", _RANDOM.sub("", pod))
     return _ROLE.sub("", name) or pod
 
 
 def of_dcgm(labels: Mapping[str, str], job_label: str = "") -> str:
-    """The job of a series of dcgm-exporter: by a label of the operator's choice, else its HPC
-    job, else namespace and pod.
+    """The job of a series of dcgm-exporter: by `job_label` where given, else its HPC job,
+    else namespace and pod.
     """
     if job_label:
-        return labels.get(job_label, NOBODY)
+        return labels.get(job_label, NO_OWNER)
     if hpc := labels.get("hpc_job"):
         return hpc
     pod, namespace = labels.get("exported_pod", ""), labels.get("exported_namespace", "")
     if not pod and not _EXPORTER.search(labels.get("pod", "") + labels.get("container", "")):
         pod, namespace = labels.get("pod", ""), labels.get("namespace", "")
     if not pod:
-        return NOBODY
+        return NO_OWNER
     return f"{namespace}/{stem(pod)}" if namespace else stem(pod)
 
 
 def of_ours(labels: Mapping[str, str], job_label: str = "") -> str:
-    """The job of an allocation as our agents tell it."""
+    """The job of an allocation series of our agents."""
     if job_label:
-        return labels.get(job_label, NOBODY)
+        return labels.get(job_label, NO_OWNER)
     source = labels.get("source", "none")
     if source == "none":  # its job is empty, and Prometheus then shows that of the scrape
-        return NOBODY
+        return NO_OWNER
     job = labels.get("exported_job") or labels.get("job", "")
     if job == "shared":
         return SHARED
@@ -55,25 +55,25 @@ def of_ours(labels: Mapping[str, str], job_label: str = "") -> str:
     return f"{namespace}/{stem(job)}" if namespace else stem(job)
 
 
-class Hands:
-    """From step to step: who holds each GPU, where several labels appear in one step.
+class OwnerHistory:
+    """Owner of each GPU from step to step, where several owners appear in one step.
 
-    At a change of hands both owners have samples within one step; the one that is new is meant.
-    Two that stay are two at once.
+    At a reassignment both owners have samples within one step; the new one counts. Two owners that
+    stay share the GPU.
     """
 
     def __init__(self) -> None:
         self._before: dict[str, frozenset[str]] = {}
 
     def owner(self, uuid: str, owners: Iterable[str]) -> str:
-        """The owner of a step in which all these were told."""
-        told = frozenset(owners)
-        named = told - {NOBODY}
+        """The owner of a step with these owners."""
+        all_owners = frozenset(owners)
+        named = all_owners - {NO_OWNER}
         before = self._before.get(uuid, frozenset())
-        self._before[uuid] = told
+        self._before[uuid] = all_owners
         if SHARED in named:
             return SHARED
         if len(named) <= 1:
-            return next(iter(named), NOBODY)
+            return next(iter(named), NO_OWNER)
         new = named - before
         return next(iter(new)) if len(new) == 1 else SHARED

@@ -1,7 +1,6 @@
-"""Asks a Prometheus that is there already, and turns every way it can fail into one line.
+"""Read-only client of a Prometheus; every failure becomes one line.
 
-Standard library only, as every client of ours. Nothing is ever written, redirects are not
-followed (a password would go with them), and an answer has a size.
+Redirects are not followed (a password would go with them), and the size of an answer is bounded.
 """
 
 import base64
@@ -44,7 +43,7 @@ class _Matrix(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to be let in. Raises BadInput for files that cannot be read."""
+    """Credentials. Raises BadInput for files that cannot be read."""
 
     bearer_token: Path | None = None
     username: str = ""
@@ -77,7 +76,7 @@ class Access:
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):
-    """Redirects come back as what they are."""
+    """Follows no redirects: they come back as errors."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -90,7 +89,7 @@ class Prometheus:
         self.url = _checked(url)
         self._headers = access.headers()
         if self._headers and self.url.startswith("http://") and not _loopback(self.url):
-            what = f"{self.url} would be told a secret without encryption"
+            what = f"{self.url} would receive a secret without encryption"
             raise BadInput("--prometheus", what, "https://, or an address of this machine")
         handlers: list[urllib.request.BaseHandler] = [_Straight()]
         # No proxy: a Prometheus is on this machine or this network.
@@ -104,7 +103,7 @@ class Prometheus:
         raw = self._get("/api/v1/label/__name__/values", asked)
         data = self._parsed(raw).get("data")
         if not isinstance(data, list):
-            raise self._stranger("its answer has no list of names")
+            raise self._not_prometheus("its response has no list of names")
         return frozenset(map(str, data))
 
     def range(self, query: str, begin_s: float, end_s: float, step_s: float) -> list[Series]:
@@ -120,7 +119,7 @@ class Prometheus:
         try:
             return msgspec.json.decode(raw, type=_Matrix).data.result
         except msgspec.MsgspecError:
-            raise self._stranger("its answer to a range query is no matrix") from None
+            raise self._not_prometheus("its response to a range query is not a matrix") from None
 
     def _get(self, path: str, asked: Mapping[str, str]) -> bytes:
         request = urllib.request.Request(  # noqa: S310 -- the scheme was checked
@@ -132,43 +131,43 @@ class Prometheus:
         except urllib.error.HTTPError as error:
             raise self._refused(error) from None
         except http.client.HTTPException:
-            raise self._stranger("it does not speak HTTP") from None
+            raise self._not_prometheus("it does not speak HTTP") from None
         except OSError as error:
-            raise self._silent(error) from None
+            raise self._no_answer(error) from None
         if len(raw) > ANSWER_BYTES_MAX:
             raise Unavailable(f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
         return raw
 
     def _refused(self, error: urllib.error.HTTPError) -> Unavailable:
         if error.code in {401, 403}:
-            said = "wants to know who asks" if error.code == 401 else "does not let this caller in"
+            said = "requires authentication" if error.code == 401 else "denies access"
             return Unavailable(
                 f"{self.url} {said}: --bearer-token-file FILE, or --username NAME with "
                 "--password-file FILE"
             )
         if 300 <= error.code < 400:
             where = error.headers.get("Location", "somewhere else")
-            return Unavailable(f"{self.url} sends callers to {where}: give that URL")
+            return Unavailable(f"{self.url} redirects to {where}: give that URL")
         try:
             said = str(json.loads(error.read(4096))["error"])
         except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-            return self._stranger(f"it answers {error.code} {error.reason}")
-        return Unavailable(f"Prometheus at {self.url} says: {said}")
+            return self._not_prometheus(f"it answers {error.code} {error.reason}")
+        return Unavailable(f"Prometheus at {self.url}: {said}")
 
-    def _silent(self, error: OSError) -> Unavailable:
+    def _no_answer(self, error: OSError) -> Unavailable:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, ssl.SSLCertVerificationError):
             return Unavailable(
-                f"the certificate of {self.url} is not vouched for "
-                f"({reason.verify_message}): --ca FILE names who does"
+                f"the certificate of {self.url} cannot be verified "
+                f"({reason.verify_message}): give its CA certificate with --ca FILE"
             )
         if isinstance(reason, TimeoutError):
-            said = f"nothing within {TIMEOUT_S:.0f} s"
+            said = f"no answer within {TIMEOUT_S:.0f} s"
         else:
             said = _why(reason) if isinstance(reason, OSError) else str(reason)
         return Unavailable(
-            f"no Prometheus answers at {self.url} ({said}): is it running, and is the address "
-            "right?"
+            f"no Prometheus answers at {self.url} ({said}): check that it runs, and "
+            "check the address"
         )
 
     def _parsed(self, raw: bytes) -> dict[str, Any]:
@@ -177,12 +176,12 @@ class Prometheus:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise self._stranger("its answer is not JSON")
+            raise self._not_prometheus("its response is not JSON")
         return value
 
-    def _stranger(self, why: str) -> Unavailable:
+    def _not_prometheus(self, why: str) -> Unavailable:
         return Unavailable(
-            f"{self.url} is no Prometheus: {why}; --prometheus takes the address of its web page"
+            f"{self.url} is not a Prometheus: {why}; --prometheus takes the address of its web page"
         )
 
 
@@ -193,7 +192,7 @@ def samples(rows: Sequence[Series]) -> int:
 def _checked(url: str) -> str:
     try:
         parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # raises for a port that is none
+        _ = parts.port  # raises for an invalid port
         (parts.hostname or "").encode("idna")  # raises for what no resolver takes
     except ValueError as error:
         raise BadInput("--prometheus", f"{url}: {error}", ALLOWED) from None
@@ -201,7 +200,7 @@ def _checked(url: str) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
         raise BadInput("--prometheus", f"{url!r} is not the URL of a Prometheus", ALLOWED)
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
-        raise BadInput("--prometheus", f"{url!r} has characters no URL has", ALLOWED)
+        raise BadInput("--prometheus", f"{url!r} has characters that no URL has", ALLOWED)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 

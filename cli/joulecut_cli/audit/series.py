@@ -1,15 +1,15 @@
-"""From the series of a Prometheus to the steps of an audit, a piece of time after the other.
+"""Series of a Prometheus as the frames of an audit, one piece of time after the other.
 
-Every query is a mean or the last sample within a step, so no look-back shows what is gone; a
-piece is so short that its answer stays small, whatever the number of GPUs.
+Every query is a mean or the last sample within a step, so that look-back never shows old samples. A
+piece is so short that its response stays small, whatever the number of GPUs.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from joulecut_cli.audit.flavours import DCGM, OURS, any_of_ours, dcgm_name, flavour_of, words_of
-from joulecut_cli.audit.owners import Hands
+from joulecut_cli.audit.exporters import DCGM, OURS, any_of_ours, dcgm_name, exporter_of, words_of
+from joulecut_cli.audit.owners import OwnerHistory
 from joulecut_cli.audit.prometheus import Prometheus, Series, samples
 from joulecut_controller.audit.reading import Frame, Name, Reading
 from joulecut_wire import metrics
@@ -39,16 +39,16 @@ class History:
     ) -> None:
         self._server, self._matcher, self._job_label = server, matcher, job_label
         self._names = server.names(begin_s, end_s, any_of_ours(matcher))
-        self.flavour = flavour_of(self._names, server.url)
-        self._hands = Hands()
+        self.exporter = exporter_of(self._names, server.url)
+        self._owners = OwnerHistory()
         self.gpus: dict[str, Name] = {}
-        self.bloat_j: dict[str, dict[str, float]] = {}  # a controller's word, by job and kind
+        self.bloat_j: dict[str, dict[str, float]] = {}  # estimates of a controller, by job and kind
         self.step_s = self._step(end_s - begin_s, end_s)
         self.steps = max(1, round((end_s - begin_s) / self.step_s))
         self._begin_s = end_s - self.steps * self.step_s
 
     def frames(self, progress: Callable[[int, int], None]) -> Iterator[Frame]:
-        """In the order of time; `progress` hears (steps done, steps)."""
+        """In the order of time; `progress` gets (steps done, steps)."""
         piece, at = PIECE_FIRST, 0
         while at <= self.steps:
             count = min(piece, self.steps - at + 1)
@@ -69,16 +69,16 @@ class History:
         return float(min(max(1, math.ceil(wanted_s)), max(1, int(seconds))))
 
     def _held(self, column: str) -> tuple[str, ...]:
-        one = self.flavour.columns.get(column)
+        one = self.exporter.columns.get(column)
         return tuple(name for name in one.names if name in self._names) if one else ()
 
     def _piece(self, at: int, count: int) -> tuple[dict[str, _Row], int]:
         rows: dict[str, _Row] = {}
         most = 0
-        for column, one in self.flavour.columns.items():
+        for column, one in self.exporter.columns.items():
             for name in self._held(column)[:1]:
                 inner = self._over(name, one.labels, last=one.last)
-                answer = self._ask(f"max by ({self.flavour.uuid}) ({inner})", at, count)
+                answer = self._ask(f"max by ({self.exporter.uuid}) ({inner})", at, count)
                 most = max(most, samples(answer))
                 self._fill(rows, column, answer, at=at, count=count)
         most = max(most, self._see_owners(rows, at, count))
@@ -102,9 +102,9 @@ class History:
     def _fill(
         self, rows: dict[str, _Row], column: str, answer: list[Series], *, at: int, count: int
     ) -> None:
-        scale = self.flavour.columns[column].scale
+        scale = self.exporter.columns[column].scale
         for series in answer:
-            uuid = series.metric.get(self.flavour.uuid, "")
+            uuid = series.metric.get(self.exporter.uuid, "")
             if not uuid:
                 continue
             figures: list[float | None] = [None] * count
@@ -115,35 +115,35 @@ class History:
             rows.setdefault(uuid, _Row()).figures[column] = figures
 
     def _see_owners(self, rows: dict[str, _Row], at: int, count: int) -> int:
-        name = next((name for name in self.flavour.owners if name in self._names), "")
+        name = next((name for name in self.exporter.owners if name in self._names), "")
         if not name:
             return 0
         answer = self._ask(self._over(name, "", last=True), at, count)
         for series in answer:
-            uuid = series.metric.get(self.flavour.uuid, "")
+            uuid = series.metric.get(self.exporter.uuid, "")
             if uuid not in rows:
                 continue
-            owner = self.flavour.owner(series.metric, self._job_label)
+            owner = self.exporter.owner(series.metric, self._job_label)
             for at_s, _ in series.values:
                 rows[uuid].owners.setdefault(self._index(at_s, at), []).append(owner)
-            if self.flavour is DCGM and uuid not in self.gpus:
+            if self.exporter is DCGM and uuid not in self.gpus:
                 self.gpus[uuid] = dcgm_name(uuid, series.metric)
         return samples(answer)
 
     def _see_reasons(self, rows: dict[str, _Row], at: int, count: int) -> None:
-        by = self.flavour.uuid if self.flavour.mask else f"{self.flavour.uuid}, reason"
-        for name in [name for name in self.flavour.reasons if name in self._names][:1]:
+        by = self.exporter.uuid if self.exporter.mask else f"{self.exporter.uuid}, reason"
+        for name in [name for name in self.exporter.reasons if name in self._names][:1]:
             answer = self._ask(f"max by ({by}) ({self._over(name, '', last=True)})", at, count)
             for series in answer:
-                row = rows.get(series.metric.get(self.flavour.uuid, ""))
+                row = rows.get(series.metric.get(self.exporter.uuid, ""))
                 for at_s, text in series.values if row else ():
-                    words = words_of(text) if self.flavour.mask else {series.metric["reason"]}
+                    words = words_of(text) if self.exporter.mask else {series.metric["reason"]}
                     assert row is not None
                     row.reasons.setdefault(self._index(at_s, at), set()).update(words)
 
     def _see_names(self, at: int, count: int) -> None:
         name = metrics.GPU_INFO.full_name
-        if self.flavour is not OURS or name not in self._names:
+        if self.exporter is not OURS or name not in self._names:
             return
         for series in self._ask(self._over(name, "", last=True), at, count):
             uuid, host = series.metric.get("uuid", ""), series.metric.get("instance", "")
@@ -163,19 +163,21 @@ class History:
             kinds[kind] = kinds.get(kind, 0.0) + joules
 
     def _frames(self, rows: Mapping[str, _Row], at: int, count: int) -> Iterator[Frame]:
-        told = any(name in self._names for name in self.flavour.reasons) or not self.flavour.mask
+        has_reasons = (
+            any(name in self._names for name in self.exporter.reasons) or not self.exporter.mask
+        )
         for step in range(count):
             readings = []
             for uuid, row in rows.items():
                 if all(figures[step] is None for figures in row.figures.values()):
                     continue
-                owner = self._hands.owner(uuid, row.owners.get(step, ()))
-                readings.append(_reading(uuid, owner, row, step, told=told))
+                owner = self._owners.owner(uuid, row.owners.get(step, ()))
+                readings.append(_reading(uuid, owner, row, step, has_reasons=has_reasons))
             at_s = self._begin_s + (at + step) * self.step_s
             yield Frame(at_s, self.step_s, tuple(readings))
 
 
-def _reading(uuid: str, owner: str, row: _Row, step: int, *, told: bool) -> Reading:
+def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> Reading:
     figures = {name: column[step] for name, column in row.figures.items()}
     busy, engine = figures.get("busy"), figures.get("engine")
     tensor, sm = figures.get("tensor"), figures.get("sm")
@@ -188,7 +190,7 @@ def _reading(uuid: str, owner: str, row: _Row, step: int, *, told: bool) -> Read
         clock_mhz=figures.get("clock"),
         busy_ratio=busy,
         work_ratio=tensor or sm,
-        reasons=frozenset(row.reasons.get(step, ())) if told else None,
+        reasons=frozenset(row.reasons.get(step, ())) if has_reasons else None,
         power_limit_w=figures.get("limit"),
         on_purpose=figures.get("purpose") is not None,
     )

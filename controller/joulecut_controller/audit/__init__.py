@@ -1,1 +1,1 @@
-"""What a cluster wastes, from what was only ever measured; pure, and bounded by its GPUs."""
+"""Energy waste of a cluster from readings: idle, bloat and slow GPUs. Pure."""

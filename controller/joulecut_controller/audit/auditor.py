@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding, Remainder, Saving
 from joulecut_controller.audit.lockstep import MEMBERS_MIN, compare, working
-from joulecut_controller.audit.reading import NOBODY, SHARED, UNSEEN, Frame, Name, Reading
+from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, Name, Reading
 from joulecut_controller.audit.slow_gpus import Pace, slow_gpus
 
-# Between two looks so many steps apart something was missed.
+# Two readings so many steps apart: something was missed.
 GAP_STEPS = 1.5
-# No board draws more: a counter that says so was not one counter.
+# No board draws more: a larger difference is not of one counter.
 POWER_W_MAX = 5_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Joules and seconds of one owner. `joules` is None where nothing tells them; `gap` where
-    the time was not looked at.
+    """Joules and seconds of one owner. `joules` is None where unknown; `gap` marks time without
+    readings.
     """
 
     owner: str
@@ -41,7 +41,7 @@ class Meter:
     resets: int = 0
 
     def step(self, now: Reading, at_s: float, span_s: float) -> tuple[Spent, ...]:
-        """What was spent since the last look; nothing at the first."""
+        """Energy and time since the last reading; empty at the first."""
         before, since_s = self.last, at_s - self.last_s
         if before is not None and since_s <= 0.0:
             return ()
@@ -54,7 +54,7 @@ class Meter:
             return (Spent(now.owner, since_s, joules, gap),)
         if gap:
             return (Spent(UNSEEN, since_s, joules, gap),)
-        half = None if joules is None else joules / 2.0  # it changed hands somewhere in the step
+        half = None if joules is None else joules / 2.0  # reassigned somewhere in the step
         return Spent(before.owner, since_s / 2.0, half), Spent(now.owner, since_s / 2.0, half)
 
     def _joules(self, before: Reading, now: Reading, since_s: float, *, gap: bool) -> float | None:
@@ -66,19 +66,19 @@ class Meter:
             self.resets += 1
             if integral_j is not None:
                 return integral_j
-            used_j = now.energy_j  # since the driver was loaded; what was before is lost
+            used_j = now.energy_j  # since the driver was loaded; energy before it is lost
         return used_j if used_j <= POWER_W_MAX * since_s else integral_j
 
 
 IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
 CLOCK_STEP_MHZ = 15.0  # of NVIDIA's clock tables
 
-NO_PROFILE = "no profile of this job: --policy FILE with its pipeline and profile would tell"
+NO_PROFILE = "no profile of this job: give --policy FILE with its pipeline and profile"
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a profile, or a controller, says of a job's waste."""
+    """Bloat and savings of a job, from a profile or a controller."""
 
     intrinsic: Amount
     extrinsic: Amount
@@ -90,19 +90,19 @@ NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
 
 @dataclass(slots=True)
 class Facts:
-    """What was measured of one owner."""
+    """Measured totals of one owner."""
 
     name: str
     uuids: set[str] = field(default_factory=set)
     gpu_s: float = 0.0
-    told_s: float = 0.0
+    energy_known_s: float = 0.0
     energy_j: float = 0.0
     busy_s: float = 0.0
     idle_j: float = 0.0
-    judged_s: float = 0.0  # GPU seconds of which it is known whether they were busy
+    judged_s: float = 0.0  # GPU seconds with a known utilisation
     compared_s: float = 0.0
     slow_s: float = 0.0
-    unlike_s: float = 0.0  # of slow steps: those of GPUs that do not do the same work
+    unlike_s: float = 0.0  # slow steps of GPUs that do not do the same work
     above_j: float = 0.0
     clocks_s: dict[int, float] = field(default_factory=dict)  # at work, by clock
     untold_clocks_s: float = 0.0
@@ -114,7 +114,7 @@ class Facts:
 
     @property
     def clock_mhz(self) -> float | None:
-        """The clock its GPUs worked at most."""
+        """The most frequent clock of its busy GPUs."""
         return (
             float(max(self.clocks_s, key=lambda mhz: self.clocks_s[mhz])) if self.clocks_s else None
         )
@@ -123,7 +123,7 @@ class Facts:
         self.uuids.add(reading.uuid)
         self.gpu_s += spent.seconds
         if spent.joules is not None:
-            self.told_s += spent.seconds
+            self.energy_known_s += spent.seconds
             self.energy_j += spent.joules
         if spent.gap or reading.busy_ratio is None:
             return
@@ -154,7 +154,7 @@ class Auditor:
         self._step_s = 0.0
 
     def take(self, frame: Frame) -> None:
-        """One step. What was never seen before only starts to be counted."""
+        """One step. A GPU's first reading only starts its count."""
         if self._first_s is None:
             self._first_s = frame.at_s
         self._last_s, self._step_s = frame.at_s, frame.span_s
@@ -170,16 +170,16 @@ class Auditor:
                     pace = self._paces.setdefault(reading.uuid, Pace())
                     pace.work(reading, frame.span_s)
         for owner, readings in teams.items():
-            if owner not in {NOBODY, SHARED, UNSEEN}:
+            if owner not in {NO_OWNER, SHARED, UNSEEN}:
                 self._compare(self._facts[owner], readings, frame.span_s)
 
     def jobs(self) -> tuple[Facts, ...]:
-        """What is known of each job so far, the largest first."""
-        known = (f for name, f in self._facts.items() if name not in {NOBODY, SHARED, UNSEEN})
+        """Measured totals of each job so far, the largest first."""
+        known = (f for name, f in self._facts.items() if name not in {NO_OWNER, SHARED, UNSEEN})
         return tuple(sorted(known, key=lambda f: (-f.energy_j, f.name)))
 
     def finish(self, names: Mapping[str, Name], estimates: Mapping[str, Estimate]) -> Audit:
-        """The whole, with what is estimated of each job."""
+        """The audit, with the estimates of each job."""
         return Audit(
             gpus=len(self._meters),
             seconds=self._last_s - (self._first_s or 0.0) if self._first_s is not None else 0.0,
@@ -189,7 +189,7 @@ class Auditor:
             slow=slow_gpus(self._paces, names, self._step_s),
             resets=sum(meter.resets for meter in self._meters.values()),
             gap_s=self._gap_s,
-            untold_s=self._untold_s,
+            energy_unknown_s=self._untold_s,
         )
 
     def _count(self, spent: Spent, reading: Reading) -> None:
@@ -215,7 +215,7 @@ class Auditor:
             facts.unlike_s += span_s
 
     def _rest(self) -> Remainder:
-        free = self._facts.get(NOBODY, Facts(NOBODY))
+        free = self._facts.get(NO_OWNER, Facts(NO_OWNER))
         judged = free.judged_s >= 0.5 * free.gpu_s
         return Remainder(
             free_j=free.energy_j,
@@ -228,7 +228,7 @@ class Auditor:
 
 def _finding(facts: Facts, estimate: Estimate) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
-    idle = Amount.unknown("no series tells how busy its GPUs were")
+    idle = Amount.unknown("no series has the utilisation of its GPUs")
     if judged:
         idle = Amount(
             facts.idle_j, "measured", f"busy for less than {100.0 * IDLE_RATIO:.0f} % of a step"
@@ -237,7 +237,7 @@ def _finding(facts: Facts, estimate: Estimate) -> JobFinding:
         name=facts.name,
         gpus=len(facts.uuids),
         gpu_s=facts.gpu_s,
-        told_s=facts.told_s,
+        energy_known_s=facts.energy_known_s,
         busy_s=facts.busy_s if judged else None,
         energy_j=facts.energy_j,
         idle=idle,
@@ -253,8 +253,8 @@ def _variability(facts: Facts) -> Amount:
         return Amount.unknown(_incomparable(facts))
     if facts.unlike_s > 0.5 * facts.slow_s:
         return Amount.unknown(
-            "a GPU was slow, but the others do not do the same work: how long they wait for it "
-            "cannot be seen from outside"
+            "a GPU was slow, but the others do not do the same work: their waiting time "
+            "cannot be measured from outside"
         )
     hours = facts.compared_s / 3600.0
     if not facts.slow_s:
@@ -267,7 +267,7 @@ def _incomparable(facts: Facts) -> str:
     if facts.purpose_s:
         return "its clocks are set on purpose, so they are not compared"
     if facts.untold_clocks_s > sum(facts.clocks_s.values()):
-        return "no series tells the SM clocks of its GPUs"
+        return "no series has the SM clocks of its GPUs"
     if not facts.judged_s:
-        return "no series tells how busy its GPUs were"
+        return "no series has the utilisation of its GPUs"
     return f"never {MEMBERS_MIN} or more of its GPUs at work at once"

@@ -1,6 +1,6 @@
-"""What an audit found, as values: printed, written as CSV and JSON, and compared in tests.
+"""Findings of an audit as values: printed, and written as CSV, JSON and HTML.
 
-Every amount has its basis, or says what is missing to know it; nothing is filled in.
+Every amount has a basis, or names the missing input; nothing is filled in.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Cause = Literal["power brake", "hardware slowdown", "thermal", "power cap", "clo
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Joules over the whole time; None where unknown, and `text` then says what would help."""
+    """Joules over the whole time; None where unknown; `text` then names the missing input."""
 
     joules: float | None
     basis: Basis
@@ -27,7 +27,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What plans of one granularity would save of a job's energy; None where none can be made."""
+    """Energy that plans of one granularity would save of a job; None where there is none."""
 
     granularity: Granularity
     ratio: float | None
@@ -38,13 +38,13 @@ class Saving:
 @dataclass(frozen=True, slots=True)
 class JobFinding:
     """One job over the whole time. `gpu_s` are seconds of GPUs held, `busy_s` those at work (None
-    where no series tells), `told_s` those whose energy is known.
+    where no series has it), `energy_known_s` those whose energy is known.
     """
 
     name: str
     gpus: int
     gpu_s: float
-    told_s: float
+    energy_known_s: float
     busy_s: float | None
     energy_j: float
     idle: Amount
@@ -56,7 +56,7 @@ class JobFinding:
 
 @dataclass(frozen=True, slots=True)
 class SlowGpu:
-    """A GPU that was slower than it should have been, not by our doing.
+    """A GPU that was slower than expected, not by our doing.
 
     `share` of its busy time it was slow, and then at `clock_mhz` where `usual_mhz` was usual.
     """
@@ -74,8 +74,8 @@ class SlowGpu:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Energy that belongs to no job: of GPUs held by nobody (and what of it was idle), by several
-    at once, or by one or the other while nobody looked.
+    """Energy that belongs to no job: of GPUs without an owner (and its idle part), of shared GPUs,
+    and of GPUs that were reassigned between samples.
     """
 
     free_j: float
@@ -96,5 +96,5 @@ class Audit:
     rest: Remainder
     slow: tuple[SlowGpu, ...]
     resets: int
-    gap_s: float  # GPU seconds that nobody looked at
-    untold_s: float  # GPU seconds whose energy nobody tells
+    gap_s: float  # GPU seconds without readings
+    energy_unknown_s: float  # GPU seconds without energy readings

@@ -1,9 +1,9 @@
-"""The GPUs of one job in the same seconds: which are slow, and what the others burn meanwhile.
+"""Compares the GPUs of one job within a step: slow GPUs, and the energy the others waste.
 
-Where GPUs do the same work in lock-step, each iteration lasts as long as on the slowest. Whatever
-the others draw above the slowest buys nothing: at its clock they would be done just in time. That
-is variability bloat, and a comparison within one step measures it without any model. It holds
-only for GPUs that do the same work, so that is looked at first. Pure.
+GPUs in lock-step wait for the slowest one in each iteration. The power that the others draw above
+the slowest saves no time: at its clock they would finish just in time. That is variability bloat; a
+comparison within one step measures it without a model. It is valid only for GPUs that do the same
+work, which is checked first. Pure.
 """
 
 import math
@@ -20,7 +20,7 @@ SAME_CLOCK_RATIO = 0.01
 # GPUs of one model differ by some per cent in power at one clock (SC22 variability study: 8 %
 # apart in speed on average); beyond, they do not do the same work.
 ALIKE_RATIO = 0.15
-MEMBERS_MIN = 3  # two tell a difference, but not which of them is the usual one
+MEMBERS_MIN = 3  # of two that differ, neither is known to be the usual one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def working(reading: Reading) -> bool:
 
 
 def compare(readings: Sequence[Reading]) -> Comparison | None:
-    """None where too few GPUs are at work, their clocks are not told, or set on purpose."""
+    """None where too few GPUs are at work, their clocks are unknown, or set on purpose."""
     members = [one for one in readings if working(one) and one.clock_mhz]
     if len(members) < MEMBERS_MIN or any(one.on_purpose for one in members):
         return None
@@ -62,13 +62,13 @@ def compare(readings: Sequence[Reading]) -> Comparison | None:
 
 
 def _alike(readings: Sequence[Reading]) -> bool:
-    """By how much of the card works, where that is told; else by power."""
+    """Compares SM or tensor activity where known, else power."""
     works = [one.work_ratio for one in readings if one.work_ratio is not None]
     powers = [one.power_w for one in readings if one.power_w is not None]
-    told = works if len(works) == len(readings) else powers
-    if len(told) < max(2, len(readings)):
+    compared = works if len(works) == len(readings) else powers
+    if len(compared) < max(2, len(readings)):
         return False
-    return max(told) - min(told) <= ALIKE_RATIO * statistics.fmean(told)
+    return max(compared) - min(compared) <= ALIKE_RATIO * statistics.fmean(compared)
 
 
 def _above(members: Sequence[Reading], slowest: Sequence[Reading]) -> float:

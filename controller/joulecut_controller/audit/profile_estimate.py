@@ -1,8 +1,8 @@
-"""What a job's profile says it wastes: held against its measured energy, never in its place.
+"""Bloat of a job by its profile, scaled to its measured energy.
 
-The same graph, solver and words as the controller's: intrinsic bloat at the iteration time that
-the job has (Perseus, SOSP'24, section 2), extrinsic while it waits for a sibling, and what plans
-of every granularity would save within its target. Pure; several solves, seconds.
+With the controller's graph and solver: intrinsic bloat at the job's iteration time (Perseus,
+SOSP'24, section 2), extrinsic bloat while it waits for a sibling, and the savings of plans of every
+granularity within its target. Pure; several solves, seconds.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ Prepare = Callable[[Problem, Granularity], Prepared]
 
 ROUNDING = 1e-9  # a deadline at the very time a job has must not fail by an ulp
 MHZ_MAX = 1e6  # above every clock there is
-EXPLAINED_RATIO = 0.03  # as everywhere: a graph further off explains nothing
+EXPLAINED_RATIO = 0.03  # as everywhere: a graph further off does not fit
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class MeasuredJob:
     """A job as it ran: `work_j` measured while not idle, at the clock its GPUs worked at most.
 
-    `iteration_s` and `peer_s` are measured means where the job tells them; `waited_share` is the
+    `iteration_s` and `peer_s` are measured means where the job reports them; `waited_share` is the
     share of the time that a sibling was waited for.
     """
 
@@ -37,10 +37,10 @@ class Now:
     waited_share: float = 0.0
 
 
-class Ground:
-    """One job's problem, and what its clocks now give by the profile."""
+class ProfileEstimate:
+    """One job's problem, with the time and energy of its present clocks by the profile."""
 
-    def __init__(self, problem: Problem, now: Now, prepare: Prepare, source: str) -> None:
+    def __init__(self, problem: Problem, now: MeasuredJob, prepare: Prepare, source: str) -> None:
         self._problem, self._now, self._prepare, self._source = problem, now, prepare, source
         self._options = _at(problem, now.clock_mhz)
         self.iteration_s, _ = makespan(problem, self._options)
@@ -49,13 +49,13 @@ class Ground:
 
     @property
     def unexplained(self) -> str:
-        """Why the profile says nothing of this job; empty where it may."""
+        """Why the profile does not fit this job; empty where it does."""
         measured_s = self._now.iteration_s
         if measured_s is None or abs(measured_s / self.iteration_s - 1.0) <= EXPLAINED_RATIO:
             return ""
         return (
             f"the pipeline graph predicts {self.iteration_s:.4g} s an iteration, but "
-            f"{measured_s:.4g} s were measured: the profile is not this job's"
+            f"{measured_s:.4g} s were measured: the profile does not fit this job"
         )
 
     def intrinsic(self) -> Amount:
@@ -71,7 +71,7 @@ class Ground:
             return Amount.unknown(self.unexplained)
         if peer_s is None:
             return Amount.unknown(
-                "no iteration time of its siblings: reports with peer_iteration_time_s would tell"
+                "no iteration time of its siblings: reports need peer_iteration_time_s"
             )
         ratio = peer_s / (own_s or self.iteration_s)
         deadline_s = self.iteration_s * max(1.0, ratio)
@@ -102,7 +102,7 @@ class Ground:
     def _saved(
         self, goal: Goal, granularity: Granularity, before_j: float | None = None
     ) -> float | None:
-        """Share of the energy now that a plan does without."""
+        """Share of the present energy that a plan saves."""
         try:
             if granularity not in self._prepared:
                 self._prepared[granularity] = self._prepare(self._problem, granularity)
@@ -113,7 +113,7 @@ class Ground:
 
 
 def _at(problem: Problem, clock_mhz: float | None) -> tuple[ClockOption, ...]:
-    """What every operation costs at the clock nearest to this one; at the highest without one."""
+    """Options of all operations at the clock nearest to `clock_mhz`; the highest without one."""
     wanted_mhz = MHZ_MAX if clock_mhz is None else clock_mhz
     return tuple(
         menu[0]

@@ -1,14 +1,13 @@
-"""What an audit sees of each GPU, step by step, wherever it came from.
+"""Readings of each GPU, step by step: one form for live agents and for a Prometheus.
 
-Live agents and an old Prometheus tell the same things in other words; behind this value nobody
-knows which it was. Pure. None is not known, never zero.
+None means unknown, never zero. Pure.
 """
 
 from dataclasses import dataclass
 
-NOBODY = ""  # no job is known to hold the GPU
+NO_OWNER = ""  # no job is known to hold the GPU
 SHARED = "(shared)"  # several do at once: time slices, MIG
-UNSEEN = "(unseen)"  # it changed hands while nobody looked
+UNSEEN = "(unseen)"  # reassigned between samples
 
 # One name a reason, as the agents' series have them (NVML's clock event reasons).
 POWER_CAP = "sw_power_cap"
@@ -20,8 +19,8 @@ POWER_BRAKE = "hw_power_brake"
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a person calls a GPU. `place` is node and index, empty where nobody says; `top_mhz`
-    is the highest clock that its driver lists, 0 where unknown.
+    """Labels of a GPU. `place` is node and index, empty where unknown; `top_mhz` is the highest
+    clock that its driver lists, 0 where unknown.
     """
 
     uuid: str
@@ -35,11 +34,11 @@ class Reading:
     """One GPU in one step. `energy_j` is its counter at the end of the step; power, clock and
     the two ratios are means over the step. `work_ratio` is how much of the card is busy (SM or
     tensor activity), `busy_ratio` for how much of the time anything runs. `reasons` is None
-    where clock event reasons are not told at all. `on_purpose`: this product holds its clock.
+    where clock event reasons are not exported. `on_purpose`: this product holds its clock.
     """
 
     uuid: str
-    owner: str = NOBODY
+    owner: str = NO_OWNER
     energy_j: float | None = None
     power_w: float | None = None
     clock_mhz: float | None = None

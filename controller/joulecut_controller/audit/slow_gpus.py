@@ -1,8 +1,8 @@
-"""Which GPUs were slow over the whole time, and why: the driver's own word where it has one.
+"""Slow GPUs over the whole time, with the cause: the driver's clock event reason where it has one.
 
-Slow is relative to the GPUs of the same job in the same seconds. Two cases need no such
-neighbours: a hardware that brakes itself, and a clock that stands still below what others of
-the model reach. Pure; some numbers a GPU, whatever the time.
+Slow is relative to the GPUs of the same job in the same steps. Two cases need no such neighbours: a
+hardware slowdown, and a clock that stands still below the clocks of other GPUs of the model. Pure;
+memory per GPU does not grow with time.
 """
 
 import statistics
@@ -21,8 +21,8 @@ from joulecut_controller.audit.reading import (
     Reading,
 )
 
-SLOW_SHARE_MIN = 0.1  # of its busy time: a GPU that warms up for a minute is no case
-GRAVE_SHARE_MIN = 0.01  # of what the hardware does to save itself, a hundredth is too much
+SLOW_SHARE_MIN = 0.1  # of its busy time: a minute of warming up does not count
+GRAVE_SHARE_MIN = 0.01  # of hardware slowdowns, a hundredth is too much
 STEPS_MIN = 3.0
 REASON_SHARE_MIN = 0.25  # of the slow time, to be its cause
 STILL_RATIO = 0.01  # a lock holds a clock to a step; caps and heat let it move
@@ -59,7 +59,7 @@ class _Clocks:
                 self.reasons_s[cause] = self.reasons_s.get(cause, 0.0) + seconds
 
     def held_s(self, cause: str) -> float:
-        """How long the driver gave this cause."""
+        """Seconds with this cause."""
         return self.reasons_s.get(cause, 0.0)
 
     @property
@@ -73,12 +73,12 @@ class _Clocks:
 
 @dataclass(slots=True)
 class Pace:
-    """What one GPU showed while it was at work, and of that while it was slow."""
+    """Clocks of one GPU at work, and while it was slow."""
 
     busy: _Clocks = field(default_factory=_Clocks)
     slow: _Clocks = field(default_factory=_Clocks)
     usual_product: float = 0.0  # MHz seconds of the others, while it was slow
-    told: bool = False  # whether event reasons are told of it
+    has_reasons: bool = False  # whether event reasons are exported
     purpose_s: float = 0.0
     limit_w: float | None = None
     job: str = ""
@@ -86,7 +86,7 @@ class Pace:
     def work(self, reading: Reading, seconds: float) -> None:
         """A step at work with a known clock."""
         self.busy.add(reading, seconds)
-        self.told = self.told or reading.reasons is not None
+        self.has_reasons = self.has_reasons or reading.reasons is not None
         self.purpose_s += seconds if reading.on_purpose else 0.0
         self.limit_w = reading.power_limit_w or self.limit_w
         self.job = reading.owner or self.job
@@ -125,11 +125,11 @@ def _tops(paces: Mapping[str, Pace], names: Mapping[str, Name]) -> dict[str, flo
 
 def _limits(paces: Mapping[str, Pace], names: Mapping[str, Name]) -> dict[str, float]:
     """The usual power limit of each model."""
-    told: dict[str, list[float]] = {}
+    by_model: dict[str, list[float]] = {}
     for uuid, pace in paces.items():
         if pace.limit_w:
-            told.setdefault(names.get(uuid, Name(uuid)).model, []).append(pace.limit_w)
-    return {model: statistics.median_high(limits) for model, limits in told.items()}
+            by_model.setdefault(names.get(uuid, Name(uuid)).model, []).append(pace.limit_w)
+    return {model: statistics.median_high(limits) for model, limits in by_model.items()}
 
 
 def _judge(
@@ -145,11 +145,11 @@ def _judge(
     grave = next((cause for _, cause in GRAVE if _often(busy, cause)), None)
     if grave is not None and busy.held_s(grave) >= STEPS_MIN * step_s:
         seconds = busy.held_s(grave)
-        text = f"its driver says so in {100.0 * seconds / busy.seconds:.0f} % of its busy time"
+        text = f"reported by its driver in {100.0 * seconds / busy.seconds:.0f} % of its busy time"
         clock = (busy.mean_mhz, max(top_mhz, busy.mean_mhz))
         return _found(pace, name, grave, seconds=seconds, clock=clock, text=text)
     if _locked(pace, top_mhz, step_s):
-        text = f"stood at {busy.mean_mhz:.0f} MHz all the time; {_hint(pace)}"
+        text = f"constant {busy.mean_mhz:.0f} MHz; {_hint(pace)}"
         clock = (busy.mean_mhz, top_mhz)
         return _found(pace, name, "clock lock", seconds=busy.seconds, clock=clock, text=text)
     return None
@@ -176,22 +176,22 @@ def _cause(slow: _Clocks) -> Cause:
 
 
 def _hint(pace: Pace) -> str:
-    if not pace.told:
-        return "no series tells clock event reasons, so this is a guess"
+    if not pace.has_reasons:
+        return "a guess, as no series has clock event reasons"
     if pace.busy.held_s("clock lock"):
-        return "its driver names a setting of somebody"
-    return "no event reason, as under a lock of somebody"
+        return "its driver reports a clock setting"
+    return "no event reason, as under a clock lock"
 
 
 def _text(pace: Pace, slow: _Clocks, cause: Cause, limit_w: float | None) -> str:
     if cause == "power cap" and pace.limit_w and limit_w and limit_w - pace.limit_w > LIMIT_SLACK_W:
-        return f"its limit is {pace.limit_w:.0f} W, that of others {limit_w:.0f} W"
+        return f"power limit {pace.limit_w:.0f} W, others {limit_w:.0f} W"
     if cause == "clock lock":
-        return f"stood at {slow.mean_mhz:.0f} MHz; {_hint(pace)}"
+        return f"constant {slow.mean_mhz:.0f} MHz; {_hint(pace)}"
     if cause == "unknown":
-        return "no event reason says why" if pace.told else "no series tells clock event reasons"
+        return "no event reason" if pace.has_reasons else "no series has clock event reasons"
     share = slow.held_s(cause) / slow.seconds
-    return f"its driver says so in {100.0 * share:.0f} % of the time it was slow"
+    return f"reported by its driver in {100.0 * share:.0f} % of the slow time"
 
 
 def _found(

@@ -113,12 +113,12 @@ def _advisable_json(verdict: Verdict) -> Json:
 
 
 def evidence(told: JobView) -> Json:
-    """What the job tells of itself, and hence what can be done for it at most."""
+    """Level of the job's reports, which bounds what can be done for it."""
     if any(load.samples for load in told.loads):
-        return {"level": "L1", "text": "tells its rate, and how long its operations take"}
+        return {"level": "L1", "text": "reports its iterations and the time of its operations"}
     if number(told.report_age_s) is not None:
-        return {"level": "L1", "text": "tells its rate"}
-    return {"level": "L0", "text": "tells nothing, so no clock is changed"}
+        return {"level": "L1", "text": "reports its iterations"}
+    return {"level": "L0", "text": "no reports, so no clock is changed"}
 
 
 def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:

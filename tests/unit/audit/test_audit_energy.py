@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.audit.auditor import Auditor, Meter
-from joulecut_controller.audit.reading import NOBODY, SHARED, UNSEEN, Frame, Reading
+from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, Reading
 
 STEP_S = 60.0
 
@@ -26,7 +26,7 @@ def _frames(steps: list[tuple[float, str] | None]) -> Auditor:
 
 _STEP = st.one_of(
     st.none(),
-    st.tuples(st.floats(10.0, 700.0), st.sampled_from(["a", "b", NOBODY, SHARED])),
+    st.tuples(st.floats(10.0, 700.0), st.sampled_from(["a", "b", NO_OWNER, SHARED])),
 )
 
 

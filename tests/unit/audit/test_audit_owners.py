@@ -2,8 +2,8 @@
 
 import pytest
 
-from joulecut_cli.audit.owners import Hands, of_dcgm, of_ours, stem
-from joulecut_controller.audit.reading import NOBODY, SHARED
+from joulecut_cli.audit.owners import OwnerHistory, of_dcgm, of_ours, stem
+from joulecut_controller.audit.reading import NO_OWNER, SHARED
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_pods_of_one_job_have_one_name(pod: str, job: str) -> None:
 
 def test_the_exporters_own_pod_owns_nothing() -> None:
     scraped = {"namespace": "monitoring", "pod": "dcgm-exporter-abcde", "container": "exporter"}
-    assert of_dcgm(scraped) == NOBODY
+    assert of_dcgm(scraped) == NO_OWNER
     both = {**scraped, "exported_namespace": "train", "exported_pod": "gpt3-worker-1"}
     assert of_dcgm(both) == "train/gpt3"
     assert of_dcgm({**both, "hpc_job": "4711"}) == "4711"
@@ -32,17 +32,17 @@ def test_the_exporters_own_pod_owns_nothing() -> None:
 
 
 def test_an_allocation_without_owner_does_not_take_the_name_of_the_scrape() -> None:
-    assert of_ours({"job": "joulecut-agent", "source": "none"}) == NOBODY
+    assert of_ours({"job": "joulecut-agent", "source": "none"}) == NO_OWNER
     assert of_ours({"job": "joulecut-agent", "exported_job": "77", "source": "slurm"}) == "77"
     assert of_ours({"job": "shared", "source": "kubernetes"}) == SHARED
 
 
 def test_a_change_of_hands_is_no_sharing_but_staying_is() -> None:
-    hands = Hands()
+    hands = OwnerHistory()
     assert hands.owner("g", ["a"]) == "a"
     assert hands.owner("g", ["a", "b"]) == "b"
     assert hands.owner("g", ["b"]) == "b"
     assert hands.owner("g", ["b", "c"]) == "c"
     assert hands.owner("g", ["b", "c"]) == SHARED
-    assert hands.owner("g", [NOBODY, "b"]) == "b"
-    assert hands.owner("g", []) == NOBODY
+    assert hands.owner("g", [NO_OWNER, "b"]) == "b"
+    assert hands.owner("g", []) == NO_OWNER

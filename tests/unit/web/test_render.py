@@ -159,7 +159,7 @@ def test_evidence_grows_with_what_the_job_tells() -> None:
     told = boards.job().view
     assert evidence(told)["level"] == "L1"
     assert "operations" in evidence(told)["text"]
-    assert evidence(replace(told, loads=()))["text"] == "tells its rate"
+    assert evidence(replace(told, loads=()))["text"] == "reports its iterations"
     assert evidence(replace(told, loads=(), report_age_s=math.inf))["level"] == "L0"
 
 

@@ -1,5 +1,4 @@
-// Recommended against applied, GPU by GPU: what the plan wants, what the lease asks, what
-// the device shows.
+// Clocks per GPU: in the plan, set by the lease, and seen on the device.
 
 import { h, keyed, setText, show } from "./dom.js";
 import { gpuName, known, mhz, NONE } from "./format.js";
@@ -11,7 +10,7 @@ export class Clocks {
   constructor() {
     this.rows = h("ol", { class: "clocks" });
     this.head = h("p", { class: "clock-row clock-head" },
-      h("span", {}, "stage, GPU"), h("span"), h("span", { class: "numbers" }, h("span", {}, "plan"), h("span", {}, "asked"), h("span", {}, "seen")));
+      h("span", {}, "stage, GPU"), h("span"), h("span", { class: "numbers" }, h("span", {}, "plan"), h("span", {}, "set"), h("span", {}, "seen")));
     this.note = h("p", { class: "empty small" });
     this.scale = h("p", { class: "clock-scale", "aria-hidden": "true" }, h("span"), h("span"));
     this.reasons = h("ul");
@@ -19,7 +18,7 @@ export class Clocks {
     this.root = h("section", { class: "card clocks-card" },
       h("h2", {}, "Clocks: recommended against applied"),
       h("p", { class: "clock-key" },
-        h("span", { class: "want-key" }, "recommended"), h("span", { class: "ask-key" }, "asked, under a lease"),
+        h("span", { class: "want-key" }, "recommended"), h("span", { class: "ask-key" }, "set, under a lease"),
         h("span", { class: "see-key" }, "seen on the device")),
       this.head, this.rows, this.scale, this.note, this.details);
   }
@@ -59,7 +58,7 @@ function byReason(rows) {
   return [...groups];
 }
 
-/** No clock means the default one, where it is known that none was given. */
+/** No clock means the default clocks, where it is certain that none is set. */
 const clockText = (clock, certain) => (known(clock) ? String(clock) : certain ? "default" : NONE);
 
 function make() {
@@ -86,6 +85,6 @@ function update(node, gpu, low, high) {
   const seen = clockText(gpu.clock_seen_mhz, false);
   numbers.replaceChildren(
     h("span", { class: "want-number", title: "recommended, MHz" }, wanted),
-    h("span", { class: "ask-number", title: "asked, MHz" }, asked),
+    h("span", { class: "ask-number", title: "set, MHz" }, asked),
     h("span", { class: "see-number", title: "seen, MHz" }, seen));
 }

@@ -1,4 +1,4 @@
-// What changed a clock, or did not, and why: the newest lines of the audit trail.
+// The newest lines of the audit log: which clock changed, or did not, and why.
 
 import { h, keyed, setText, show } from "./dom.js";
 import { clock } from "./format.js";

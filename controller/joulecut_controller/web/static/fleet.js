@@ -1,22 +1,28 @@
-// Every GPU: what was asked of it, what it shows, and for how long the lease still runs.
+// Every GPU: the clock set, the clock seen, and the remaining time of its lease.
 
 import { h, keyed, setText, show } from "./dom.js";
 import { ago, gpuName, known, mhz, NONE, watts } from "./format.js";
 
 const ROWS_MAX = 256; // A browser stays quick; larger fleets are read from the API.
 
-const COLUMNS = ["GPU", "Job, stage", "Asked", "Seen", "Power", "Lease", "Event reasons", "Age"];
+const TITLES = {
+  Set: "Highest clock allowed by the lease",
+  Seen: "Clock the device shows",
+  Lease: "Time until the GPU returns to its default clocks unless the lease is renewed",
+  "Event reasons": "Why the device is below its maximum clock, as its driver says",
+};
+const COLUMNS = ["GPU", "Job, stage", "Set", "Seen", "Power", "Lease", "Event reasons", "Age"];
 
 export class Fleet {
   constructor(root) {
     this.body = h("tbody");
     this.table = h("table", { class: "fleet" },
-      h("thead", {}, h("tr", {}, ...COLUMNS.map((name) => h("th", { scope: "col" }, name)))), this.body);
+      h("thead", {}, h("tr", {}, ...COLUMNS.map((name) => h("th", { scope: "col", title: TITLES[name] }, name)))), this.body);
     this.scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "fleet-title" }, this.table);
     this.none = h("p", { class: "empty" });
     this.note = h("p", { class: "empty small" });
     root.append(this.none, this.scroll, this.note);
-    this.longest = new Map(); // longest remaining time seen per lease: what a full bar means
+    this.longest = new Map(); // longest remaining time seen per lease: the full bar
   }
 
   /** `sinceS`: seconds since the board arrived; leases and ages run on meanwhile. */
@@ -54,7 +60,7 @@ export class Fleet {
     setText(seen, mhz(gpu.clock_seen_mhz));
     const apart = known(gpu.clock_asked_mhz) && known(gpu.clock_seen_mhz) && gpu.clock_seen_mhz > gpu.clock_asked_mhz;
     seen.classList.toggle("apart", apart);
-    seen.title = apart ? "above what was asked" : "";
+    seen.title = apart ? "above the clock that was set" : "";
     this.power(power, gpu);
     this.lease(lease, gpu, sinceS);
     setText(events, gpu.event_reasons.map((reason) => reason.replaceAll("_", " ")).join(", ") || NONE);
@@ -75,11 +81,11 @@ export class Fleet {
     show(bar, Boolean(lease));
     if (!lease) return void setText(text, known(gpu.age_s) ? "none" : NONE);
     const left = Math.max(0, (lease.remaining_s ?? 0) - sinceS);
-    // The job column names the holder already, unless somebody else holds the GPU.
+    // The job column names the holder already, unless another job holds the GPU.
     const holder = lease.job === gpu.job ? "" : `${lease.job}, `;
     const whole = this.longest.get(`${gpu.uuid} ${lease.epoch} ${lease.generation}`) || 1;
     bar.firstChild.style.width = `${Math.min(100, (100 * left) / whole)}%`;
-    setText(text, left > 0 ? `${holder}${left.toFixed(0)}\u202fs` : `${holder}run out`);
+    setText(text, left > 0 ? `${holder}${left.toFixed(0)}\u202fs` : `${holder}expired`);
     cell.title = `held by ${lease.job}, plan ${lease.generation}, epoch ${lease.epoch}`;
     return undefined;
   }
@@ -94,9 +100,9 @@ function make() {
 
 function noGpus(board) {
   const agents = board.nodes.length;
-  if (!agents) return "No agents are configured, so no GPU is known.";
+  if (!agents) return "No agents are configured.";
   const lost = board.nodes.filter((node) => !node.connected);
-  if (!lost.length) return "The agents have described no GPU.";
+  if (!lost.length) return "The agents report no GPU.";
   return `No GPU is known: ${lost.map((node) => `${node.node || node.address} ${node.error || "does not answer"}`).join("; ")}.`;
 }
 

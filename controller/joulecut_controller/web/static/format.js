@@ -1,4 +1,4 @@
-// Numbers as people read them. What is not known is a dash, never a zero.
+// Numbers for people. An unknown value is a dash, never a zero.
 
 export const NONE = "–";
 const THIN = "\u202f";

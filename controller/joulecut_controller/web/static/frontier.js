@@ -1,4 +1,4 @@
-// The frontier: energy per iteration against iteration time, and where the job is on it.
+// The frontier: least energy per iteration for each iteration time, and the job’s place on it.
 //
 // Filled marks are measured, hollow ones and lines predicted. Nothing can lie below the
 // lower bound for the profile the plan was made from.
@@ -19,7 +19,7 @@ export class Frontier {
     this.plot = h("div", { class: "plot frontier-plot" }, this.svg, this.tip);
     this.root = h(
       "section", { class: "card frontier-card" },
-      h("h2", {}, "Energy against iteration time"),
+      h("h2", { title: "Frontier: the least energy at each iteration time. Bloat: energy above it." }, "Energy against iteration time"),
       this.none, this.plot, this.key,
     );
     this.plot.addEventListener("pointermove", (event) => this.point(event));
@@ -70,7 +70,7 @@ export class Frontier {
       ...(this.job.frontier.length
         ? [
             { id: "curve", name: "frontier", basis: "predicted", text: "best found" },
-            { id: "bound", name: "lower bound", basis: "predicted", text: "nothing lies below" },
+            { id: "bound", name: "lower bound", basis: "predicted", text: "no plan uses less" },
           ]
         : []),
       ...(known(this.job.slo.deadline_s)
@@ -120,7 +120,7 @@ const isDrawable = (job) => job.frontier.length > 0 || marksOf(job).length > 0;
 
 const WITHOUT_FRONTIER = (job) =>
   job.profile === null
-    ? "No frontier: the job has no profile, so its energy at other clocks is not known."
+    ? "No frontier: the job has no profile, so its energy at other clocks is unknown."
     : "No frontier yet: it follows the baseline.";
 
 export const sloText = (job) =>
@@ -285,7 +285,7 @@ function swatch(id) {
       : s("g", { class: `mark ${id}` }, s("circle", { cx: 9, cy: 7, r: id === "plan" ? 5 : 4.5 })));
 }
 
-/** What the picture says, for those who cannot see it. */
+/** The picture in words, for screen readers. */
 function describe(job) {
   const parts = marksOf(job).map((m) => `${m.name} (${m.basis}): ${seconds(m.time, 4)} and ${joules(m.energy, 4)} per iteration`);
   if (known(job.slo.deadline_s)) parts.push(`deadline: ${seconds(job.slo.deadline_s, 4)}`);

@@ -1,4 +1,4 @@
-// One job, from what it was promised down to single operations.
+// One job, from its target down to single operations.
 
 import { Clocks } from "./clocks.js";
 import { h, setText, show } from "./dom.js";
@@ -13,10 +13,16 @@ const MODES = {
   off: "off",
 };
 
-/** What keeps the controller from the job, in a word; nothing where nothing does. */
+// One line for each word of the field, shown as a tooltip where it first stands.
+const SHAPE_WORDS = "Granularity: how often clocks may change: gpu (one clock per GPU), edge (two), computation (per operation). " +
+  "Max slowdown: the tolerated increase of the iteration time.";
+const HOLD_OUT = "Hold-out: a period in which the job runs at default clocks, so that the saving can be measured.";
+const PLAN = "Plan: an immutable, numbered decision on the clocks of one job. Lease: the right to hold a clock, renewed while the controller runs.";
+
+/** Why the job is held, in a word; null where it is not. */
 function heldAs(job) {
   const kinds = (job.holds ?? []).map((hold) => hold.kind);
-  if (kinds.includes("breaker")) return "given back by the breaker";
+  if (kinds.includes("breaker")) return "released by the breaker";
   return kinds.length ? "paused" : null;
 }
 
@@ -26,10 +32,10 @@ export class Job {
   constructor() {
     this.name = h("h2", { class: "job-name" });
     this.mode = h("span", { class: "chip" });
-    this.shape = h("p", { class: "facts" });
+    this.shape = h("p", { class: "facts", title: SHAPE_WORDS });
     this.sentence = h("p", { class: "job-sentence" });
-    this.reason = h("p", { class: "reason" });
-    this.saving = h("p", { class: "facts", hidden: true });
+    this.reason = h("p", { class: "reason", title: PLAN });
+    this.saving = h("p", { class: "facts", hidden: true, title: HOLD_OUT });
     this.complaint = h("p", { class: "banner warn", hidden: true });
     this.tiles = new Tiles();
     this.frontier = new Frontier();
@@ -56,7 +62,7 @@ export class Job {
     show(this.saving, saving !== "");
     setText(this.saving, saving);
     show(this.complaint, job.complaint !== "");
-    setText(this.complaint, `The job cannot be laid out: ${job.complaint}`);
+    setText(this.complaint, `The job’s GPUs cannot be assigned to its stages: ${job.complaint}`);
     this.tiles.update(job, history);
     this.frontier.update(job);
     this.clocks.update(job);
@@ -66,12 +72,12 @@ export class Job {
 
 export function sentence(text) {
   if (!text) return "";
-  // A key of the policy (max_slowdown) keeps its letters.
+  // A key of the policy (max_slowdown) keeps its case.
   const first = text.split(" ")[0].includes("_") ? text : text[0].toUpperCase() + text.slice(1);
   return /[.!?]$/.test(first) ? first : `${first}.`;
 }
 
-/** Why the newest plan is as it is, and what became of it. */
+/** Reason of the newest plan, and whether it is applied. */
 function reasonOf(job) {
   const plan = job.decision;
   if (!plan) return "";
@@ -115,7 +121,7 @@ function shapeOf(job) {
   if (known(job.report_age_s)) parts.push(`last report ${ago(job.report_age_s)} ago`);
   const { error_time_ratio: time, error_power_ratio: power } = job.predicted;
   if (known(time) && known(power)) {
-    parts.push(`predictions off by ${percent(time)} in time, ${percent(power)} in power`);
+    parts.push(`prediction error ${percent(time)} in time, ${percent(power)} in power`);
   }
   return parts.join(" · ");
 }

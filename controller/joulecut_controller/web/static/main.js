@@ -1,4 +1,4 @@
-// Starts the page: takes boards from the stream and hands them to its parts.
+// Entry point of the page: passes each board of the stream to the page’s parts.
 
 import { Decisions } from "./decisions.js";
 import { byId, h, keyed, setText, show } from "./dom.js";
@@ -8,7 +8,7 @@ import { Job, modeText, sentence } from "./job.js";
 import { Boards } from "./stream.js";
 
 const HISTORY_MAX = 180; // Passes kept per job for the small lines; a quarter of an hour at 5 s.
-const LOST_PASSES = 4; // A pass may be slow once; four missing are silence.
+const LOST_PASSES = 4; // One pass may be slow; four missing mean a lost controller.
 const LOST_S_MIN = 8;
 const BLINK_S = 2; // A stream that comes back sooner is not worth a red banner.
 
@@ -66,11 +66,11 @@ function drawHead() {
   ].join(" · "));
   const fault = byId("policy-error");
   show(fault, board.policy.error !== "");
-  setText(fault, `The policy file on disk is not in force; the one before it still is. ${board.policy.error}`);
+  setText(fault, `The policy file on disk is not in force; the previous policy still is. ${board.policy.error}`);
   const away = board.nodes.filter((node) => !node.connected);
   const lost = byId("agents-lost");
   show(lost, away.length > 0 && board.gpus.length > 0);
-  setText(lost, `${plural(away.length, "agent")} lost: ${away.map((node) => `${node.node || node.address} (${node.error || "no answer"})`).join(", ")}. Leases there run out by themselves, and those GPUs return to default clocks.`);
+  setText(lost, `${plural(away.length, "agent")} lost: ${away.map((node) => `${node.node || node.address} (${node.error || "no answer"})`).join(", ")}. Their leases expire, and those GPUs return to default clocks.`);
 }
 
 function drawJob() {
@@ -104,7 +104,7 @@ function drawJob() {
   document.title = `${chosen.name}${saved > 0.001 && chosen.generation_running ? ` saves ${percent(saved)}` : ""} | Joulecut`;
 }
 
-/** Connected and fresh, or lost since when: a page must never show old numbers as new. */
+/** Connected and fresh, or lost and for how long: old numbers must never look new. */
 function drawLive() {
   const age = boards.ageS();
   const silent = board && age > Math.max(LOST_S_MIN, LOST_PASSES * board.interval_s);
@@ -118,6 +118,6 @@ function drawLive() {
   const banner = byId("lost");
   show(banner, lost);
   if (lost) {
-    setText(banner, `Controller lost, last seen ${ago(age)} ago. ${boards.connected ? "The connection stands, but no pass has ended since." : "Trying to reconnect."} Everything below is old. Leases run out by themselves, and every GPU returns to default clocks.`);
+    setText(banner, `Controller lost, last seen ${ago(age)} ago. ${boards.connected ? "The connection is open, but no pass has ended since." : "Trying to reconnect."} Everything below is old. Leases expire, and every GPU returns to default clocks.`);
   }
 }

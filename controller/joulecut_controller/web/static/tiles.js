@@ -1,24 +1,24 @@
-// Now against baseline, in numbers: each says whether it was measured or predicted.
+// Current values against the baseline; each says whether it is measured or predicted.
 
 import { h, s, setText, show } from "./dom.js";
 import { joules, known, NONE, percent, seconds, watts } from "./format.js";
 
 const GRANULARITIES = [
-  ["gpu", "one clock per GPU"],
-  ["edge", "two clocks per GPU"],
-  ["computation", "a clock per operation"],
+  ["gpu", "granularity gpu: one clock per GPU"],
+  ["edge", "granularity edge: two clocks per GPU"],
+  ["computation", "granularity computation: one clock per operation"],
 ];
 
 const NOISE = 0.005; // Differences of half a percent are neither good nor bad news.
 
-/** The slowdown the job agreed to, whichever way its target was written. */
+/** The tolerated slowdown, however the target is written. */
 function toleratedOf(job) {
   const { deadline_s: deadline } = job.slo;
   const before = job.baseline?.iteration_time_s;
   return known(deadline) && known(before) ? Math.max(0, deadline / before - 1) : 0;
 }
 
-/** What the GPUs themselves show together, until a window of iterations is complete. */
+/** Sum of the GPUs’ own readings, until a window of iterations is complete. */
 function readings(job) {
   const all = job.gpus.map((gpu) => gpu.power_w);
   return all.length && all.every(known) ? all.reduce((sum, watt) => sum + watt, 0) : null;
@@ -41,7 +41,7 @@ export class Tiles {
     this.time.update({
       now: seconds(current?.iteration_time_s, 4),
       change: measured.slowdown_ratio, better: (r) => r < 0,
-      // Slower than agreed is only our fault where no sibling is waited for.
+      // Beyond the target is only our doing where no sibling is waited for.
       tolerated: known(job.peer_iteration_time_s) ? Infinity : toleratedOf(job),
       baseline: seconds(baseline?.iteration_time_s, 4),
       plan: seconds(plan?.iteration_time_s, 4),
@@ -78,7 +78,7 @@ class Tile {
       h("div", { class: "headline" }, this.now, this.change),
       this.spark,
       h("dl", {},
-        h("div", {}, h("dt", {}, "baseline ", h("small", {}, "measured")), this.baseline),
+        h("div", {}, h("dt", { title: "Baseline: the job at default clocks." }, "baseline ", h("small", {}, "measured")), this.baseline),
         h("div", {}, h("dt", {}, "plan ", h("small", {}, "predicted")), this.plan)));
   }
 
@@ -143,7 +143,7 @@ class Savings {
     const best = Math.max(0.01, ...Object.values(savings));
     const rows = GRANULARITIES.filter(([name]) => known(savings[name]));
     show(this.none, !rows.length);
-    setText(this.none, job.profile === null ? "Not known: the job has no profile." : "Not known before the first plan.");
+    setText(this.none, job.profile === null ? "Unknown: the job has no profile." : "Unknown before the first plan.");
     this.bars.replaceChildren(...rows.map(([name, meaning]) => {
       const bar = h("span", { class: "fill" });
       bar.style.width = `${Math.max(0, savings[name] / best) * 100}%`;

@@ -57,7 +57,7 @@ export class Timeline {
     for (const node of [this.plot, this.lead, this.legend, this.table]) show(node, Boolean(data));
     show(this.none, !data);
     setText(this.none, job.profile === null
-      ? "No timeline: without a profile nothing is known about single operations."
+      ? "No timeline: without a profile single operations are unknown."
       : "No timeline yet: it comes with the first plan.");
     if (!data) return;
     this.layers = layersOf(data);

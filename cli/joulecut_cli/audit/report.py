@@ -1,8 +1,15 @@
-"""An audit as a page of text: what is known in columns, what is not in sentences below them."""
+"""An audit as text, JSON, CSV and HTML.
 
+The text has known figures in columns, and the reason of each unknown one below them.
+"""
+
+import csv
+import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 from joulecut_cli.figures import NONE, percent, table
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding
@@ -16,7 +23,7 @@ KINDS = ("idle", "intrinsic", "extrinsic", "variability")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What was audited, and at what price."""
+    """Source, time and price of an audit."""
 
     source: str
     ended_unix_s: float
@@ -73,7 +80,7 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
         f"steps of {span(about.step_s)}"
     )
     price = about.money(audit.energy_j)
-    cost = "no price given: --kwh-price says what a kWh costs"
+    cost = "no price: give one with --kwh-price"
     if price is not None and about.cost.kwh is not None:
         pue = f" and PUE {about.cost.pue:g}" if about.cost.pue != 1.0 else ""
         cost = f"{price:.2f} at {about.cost.kwh:g} a kWh{pue}"
@@ -81,11 +88,11 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
     yield from (f"! {note}" for note in about.notes)
     looked_s = sum(job.gpu_s for job in audit.jobs) + audit.rest.free_gpu_s
     if looked_s and audit.gap_s > 0.01 * looked_s:
-        yield f"! {span(audit.gap_s)} of GPU time were not looked at: series or agents were silent."
-    if looked_s and audit.untold_s > 0.01 * looked_s:
-        yield f"! The energy of {span(audit.untold_s)} of GPU time is not told, and not counted."
+        yield f"! {span(audit.gap_s)} of GPU time have no readings: series or agents were missing."
+    if looked_s and audit.energy_unknown_s > 0.01 * looked_s:
+        yield f"! {span(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
     if audit.resets:
-        yield f"! {audit.resets} energy counters began anew: the driver was loaded again."
+        yield f"! {audit.resets} energy counters were reset by a driver reload."
 
 
 def _jobs(audit: Audit, about: About) -> list[str]:
@@ -97,7 +104,7 @@ def _jobs(audit: Audit, about: About) -> list[str]:
         lines.append(f"  and {len(audit.jobs) - JOBS_SHOWN} smaller jobs")
     if about.cost.kwh is not None:
         lines += ["", *_wasted(audit, about)]
-    lines.append("  IDLE and the three kinds of bloat in kWh; - is unknown, and why is said below.")
+    lines.append("  IDLE and bloat (energy above the frontier) in kWh; - is unknown, see Basis.")
     return lines
 
 
@@ -118,7 +125,7 @@ def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
     for name, joules, idle_j in (
         ("no job", rest.free_j, rest.free_idle_j),
         ("shared GPUs", rest.shared_j, None),
-        ("changed hands unseen", rest.unseen_j, None),
+        ("reassigned between samples", rest.unseen_j, None),
     ):
         if joules:
             price = money(about.money(joules))
@@ -126,17 +133,17 @@ def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
 
 
 def _wasted(audit: Audit, about: About) -> Iterator[str]:
-    """The same in money, all jobs together."""
+    """The same as cost, all jobs together."""
     for kind in KINDS:
         known = [dict(amounts(job))[kind].joules for job in audit.jobs]
-        told = [joules for joules in known if joules is not None]
-        if told:
-            price = money(about.money(sum(told)))
-            yield f"  {kind}: {price} in {len(told)} of {len(known)} jobs"
+        found = [joules for joules in known if joules is not None]
+        if found:
+            price = money(about.money(sum(found)))
+            yield f"  {kind}: {price} in {len(found)} of {len(known)} jobs"
 
 
 def _why(audit: Audit) -> list[str]:
-    """The basis of every amount, or what would make it known; each sentence once."""
+    """The basis of every amount, or the missing input; each sentence once."""
     lines = ["Basis"]
     for job in audit.jobs[:JOBS_SHOWN]:
         lines.append(f"  {job.name}")
@@ -156,12 +163,12 @@ def _savings(audit: Audit) -> list[str]:
     if not rows:
         return []
     head = ("JOB", "GRANULARITY", "LESS", "KWH", "BASIS")
-    return ["What plans would save (predicted)", *table(head, rows, frozenset({"LESS", "KWH"}))]
+    return ["Savings with plans (predicted)", *table(head, rows, frozenset({"LESS", "KWH"}))]
 
 
 def _slow(audit: Audit) -> list[str]:
     if not audit.slow:
-        return ["No slow GPU was found."]
+        return ["No slow GPUs."]
     head = ("SLOW GPU", "PLACE", "JOB", "CAUSE", "TIME", "MHZ", "OTHERS", "WHY")
     rows = [
         (
@@ -180,3 +187,116 @@ def _slow(audit: Audit) -> list[str]:
     if len(audit.slow) > SLOW_SHOWN:
         lines.append(f"  and {len(audit.slow) - SLOW_SHOWN} more")
     return lines
+
+
+_STYLE = "body{font:14px monospace;margin:2em}pre{white-space:pre;overflow-x:auto}"
+
+
+def as_json(audit: Audit, about: About) -> dict[str, Any]:
+    """Energies in kWh, times in seconds, shares as fractions; null is unknown."""
+    rest = audit.rest
+    return {
+        "source": about.source,
+        "begun_unix_s": round(about.ended_unix_s - audit.seconds, 3),
+        "ended_unix_s": round(about.ended_unix_s, 3),
+        "step_s": about.step_s,
+        "notes": list(about.notes),
+        "price_kwh": about.cost.kwh,
+        "pue": about.cost.pue,
+        "gpus": audit.gpus,
+        "energy_kwh": _kwh(audit.energy_j),
+        "cost": about.money(audit.energy_j),
+        "counter_resets": audit.resets,
+        "unseen_gpu_s": audit.gap_s,
+        "untold_gpu_s": audit.energy_unknown_s,
+        "jobs": [_job(job, about) for job in audit.jobs],
+        "no_job": {
+            "gpu_s": rest.free_gpu_s,
+            "energy_kwh": _kwh(rest.free_j),
+            "cost": about.money(rest.free_j),
+            "idle_kwh": _kwh(rest.free_idle_j),
+        },
+        "shared_kwh": _kwh(rest.shared_j),
+        "changed_hands_kwh": _kwh(rest.unseen_j),
+        "slow_gpus": [
+            {
+                "uuid": one.uuid,
+                "place": one.place,
+                "model": one.model,
+                "job": one.job,
+                "cause": one.cause,
+                "share": one.share,
+                "clock_mhz": one.clock_mhz,
+                "usual_clock_mhz": one.usual_mhz,
+                "text": one.text,
+            }
+            for one in audit.slow
+        ],
+    }
+
+
+def as_csv(audit: Audit, about: About) -> str:
+    """One line per job, and one for GPUs without a job."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    amount_columns = [f"{kind}_{what}" for kind in KINDS for what in ("kwh", "basis")]
+    writer.writerow(["job", "gpus", "gpu_s", "busy_s", "energy_kwh", "cost", *amount_columns])
+    for job in audit.jobs:
+        cells = [cell for _, amount in amounts(job) for cell in _cells(amount)]
+        cost = about.money(job.energy_j)
+        energy_kwh = _kwh(job.energy_j)
+        writer.writerow([job.name, job.gpus, job.gpu_s, job.busy_s, energy_kwh, cost, *cells])
+    rest = audit.rest
+    blank = [""] * (len(amount_columns) - 2)
+    idle = [_kwh(rest.free_idle_j), "measured" if rest.free_idle_j is not None else "unknown"]
+    cost = about.money(rest.free_j)
+    writer.writerow(["", "", rest.free_gpu_s, "", _kwh(rest.free_j), cost, *idle, *blank])
+    return buffer.getvalue()
+
+
+def as_html(audit: Audit, about: About) -> str:
+    """The text as HTML; names are escaped."""
+    title = escape(f"Audit of {about.source}")
+    body = escape(text(audit, about))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head>\n<body><pre>{body}</pre></body></html>\n"
+    )
+
+
+def _job(job: JobFinding, about: About) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "gpus": job.gpus,
+        "gpu_s": job.gpu_s,
+        "busy_s": job.busy_s,
+        "energy_known_s": job.energy_known_s,
+        "energy_kwh": _kwh(job.energy_j),
+        "cost": about.money(job.energy_j),
+        **{
+            kind: {
+                "kwh": _kwh(amount.joules),
+                "cost": about.money(amount.joules),
+                "basis": amount.basis,
+                "text": amount.text,
+            }
+            for kind, amount in amounts(job)
+        },
+        "savings": [
+            {
+                "granularity": one.granularity,
+                "ratio": one.ratio,
+                "kwh": _kwh(one.joules),
+                "text": one.text,
+            }
+            for one in job.savings
+        ],
+    }
+
+
+def _cells(amount: Amount) -> tuple[object, object]:
+    return _kwh(amount.joules), amount.basis
+
+
+def _kwh(joules: float | None) -> float | None:
+    return None if joules is None else joules / J_PER_KWH

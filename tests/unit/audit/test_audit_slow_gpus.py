@@ -72,7 +72,7 @@ def test_the_driver_says_why(reasons: tuple[str, ...], cause: Cause) -> None:
 def test_a_lower_limit_is_named() -> None:
     others = [gpu(n) for n in range(3)]
     found = steady(*others, gpu(3, 1200.0, 300.0, "sw_power_cap", limit_w=300.0))
-    assert found.slow[0].text == "its limit is 300 W, that of others 400 W"
+    assert found.slow[0].text == "power limit 300 W, others 400 W"
 
 
 def test_a_clock_that_moves_without_a_reason_stays_unknown() -> None:

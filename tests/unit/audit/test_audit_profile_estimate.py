@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.audit.profile_estimate import Ground, Now
+from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem
@@ -32,9 +32,9 @@ def _problem() -> Problem:
 PROBLEM = _problem()
 
 
-def ground(**now: float | None) -> Ground:
+def ground(**now: float | None) -> ProfileEstimate:
     facts = {"clock_mhz": 1410.0, **now}
-    return Ground(PROBLEM, Now(WORK_J, **facts), Solver, "p.csv")  # type: ignore[arg-type]
+    return ProfileEstimate(PROBLEM, MeasuredJob(WORK_J, **facts), Solver, "p.csv")  # type: ignore[arg-type]
 
 
 def test_intrinsic_is_what_a_plan_saves_at_the_same_time() -> None:
@@ -57,7 +57,7 @@ def test_at_a_lower_clock_less_is_left() -> None:
 def test_a_profile_of_another_job_says_nothing() -> None:
     one = ground(iteration_s=ground().iteration_s * 1.1)
     assert one.intrinsic().basis == "unknown"
-    assert "is not this job's" in one.intrinsic().text
+    assert "does not fit this job" in one.intrinsic().text
     assert one.extrinsic().joules is None
     assert all(saving.ratio is None for saving in one.savings(1.0))
 

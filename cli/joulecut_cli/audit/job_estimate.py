@@ -1,7 +1,7 @@
-"""What the operator knows of his jobs: a policy, or one job's file, beside what was measured.
+"""Estimates that need a profile: from a policy or a job file, beside the measurements.
 
-A profile says what nobody can measure from outside: how little energy the same iterations could
-take. Without one, an estimate stays unknown.
+A profile holds what cannot be measured from outside: the least energy of the same iterations.
+Without one, an estimate stays unknown.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from joulecut_cli import jobfile
 from joulecut_cli.audit.agents import Rate
 from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, Facts
 from joulecut_controller.audit.finding import Amount
-from joulecut_controller.audit.profile_estimate import Ground, Now
+from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
 from joulecut_controller.audit.reading import Name
 from joulecut_controller.policy.owner import matches
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo
@@ -28,7 +28,7 @@ NO_SLOWDOWN = Slo(max_slowdown=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One of the two, or neither. A job file speaks of the largest job."""
+    """A policy, a job file, or neither. A job file describes the largest job."""
 
     policy: Policy | None = None
     job: jobfile.JobFile | None = None
@@ -40,7 +40,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a source tells beside the frames. `bloat_j` is a running controller's word."""
+    """What a source provides beside frames. `bloat_j` is the estimate of a running controller."""
 
     gpus: Mapping[str, Name]
     rates: Mapping[str, Rate]
@@ -59,33 +59,33 @@ def read(path: Path | None) -> Known:
 
 
 def estimate(known: Known, facts: Facts, seen: Seen, *, largest: bool) -> Estimate:
-    """What is known of one job's waste beyond the measured part."""
+    """Predicted bloat and savings of one job."""
     found = _problem(known, facts, seen, largest=largest)
     if isinstance(found, str):
         return _by_controller(facts, seen, found)
     asked, slo, source, lone = found
     rate = seen.rates.get(facts.name, Rate())
-    now = Now(
+    now = MeasuredJob(
         work_j=facts.work_j,
         clock_mhz=facts.clock_mhz,
         iteration_s=rate.iteration_s,
         peer_s=rate.mean_peer_s,
         waited_share=rate.waited_share,
     )
-    ground = Ground(asked, now, Solver, source)
+    ground = ProfileEstimate(asked, now, Solver, source)
     extrinsic = ground.extrinsic()
     if lone and extrinsic.joules is None and not ground.unexplained:
-        extrinsic = Amount(0.0, "predicted", "one pipeline: it has no siblings to wait for")
+        extrinsic = Amount(0.0, "predicted", "one pipeline: no siblings to wait for")
     deadline_s = slo.deadline_s(rate.iteration_s or ground.iteration_s)
     return Estimate(ground.intrinsic(), extrinsic, ground.savings(deadline_s))
 
 
 def _by_controller(facts: Facts, seen: Seen, why: str) -> Estimate:
-    """A controller that runs already has said it, pass by pass."""
+    """From the series of a running controller."""
     said = seen.bloat_j.get(facts.name) or seen.bloat_j.get(facts.name.rpartition("/")[2])
     if not said:
         return Estimate(Amount.unknown(why), Amount.unknown(why))
-    text = "as the controller's series say"
+    text = "from the controller's series"
     made = [
         Amount(said[kind], "predicted", text) if kind in said else Amount.unknown(why)
         for kind in ("intrinsic", "extrinsic")
@@ -101,19 +101,19 @@ def _problem(
     """
     if known.job is not None:
         if not largest:
-            return "the job file is taken for the largest job: a policy would name more"
+            return "the job file describes the largest job only; a policy can describe more"
         one = known.job
         return one.problem(), NO_SLOWDOWN, str(one.path), one.pipeline.data_parallel == 1
     if known.policy is None:
         return NO_PROFILE
     job = _entry(known.policy, facts, seen)
-    return _priced(job) if job else "no entry of the policy means this job"
+    return _priced(job) if job else "no entry of the policy matches this job"
 
 
 def _priced(job: JobPolicy) -> tuple[Problem, Slo, str, bool] | str:
     if job.pipeline is None or job.profile is None:
         missing = "pipeline" if job.pipeline is None else "profile"
-        return f"entry {job.name} of the policy gives no {missing}"
+        return f"entry {job.name} of the policy has no {missing}"
     if complaint := mismatch(job.pipeline, job.profile):
         return f"entry {job.name} of the policy: {complaint}"
     asked = problem(job.pipeline, job.profile, job.blocking_power_w)
@@ -121,7 +121,7 @@ def _priced(job: JobPolicy) -> tuple[Problem, Slo, str, bool] | str:
 
 
 def _entry(policy: Policy, facts: Facts, seen: Seen) -> JobPolicy | None:
-    """By its name, by what the agents say whose its GPUs are, or by these GPUs."""
+    """The entry by name, by the owner of its GPUs, or by its list of GPUs."""
     places = {seen.gpus[uuid].place for uuid in facts.uuids if uuid in seen.gpus}
     allocation = seen.allocations.get(facts.name)
     for job in policy.jobs:
@@ -137,7 +137,7 @@ def _entry(policy: Policy, facts: Facts, seen: Seen) -> JobPolicy | None:
 
 
 def _by_words(job: JobPolicy, name: str) -> bool:
-    """A Prometheus tells no labels of pods, but their names are made of them."""
+    """A Prometheus has no pod labels, but pod names contain them."""
     if job.pods is None:
         return job.slurm is not None and bool(job.slurm.job_id) and job.slurm.job_id == name
     namespace, _, stem = name.rpartition("/")

@@ -1,7 +1,7 @@
-"""The words of the exporters that an audit can read.
+"""Metric names of the exporters that an audit can read: Joulecut's agents, dcgm-exporter.
 
-Which one filled a Prometheus is found by the names it has; names that DCGM changed are known
-under both.
+The exporter is recognised by the names in the Prometheus; fields that DCGM renamed are known under
+both names.
 """
 
 import math
@@ -13,7 +13,7 @@ from joulecut_controller.audit.reading import Name
 from joulecut_wire import metrics
 from joulecut_wire.errors import Unavailable
 
-# nvml.h, nvmlClocksEventReason*: the bits of DCGM's mask, in the words of our own series.
+# nvml.h, nvmlClocksEventReason*: the bits of DCGM's mask, as the reasons of our own series.
 REASON_BITS = (
     (0x002, "applications_clocks"),
     (0x004, "sw_power_cap"),
@@ -26,7 +26,7 @@ REASON_BITS = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of a GPU: the names it may go by, the labels it has to have, and its unit."""
+    """One figure of a GPU: its possible names, required labels, and unit."""
 
     names: tuple[str, ...]
     labels: str = ""
@@ -35,14 +35,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Flavour:
-    """One exporter's words."""
+class Exporter:
+    """Metric names and labels of one exporter."""
 
     title: str
     uuid: str
     owner: Callable[[Mapping[str, str], str], str]
     columns: Mapping[str, Column]
-    owners: tuple[str, ...]  # the series whose labels say whose a GPU is; the first one there
+    owners: tuple[str, ...]  # series whose labels name the owner; the first that exists
     reasons: tuple[str, ...]
     mask: bool  # reasons are bits of a number, not labels
 
@@ -53,7 +53,7 @@ def _ours(
     return Column((metric.full_name,), labels, scale, last)
 
 
-DCGM = Flavour(
+DCGM = Exporter(
     title="dcgm-exporter",
     uuid="UUID",
     owner=of_dcgm,
@@ -83,7 +83,7 @@ DCGM = Flavour(
     reasons=("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
     mask=True,
 )
-OURS = Flavour(
+OURS = Exporter(
     title="Joulecut's agents",
     uuid="uuid",
     owner=of_ours,
@@ -99,30 +99,31 @@ OURS = Flavour(
     reasons=(metrics.GPU_CLOCK_EVENT.full_name,),
     mask=False,
 )
-FLAVOURS = (OURS, DCGM)
+EXPORTERS = (OURS, DCGM)
 
 
 def any_of_ours(matcher: str) -> str:
-    """Selects every series that some flavour might use."""
+    """Selector of every series that an exporter may use."""
     more = f",{matcher}" if matcher else ""
     return f'{{__name__=~"joulecut_.+|DCGM_FI_.+"{more}}}'
 
 
-def flavour_of(names: frozenset[str], url: str) -> Flavour:
-    """The one these names belong to. Raises Unavailable."""
-    for flavour in FLAVOURS:
-        energy, power = flavour.columns["energy"], flavour.columns["power"]
+def exporter_of(names: frozenset[str], url: str) -> Exporter:
+    """The exporter of these names. Raises Unavailable."""
+    for exporter in EXPORTERS:
+        energy, power = exporter.columns["energy"], exporter.columns["power"]
         if any(name in names for name in (*energy.names, *power.names)):
-            return flavour
+            return exporter
     if names:
         seen = ", ".join(sorted(names)[:3])
         raise Unavailable(
-            f"{url} has GPU series in this time ({seen}, ...), but neither energy nor power: let "
-            "dcgm-exporter export DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION or DCGM_FI_DEV_POWER_USAGE"
+            f"{url} has GPU series in this time range ({seen}, ...), but neither energy nor power: "
+            "configure dcgm-exporter to export DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION or "
+            "DCGM_FI_DEV_POWER_USAGE"
         )
     raise Unavailable(
-        f"{url} has no series of dcgm-exporter or of Joulecut's agents in this time: does it "
-        "scrape one of them, and are --for, --until and --match right?"
+        f"{url} has no series of dcgm-exporter or of Joulecut's agents in this time range: "
+        "check that it scrapes one of them, and check --for, --until and --match"
     )
 
 
@@ -134,6 +135,6 @@ def words_of(text: str) -> set[str]:
 
 
 def dcgm_name(uuid: str, labels: Mapping[str, str]) -> Name:
-    """What a person calls it. `Hostname` became `hostname` in 2026."""
+    """Host, index and model. `Hostname` became `hostname` in 2026."""
     host = labels.get("Hostname") or labels.get("hostname") or labels.get("instance", "?")
     return Name(uuid, f"{host}/{labels.get('gpu', '?')}", labels.get("modelName", ""))
