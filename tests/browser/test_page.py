@@ -249,7 +249,7 @@ EMPTY: list[tuple[str, Board | None, list[str]]] = [
             "No frontier yet: it follows the baseline.",
             "No timeline yet: it comes with the first plan.",
             "2.966\u202fkW",  # the GPUs' own readings, before a window is complete
-            "Not known before the first plan.",
+            "Unknown before the first plan.",
         ],
     ),
 ]
