@@ -70,8 +70,8 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     publisher, metrics = Publisher(), MetricsEndpoint()
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
-    desk = CommandChannel()
-    app = build(publisher, metrics_text=metrics.metrics_text, web=web, store=store, desk=desk)
+    channel = CommandChannel()
+    app = build(publisher, metrics_text=metrics.metrics_text, web=web, store=store, channel=channel)
     server = Server(app, *config.http, web)
     await server.start()
     watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
@@ -92,7 +92,7 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         leadership=leadership,
         publisher=publisher,
         metrics=metrics,
-        desk=desk,
+        commands=channel,
         address=f"{scheme}={address}",
         warming=warming,
         sweeper=sweeper,

@@ -38,7 +38,7 @@ class ServiceContext:
     leadership: Leadership
     publisher: Publisher
     metrics: MetricsEndpoint
-    desk: CommandChannel
+    commands: CommandChannel
     address: str
     warming: SolverWarmup
     sweeper: Sweeper

@@ -73,13 +73,13 @@ async def reign(context: ServiceContext) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
     say(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
-    context.desk.open(reconciler.commands.obey)
+    context.commands.open(reconciler.commands.obey)
     context.sweeper.settle()  # of the term before, nothing is held any more
     try:
         await _lead(context, reconciler)
     finally:
         context.policy = reconciler.policy
-        context.desk.close()
+        context.commands.close()
         await context.leadership.release()
 
 

@@ -83,12 +83,12 @@ class Serving:
         self.publisher = Publisher()
         if self._first is not None:
             self.publisher.publish(self._first)
-        desk = CommandChannel()
+        channel = CommandChannel()
         if self._obey is not None:
-            desk.open(self._obey)
+            channel.open(self._obey)
         app = build(
             self.publisher,
-            desk=desk,
+            channel=channel,
             web=self._web,
             metrics_text=self._metrics_text,
             hosts=self._hosts,

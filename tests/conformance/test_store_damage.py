@@ -28,7 +28,7 @@ def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     file.write_bytes(b"not a database, but dear to somebody\n" * 100)
     before = file.read_bytes()
-    _says(file, "holds something else")
+    _says(file, "not a database")
     assert file.read_bytes() == before
 
 
@@ -51,7 +51,7 @@ def test_a_newer_database_is_refused_and_left_as_it_is(database: Database) -> No
     database.close()
     database.run("update joulecut_schema set version = version + 1")
     newest = len(MIGRATIONS) + 1
-    _refused(database, f"version {newest + 1}, this program knows versions up to {newest}")
+    _refused(database, f"version {newest + 1}, this program supports versions up to {newest}")
     assert database.run("select version from joulecut_schema") == [[newest + 1]]
     assert database.run("select value from counter") == [[1]]
 
@@ -63,7 +63,7 @@ def test_a_newer_file_is_not_touched_at_all(tmp_path: Path) -> None:
         raw.execute("update joulecut_schema set version = version + 1")
     raw.close()
     before = file.read_bytes()
-    _says(file, "knows versions up to")
+    _says(file, "supports versions up to")
     assert file.read_bytes() == before
 
 
@@ -76,11 +76,11 @@ def test_a_damaged_database_says_so(tmp_path: Path) -> None:
     damaged = bytearray(file.read_bytes())
     damaged[100:4096] = os.urandom(3996)  # the page with the schema
     file.write_bytes(damaged)
-    _says(file, "damaged|holds something else")
+    _says(file, "damaged|not a database")
 
 
 def test_a_missing_folder_says_so(tmp_path: Path) -> None:
-    _says(tmp_path / "nowhere" / "store.db", "is the directory there")
+    _says(tmp_path / "nowhere" / "store.db", "check that its directory exists")
 
 
 def _store_with_engine(file: Path) -> tuple[DatabaseStore, Callable[[str], None]]:
@@ -107,7 +107,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
     store.record(event_of(1))
     generation = store.next_generation()
     pragma("max_page_count=1")  # means: no page more than there are now
-    with pytest.raises(Unavailable, match="disk is full: make room"):
+    with pytest.raises(Unavailable, match="disk is full: free space"):
         _fill(store)
     written = store.events(limit=1000)
     assert event_of(1) in written
@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_written_can_still_be_read(tmp_path: Path) -> None
     store, pragma = _store_with_engine(tmp_path / "store.db")
     store.record(event_of(1))
     pragma("query_only=1")
-    with pytest.raises(Unavailable, match="mend its permissions"):
+    with pytest.raises(Unavailable, match="check its permissions"):
         store.next_generation()
     assert store.events() == (event_of(1),)
     pragma("query_only=0")

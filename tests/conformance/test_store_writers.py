@@ -117,7 +117,7 @@ def test_a_store_held_to_a_term_writes_nothing_once_there_is_a_newer_one(
         lambda: older.keep_plan(plan_of()),
         older.next_generation,
     ):
-        with pytest.raises(Unavailable, match=f"another controller leads, in term {term + 1}"):
+        with pytest.raises(Unavailable, match=f"another controller leads with term {term + 1}"):
             write()
     assert older.events() == (event_of(1),), "reading is for everybody"
     newer.record(event_of(3))

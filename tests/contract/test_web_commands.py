@@ -68,9 +68,9 @@ def commanded(
         sent.append(message)
 
     async def ask() -> None:
-        desk = CommandChannel()
-        desk.open(obey)
-        await build(Publisher(), web=web, desk=desk)(scope, receive, send)
+        channel = CommandChannel()
+        channel.open(obey)
+        await build(Publisher(), web=web, channel=channel)(scope, receive, send)
 
     asyncio.run(ask())
     body = b"".join(message.get("body", b"") for message in sent[1:])
@@ -97,7 +97,7 @@ def test_without_anybody_to_know_only_loopback_may(client: str, status: int) -> 
     if status == 200:
         assert [order.by for order in taken] == ["bob (loopback)"]
     else:
-        assert "who may command is not known here" in said["error"]
+        assert "the sender is not authenticated" in said["error"]
         assert taken == []
 
 

@@ -1,1 +1,1 @@
-"""What must survive a restart: counters, baselines, and the trail of plans and commands."""
+"""State that survives a restart: counters, baselines, plans, and the log of events."""

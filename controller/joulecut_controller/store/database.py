@@ -76,8 +76,8 @@ def open_store(
     or `postgresql://USER@HOST:PORT/DATABASE`, whose calls end within `timeout_s`, and whose
     certificates are relative to `base`.
 
-    Makes what is not there yet, and brings an older one up to date. Raises BadInput for
-    another URL, Unavailable where the store cannot be used; it is then left as it is.
+    Creates a missing store, and migrates an older one. Raises BadInput for another URL,
+    Unavailable where the store cannot be used; it is then unchanged.
     """
     if url.startswith(POSTGRESQL):
         place = parse_postgres_url(url, base, password_file)
@@ -292,8 +292,8 @@ class DatabaseStore:
             number = max(row[0] if row else 0, at_least) + 1
             if number > NUMBER_MAX:
                 raise Unavailable(
-                    f"{self._transactions.name}: {name} {number} is beyond what can be counted; "
-                    "an agent or the file holds a damaged number"
+                    f"{self._transactions.name}: {name} {number} is out of range; "
+                    "an agent or the store has a damaged number"
                 )
             if row:
                 connection.execute(COUNTERS.update().where(this).values(value=number))
@@ -314,5 +314,5 @@ def _event(row: Row[Any]) -> Event:
 
 
 def _text(words: str) -> str:
-    """Words of jobs and peers may hold what no database takes (half a surrogate pair, NUL)."""
+    """Text without characters that a database refuses (half a surrogate pair, NUL)."""
     return words.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")

@@ -1,8 +1,8 @@
-"""One PostgreSQL database as an engine whose every call ends, and soon.
+"""SQLAlchemy engine for PostgreSQL with a deadline on every call.
 
-The controller asks its store in the middle of a pass, so a server that is frozen, cut off or
-busy must cost a sentence and not the pass. The server gives up first (its own limits for
-statements and locks); where it says nothing at all, the socket's deadline ends the call.
+The controller uses its store in the middle of a pass, so a server that is frozen, cut off or busy
+must not block the pass. The server's own limits for statements and locks come first; where it does
+not answer at all, the socket's deadline ends the call.
 """
 
 import contextlib
@@ -26,36 +26,36 @@ TIMEOUT_S_DEFAULT = 2.0
 STATEMENT_SHARE = 0.8
 LOCK_SHARE = 0.6
 VERSION_MIN = 14  # the first with idle_session_timeout, on which leadership rests
-# Of all who write to this database one at a time; any number that no other program picks.
+# Advisory lock of writers, one at a time; an arbitrary number.
 WRITERS_KEY = 0x6A6F756C65637574
-NAME_BYTES_MAX = 63  # of an application's name; the server cuts longer ones
+NAME_BYTES_MAX = 63  # of application_name; the server cuts longer ones
 
-# A connection that is gone cannot be closed politely, and nobody needs a page about that.
+# Closing a broken connection fails, and its traceback would flood the log.
 logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
-# What the server's code means here, and what helps.
+# Error code of the server -> meaning and remedy.
 _REMEDIES = {
-    "28P01": "the password is wrong: mend it (store.password_file)",
-    "28000": "this user is not let in: mend pg_hba.conf or the user's name",
-    "3D000": "there is no such database: create it, owned by this user",
-    "42501": "this user may not do that: make it the owner of the database",
-    "25006": "it cannot be written: name the primary, and no standby",
+    "28P01": "the password is wrong: correct it (store.password_file)",
+    "28000": "this user is denied access: correct pg_hba.conf or the user name",
+    "3D000": "no such database: create it, owned by this user",
+    "42501": "permission denied: make this user the owner of the database",
+    "25006": "it is read-only: name the primary, not a standby",
     "53100": "the disk is full: make room",
-    "53300": "it takes no more connections: raise max_connections",
+    "53300": "too many connections: raise max_connections",
     "55P03": "another process holds it: stop that one",
     "57014": "it answers too slowly",
     "57P01": "it is stopping",
     "57P02": "it is stopping",
     "57P03": "it is starting or stopping",
-    "57P05": "it heard nothing from us for too long",
+    "57P05": "the session was idle for too long",
 }
-_ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03"}  # the session is over with these
+_ENDED = {"57P01", "57P02", "57P03", "57P05", "25P03"}  # these end the session
 
 
 def engine(
     place: PostgresUrl, *, timeout_s: float = TIMEOUT_S_DEFAULT, name: str = "joulecut"
 ) -> Engine:
-    """An engine with one connection at most, which is looked at before each use.
+    """An engine with at most one connection, which is tested before each use.
 
     No call on it takes longer than `timeout_s` to connect and as much for each statement.
     """
@@ -63,8 +63,8 @@ def engine(
 
     @event.listens_for(made, "begin")
     def _begin(connection: Connection) -> None:
-        # Writers exclude each other from their first moment, as they do on one SQLite file:
-        # no transaction ever fails half way because another one was quicker.
+        # Writers exclude each other from the start of a transaction, as on SQLite: no
+        # transaction fails half way because of another one.
         if not connection.get_execution_options().get("reads", False):
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS_KEY})")
 
@@ -122,13 +122,13 @@ def _engine(
 
 
 def _code(error: BaseException | None) -> str:
-    """What the server answered, in five characters; empty where it did not."""
-    told = error.args[0] if error is not None and error.args else ""
-    return str(told.get("C", "")) if isinstance(told, dict) else ""
+    """The server's five-character error code; empty where it sent none."""
+    answer = error.args[0] if error is not None and error.args else ""
+    return str(answer.get("C", "")) if isinstance(answer, dict) else ""
 
 
 def _agree(connection: Any, place: PostgresUrl, timeout_s: float) -> None:
-    """Limits for this connection; refuses a server that would not keep what we write."""
+    """Sets the connection's limits; refuses a server that is too old or read-only."""
     cursor = connection.cursor()
     cursor.execute(
         "SELECT current_setting('server_version_num')::int / 10000, pg_is_in_recovery(),"
@@ -159,7 +159,7 @@ def _context(place: PostgresUrl) -> ssl.SSLContext | bool:
         return False
     for file in (place.ca, place.cert, place.key):
         if file and not file.is_file():
-            raise Unavailable(f"store {place.name}: {file} is not there")
+            raise Unavailable(f"store {place.name}: {file} does not exist")
     context = ssl.create_default_context(cafile=str(place.ca) if place.ca else None)
     if place.encryption == "require":
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -170,35 +170,40 @@ def _context(place: PostgresUrl) -> ssl.SSLContext | bool:
 
 @contextmanager
 def as_unavailable(place: PostgresUrl) -> Iterator[None]:
-    """Turns what goes wrong with the server into one sentence that says what helps."""
+    """Turns errors of the driver and server into Unavailable with the remedy."""
     try:
         yield
     except (exc.SQLAlchemyError, pg8000.exceptions.Error, OSError) as error:
-        raise Unavailable(f"store {place.name}: {_said(error)}") from None
+        raise Unavailable(f"store {place.name}: {_reason(error)}") from None
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     origin: BaseException = getattr(error, "orig", None) or error
-    told = origin.args[0] if origin.args else ""
-    if isinstance(told, dict):  # what the server answered
+    answer = origin.args[0] if origin.args else ""
+    if isinstance(answer, dict):  # an error message of the server
         remedy = _REMEDIES.get(_code(origin), "")
-        said = f"{told.get('M', '')} ({told.get('C', '?')})"
+        said = f"{answer.get('M', '')} ({answer.get('C', '?')})"
         return f"{remedy}: {said}" if remedy else said
     cause: BaseException = origin.__cause__ or origin.__context__ or origin
     said = (str(cause) or type(cause).__name__).splitlines()[0]
     if isinstance(cause, ssl.SSLError):
-        return f"it cannot be spoken to in TLS: {said} (sslmode, sslrootcert)"
+        return f"the TLS connection failed: {said} (sslmode, sslrootcert)"
     if isinstance(error, exc.TimeoutError):
         return "it answers too slowly"
     if "refuses SSL" in said:
-        return "it does not speak TLS: switch it on there, or ask for sslmode=disable"
+        return "it does not support TLS: enable it there, or set sslmode=disable"
     if "authentication" in said.lower() or "password" in said.lower():
         return f"the password is missing or wrong: {said}"
-    return f"it does not answer: is it up, and within reach? ({said})"
+    return f"it does not answer ({said}): check that it runs and is reachable"
 
 
 class PostgresConnection(DriverConnection):  # type: ignore[misc]  # the driver ships no types
-    """As the driver's own; `close` never raises and leaves nothing open."""
+    """The driver's connection; `close` never raises and leaves nothing open.
+
+    The driver writes its last message into a buffer. Where the server was killed, the buffer keeps
+    it, and Python prints a traceback much later. A network error during a read would reach
+    SQLAlchemy as a bare OSError, which it does not take for the end of the connection.
+    """
 
     def __init__(self, **how: Any) -> None:
         try:
@@ -210,7 +215,7 @@ class PostgresConnection(DriverConnection):  # type: ignore[misc]  # the driver 
     def handle_messages(self, context: Any) -> None:
         try:
             super().handle_messages(context)
-        except OSError as error:  # also a read that took too long: what follows is half an answer
+        except OSError as error:  # also a read that timed out: the rest of the stream is unusable
             raise InterfaceError("network error") from error
 
     def close(self) -> None:

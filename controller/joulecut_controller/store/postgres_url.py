@@ -1,7 +1,7 @@
-"""Where a PostgreSQL store is, read from its URL before anything is loaded or connected.
+"""URL of a PostgreSQL store, parsed before anything is loaded or connected.
 
-Apart from the engine, so that a mistyped address is one line at start. The password is no
-part of what is shown, and is read anew for every connection: it may change while we run.
+Apart from the engine, so that a mistyped address is one line at start. The password is never shown,
+and is read for every connection: it may change while the controller runs.
 """
 
 import os
@@ -34,7 +34,7 @@ class PostgresUrl:
     database: str
     folder: str = ""
     encryption: Encryption = "disable"
-    ca: Path | None = None  # None: the authorities that the machine trusts
+    ca: Path | None = None  # None: the CA certificates of the machine
     cert: Path | None = None
     key: Path | None = None
     password_file: Path | None = None
@@ -42,7 +42,7 @@ class PostgresUrl:
 
     @property
     def name(self) -> str:
-        """As shown in sentences: never with a password."""
+        """The URL for messages, without the password."""
         where = self.folder or (f"[{self.host}]" if ":" in self.host else self.host)
         return f"{PREFIX}{self.user}@{where}:{self.port}/{self.database}"
 
@@ -53,7 +53,7 @@ class PostgresUrl:
         try:
             content = self.password_file.read_bytes()[:PASSWORD_BYTES_MAX].decode()
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
             raise Unavailable(
                 f"store {self.name}: password file {self.password_file} cannot be read: {reason}"
             ) from None
@@ -100,7 +100,7 @@ def parse_postgres_url(
 
 
 def _encryption(shown: str, query: Mapping[str, str], *, local: bool) -> Encryption:
-    """On the machine itself none; elsewhere full, unless somebody asks for less."""
+    """`sslmode`; by default disable for local servers, else verify-full."""
     wanted = query.get("sslmode", "disable" if local else "verify-full")
     known = next((mode for mode in get_args(Encryption) if mode == wanted), None)
     if known is None:
@@ -114,7 +114,7 @@ def _file(base: Path, query: Mapping[str, str], key: str) -> Path | None:
 
 
 def without_password(url: str) -> str:
-    """A URL, well formed or not, as it may be shown."""
+    """The URL, well formed or not, without its password."""
     head, at, tail = url.rpartition("@")
     scheme, _, user = head.partition("://")
     return f"{scheme}://{user.partition(':')[0]}@{tail}" if at else url.partition("?")[0]

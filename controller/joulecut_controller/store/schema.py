@@ -1,7 +1,6 @@
 """The tables, their version, and the way from an older version to this one.
 
-A database of a newer version is refused, never opened "as far as possible": what an older
-program does not know it would lose.
+A database of a newer version is refused: an older program would lose data it does not know.
 """
 
 from collections.abc import Callable, Sequence
@@ -125,8 +124,8 @@ def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS
         METADATA.create_all(connection)
     elif version > newest:
         raise Unavailable(
-            f"is of version {version}, this program knows versions up to {newest}: "
-            "start the newer program, or give it another file"
+            f"has version {version}, this program supports versions up to {newest}: "
+            "start the newer program, or give another store"
         )
     else:
         for migration in migrations[version - 1 :]:
@@ -143,8 +142,8 @@ def _version(connection: Connection) -> int | None:
     if not names:
         return None
     if VERSION_TABLE.name not in names:
-        raise Unavailable("is a database of another program: give another file")
+        raise Unavailable("is a database of another program: give another store")
     version = connection.execute(select(VERSION_TABLE.c.version)).scalar_one_or_none()
     if not isinstance(version, int) or version < 1:
-        raise Unavailable("holds no version: move it away (it was left as it is)")
+        raise Unavailable("has no version: move it away (it was not changed)")
     return version

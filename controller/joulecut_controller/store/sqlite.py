@@ -1,7 +1,7 @@
-"""One SQLite file as an engine that is safe to kill at any moment.
+"""SQLAlchemy engine for one SQLite file; the process may be killed at any moment.
 
-Every commit is on the disk before it returns (WAL, synchronous=FULL): a counter that fell
-back after a power cut would give one number to two plans.
+Every commit is on disk before it returns (WAL, synchronous=FULL): a counter that fell back after a
+power cut would give one number to two plans.
 """
 
 import sqlite3
@@ -17,19 +17,19 @@ from joulecut_controller.store.postgres_url import without_password
 from joulecut_wire.errors import BadInput, Unavailable
 
 PREFIX = "sqlite:///"
-# How long a write waits for another process to finish its own; a pass must not stand still,
-# and an operator's look with sqlite3 is over in milliseconds.
+# How long a write waits for another process. A pass must not block; a query by an operator takes
+# milliseconds.
 BUSY_TIMEOUT_MS = 1_000
 
-# What SQLite says, and what helps. Looked for in this order.
+# Part of the message of SQLite -> meaning and remedy, in this order.
 _REMEDIES = (
     ("locked", "another process holds it: stop that one"),
-    ("readonly", "it cannot be written: mend its permissions, or those of its directory"),
-    ("disk is full", "the disk is full: make room"),
-    ("disk i/o", "the disk fails, or cannot hold a database: look at the disk"),
-    ("unable to open", "it cannot be opened: is the directory there, and ours to write?"),
-    ("malformed", "it is damaged: move it away (it was left as it is) to start anew"),
-    ("not a database", "it holds something else: move it away (it was left as it is)"),
+    ("readonly", "it cannot be written: check its permissions, and those of its directory"),
+    ("disk is full", "the disk is full: free space"),
+    ("disk i/o", "the disk fails, or cannot hold a database: check the disk"),
+    ("unable to open", "it cannot be opened: check that its directory exists and is writable"),
+    ("malformed", "it is damaged: move it away to start with a new one (it was not changed)"),
+    ("not a database", "it is not a database: move it away (it was not changed)"),
 )
 
 
@@ -37,7 +37,7 @@ def file_of(url: str) -> Path:
     """The file of `sqlite:///FILE`. Raises BadInput for anything else."""
     if not url.startswith(PREFIX) or not url.removeprefix(PREFIX):
         allowed = f"{PREFIX}FILE, or {POSTGRESQL}USER@HOST:PORT/DATABASE"
-        raise BadInput(f"store {without_password(url)}", "names no store", allowed)
+        raise BadInput(f"store {without_password(url)}", "not a store URL", allowed)
     return Path(url.removeprefix(PREFIX))
 
 
@@ -69,8 +69,8 @@ def engine(file: Path) -> Engine:
 
 
 def use_wal(engine: Engine) -> None:
-    """Lets others read while we write. Stays with the file, so it comes after the look
-    whether the file is ours. Raises what the driver raises.
+    """Lets other processes read during a write. The setting stays in the file, so it comes after
+    the check that the file is ours. Raises the driver's errors.
     """
     connection = engine.raw_connection()
     try:
@@ -81,7 +81,7 @@ def use_wal(engine: Engine) -> None:
 
 @contextmanager
 def as_unavailable(file: Path) -> Iterator[None]:
-    """Turns what goes wrong with the file into one sentence that says what helps."""
+    """Turns errors of the driver into Unavailable with the remedy."""
     try:
         yield
     except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:

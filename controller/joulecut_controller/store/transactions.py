@@ -1,7 +1,7 @@
-"""Transactions on one database, for one leadership term: each excludes every other.
+"""Transactions on one database, fenced by the leadership term; each excludes every other.
 
-A controller that was slow, and another that leads by now, may both hold the store open. Who
-writes for an older term is found out inside the transaction, and writes nothing.
+A slow former leader and the present one may both have the store open. The term is compared inside
+each writing transaction; one of an older term writes nothing.
 """
 
 import threading
@@ -30,29 +30,29 @@ class Transactions:
         self._lock = threading.Lock()  # one connection, and callers in any thread
 
     def fence(self, term: int) -> None:
-        """From now on this writes for that term alone; 0 lets go."""
+        """Refuses writes once a newer term was given out; 0 removes the fence."""
         self._term = term
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction; durable when it ends well. Raises Unavailable."""
+        """One transaction; durable at its end. Raises Unavailable."""
         with self._lock, self._as_unavailable(), self._engine.begin() as connection:
             if self._term:
                 given = connection.execute(_TERM).scalar_one_or_none() or 0
                 if given > self._term:
                     raise Unavailable(
-                        f"{self.name}: another controller leads, in term {given}; "
-                        f"this one is {self._term}, and writes no more"
+                        f"{self.name}: another controller leads with term {given}; "
+                        f"this one has term {self._term} and no longer writes"
                     )
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """For whoever only looks, in whatever term. Raises Unavailable."""
+        """Read-only, in any term. Raises Unavailable."""
         with self._lock, self._as_unavailable(), self._reader.connect() as connection:
             yield connection
 
     def close(self) -> None:
-        """Lets go of the database; a second time does nothing."""
+        """Closes the database; idempotent."""
         with self._lock:
             self._engine.dispose()

@@ -1,1 +1,1 @@
-"""The page and the JSON API: they show the board, and hand on what a person commands."""
+"""The page and the JSON API: they show the board, and forward commands."""

@@ -1,7 +1,7 @@
-"""The controller's face: routes from addresses to what the board says.
+"""The web application: routes to the page, the JSON API and the metrics.
 
-Reads boards, so it cannot plan; what a person commands it hands on (`commands`), and only
-where somebody takes orders. Every other route is read only by construction.
+Reads boards, so it cannot plan. Commands are forwarded (`commands`), and only where a channel to
+the controller is given. Every other route is read-only by construction.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ PAGE = (STATIC / "index.html").read_bytes()
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS_DEFAULT = 100
 EVENTS_MAX = 1000
-STALE_PASSES = 6  # A pass may be slow, or the last one may have failed; six in a row are a fault.
-STALE_S_MIN = 30.0  # With intervals of a second, do not call a busy machine ill.
+STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
+STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
 
 
 def build(
@@ -52,19 +52,19 @@ def build(
     hosts: Iterable[str] = (),
     web: WebConfig | None = None,
     store: Store | None = None,
-    desk: CommandChannel | None = None,
+    channel: CommandChannel | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
     `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
     allowed in the Host header besides loopback ones, for a controller that listens there.
-    `web` asks for passwords; in TLS, a browser compares the name itself, and any host is served.
-    `store` is what reports are made from; `desk` takes commands, without it there are none.
+    `web` asks for passwords; under TLS the browser verifies the name, and any host is served.
+    `store` is the source of reports; `channel` takes commands, without it there are none.
     """
-    listed = routes(publisher, metrics_text=metrics_text, web=web, store=store, desk=desk)
+    listed = routes(publisher, metrics_text=metrics_text, web=web, store=store, channel=channel)
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
     app = Starlette(routes=listed, exception_handlers=handlers)
-    posted = is_command if desk else lambda _: False
+    posted = is_command if channel else lambda _: False
     if web is None:
         return HostGuard(app, hosts, posted=posted)
     return BasicAuth(HostGuard(app, hosts, any_host=web.context() is not None, posted=posted), web)
@@ -76,13 +76,13 @@ def routes(
     metrics_text: Callable[[], bytes] | None = None,
     web: WebConfig | None = None,
     store: Store | None = None,
-    desk: CommandChannel | None = None,
+    channel: CommandChannel | None = None,
 ) -> list[BaseRoute]:
-    """Every address that is served; those of commands only where there is a desk."""
+    """Every route; those of commands only with a channel for them."""
     pages = _Pages(publisher, metrics_text)
     reports = Reports(store, pages.now)
     return [
-        *(_commands(desk, web) if desk else ()),
+        *(_commands(channel, web) if channel else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
         Route("/api/v1/board", pages.board),
@@ -101,8 +101,8 @@ def routes(
     ]
 
 
-def _commands(desk: CommandChannel, web: WebConfig | None) -> list[Route]:
-    commands = Commands(desk, web)
+def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
+    commands = Commands(channel, web)
     posted = {
         "jobs/{name:path}/pause": commands.pause,
         "jobs/{name:path}/resume": commands.resume,
@@ -114,7 +114,7 @@ def _commands(desk: CommandChannel, web: WebConfig | None) -> list[Route]:
 
 
 class _Pages:
-    """The routes' answers. A board is encoded once, however many ask for it."""
+    """The routes' responses. A board is encoded once, whatever the number of readers."""
 
     def __init__(self, publisher: Publisher, metrics_text: Callable[[], bytes] | None) -> None:
         self._publisher = publisher
@@ -136,7 +136,7 @@ class _Pages:
     async def policy(self, _: Request) -> Response:
         policy = self.now().policy
         if policy is None:
-            raise HTTPException(503, "no policy is in force here: a standby has none")
+            raise HTTPException(503, "a standby has no policy in force")
         return json_response(policy_json(policy))
 
     async def openapi(self, _: Request) -> Response:
@@ -198,7 +198,7 @@ def _job_of(board: Board, name: str) -> JobBoard:
         if job.view.policy.name == name:
             return job
     if not board.leads:
-        raise HTTPException(503, f"no jobs are known here; {board.sentence}")
+        raise HTTPException(503, f"a standby has no jobs; {board.sentence}")
     known = ", ".join(job.view.policy.name for job in board.jobs) or "none"
     raise HTTPException(404, f"no job {name!r:.100} in the policy; there are: {known:.500}")
 
@@ -211,11 +211,11 @@ def _limit(text: str) -> int:
 
 async def _refused(request: Request, error: HTTPException) -> Response:
     sentence = (
-        error.detail if error.detail != "Not Found" else f"nothing at {request.url.path:.200}"
+        error.detail if error.detail != "Not Found" else f"no such address: {request.url.path:.200}"
     )
     return error_response(error.status_code, sentence, error.headers)
 
 
 async def _failed(_: Request, error: Exception) -> Response:
-    # Starlette raises the error again after this answer, so the server's log has it whole.
-    return error_response(500, f"this answer could not be made: {type(error).__name__}")
+    # Starlette raises the error again after this response, so the log has its traceback.
+    return error_response(500, f"internal error: {type(error).__name__}")

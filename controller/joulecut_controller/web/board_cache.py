@@ -17,8 +17,8 @@ from joulecut_controller.web.responses import encode
 
 T = TypeVar("T")
 
-INLINE_GPUS_MAX = 256  # made in some ten milliseconds: sooner than a thread would begin
-# The board before may stand in for the newest while that is made, not for longer.
+INLINE_GPUS_MAX = 256  # encoded within some ten milliseconds, sooner than a thread starts
+# The previous board may replace the newest while that is encoded, not for longer.
 STALE_PASSES = 2.0
 STALE_S_MIN = 10.0
 
@@ -34,14 +34,14 @@ class Rendered:
 
 
 class BoardCache:
-    """Rendered boards, whole and in brief. Used in one event loop."""
+    """Encoded boards, whole and in brief. Used in one event loop."""
 
     def __init__(self) -> None:
         self._whole = _Newest(render)
         self._brief = _Newest(lambda board: encode(brief_json(board)))
 
     async def of(self, board: Board) -> Rendered:
-        """This board rendered; of a large fleet maybe the one before."""
+        """This board encoded; of a large fleet maybe the previous one."""
         return await self._whole.of(board)
 
     async def brief(self, board: Board) -> bytes:
@@ -50,7 +50,7 @@ class BoardCache:
 
 
 class _Newest(Generic[T]):
-    """What is made of the newest board: once, and of a large one in a thread."""
+    """Caches a function of the newest board; of a large one it runs in a thread."""
 
     def __init__(self, make: Callable[[Board], T]) -> None:
         self._make = make
@@ -82,7 +82,7 @@ class _Newest(Generic[T]):
 
 
 def render(board: Board) -> Rendered:
-    """All of a board. In small pieces: another thread may go on between any two."""
+    """Encodes a board in small pieces: other threads run between any two."""
     jobs = {job.view.policy.name: encode(job_json(job, board.view)) for job in board.jobs}
     listed = b"[" + b",".join(jobs.values()) + b"]"
     gpus = b"[" + b",".join(encode(gpu) for gpu in gpus_in_order(board)) + b"]"

@@ -18,7 +18,7 @@ from joulecut_controller.web.job_json import hold_json, job_json, strongest_mode
 from joulecut_controller.web.responses import Json, number
 from joulecut_wire.messages import GpuSnapshot
 
-EVENTS_ON_BOARD = 50  # As many as a person reads; /api/v1/events has the rest.
+EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
 
 SIMULATED = "GPU-sim-"  # How the simulator begins its UUIDs; a driver's are "GPU-" and hex.
 
@@ -26,7 +26,7 @@ _NOTHING_SEEN = GpuSnapshot(uuid="")
 
 
 def board_json(board: Board) -> Json:
-    """Everything shown, except the operations of plans: those have addresses of their own."""
+    """The whole board, without the operations of plans, which have their own address."""
     return shell_json(board) | {
         "gpus": list(gpus_in_order(board)),
         "jobs": [job_json(job, board.view) for job in board.jobs],
@@ -44,7 +44,7 @@ def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
     return {
         "at_unix_s": number(board.at_unix_s),
         "role": "leader" if board.leads else "standby",
-        "leader": board.leader,  # of a standby: where to ask
+        "leader": board.leader,  # of a standby: address of the leader
         "pass_number": board.pass_number,
         "epoch": board.epoch,
         "interval_s": number(board.interval_s),
@@ -65,7 +65,7 @@ def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
 
 
 def node_json(node: NodeView) -> Json:
-    """One agent, as its connection stands."""
+    """One agent and its connection."""
     return {
         "node": node.node,
         "address": node.address,
@@ -108,7 +108,7 @@ def gpu_json(gpu: GpuView, work: tuple[str, int] | None = None) -> Json:
 
 
 def event_json(event: Event) -> Json:
-    """One line of the audit trail; `detail` is an object where it was kept as one."""
+    """One line of the audit log."""
     return {
         "at_unix_s": number(event.at_unix_s),
         "kind": event.kind,
@@ -124,7 +124,7 @@ def event_with_detail_json(event: Event) -> Json:
 
 
 def _detail(text: str) -> Any:
-    """What the store kept as JSON text; as plain text where it is not JSON after all."""
+    """The detail as JSON; as text where it is not JSON."""
     if not text:
         return None
     try:
@@ -143,7 +143,7 @@ def _lease_json(gpu: GpuView) -> Json | None:
         "generation": lease.generation,
         "clock_min_mhz": lease.clock_min_mhz,
         "clock_max_mhz": lease.clock_max_mhz,
-        # The snapshot is old by now, and the lease ran on meanwhile.
+        # The lease ran on since the snapshot.
         "remaining_s": number(max(0.0, lease.expires_in_s - gpu.age_s)),
     }
 
@@ -162,17 +162,17 @@ def in_order(gpus: Mapping[str, GpuView]) -> list[GpuView]:
     return sorted(gpus.values(), key=lambda gpu: (gpu.node, gpu.description.index, gpu.uuid))
 
 
-GPUS_LISTED_MAX = 64  # as many as a person reads; more are counted
+GPUS_LISTED_MAX = 64  # more are counted
 ODD_LISTED_MAX = 24
-# Reasons that a clock of ours, or nothing to do, brings about; all others are worth a look.
+# Event reasons of an idle GPU or a planned clock; all others need attention.
 QUIET_REASONS = frozenset(("applications_clocks_setting", "gpu_idle", "none"))
 
 
 def brief_json(board: Board) -> Json:
     """As `board_json`, with `brief`, `gpu_counts`, `node_counts` and `node_names` besides.
 
-    In a fleet of more than a screenful `gpus` holds the odd ones, `nodes` the lost ones, and
-    jobs are without GPUs and frontier; plans are always without actions.
+    In a large fleet `gpus` holds only GPUs that need attention, `nodes` the lost ones, and jobs are
+    without GPUs and frontier; plans are always without actions.
     """
     view, work = board.view, work_by_gpu(board)
     large = len(view.gpus) > GPUS_LISTED_MAX
@@ -192,7 +192,7 @@ def brief_json(board: Board) -> Json:
 
 
 def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
-    """Silent, drifting, slow for a reason of its own, or held by a job that is not its own."""
+    """Silent, drifting, slow for another reason than its plan, or held by another job."""
     seen = gpu.snapshot
     if seen is None or seen.drift or seen.stands_back_s > 0.0:
         return True
@@ -216,7 +216,7 @@ def _counts(gpus: list[GpuView], odd_count: int) -> Json:
 
 def _job(job: JobBoard, view: View, *, large: bool) -> Json:
     slim = replace(job, decision=_bare(job.decision), applied=_bare(job.applied), frontier=())
-    if not large:  # a screenful: the clocks each GPU should have are part of it
+    if not large:  # a small fleet: the clocks of each GPU are part of it
         whole = job_json(replace(slim, decision=job.decision), view)
         return whole | {"decision": _plan(whole["decision"])}
     return job_json(slim, view, gpus=False) | {"gpu_count": sum(map(len, job.view.stages))}

@@ -1,8 +1,8 @@
-"""The few addresses that change something: pause, resume, restore.
+"""The routes that change state: pause, resume, restore.
 
-Whoever may speak is known by the way in: the loopback interface, a user's password or a client
-certificate. A browser that another site controls has the same way in, so a command must carry
-what such a page cannot send: a JSON body and a header of our own, from our own origin.
+The sender is identified by the loopback interface, a user's password or a client certificate. A
+page of another site in the same browser has that access as well, so a command must carry what such
+a page cannot send: a JSON body and the header `x-joulecut-command`, from our own origin.
 """
 
 import asyncio
@@ -21,32 +21,32 @@ from joulecut_wire import strict_json
 from joulecut_wire.address import is_loopback
 from joulecut_wire.web_config import WebConfig
 
-# A pass may be applying plans to every node; an agent that does not answer costs its deadline.
+# A pass may be applying plans to every node, and wait for the deadline of a silent agent.
 ORDER_WAIT_S = 20.0
 BODY_BYTES_MAX = 16_384
 REASON_LENGTH_MAX = 500
 NAME_LENGTH_MAX = 100
-MARK = "x-joulecut-command"  # a header that no form and no foreign script can send
+MARK = "x-joulecut-command"  # a header that no form and no script of another site can send
 STATUS = {"unknown": 404, "conflict": 409, "standby": 503, "failed": 503}
-STANDBY = "this controller is a standby and does not lead: ask the one that does"
+STANDBY = "this controller is a standby: send the command to the leader"
 PREFIX = "/api/v1/"
 
 
 class CommandChannel:
-    """Where orders are taken. Open while this controller leads."""
+    """Hands orders from the web thread to the controller's event loop; open while it leads."""
 
     def __init__(self) -> None:
         self._obeys: tuple[Commander, asyncio.AbstractEventLoop] | None = None
 
     def open(self, obey: Commander) -> None:
-        """Hands orders to `obey` from now on, in the event loop that runs now."""
+        """Hands orders to `obey`, in the running event loop."""
         self._obeys = (obey, asyncio.get_running_loop())
 
     def close(self) -> None:
         self._obeys = None
 
     async def take(self, order: Order) -> Done:
-        """What became of the order. Raises TimeoutError; it is carried out all the same."""
+        """The result of the order. Raises TimeoutError; the order is still carried out."""
         if self._obeys is None:
             return Done(STANDBY, "standby")
         obey, loop = self._obeys
@@ -60,10 +60,10 @@ async def _obeyed(obey: Commander, order: Order) -> Done:
 
 
 class Commands:
-    """The answers to POST. `web` says whether a stranger must prove who he is."""
+    """Handlers of POST. `web` says whether the sender must authenticate."""
 
-    def __init__(self, desk: CommandChannel, web: WebConfig | None) -> None:
-        self._desk, self._web = desk, web
+    def __init__(self, channel: CommandChannel, web: WebConfig | None) -> None:
+        self._channel, self._web = channel, web
 
     async def pause(self, request: Request) -> Response:
         return await self._one("pause", request)
@@ -82,27 +82,27 @@ class Commands:
 
     async def _one(self, op: Op, request: Request) -> Response:
         by = self._who(request)
-        said = _checked(await _body(request), ())
-        return await self._order(op, said, by, job=request.path_params["name"])
+        body = _checked(await _body(request), ())
+        return await self._order(op, body, by, job=request.path_params["name"])
 
     async def _named(self, op: Op, request: Request, keys: tuple[str, ...]) -> Response:
         by = self._who(request)
-        said = _checked(await _body(request), keys)
-        given = [key for key in keys if key in said]
+        body = _checked(await _body(request), keys)
+        given = [key for key in keys if key in body]
         if len(given) != 1:
-            raise HTTPException(400, f"exactly one of {', '.join(keys)} must be named")
-        return await self._order(op, said, by, job=said.get("job", ""), node=said.get("node", ""))
+            raise HTTPException(400, f"exactly one of {', '.join(keys)} is required")
+        return await self._order(op, body, by, job=body.get("job", ""), node=body.get("node", ""))
 
     async def _order(
-        self, op: Op, said: dict[str, Any], by: str, *, job: str = "", node: str = ""
+        self, op: Op, body: dict[str, Any], by: str, *, job: str = "", node: str = ""
     ) -> Response:
-        claimed = said.get("by", "")
+        claimed = body.get("by", "")
         who = f"{claimed} ({by})" if claimed else by
-        order = Order(op, job=job, node=node, reason=said.get("reason", ""), by=who)
+        order = Order(op, job=job, node=node, reason=body.get("reason", ""), by=who)
         try:
-            done = await self._desk.take(order)
+            done = await self._channel.take(order)
         except TimeoutError:
-            text = f"not known to be done after {ORDER_WAIT_S:g} s; it goes on: see the events"
+            text = f"not finished after {ORDER_WAIT_S:g} s; it continues: see the events"
             return error_response(504, text)
         if done.refused:
             return error_response(STATUS[done.refused], done.sentence)
@@ -119,18 +119,18 @@ class Commands:
         )
 
     def _who(self, request: Request) -> str:
-        """Who asks, as far as his way in proves it. Raises HTTPException where it does not."""
-        _of_our_own(request)
+        """The authenticated sender. Raises HTTPException without one."""
+        _check_origin(request)
         if self._web is not None and self._web.authenticates:
             return _user(request.headers.get("authorization", "")) or "a client certificate"
         if request.client is not None and is_loopback(request.client.host):
             return "loopback"
-        text = "who may command is not known here: use the loopback interface, or let web_config"
-        raise HTTPException(403, f"{text} ask for users or client certificates")
+        text = "the sender is not authenticated: use the loopback interface, or set users or"
+        raise HTTPException(403, f"{text} client certificates in web_config")
 
 
 def is_command(path: str) -> bool:
-    """Whether something is posted to this address."""
+    """Whether commands are posted to this path."""
     rest = path.removeprefix(PREFIX)
     if rest == path:
         return False
@@ -140,17 +140,17 @@ def is_command(path: str) -> bool:
     )
 
 
-def _of_our_own(request: Request) -> None:
-    """Raises HTTPException for what a page of another site could have sent."""
+def _check_origin(request: Request) -> None:
+    """Raises HTTPException for requests that a page of another site could send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
-        raise HTTPException(415, f"a command is JSON: content-type {JSON_TYPE}")
+        raise HTTPException(415, f"a command needs content-type {JSON_TYPE}")
     if MARK not in request.headers:
-        raise HTTPException(403, f"a command carries the header {MARK}")
+        raise HTTPException(403, f"a command needs the header {MARK}")
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-        raise HTTPException(403, "another site may not command")
+        raise HTTPException(403, "commands from another site are refused")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "another site may not command")
+        raise HTTPException(403, "commands from another site are refused")
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -158,22 +158,22 @@ async def _body(request: Request) -> dict[str, Any]:
     async for part in request.stream():
         raw += part
         if len(raw) > BODY_BYTES_MAX:
-            raise HTTPException(413, f"a command has at most {BODY_BYTES_MAX} bytes")
+            raise HTTPException(413, f"a command may have up to {BODY_BYTES_MAX} bytes")
     try:
-        said = strict_json.loads(raw) if raw else {}
+        body = strict_json.loads(raw) if raw else {}
     except strict_json.GivenTwice as error:
         raise HTTPException(400, str(error)) from None
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        raise HTTPException(400, "the body is no JSON object")
-    return said
+        body = None
+    if not isinstance(body, dict):
+        raise HTTPException(400, "the body is not a JSON object")
+    return body
 
 
-def _checked(said: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """What was said, if it can be meant. Raises HTTPException with what is allowed."""
+def _checked(body: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The body, checked. Raises HTTPException naming the allowed values."""
     allowed = (*names, "reason", "by")
-    for key, value in said.items():
+    for key, value in body.items():
         if key not in allowed:
             raise HTTPException(400, f"unknown key {key!r:.100}; allowed: {', '.join(allowed)}")
         if key == "all":
@@ -185,11 +185,11 @@ def _checked(said: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         fine = isinstance(value, str) and len(value) <= max(limit, 253 * needed)
         if not fine or not value.isprintable() or (needed and not value):
             raise HTTPException(400, f"{key} must be one line of text of at most {limit} letters")
-    return said
+    return body
 
 
 def _user(header: str) -> str:
-    """The user of an Authorization header that was let in; empty where it names none."""
+    """The user of an accepted Authorization header; empty where it has none."""
     scheme, _, token = header.strip().partition(" ")
     if scheme.lower() != "basic":
         return ""

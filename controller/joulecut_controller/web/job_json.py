@@ -21,33 +21,33 @@ _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
 
 def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
-    """The most that is done to any job: what a stranger should read first."""
+    """The strongest mode of any job."""
     return max((job.mode for job in jobs), key=_BY_STRENGTH.index, default="off")
 
 
 def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     """One job, without the operations of its plan."""
-    told, policy = job.view, job.view.policy
+    shown, policy = job.view, job.view.policy
     return {
         "name": policy.name,
         "mode": job.mode,
         "sentence": job.sentence,
-        "complaint": told.complaint,
+        "complaint": shown.complaint,
         "holds": [hold_json(hold) for hold in job.holds],
         "breaker_trips": job.trips,
-        "slo": _slo_json(policy, told.baseline),
+        "slo": _slo_json(policy, shown.baseline),
         "granularity": policy.clocks.granularity,
         "clock_min_mhz": policy.clocks.min_mhz,
         "min_dwell_s": number(policy.clocks.min_dwell_s),
         "pipeline": _pipeline_json(policy),
         "profile": policy.profile.source if policy.profile else None,
-        "evidence": evidence(told),
-        "report_age_s": number(told.report_age_s),
-        "peer_iteration_time_s": number(told.peer_iteration_time_s),
-        "generation_running": told.generation_running,
-        "baseline": _window_json(told.baseline),
-        "foreign_lock": told.external_lock,  # why the baseline stands still
-        "current": _window_json(told.current),
+        "evidence": evidence(shown),
+        "report_age_s": number(shown.report_age_s),
+        "peer_iteration_time_s": number(shown.peer_iteration_time_s),
+        "generation_running": shown.generation_running,
+        "baseline": _window_json(shown.baseline),
+        "foreign_lock": shown.external_lock,  # why no baseline is measured
+        "current": _window_json(shown.current),
         "measured": _measured_json(job),
         "predicted": {
             "saved_j": number(job.saved_predicted_j),
@@ -71,7 +71,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
 
 
 def hold_json(hold: Hold) -> Json:
-    """What keeps the controller from a job (empty: from all), and what would end it."""
+    """Why a job is not controlled (empty name: all jobs), and what ends that."""
     return {
         "job": hold.job,
         "kind": hold.kind,
@@ -84,7 +84,7 @@ def hold_json(hold: Hold) -> Json:
 
 
 def _probing_json(advice: Advice) -> Json:
-    """What is learnt of a job without a profile, and what comes next; guesses, not measurements."""
+    """Online profiling of a job without a profile: measured settings, and the next one."""
     return {
         "verdict": advice.verdict,
         "reason": advice.reason,
@@ -102,7 +102,7 @@ def _probing_json(advice: Advice) -> Json:
 
 
 def _advisable_json(verdict: Verdict) -> Json:
-    """Recommendations against what was seen of their clocks; the errors are P95 of scores."""
+    """Whether recommendations were accurate enough to enforce; errors are P95 of scores."""
     return {
         "yes": verdict.yes,
         "text": verdict.text,
@@ -112,18 +112,18 @@ def _advisable_json(verdict: Verdict) -> Json:
     }
 
 
-def evidence(told: JobView) -> Json:
+def evidence(shown: JobView) -> Json:
     """Level of the job's reports, which bounds what can be done for it."""
-    if any(load.samples for load in told.loads):
+    if any(load.samples for load in shown.loads):
         return {"level": "L1", "text": "reports its iterations and the time of its operations"}
-    if number(told.report_age_s) is not None:
+    if number(shown.report_age_s) is not None:
         return {"level": "L1", "text": "reports its iterations"}
     return {"level": "L0", "text": "no reports, so no clock is changed"}
 
 
 def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
-    """`deadline_s` is what the mean iteration may take, whatever statistic the target is for:
-    everything that is shown beside it is a mean.
+    """`deadline_s` bounds the mean iteration time, also for a target on P95: the values shown
+    beside it are means.
     """
     slo, deadline_s = policy.slo, policy.slo.max_iteration_time_s
     if baseline is not None:
@@ -224,7 +224,7 @@ def _device_json(gpu: GpuView | None) -> Json:
 
 
 def holdout_json(holdout: Holdout | None) -> Json | None:
-    """What runs, what comes next, and what became of the windows so far."""
+    """The current window, the next one, and the outcomes so far."""
     if holdout is None:
         return None
     return {
@@ -242,7 +242,7 @@ def holdout_json(holdout: Holdout | None) -> Json | None:
 
 
 def saving_json(saving: Saving | None) -> Json | None:
-    """The saving of the last week's windows; its intervals hold the truth 95 times in 100."""
+    """The saving in the windows of the last week, with 95 % intervals."""
     if saving is None:
         return None
     return {

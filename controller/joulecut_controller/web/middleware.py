@@ -31,11 +31,11 @@ HEADERS = {
 
 
 class HostGuard:
-    """Lets reading requests for known hosts through, and marks every answer.
+    """Lets reading requests for known hosts through, and adds security headers.
 
     `hosts` are names or addresses, without port, allowed besides the loopback ones; `any_host`
-    is for TLS, where a foreign name fails already at the certificate. `posted` names the
-    addresses that take commands.
+    is for TLS, where a foreign name already fails at the certificate. `posted` says which
+    paths take commands.
     """
 
     def __init__(
@@ -62,14 +62,12 @@ class HostGuard:
 
         host = host_name(Headers(scope=scope).get("host", ""))
         if not (self._any_host or is_loopback(host) or host in self._hosts):
-            answer = error_response(403, "this host name is not served here: use http://127.0.0.1")
+            answer = error_response(403, "unknown host name: use http://127.0.0.1")
             await answer(scope, receive, marked)
         elif scope["method"] not in READING and not (
             scope["method"] == "POST" and self._posted(scope["path"])
         ):
-            answer = error_response(
-                405, "read only: GET and HEAD are served", {"allow": "GET, HEAD"}
-            )
+            answer = error_response(405, "read-only: use GET or HEAD", {"allow": "GET, HEAD"})
             await answer(scope, receive, marked)
         else:
             await self._app(scope, receive, marked)
@@ -88,7 +86,11 @@ CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
 
 
 class BasicAuth:
-    """Lets requests of users through."""
+    """Basic authentication where the web configuration names users, and its headers.
+
+    Outermost, so that nothing behind it runs without a password. `/healthz` is open: a probe has no
+    password, and learns only whether passes go on.
+    """
 
     def __init__(self, app: ASGIApp, web: WebConfig) -> None:
         self._app = app
@@ -104,9 +106,9 @@ class BasicAuth:
             await send(message)
 
         header = Headers(scope=scope).get("authorization")
-        # In a thread: one bcrypt would hold up every other answer.
+        # In a thread: one bcrypt would hold up every other response.
         if scope["path"] == OPEN or await asyncio.to_thread(self._web.admits, header):
             await self._app(scope, receive, marked)
         else:
-            answer = error_response(401, "user and password, please", CHALLENGE)
+            answer = error_response(401, "user and password required", CHALLENGE)
             await answer(scope, receive, marked)

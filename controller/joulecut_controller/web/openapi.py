@@ -197,18 +197,18 @@ def _answer(text: str, schema: Json) -> Json:
 
 
 def _errors(*codes: int) -> Json:
-    """The common refusals, with those of this address."""
+    """The common errors, with those of this address."""
     texts = {
-        400: "the request is wrong; the sentence says what is allowed",
-        401: "user and password are asked for (web_config)",
-        403: "not for this host, or who asks is not known",
-        404: "there is no such thing",
-        405: "this address is read only",
-        409: "something else stands against it",
+        400: "invalid request; the message says what is allowed",
+        401: "user and password required (web_config)",
+        403: "unknown host, or sender not authenticated",
+        404: "not found",
+        405: "this address is read-only",
+        409: "conflict with the present state",
         413: f"more than {BODY_BYTES_MAX} bytes",
-        415: "a command is JSON",
-        503: "not now: no pass has ended yet, or this controller does not lead",
-        504: "not known to be done in time; it goes on",
+        415: "a command must be JSON",
+        503: "unavailable: no pass has ended yet, or this controller does not lead",
+        504: "not finished in time; it continues",
     }
     return {str(code): _answer(texts[code], _ref("Error")) for code in sorted({*codes, 401, 403})}
 
@@ -234,7 +234,7 @@ _MARK = {
     "in": "header",
     "required": True,
     "schema": {"type": "string"},
-    "description": "any value: what a page of another site cannot send",
+    "description": "any value; pages of another site cannot send this header",
 }
 _WORDS = {
     "reason": {"type": "string", "maxLength": REASON_LENGTH_MAX},
@@ -253,7 +253,7 @@ def _post(text: str, body: Json, *, named: bool) -> Json:
                 "content": {"application/json": {"schema": body}},
             },
             "responses": {
-                "200": _answer("what became of it", _ref("Done")),
+                "200": _answer("the result", _ref("Done")),
                 **_errors(400, 404, 405, 409, 413, 415, 503, 504),
             },
         }
@@ -278,7 +278,7 @@ _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400}
 _SINCE = _query("since_s", _SECONDS, "how far back, in seconds; default 604800")
 _GRAMS = {"type": "number", "exclusiveMinimum": 0, "maximum": 10000}
 _CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
-_POINTS = _query("points", {"enum": ["1"]}, "with the windows themselves, thinned")
+_POINTS = _query("points", {"enum": ["1"]}, "include the windows, thinned out")
 _TEXT = {"type": "string"}
 
 
@@ -289,7 +289,7 @@ def document() -> Json:
         "info": {
             "title": "Joulecut controller",
             "version": VERSION,
-            "summary": "What is shown after each pass, and the few commands a person gives.",
+            "summary": "The board after each pass, and commands: pause, resume, restore.",
         },
         "paths": _paths(),
         "components": {"schemas": SCHEMAS | {"HoldKind": {"enum": list(get_args(HoldKind))}}},
@@ -299,8 +299,8 @@ def document() -> Json:
 def _paths() -> Json:
     one = "/api/v1/jobs/{name}"
     return {
-        "/api/v1/board": _get("everything shown, as of the last pass", _ref("Board")),
-        "/api/v1/brief": _get("the board, of a fleet of any size on one screen", _ref("Brief")),
+        "/api/v1/board": _get("the whole board, as of the last pass", _ref("Board")),
+        "/api/v1/brief": _get("the board in brief: a large fleet is counted", _ref("Brief")),
         "/api/v1/policy": _get("the policy in force, as values", _ref("Policy")),
         "/api/v1/jobs": _get("all jobs", obj(jobs=_LISTED)),
         one: _get("one job", _ref("Job"), _NAME, errors=(404, 503)),
@@ -308,7 +308,7 @@ def _paths() -> Json:
             "the operations of its newest plan", _ref("Timeline"), _NAME, errors=(404, 503)
         ),
         f"{one}/receipt": _get(
-            "what a period saved the job, and every change of its clocks",
+            "savings of the job in a period, and every change of its clocks",
             {"type": "object"},
             _NAME,
             _SINCE,
@@ -326,19 +326,19 @@ def _paths() -> Json:
             errors=(400, 404, 503),
         ),
         "/api/v1/events": _get(
-            "the audit trail, newest first",
+            "the audit log, newest first",
             _EVENTS,
             _query("job", _TEXT, "only of this job"),
             _LIMIT,
             errors=(400, 503),
         ),
         "/api/v1/openapi.json": _get("this document", {"type": "object"}, errors=()),
-        f"{one}/pause": _post("gives the job's GPUs back and holds it", _words(), named=True),
-        f"{one}/resume": _post("ends what holds the job", _words(), named=True),
-        "/api/v1/pause": _post("gives every GPU back and holds all jobs", _ALL, named=False),
-        "/api/v1/resume": _post("ends what a person asked for", _ALL, named=False),
+        f"{one}/pause": _post("resets the job's clocks and holds it", _words(), named=True),
+        f"{one}/resume": _post("ends the hold of the job", _words(), named=True),
+        "/api/v1/pause": _post("resets all clocks and holds all jobs", _ALL, named=False),
+        "/api/v1/resume": _post("ends holds that were set by command", _ALL, named=False),
         "/api/v1/restore": _post(
-            "GPUs of a job, of a node, or all: back to default, whoever holds them",
+            "resets the clocks of a job, of a node, or all, whatever job holds them",
             _RESTORED,
             named=False,
         ),

@@ -23,17 +23,17 @@ class Closed(Exception):
 
 
 class Publisher:
-    """Keeps the newest board only. Memory is one board, however many watch."""
+    """Keeps the newest board only, whatever the number of readers."""
 
     def __init__(self) -> None:
         self._board: Board | None = None
         self._changed = asyncio.Event()
         self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # of those who watch
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the readers
         self._published_s = -math.inf
 
     def publish(self, board: Board) -> None:
-        """Replaces the board and wakes all watchers."""
+        """Replaces the board and wakes all readers."""
         self._board = board
         self._published_s = time.monotonic()
         self._wake()
@@ -60,26 +60,26 @@ class Publisher:
         raise Closed
 
     def close(self) -> None:
-        """Ends all watching, so that open streams do not hold up a shutdown."""
+        """Ends all streams, so that they do not hold up a shutdown."""
         self._closed = True
         self._wake()
 
     def _wake(self) -> None:
         loop = self._loop
         if loop is None:
-            return  # nobody ever watched
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
+            return  # no reader yet
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no readers left
             loop.call_soon_threadsafe(self._changed_now)
 
     def _changed_now(self) -> None:
-        # A fresh event per change: no watcher can miss one, and none can spin on an old one.
+        # A new event per change: no reader can miss one, and none can spin on an old one.
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-WATCHERS_MAX = 64  # Browser tabs and wall screens of one operations team; each holds a socket.
-KEEPALIVE_S = 15.0  # Below the 30-60 s after which proxies and NAT drop a silent connection.
-RETRY_MS = 1000  # How soon a browser tries again after we went away.
+WATCHERS_MAX = 64  # browser tabs and wall screens of one team; each holds a socket
+KEEPALIVE_S = 15.0  # below the 30-60 s after which proxies and NAT drop a silent connection
+RETRY_MS = 1000  # delay before a browser reconnects
 
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -98,7 +98,7 @@ class Stream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._watchers >= WATCHERS_MAX:
-            text = f"{WATCHERS_MAX} pages watch this controller already: close one"
+            text = f"{WATCHERS_MAX} pages are connected already: close one"
             await error_response(503, text, {"retry-after": "10"})(scope, receive, send)
             return
         self._watchers += 1
@@ -108,7 +108,7 @@ class Stream:
                 await self._feed_until_gone(receive, send)
             await send_chunks(send, b"", more=False)
         except (TimeoutError, OSError):
-            return  # The reader is gone, or as good as gone; there is nobody to tell.
+            return  # the reader is gone
         finally:
             self._watchers -= 1
 

@@ -1,8 +1,8 @@
-"""Runs the web application in a thread and an event loop of its own.
+"""Runs the web application in its own thread and event loop.
 
-A pass over a large fleet keeps the controller's own loop busy for tenths of a second; nobody
-who asks should wait for that. Apart from `app`, because uvicorn on its own takes over signals
-and logging, which belong to the controller, and waits without end for streams that never finish.
+A pass over a large fleet keeps the controller's loop busy for tenths of a second, and requests must
+not wait for it. By default uvicorn takes over signals and logging, which belong to the controller,
+and waits for streams that never end; this module prevents both.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from starlette.types import ASGIApp
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.web_config import RotatingContext, WebConfig
 
-CONNECTIONS_MAX = 512  # Watchers, scrapers and a few tabs fetching; beyond it something is wrong.
-GRACE_S = 2.0  # For answers under way at a stop; streams end by themselves before that.
+CONNECTIONS_MAX = 512  # streams, scrapers and a few pages; more is a fault
+GRACE_S = 2.0  # for responses in progress at a stop; streams end before
 BACKLOG = 128
-# Beside two busy threads 10 MB were answered in 25 ms with turns of 0.25 ms and in 41 with 1 ms
-# (medians; the loop was late by 2 and 5 ms), and the busy ones got 5 % less done.
+# Beside two busy threads, 10 MB took 25 ms with switch intervals of 0.25 ms and 41 ms with 1 ms
+# (medians; the loop was late by 2 and 5 ms); the busy threads lost 5 %.
 TURN_S = 0.00025
 
 
@@ -41,7 +41,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port in use; after `start`, also where 0 was asked for."""
+        """The port in use; after `start`, also where 0 was given."""
         return self._port
 
     @property
@@ -59,13 +59,13 @@ class Server:
             lifespan="off",
             ws="none",
             log_config=None,  # logging belongs to the controller
-            access_log=False,  # a line a scrape would bury the decisions
+            access_log=False,  # a line per scrape would bury the decisions
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=int(GRACE_S),
         )
         if self._web and self._web.context():
-            config.load()  # which would set no context of ours
+            config.load()  # which sets no TLS context of ours
             config.ssl = RotatingContext.of(self._web)
         serving = self._uvicorn = _Quiet(config)
         self._thread = threading.Thread(
@@ -84,12 +84,12 @@ class Server:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self, serving: "_Quiet", listener: socket.socket) -> None:
-        # Of the whole process: what answers takes many short turns, and a pass or a solver that
-        # keeps the interpreter for its usual 5 ms a turn would make each answer late.
+        # For the whole process: a response takes many short turns, and a pass or solver that keeps
+        # the interpreter for the usual 5 ms would delay each of them.
         sys.setswitchinterval(TURN_S)
         try:
             asyncio.run(serving.serve([listener]))
-        except BaseException as failure:  # handed to whoever starts it
+        except BaseException as failure:  # raised by `start`
             self._failure = failure
 
 

@@ -1,4 +1,4 @@
-"""The planned iteration laid out in time: what the page draws, one row a stage.
+"""The planned iteration as a timeline, one row per stage.
 
 Predicted, never measured. Beside the plan stands the same pipeline with every operation
 at its fastest option of the profile: the slack the plan uses is the difference.
@@ -28,14 +28,14 @@ def timeline_json(job: JobBoard) -> Json | None:
     solution, graph = plan.solution, _graph(policy.pipeline)
     if len(solution.clocks) != len(graph.operations):
         return None  # The policy changed under the plan; the next pass makes another.
-    told_s = plan.forecast.iteration_time_s if plan.forecast else solution.iteration_time_s
-    scale = told_s / solution.iteration_time_s
+    shown_s = plan.forecast.iteration_time_s if plan.forecast else solution.iteration_time_s
+    scale = shown_s / solution.iteration_time_s
     return {
         "job": plan.job,
         "generation": plan.generation,
         "basis": "predicted",
         "granularity": solution.granularity,
-        "iteration_time_s": number(told_s),
+        "iteration_time_s": number(shown_s),
         "deadline_s": number(plan.deadline_s),
         "time_scale": number(scale),
         "operations": _operations_json(graph, solution.clocks, solution.start_s, scale),
@@ -80,8 +80,8 @@ def _fastest_json(graph: Graph, profile: Profile | None, baseline: Window | None
     for before, after in graph.edges:  # sorted by `before`, and that order is topological
         start_s[after] = max(start_s[after], start_s[before] + clocks[before].time_s)
     modelled_s = max(start + option.time_s for start, option in zip(start_s, clocks, strict=True))
-    told_s = baseline.time_mean_s if baseline else modelled_s
+    shown_s = baseline.time_mean_s if baseline else modelled_s
     return {
-        "iteration_time_s": number(told_s),
-        "operations": _operations_json(graph, clocks, tuple(start_s), told_s / modelled_s),
+        "iteration_time_s": number(shown_s),
+        "operations": _operations_json(graph, clocks, tuple(start_s), shown_s / modelled_s),
     }

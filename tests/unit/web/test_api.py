@@ -94,7 +94,7 @@ def test_unknown_addresses_are_json_errors(served: Serving, path: str) -> None:
 def test_nothing_can_be_written(served: Serving, method: str) -> None:
     answer = served.get("/api/v1/board", method=method)
     assert answer.status == 405
-    assert "read only" in answer.json["error"]
+    assert "read-only" in answer.json["error"]
     assert answer.headers["allow"] == "GET, HEAD"
 
 

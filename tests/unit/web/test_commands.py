@@ -98,7 +98,7 @@ def test_a_standby_says_that_it_does_not_lead() -> None:
         for path in PATHS:
             answer = served.post(path, ALL if "jobs" not in path else b"")
             assert answer.status == 503
-            assert "does not lead" in answer.json["error"]
+            assert "is a standby" in answer.json["error"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_the_kept_document_is_the_one_served(served: Serving) -> None:
 def test_every_address_is_documented_and_every_documented_one_is_there() -> None:
     there = {
         (route.path.replace(":path}", "}"), method)
-        for route in routes(Publisher(), desk=CommandChannel())
+        for route in routes(Publisher(), channel=CommandChannel())
         if isinstance(route, Route) and route.path.startswith("/api/")
         for method in (route.methods or {"GET"}) - {"HEAD"}
     }
