@@ -11,12 +11,12 @@ from joulecut_controller.fleet.grpc_fleet import COMMAND_DEADLINE_S
 from joulecut_controller.ports import ArrivedReport, Fleet, FleetState
 from joulecut_wire.messages import Command, Result
 
-assert COMMAND_S >= COMMAND_DEADLINE_S, "a command must end before somebody else can lead"
+assert COMMAND_S >= COMMAND_DEADLINE_S, "a command must end before another controller can lead"
 NOT_SENT = "not sent: leadership cannot be proven"
 
 
 class FencedFleet:
-    """Implements `ports.Fleet`; observing is for everybody."""
+    """Implements `ports.Fleet`; observing is always allowed."""
 
     def __init__(self, fleet: Fleet, proven: Callable[[], bool]) -> None:
         self._fleet, self._proven = fleet, proven

@@ -1,1 +1,1 @@
-"""The agents of the cluster as the controller reaches them."""
+"""Client of all agents: streams and commands over gRPC."""

@@ -1,7 +1,7 @@
-"""All agents, seen from the controller: one stream each, and commands with deadlines.
+"""gRPC client of all agents: one stream per agent, and commands with deadlines.
 
-A lost agent is a normal sight: its GPUs grow old, its commands come back as refusals, and
-the stream is taken up again with a bounded back-off. Nothing here raises into a pass.
+A lost agent is normal: its GPUs grow old, its commands are refused, and the stream reconnects with
+a bounded back-off. Nothing here raises into a pass.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ COMMAND_DEADLINE_S = 3.0
 DESCRIBE_DEADLINE_S = 5.0
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0  # an agent that comes back is seen within a pass or two
-# A stream that brings nothing for so long is dead, whatever the connection says.
+# A stream without messages for so long is dead, even if the connection is open.
 SILENCE_INTERVALS = 5
 SILENCE_S_MIN = 5.0
-DESCRIBE_EVERY_S = 30.0  # what may change without a reconnect: controllable, epoch seen
+DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
 MESSAGE_BYTES_MAX = 64 << 20  # a thousand reports a tick are a tenth of a megabyte
-_PEER = re.compile(r"^[A-Z]+: (?:ipv[46]|unix):\S+: ")  # whom gRPC tried, said beside it anyway
+_PEER = re.compile(r"^[A-Z]+: (?:ipv[46]|unix):\S+: ")  # the peer, shown already
 ROTATION_LOOK_S = 2.0  # certificates live for hours at least
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -56,7 +56,7 @@ OPTIONS = (
 
 @dataclass(slots=True)
 class _Agent:
-    """What is known of one agent."""
+    """State of one agent."""
 
     address: str
     description: NodeDescription | None = None
@@ -70,11 +70,10 @@ class _Agent:
 
 
 class GrpcFleet:
-    """The agents at these addresses (host:port). `watch_s` is how often they send; a command
-    that is not answered within `deadline_s` counts as refused, a stream that brings nothing
-    for `silence_s` is taken up anew. Of the reports that nobody takes, the newest
-    `reports_kept` stay. With `tls` every agent is met in TLS, and has to be in its
-    certificate what its address says, or `server_name`.
+    """The agents at these addresses (host:port). `watch_s` is the interval of their messages. A
+    command without an answer within `deadline_s` counts as refused; a stream without messages for
+    `silence_s` reconnects. The newest `reports_kept` reports are kept until they are taken. With
+    `tls` every agent's certificate must name its address, or `server_name`.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class GrpcFleet:
             for address in self._agents:
                 self._open(address)
             self._retired.extend(old.values())
-            # By then every stream has moved on, and every command has had its whole deadline.
+            # By then every stream has moved, and every command has ended.
             await asyncio.sleep(self._silence_s + self._deadline_s)
             await self._close_retired()
 
@@ -216,7 +215,7 @@ class GrpcFleet:
         try:
             results = codec.decode_results(await call)
         except grpc.aio.AioRpcError as error:
-            return (Result("", accepted=False, reason=f"no answer ({_said(error)})"),)
+            return (Result("", accepted=False, reason=f"no answer ({_reason(error)})"),)
         if not all(result.accepted for result in results):
             self._agents[address].asked.set()  # a larger epoch may be why
         return results
@@ -237,7 +236,7 @@ class GrpcFleet:
                     continue  # only the certificates changed: the agent is not lost
                 agent.error = "the stream ended"
             except grpc.aio.AioRpcError as error:
-                agent.error = _said(error)
+                agent.error = _reason(error)
             except TimeoutError:
                 agent.error = "the stream is silent"
             agent.connected = False
@@ -280,7 +279,7 @@ class GrpcFleet:
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
 
 
-def _said(error: grpc.aio.AioRpcError) -> str:
+def _reason(error: grpc.aio.AioRpcError) -> str:
     details = " ".join((error.details() or "").split()).rpartition("last error: ")[2]
     details = _PEER.sub("", details)[:120]
     return f"{error.code().name}: {details}" if details else error.code().name

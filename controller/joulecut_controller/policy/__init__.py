@@ -1,1 +1,1 @@
-"""What the operator wants, validated: `Policy` and how it is read."""
+"""The operator's policy: values, schema, validation."""

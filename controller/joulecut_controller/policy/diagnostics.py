@@ -16,29 +16,29 @@ from joulecut_wire.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """What is wrong at one place of the file."""
+class Diagnostic:
+    """A fault at one place of the file."""
 
     path: KeyPath
     what: str
     allowed: str = ""
 
 
-def first(document: Document, complaints: Iterable[Complaint]) -> BadInput | None:
-    """The complaint that stands first in the file, as an error; None where there is none."""
-    ordered = sorted(complaints, key=lambda c: _line(document, c.path))
+def first(document: Document, diagnostics: Iterable[Diagnostic]) -> BadInput | None:
+    """The diagnostic that stands first in the file, as an error; None without faults."""
+    ordered = sorted(diagnostics, key=lambda c: _line(document, c.path))
     return document.bad(ordered[0].path, ordered[0].what, ordered[0].allowed) if ordered else None
 
 
-def of_shape(error: ValidationError, root: type[BaseModel]) -> list[Complaint]:
-    """What pydantic found, in our words: keys, types and values, not its own terms."""
+def of_shape(error: ValidationError, root: type[BaseModel]) -> list[Diagnostic]:
+    """Errors of pydantic in terms of keys, types and values."""
     return [_of_shape(details, root) for details in error.errors(include_url=False)]
 
 
-def empty_values(data: object, path: KeyPath = ()) -> list[Complaint]:
-    """Keys with nothing after the colon: whoever wrote one meant something."""
+def empty_values(data: object, path: KeyPath = ()) -> list[Diagnostic]:
+    """Keys without a value: an empty value is more likely a mistake than a default."""
     if data is None:
-        return [Complaint(path, "has no value", "a value, or leave the key out")]
+        return [Diagnostic(path, "has no value", "a value, or leave the key out")]
     inside: Iterable[tuple[str | int, object]] = ()
     if isinstance(data, dict):
         inside = data.items()
@@ -53,30 +53,30 @@ def _line(document: Document, path: KeyPath) -> int:
     return document.lines.get(path, 1)
 
 
-def _of_shape(details: Any, root: type[BaseModel]) -> Complaint:
+def _of_shape(details: Any, root: type[BaseModel]) -> Diagnostic:
     path: KeyPath = tuple(part for part in details["loc"] if part != "[key]")
     kind, value = details["type"], details["input"]
     fault = details.get("ctx", {}).get("error")
     if kind == "missing":
         keys = _keys(root, path[:-1])
-        return Complaint(path, "key missing", ", ".join(keys) if len(keys) > 1 else "")
+        return Diagnostic(path, "key missing", ", ".join(keys) if len(keys) > 1 else "")
     if kind == "extra_forbidden":
         keys = _keys(root, path[:-1])
-        return Complaint(path, f"unknown key{nearest(path[-1], keys)}", ", ".join(keys))
+        return Diagnostic(path, f"unknown key{nearest(path[-1], keys)}", ", ".join(keys))
     if value is None:
-        return Complaint(path, "has no value", "a value, or leave the key out")
+        return Diagnostic(path, "has no value", "a value, or leave the key out")
     if isinstance(fault, Fault):
-        return Complaint(path, fault.what, fault.allowed)
+        return Diagnostic(path, fault.what, fault.allowed)
     return _of_type(path, kind, value, root)
 
 
-def _of_type(path: KeyPath, kind: str, value: object, root: type[BaseModel]) -> Complaint:
-    """A mapping or a list was wanted, the only types that the schema leaves to pydantic."""
+def _of_type(path: KeyPath, kind: str, value: object, root: type[BaseModel]) -> Diagnostic:
+    """For mappings and lists, the only types that the schema leaves to pydantic."""
     if kind == "list_type":
-        return Complaint(path, f"{shown(value)} is not a list", "a list: - one entry a line")
+        return Diagnostic(path, f"{shown(value)} is not a list", "a list: - one entry a line")
     keys = _keys(root, path)
     allowed = f"a mapping of {', '.join(keys)}" if keys else "a mapping of names to names"
-    return Complaint(path, f"{shown(value)} is not a mapping", allowed)
+    return Diagnostic(path, f"{shown(value)} is not a mapping", allowed)
 
 
 def _keys(root: type[BaseModel], path: KeyPath) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Whose a GPU is, and whether that is the job which a policy entry means.
+"""Owner of a GPU, and whether it is the job of a policy entry.
 
-Agents tell one owner for each GPU; a name in a policy may stand for a run of last week, for two
-runs at once, or for somebody else's. A clock set on the wrong answer slows a stranger, so what
-cannot be told apart here is left alone. Pure.
+Agents report one owner per GPU. A name in a policy may match an old run, two runs at once, or a job
+of another team. A wrong match would slow a job that nobody entered, so ambiguous GPUs are left
+alone. Pure.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ REVISIONS = ("controller-revision-hash", "pod-template-hash")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Instance:
-    """One running job, as those who gave it its GPUs call it."""
+    """One running job, named by the system that allocated its GPUs."""
 
     source: str
     namespace: str
@@ -31,7 +31,7 @@ class Instance:
 
 
 def shared(allocation: Allocation) -> bool:
-    """Several owners have no namespace, no pod and no labels of their own."""
+    """Whether the GPU has several owners: then no namespace, pod or labels are set."""
     return allocation.job == SHARED and not allocation.pod and SLURM_ID not in allocation.labels
 
 
@@ -46,8 +46,8 @@ def instance_of(allocation: Allocation) -> Instance:
 
 
 def certain(allocation: Allocation) -> bool:
-    """Whether two such GPUs of different instances surely work for different jobs: a pod that
-    nothing but its own name is known of may be one of many of a job.
+    """Whether two such GPUs of different instances certainly work for different jobs: a pod known
+    only by its own name may be one of several of a job.
     """
     if shared(allocation) or allocation.source not in {KUBERNETES, SLURM}:
         return False
@@ -55,7 +55,7 @@ def certain(allocation: Allocation) -> bool:
 
 
 def matches(job: JobPolicy, allocation: Allocation) -> bool:
-    """Whether an entry's `match.kubernetes` or `match.slurm` means this GPU."""
+    """Whether an entry's `match.kubernetes` or `match.slurm` matches this GPU."""
     if shared(allocation):
         return False
     if job.pods is not None:
@@ -72,22 +72,22 @@ def matches(job: JobPolicy, allocation: Allocation) -> bool:
 
 
 def foreign(job: JobPolicy, running: Instance | None, allocation: Allocation | None) -> str:
-    """Why a GPU is not the job's to set; empty where it is, or nothing speaks against it."""
+    """Why this job must not set the GPU; empty where it may."""
     if allocation is None:
-        return "its agent names no owner" if job.found_by_allocation else ""
+        return "its agent reports no owner" if job.found_by_allocation else ""
     if shared(allocation):
         return "it has several owners"
     if not job.found_by_allocation and allocation.source == REPORT:
         return "" if allocation.job == job.name else f"job {allocation.job} reports from it"
     owner = instance_of(allocation)
-    told = job.found_by_allocation or certain(allocation)
-    if told and running is not None and owner != running:
+    reliable = job.found_by_allocation or certain(allocation)
+    if reliable and running is not None and owner != running:
         return f"it belongs to {owner.name} ({owner.source}), not to {running.name}"
     return ""
 
 
 def wanted(job: JobPolicy) -> str:
-    """What the entry looks for, as its file has it."""
+    """The entry's match, as written in its file."""
     if job.pods is not None:
         labels = ", ".join(f"{key}={value}" for key, value in job.pods.labels)
         return f"pods in namespace {job.pods.namespace}" + (f" with {labels}" if labels else "")

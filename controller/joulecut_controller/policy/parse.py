@@ -1,8 +1,8 @@
-"""From a YAML document to the policy in force, or to one line that says why not.
+"""Parses a YAML document into a policy, or raises BadInput with the first fault.
 
-Pure: whoever calls has read the file, and supplies the way to read a profile. Checks go
-from outside in: is it a policy at all, is every key and value of a known shape, do the
-keys make sense together, is all of it built.
+Pure: the caller reads the file and supplies a reader of profiles. Checks go from outside in: is it
+a policy, does every key and value have a known shape, do the keys fit together, is every key
+available in this version.
 """
 
 from collections.abc import Callable
@@ -45,17 +45,17 @@ Profiles = Callable[[str], Profile]
 def parse(document: Document, profiles: Profiles) -> Policy:
     """The policy that a document holds.
 
-    `profiles` reads the profile of a path as it stands in the file, and raises BadInput
-    where it cannot; it is asked last, once the file itself is right. Raises BadInput for
-    the first fault in the file. `digest` is left to whoever has the bytes.
+    `profiles` reads the profile of a path as written in the file, or raises BadInput; it is called
+    last, once the file itself is valid. Raises BadInput for the first fault in the file. `digest`
+    is set by the caller, which has the bytes.
     """
     _is_a_policy(document)
     try:
         keys = PolicyKeys.model_validate(document.data)
     except ValidationError as error:
-        complaint = first(document, of_shape(error, PolicyKeys))
-        assert complaint is not None
-        raise complaint from None
+        diagnostic = first(document, of_shape(error, PolicyKeys))
+        assert diagnostic is not None
+        raise diagnostic from None
     fault = (
         first(document, empty_values(document.data))
         or first(document, contradictions(keys))
@@ -77,10 +77,10 @@ def parse(document: Document, profiles: Profiles) -> Policy:
 
 
 def effective_mode(policy_mode: Mode, job_mode: Mode | None) -> Mode:
-    """A job's own mode wins over the file's, except that `off` for the file is off for all.
+    """A job's mode overrides the file's, except that `off` for the file is off for all jobs.
 
-    So an operator can let one job be controlled while new ones only get recommendations,
-    and can still stop everything with one word.
+    So an operator can enforce one job while new ones only get recommendations, and can still stop
+    everything with one word.
     """
     if policy_mode == "off":
         return "off"
@@ -112,11 +112,11 @@ def _job(
         profile = measured
         if mismatch(pipeline, measured):  # a whole backward follows from its halves
             profile = completed(measured, kinds_of(pipeline), None)
-        complaint = mismatch(pipeline, profile)
-        if complaint:
+        what = mismatch(pipeline, profile)
+        if what:
             kinds = ", ".join(kinds_of(pipeline))
             allowed = f"stages 0 to {pipeline.stages - 1}, each with {kinds}"
-            raise document.bad(place, complaint, allowed)
+            raise document.bad(place, what, allowed)
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
     return JobPolicy(
         name=keys.name,
@@ -161,7 +161,7 @@ def _profile(document: Document, place: KeyPath, path: str, profiles: Profiles) 
 
 
 def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profile: Profile) -> None:
-    """A floor above what was measured leaves a stage no clock to choose."""
+    """A minimum clock above the profile would leave a stage without a clock."""
     highest = min(max(o.clock_mhz for o in options) for options in profile.options.values())
     if min_mhz > highest:
         raise document.bad(

@@ -23,7 +23,7 @@ class Slo:
 
     max_slowdown: float | None = None
     max_iteration_time_s: float | None = None
-    given_as: str = "max_slowdown"  # the key the operator wrote, for reasons
+    given_as: str = "max_slowdown"  # the key in the file, for messages
     statistic: Literal["mean", "p95"] = "mean"  # of the iteration time, held against the target
 
     def deadline_s(self, baseline_s: float) -> float:
@@ -42,8 +42,8 @@ class Slo:
         return mean_s + self.beyond_mean_s(deviation_s)
 
     def mean_deadline_s(self, mean_s: float, deviation_s: float) -> float:
-        """What the mean must not exceed, so that the statistic keeps its deadline; mean and
-        standard deviation are the baseline's, and times are taken to scatter as they did there.
+        """What the mean must not exceed, so that the statistic meets its deadline; mean and
+        standard deviation are the baseline's, and the scatter is assumed to stay the same.
         """
         deadline_s = self.deadline_s(self.statistic_s(mean_s, deviation_s))
         return deadline_s - self.beyond_mean_s(deviation_s)
@@ -51,7 +51,7 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class ClockPolicy:
-    """The operator's bounds; they win over any plan."""
+    """The operator's bounds, which override any plan."""
 
     granularity: Granularity = "gpu"
     min_mhz: int = 0
@@ -94,8 +94,8 @@ class SlurmJobMatch:
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """One job. `gpus` in the operator's order. Where none of `gpus`, `pods` and `slurm` is
-    given: whatever GPUs report this job.
+    """One job. `gpus` in the operator's order. Without `gpus`, `pods` and `slurm`:
+    the GPUs that report this job.
     """
 
     name: str
@@ -104,19 +104,19 @@ class JobPolicy:
     gpus: tuple[GpuRef, ...] = ()
     clocks: ClockPolicy = ClockPolicy()
     pipeline: Pipeline | None = None
-    profile: Profile | None = None  # None: no evidence, hence no change
+    profile: Profile | None = None  # None: no change of clocks
     blocking_power_w: float = 0.0
-    ranks: Ranks = "hook"  # who says which GPU works which stage
+    ranks: Ranks = "hook"  # source of the stage of each GPU
     weight: float = 1.0  # of its relative throughput, where a power budget is shared out
     pods: PodMatch | None = None
     slurm: SlurmJobMatch | None = None
     rank_order: str = "tp-cp-ep-dp-pp"  # the first changes fastest; asked where ranks are counted
     verify: Verify = Verify()
-    tenant: str = ""  # whom reports count it for; empty: its Kubernetes namespace
+    tenant: str = ""  # for reports; empty: its Kubernetes namespace
 
     @property
     def found_by_allocation(self) -> bool:
-        """Whether the agents' word on whose a GPU is says which GPUs the job has."""
+        """Whether the job's GPUs follow from the owners that agents report."""
         return self.pods is not None or self.slurm is not None
 
 

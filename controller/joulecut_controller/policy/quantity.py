@@ -18,13 +18,13 @@ POWER_W_MAX = 10_000.0  # per GPU and its share of the host
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h)")
 _SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _PERCENTAGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
-# YAML 1.1 takes `1e3` for a word: it wants the dot.
+# YAML 1.1 reads `1e3` as a word: a float needs the dot.
 _EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
-_SHOWN_MAX = 60  # characters of a value repeated in a complaint
+_SHOWN_MAX = 60  # characters of a value repeated in a message
 
 
 class Fault(ValueError):
-    """What is wrong with one value, and what would be right."""
+    """A fault in one value, and the allowed values."""
 
     def __init__(self, what: str, allowed: str) -> None:
         self.what = what
@@ -33,7 +33,7 @@ class Fault(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value as it may stand in a complaint: short, and on one line."""
+    """A value for a message: short, on one line."""
     if isinstance(value, str):
         return f'"{value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "..."}"'
     if isinstance(value, bool):
@@ -122,8 +122,8 @@ def percentage(high: float) -> Callable[[object], float]:
 def choice(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], Any]:
     """Reads one of a few words. `off` arrives as false, since YAML 1.1 reads it so.
 
-    Words that come `later` are read too, so that they can be refused by name, but nobody
-    is told to write them.
+    Words of `later` are read as well, so that they can be refused by name, but are not listed as
+    allowed.
     """
     allowed = " | ".join(words)
 
@@ -132,13 +132,13 @@ def choice(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], Any]:
             return "off"
         if isinstance(value, str) and value in {*words, *later}:
             return value
-        raise Fault(f"{shown(value)} is not one of them{nearest(value, words)}", allowed)
+        raise Fault(f"{shown(value)} is not allowed{nearest(value, words)}", allowed)
 
     return read
 
 
 def name(pattern: str, length_max: int, allowed: str) -> Callable[[object], str]:
-    """Reads a word of a fixed alphabet."""
+    """Reads a word that matches `pattern`."""
     compiled = re.compile(pattern)
 
     def read(value: object) -> str:

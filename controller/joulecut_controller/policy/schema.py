@@ -1,8 +1,7 @@
-"""The policy file as operators write it: every key, what it takes, and what it means.
+"""Schema of the policy file: every key, its values and its meaning.
 
-Everything the file may ever hold is here, whether it is built yet or not, so that a
-mistake is told from a wish (`available` says what has to wait). Pure shape: what keys mean
-together is judged in `sense`.
+Holds planned keys as well, so that a planned key is refused by name and a typing error as unknown.
+Shapes only: `validation` checks keys against each other, and refuses what is not available. Pure.
 """
 
 import re
@@ -27,12 +26,12 @@ RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 360
 
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 PARALLEL_MAX = 65_536
-SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is no budget any more, but another wish
+SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is not a slowdown budget
 HOLDOUT_PERCENT_MAX = 50.0
-HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less never says anything
+HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less measures nothing
 WINDOW_S = 300.0  # thermal settling is a tenth of it, and a counter's step of 0.1 s nothing
-WINDOW_S_MIN = 60.0  # below it warm-ups take a third of all time at default clocks, and more
-WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile: what is compared would be too far apart
+WINDOW_S_MIN = 60.0  # below it warm-ups take more than a third of the time at default clocks
+WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile, and windows far apart cannot be compared
 PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
 WEIGHT_MAX = 1e6  # one job that counts as much as a million others
 CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
@@ -79,7 +78,7 @@ def _rate(value: object) -> str:
     if isinstance(value, str) and value in {"hook", "power-signature"}:
         return value
     raise quantity.Fault(
-        f"{quantity.shown(value)} is no source of a rate",
+        f"{quantity.shown(value)} is not a source of a rate",
         "hook",
     )
 
@@ -110,7 +109,7 @@ def _slurm_id(value: object) -> str:
         return value
     unquoted = isinstance(value, int) and not isinstance(value, bool)
     raise quantity.Fault(
-        f"{quantity.shown(value)} is {'not in quotes' if unquoted else 'no job id'}",
+        f"{quantity.shown(value)} is {'not in quotes' if unquoted else 'not a job id'}",
         'a number as in SLURM_JOB_ID, in quotes: "4711"',
     )
 
@@ -123,7 +122,7 @@ class SlurmMatch(_Strict):
 
 
 class Match(_Strict):
-    """Which running job this entry is about: exactly one of the three, or no match at all."""
+    """The running job of this entry: exactly one of the three, or no match at all."""
 
     kubernetes: KubernetesMatch | None = None
     slurm: SlurmMatch | None = None
@@ -162,7 +161,7 @@ class ClockKeys(_Strict):
 
 
 class PipelineKeys(_Strict):
-    """The shape of one iteration and what is known of its cost."""
+    """Shape of one iteration, and its costs."""
 
     schedule: Annotated[str, PlainValidator(quantity.choice(*SCHEDULES_ALL, later=SCHEDULES_LATER))]
     stages: Annotated[int, PlainValidator(quantity.whole(1, STAGES_MAX))]
@@ -176,7 +175,7 @@ class PipelineKeys(_Strict):
 
 
 class RankKeys(_Strict):
-    """Who says which GPU works which stage."""
+    """Source of the stage of each GPU."""
 
     order: Annotated[
         str,
@@ -228,7 +227,7 @@ class CostKeys(_Strict):
 
 
 class ClusterKeys(_Strict):
-    """What concerns all jobs together."""
+    """Keys for all jobs together."""
 
     power_budget_w: (
         Annotated[float, PlainValidator(quantity.number(0.0, 1e9, above=True))] | None

@@ -8,7 +8,7 @@ does not exist.
 from collections.abc import Iterator
 from typing import cast
 
-from joulecut_controller.policy.diagnostics import Complaint
+from joulecut_controller.policy.diagnostics import Diagnostic
 from joulecut_controller.policy.policy import GpuRef
 from joulecut_controller.policy.schema import (
     HOLDOUT_MIN,
@@ -28,14 +28,14 @@ TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 MATCHES = ("kubernetes", "slurm", "gpus")
 
 
-def contradictions(keys: PolicyKeys) -> Iterator[Complaint]:
-    """Everything in the file that cannot be meant as it stands."""
+def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
+    """Contradictions between keys."""
     named: dict[str, KeyPath] = {}
     owners: dict[GpuRef, str] = {}
     for number, job in enumerate(keys.jobs):
         path: KeyPath = ("jobs", number)
         if job.name in named:
-            yield Complaint(
+            yield Diagnostic(
                 (*path, "name"),
                 f'"{job.name}" is also the name of {show(named[job.name])}',
                 "one entry per name",
@@ -47,55 +47,55 @@ def contradictions(keys: PolicyKeys) -> Iterator[Complaint]:
         yield from _pipeline(job, path)
         yield from _verify(job, path)
         if job.verify.holdout > 0.0 and keys.cluster.power_budget_w is not None:
-            yield Complaint(
+            yield Diagnostic(
                 (*path, "verify", "holdout"),
-                "contradicts cluster.power_budget_w: at default clocks the job draws what it likes",
+                "contradicts cluster.power_budget_w: at default clocks the power is not bounded",
                 "0% beside a power budget",
             )
 
 
-def _target(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+def _target(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     given = [key for key in TARGETS if getattr(job.slo, key) is not None]
     if not given:
-        yield Complaint((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
+        yield Diagnostic((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
     for extra in given[1:]:
-        yield Complaint(
+        yield Diagnostic(
             (*path, "slo", extra),
             f"contradicts {given[0]}: a job has one target",
             f"exactly one of {', '.join(TARGETS)}",
         )
     rate = job.slo.min_rate
     if rate is not None and rate.iteration_time_s > ITERATION_S_MAX:
-        yield Complaint(
+        yield Diagnostic(
             (*path, "slo", "min_rate", "value"),
             "an iteration would last more than a day",
             f"at most {ITERATION_S_MAX:g} s per iteration",
         )
 
 
-def _match(job: JobKeys, path: KeyPath, owners: dict[GpuRef, str]) -> Iterator[Complaint]:
+def _match(job: JobKeys, path: KeyPath, owners: dict[GpuRef, str]) -> Iterator[Diagnostic]:
     if job.match is None:
         return
     place: KeyPath = (*path, "match")
     given = [key for key in MATCHES if getattr(job.match, key) is not None]
     if not given:
-        yield Complaint(place, "nothing to match", "gpus, or no match at all")
+        yield Diagnostic(place, "nothing to match", "gpus, or no match at all")
     for extra in given[1:]:
-        yield Complaint(
+        yield Diagnostic(
             (*place, extra), f"contradicts {given[0]}", f"exactly one of {', '.join(MATCHES)}"
         )
     slurm = job.match.slurm
     if slurm is not None and (slurm.job_name is None) == (slurm.job_id is None):
         what = "nothing to match" if slurm.job_id is None else "a name beside an id"
-        yield Complaint((*place, "slurm"), what, "exactly one of job_name, job_id")
+        yield Diagnostic((*place, "slurm"), what, "exactly one of job_name, job_id")
     if job.match.gpus == []:
-        yield Complaint((*place, "gpus"), "an empty list", "at least one GPU")
+        yield Diagnostic((*place, "gpus"), "an empty list", "at least one GPU")
     for entry, references in enumerate(job.match.gpus or ()):
         for gpu in references:
             owner = owners.setdefault(gpu, job.name)
             if owner != job.name or references.count(gpu) > 1 or _listed_before(job, entry, gpu):
                 owner = "this job already" if owner == job.name else f'"{owner}"'
-                yield Complaint(
+                yield Diagnostic(
                     (*place, "gpus", entry),
                     f"{gpu.node}/{gpu.index} belongs to {owner}",
                     "each GPU once in the whole file",
@@ -108,71 +108,71 @@ def _listed_before(job: JobKeys, entry: int, gpu: GpuRef) -> bool:
     return any(gpu in references for references in listed[:entry])
 
 
-def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     """`list` means that match.gpus is in rank order, `completion-index` that its pods are."""
     place: KeyPath = (*path, "ranks", "source")
     if job.ranks.source == "completion-index":
         if job.match is None or job.match.kubernetes is None:
             what = "completion-index takes its ranks from pods"
-            yield Complaint(place, what, "match.kubernetes beside it")
+            yield Diagnostic(place, what, "match.kubernetes beside it")
         elif job.pipeline is None:
-            what = "completion-index says nothing without stages"
-            yield Complaint(place, what, "pipeline beside it")
+            what = "completion-index needs stages"
+            yield Diagnostic(place, what, "pipeline beside it")
     if job.ranks.source != "list":
         return
     listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
     if not listed:
-        yield Complaint(place, "list takes its ranks from match.gpus", "match.gpus beside it")
+        yield Diagnostic(place, "list takes its ranks from match.gpus", "match.gpus beside it")
     elif job.pipeline is None:
-        yield Complaint(place, "list says nothing without stages", "pipeline beside it")
+        yield Diagnostic(place, "list needs stages", "pipeline beside it")
     else:
         stages = job.pipeline.stages
         widest = job.pipeline.data_parallel * job.pipeline.tensor_parallel
         if listed % stages or listed // stages > widest:
-            yield Complaint(
+            yield Diagnostic(
                 (*path, "match", "gpus"),
                 f"{listed} GPUs do not make {stages} stages of up to {widest}",
                 f"{stages} GPUs" + (f", or up to {widest} times as many" if widest > 1 else ""),
             )
 
 
-def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     pipeline = job.pipeline
     if pipeline is None:
         return
     shape = shape_of(pipeline)
     fault = misfit(shape) if pipeline.schedule in SCHEDULES_ALL else None
     if fault is not None:
-        yield Complaint((*path, "pipeline", fault.key), fault.what, fault.allowed)
+        yield Diagnostic((*path, "pipeline", fault.key), fault.what, fault.allowed)
     if pipeline.profile is not None and pipeline.blocking_power_w is None:
-        yield Complaint(
+        yield Diagnostic(
             (*path, "pipeline"),
             "blocking_power_w is missing beside profile",
             "the watts that a GPU draws while it waits for its neighbours",
         )
     listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
     if 0 < listed < pipeline.stages:
-        yield Complaint(
+        yield Diagnostic(
             (*path, "match", "gpus"),
             f"{listed} GPUs for {pipeline.stages} stages",
             f"at least {pipeline.stages} GPUs",
         )
 
 
-def _verify(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+def _verify(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     verify, place = job.verify, (*path, "verify")
     if not WINDOW_S_MIN <= verify.window <= WINDOW_S_MAX:
-        yield Complaint(
+        yield Diagnostic(
             (*place, "window"), f"{verify.window:g} s is out of range", "a time from 1min to 6h"
         )
     if 0.0 < verify.holdout < HOLDOUT_MIN:
-        yield Complaint(
+        yield Diagnostic(
             (*place, "holdout"),
-            f"{verify.holdout * 100:.2g}% is a window in many days, and says nothing",
+            f"{verify.holdout * 100:.2g}% is one window in many days, too few to measure",
             f"0%, or {HOLDOUT_MIN:.1%} to 50%",
         )
     if verify.holdout > 0.0 and verify.window < job.clocks.min_dwell:
-        yield Complaint(
+        yield Diagnostic(
             (*place, "window"),
             f"a window of {verify.window:g} s is shorter than clocks.min_dwell, "
             f"{job.clocks.min_dwell:g} s, after which clocks may come back",
@@ -194,17 +194,17 @@ def shape_of(keys: PipelineKeys) -> Pipeline:
     )
 
 
-def not_yet(keys: PolicyKeys) -> Iterator[Complaint]:
-    """Everything in the file that is valid and has to wait."""
+def not_yet(keys: PolicyKeys) -> Iterator[Diagnostic]:
+    """Keys that are valid but not available yet."""
     for number, job in enumerate(keys.jobs):
         yield from _job(job, ("jobs", number))
 
 
-def _wait(path: KeyPath, what: str, allowed: str) -> Complaint:
-    return Complaint(path, f"{what} is not available yet", allowed)
+def _wait(path: KeyPath, what: str, allowed: str) -> Diagnostic:
+    return Diagnostic(path, f"{what} is not available yet", allowed)
 
 
-def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
+def _job(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     if job.slo.rate != "hook":
         yield _wait((*path, "slo", "rate"), f"a rate from {job.slo.rate}", "hook")
     if job.clocks.granularity != "gpu":
@@ -223,6 +223,6 @@ def _job(job: JobKeys, path: KeyPath) -> Iterator[Complaint]:
                 " | ".join(SCHEDULES_ALL),
             )
         if job.pipeline.tensor_parallel > 1:
-            # Its GPUs form one lock-step group, which has to change all or nothing even
-            # where it spans nodes, and whose busy times hold the waiting for its slowest.
+            # Its GPUs form one lock-step group, which must change all or nothing, also across
+            # nodes, and whose busy times include the waiting for its slowest GPU.
             yield _wait((*place, "tensor_parallel"), "more than 1", "1")

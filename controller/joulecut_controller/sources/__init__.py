@@ -1,4 +1,1 @@
-"""Where evidence comes from: files today, rate sources later.
-
-Each module reads one thing, and says in one line what is wrong with it.
-"""
+"""Readers of input files: policy, stage profile, graph. A fault is one line."""

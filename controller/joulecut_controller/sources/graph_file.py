@@ -1,7 +1,7 @@
-"""An iteration given operation by operation, for pipelines that no schedule's name describes.
+"""An iteration as a list of operations, for pipelines without a named schedule.
 
-YAML (`operations:` with one mapping each) or CSV with the same names as columns. Read like a
-profile: without trusting a field, and the first fault names its place.
+YAML (`operations:` with one mapping each) or CSV with the same names as columns. Every
+field is checked; the first fault names its place.
 """
 
 import csv
@@ -21,16 +21,16 @@ KEYS = ("id", "stage", "kind", "after", "microbatch", "chunk", "row", "time_s", 
 REQUIRED = ("id", "stage", "kind")
 
 FILE_BYTES_MAX = 16 << 20  # 65,536 operations with long ids
-OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; beyond that nobody waits
+OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB
 STAGE_MAX = 255  # as many as a profile may have
 COUNT_MAX = 65_535  # of microbatches and chunks: no more than operations
-TIME_S = (1e-9, 1e6)  # as in a profile: what is outside was written in another unit
+TIME_S = (1e-9, 1e6)  # as in a profile: values outside have another unit
 ENERGY_J = (0.0, 1e12)  # a send may cost nothing on top
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _WHOLE = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_SHOWN_MAX = 40  # characters of a field repeated in a complaint
+_SHOWN_MAX = 40  # characters of a field repeated in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _operation(entry: _Entry) -> Operation:
         allowed = "up to 64 letters, digits and . _ : / - after a letter or digit"
         raise entry.bad("id", f"{_shown(name)} does not fit", allowed)
     if kind not in KINDS_ALL:
-        raise entry.bad("kind", f"{_shown(kind)} is none", ", ".join(KINDS_ALL))
+        raise entry.bad("kind", f"{_shown(kind)} is not a kind", ", ".join(KINDS_ALL))
     return Operation(
         stage=_whole(entry, "stage", STAGE_MAX),
         microbatch=_whole(entry, "microbatch", COUNT_MAX),
@@ -136,7 +136,7 @@ def _edges(
     for i, (entry, operation) in enumerate(zip(entries, operations, strict=True)):
         for name in entry.after:
             if name not in index:
-                raise entry.bad("after", f"{_shown(name)} is no operation", "ids of this file")
+                raise entry.bad("after", f"{_shown(name)} is not an operation", "ids of this file")
             if index[name] == i:
                 raise entry.bad("after", f"{name} waits for itself", "other operations")
             if (index[name], i) in edges and entry.after.count(name) > 1:
@@ -160,7 +160,7 @@ def _stages(path: Path, operations: list[Operation]) -> int:
 
 
 def _connected(path: Path, operations: list[Operation], edges: set[tuple[int, int]]) -> None:
-    """Raises BadInput where the operations fall into parts that never meet."""
+    """Raises BadInput where the graph is not connected."""
     beside: list[list[int]] = [[] for _ in operations]
     for first, second in edges:
         beside[first].append(second)

@@ -1,7 +1,7 @@
-"""The policy on disk: read once, watched cheaply, and never half in force.
+"""The policy file: read as a whole, and watched cheaply for changes.
 
-A broken file raises and changes nothing, so the caller keeps the policy it has; the same
-broken file is not complained about on every pass, only when it changes again.
+An invalid file raises and changes nothing, so the caller keeps its policy. The same invalid file is
+reported once, and again only when it changes.
 """
 
 import errno
@@ -20,7 +20,7 @@ from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 
-DIGEST_LENGTH = 12  # hexadecimal digits: enough to tell a site's policies apart by eye
+DIGEST_LENGTH = 12  # hexadecimal digits
 # A file written again within its clock's step keeps its time; ext4 and NFS tick in up to
 # this many nanoseconds. Until the time is older, content is compared.
 SETTLED_NS = 2_000_000_000
@@ -30,7 +30,7 @@ Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a file was when it was last looked at; no stamp where it may not be trusted."""
+    """A file at its last check; without a stamp where that cannot be trusted."""
 
     stamp: Stamp | None
     digest: str
@@ -43,19 +43,19 @@ def load(path: Path) -> Policy:
 
 
 class PolicyFile:
-    """One policy file and the profiles it names, whichever they are by now."""
+    """One policy file and the profiles it names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: dict[Path, _Seen] = {}
 
     def load(self) -> Policy:
-        """The policy as it is on disk now. Raises BadInput; what is in force is the caller's.
+        """The policy on disk. Raises BadInput.
 
         Paths of profiles are relative to the policy file; `digest` covers their bytes too.
         """
         seen: dict[Path, _Seen] = {}
-        self._seen = seen  # of a broken file too: it is news only when it changes
+        self._seen = seen  # also of an invalid file, which is reported once
         profiles: dict[str, Profile] = {}
 
         def profile(text: str) -> Profile:
@@ -70,9 +70,9 @@ class PolicyFile:
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])
 
     def changed(self) -> bool:
-        """Whether the policy or a profile it names is other than at the last `load`.
+        """Whether the policy or a profile it names differs from the last `load`.
 
-        Costs one `stat` a file; content is compared only where that cannot tell.
+        Costs one `stat` per file; content is compared only where that is not conclusive.
         """
         known = self._seen  # a thread that is given up must not write into what a load saw later
         if not known:
@@ -102,7 +102,7 @@ def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:
 
 
 def _read(path: Path, bytes_max: int) -> bytes | OSError:
-    """What a regular file holds. A pipe nobody writes to would stop the whole controller."""
+    """Content of a regular file. Reading a pipe without a writer would block the controller."""
     try:
         with open(path, "rb", opener=_unblocked) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -117,7 +117,7 @@ def _unblocked(path: str, flags: int) -> int:
 
 
 def _digest(raw: bytes | OSError) -> str:
-    """Why a file cannot be read is content too: its becoming readable is a change."""
+    """Of an unreadable file the error: becoming readable is a change."""
     return f"errno {raw.errno}" if isinstance(raw, OSError) else hashlib.sha256(raw).hexdigest()
 
 
@@ -130,7 +130,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _trusted(stamp: Stamp | None) -> Stamp | None:
-    """The stamp, unless the file is so fresh that another write could leave it as it is."""
+    """The stamp, unless the file is so new that another write could keep the same stamp."""
     if stamp is None or time.time_ns() - max(stamp[2], stamp[3]) < SETTLED_NS:
         return None
     return stamp

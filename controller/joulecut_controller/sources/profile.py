@@ -1,8 +1,7 @@
-"""Measured stage profiles from CSV files, read without trusting a single field.
+"""Measured stage profiles from CSV files; every field is checked.
 
-A profile decides what every clock is believed to cost. A NaN or a missing stage that slips
-through here would end as a plan nobody can explain, so the first fault stops the read and
-names its line and column.
+A profile sets the cost of every clock. A NaN or a missing stage would end in a wrong plan, so the
+first fault stops the read and names its line and column.
 
 The columns are those of the public Perseus artifact: stage, instruction, frequency (MHz),
 time (s) and energy (J) of one forward or backward. Other instructions are those of
@@ -26,7 +25,7 @@ FILE_BYTES_MAX = 32 << 20  # 256 stages x 2 x 500 clocks are half of this
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What a column may hold."""
+    """Allowed values of a column."""
 
     low: float
     high: float
@@ -41,14 +40,14 @@ class _Span:
 _SPANS = {
     "stage": _Span(0, 255, "a whole number", whole=True),  # as many as a policy may have
     "frequency": _Span(1, 10_000, "whole MHz", whole=True),  # no GPU comes near
-    # Operations take microseconds to minutes; what is outside was written in another unit.
+    # Operations take microseconds to minutes; values outside have another unit.
     "time": _Span(1e-9, 1e6, "seconds"),
     "energy": _Span(1e-9, 1e12, "joules"),
 }
-# What a profile may tell; sends have no clock, so their cost stands in the job file.
+# Allowed instructions; sends have no clock, so their cost is in the job file.
 INSTRUCTIONS = tuple(kind for kind in KINDS_ALL if kind not in SENDS)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_SHOWN_MAX = 40  # characters of a field repeated in a complaint
+_SHOWN_MAX = 40  # characters of a field repeated in a message
 
 
 def read(path: Path, *, whole: bool = True) -> Profile:
@@ -66,7 +65,7 @@ def read(path: Path, *, whole: bool = True) -> Profile:
 
 
 def parse(raw: bytes, name: str, *, whole: bool = True) -> Profile:
-    """As `read`, from bytes that are already at hand; `name` is what complaints call them."""
+    """As `read`, from bytes that are already at hand; `name` is used in messages."""
     if len(raw) > FILE_BYTES_MAX:
         raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
     try:
