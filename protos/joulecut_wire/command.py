@@ -1,4 +1,4 @@
-"""How every command of ours starts and fails: exit status 0 fine, 1 failed, 2 bad input.
+"""Start and exit status of every command: 0 fine, 1 failed, 2 bad input.
 
 Bad input is one line on standard error, never a usage screen and never a traceback.
 """
@@ -20,7 +20,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaints are `BadInput`, so that they fit one line."""
+    """An ArgumentParser that raises `BadInput`, so that errors fit one line."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
@@ -40,8 +40,8 @@ class Parser(argparse.ArgumentParser):
 def guarded(name: str, run: Callable[[], int]) -> int:
     """Runs a command and turns its errors into a line and an exit status.
 
-    Output is flushed here, while a full disk can still be told and a reader who has left
-    can still be forgiven; afterwards the interpreter would only print a traceback.
+    Output is flushed here, where a full disk becomes an error line and a closed pipe is accepted;
+    the interpreter would print a traceback for both.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show
@@ -51,7 +51,7 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except JoulecutError as error:
-        line = str(error)  # a complaint about arguments already begins with the command
+        line = str(error)  # an error of the arguments already begins with the command
         _complain(line if line.startswith(name) else f"{name}: {line}")
         return BAD_INPUT if isinstance(error, BadInput) else FAILED
     except BrokenPipeError:  # `joulecut plan --json | head` is no error
@@ -68,8 +68,8 @@ def guarded(name: str, run: Callable[[], int]) -> int:
 
 
 def _complain(line: str) -> None:
-    """On standard error, where there is one; the exit status must not hang on it."""
-    if sys.stderr is None:  # closed by whoever started us
+    """On standard error where it is open; the exit status does not depend on it."""
+    if sys.stderr is None:  # closed by the parent process
         return
     try:
         sys.stderr.write(line + "\n")
@@ -79,7 +79,7 @@ def _complain(line: str) -> None:
 
 
 def _silence(stream: TextIO | None) -> None:
-    """Lets the interpreter flush in peace when it ends."""
+    """Redirects the stream to /dev/null, so that the interpreter can flush it at its end."""
     with suppress(OSError):  # a stream without a file
         if stream is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

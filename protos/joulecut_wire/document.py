@@ -1,7 +1,6 @@
-"""YAML files that remember their lines, so that a complaint can name one.
+"""YAML files with the line of every key, for errors of the form "file:line: key".
 
-Agent, controller and command line read people's files; each wants "file, line,
-key, what is allowed", and a loader that only yields dictionaries has lost it.
+Agent, controller and command line read files of users; a plain loader loses the lines.
 """
 
 from collections.abc import Iterable
@@ -43,7 +42,7 @@ class Document:
 
 
 def show(path: Iterable[str | int]) -> str:
-    """`("jobs", 0, "slo")` as a person writes it: `jobs[0].slo`."""
+    """`("jobs", 0, "slo")` as text: `jobs[0].slo`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
@@ -61,7 +60,7 @@ def load(path: Path) -> Document:
 
 
 def parse(raw: bytes, name: str) -> Document:
-    """As `load`, from bytes that are already at hand."""
+    """As `load`, from bytes."""
     if len(raw) > FILE_BYTES_MAX:
         raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
     try:
@@ -86,13 +85,13 @@ def parse(raw: bytes, name: str) -> Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Without aliases: they hide what is in force, and nested ones grow without bound."""
+    """Refuses aliases: they hide values, and nested ones grow without bound."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not taken", event.start_mark
+                None, None, "aliases (*name) are not supported", event.start_mark
             )
         return super().compose_node(parent, index)
 
@@ -118,9 +117,11 @@ def _build(
     where = f"{name}:{node.start_mark.line + 1}: {show(path)}"
     try:
         value = loader.construct_object(node, deep=True)
-    except (ValueError, KeyError, IndexError, AttributeError):  # whatever a tag's reader trips on
+    except (ValueError, KeyError, IndexError, AttributeError):  # errors of a tag's constructor
         tag = node.tag.rpartition(":")[2]
-        raise BadInput(where, f'"{node.value}" is no {tag}', "a plain value, or quotes") from None
+        raise BadInput(
+            where, f'"{node.value}" is not a valid {tag}', "a plain value, or quotes"
+        ) from None
     if isinstance(value, int) and abs(value) > WHOLE_MAX:
         raise BadInput(where, "a huge number", f"whole numbers up to {WHOLE_MAX:.0e}")
     return value

@@ -1,4 +1,4 @@
-"""Durations as people type them, read the same way by every command of ours."""
+"""Durations on command lines, such as 90s, 10m or 7d."""
 
 import math
 import re

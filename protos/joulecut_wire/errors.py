@@ -1,22 +1,20 @@
-"""One shape for bad input, so that every command answers it the same way.
+"""Errors that reach a user as one line.
 
-The exception tree of the project's edges:
-
-    JoulecutError
-      BadInput            the person can mend it: what, where, what is allowed (exit status 2)
-      Unavailable         not now, or not here: a missing extra, a dead peer (exit status 1)
+JoulecutError
+  BadInput            the user can correct it: where, what, what is allowed (exit status 2)
+  Unavailable         not possible now or here: a missing extra, a dead peer (exit status 1)
 """
 
 
 class JoulecutError(Exception):
-    """Root of all errors that reach a person as one line."""
+    """Root of all errors that reach a user as one line."""
 
 
 class BadInput(JoulecutError, ValueError):
-    """Something a person wrote is wrong.
+    """Invalid input of a user.
 
-    `where` is a place the person can open (`policy.yaml:12: jobs[0].slo`), `what` is
-    the fault, `allowed` what would be right. Rendered as one line, whatever was put in.
+    `where` is a place that can be opened (`policy.yaml:12: jobs[0].slo`), `what` the fault,
+    `allowed` the valid values. Always rendered as one line.
     """
 
     def __init__(self, where: str, what: str, allowed: str = "") -> None:
@@ -28,7 +26,7 @@ class BadInput(JoulecutError, ValueError):
 
 
 class Unavailable(JoulecutError):
-    """What was asked cannot be done now or here; the line says what would help."""
+    """An operation that cannot be done now or here; the line names the remedy."""
 
     def __init__(self, text: str) -> None:
         super().__init__(_flat(text))
@@ -43,7 +41,7 @@ def _one_line(text: str) -> str:
 
 
 def _flat(text: str) -> str:
-    """On one line, and nothing that a terminal would obey or that no encoding takes."""
+    """On one line, without control characters and lone surrogates."""
     line = " ".join(text.split())
     if line.isprintable():
         return line

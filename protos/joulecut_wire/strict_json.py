@@ -1,7 +1,7 @@
-"""JSON from strangers, in which a name given twice is an error and not a choice.
+"""Strict JSON decoder: a duplicate name is an error.
 
-The standard leaves open what such an object means (RFC 8259, section 4), and every reader we
-have takes the last value: who sends two clocks, or two jobs, must hear of it.
+The standard leaves the meaning of such an object open (RFC 8259, section 4), and the standard
+library takes the last value: a command with two jobs must be refused.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class GivenTwice(ValueError):
-    """A name stands twice in one object; the text says which."""
+    """A duplicate name in one object; the text names it."""
 
 
 def loads(raw: bytes | bytearray) -> Any:
@@ -26,4 +26,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # made once: marks are in a hurry
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # made once: marks are time-critical

@@ -1,7 +1,7 @@
-"""Certificates in files that are replaced while we run: half of a new one never counts.
+"""Certificate files that may be rotated at runtime; a half-written one is never used.
 
-Agent, controller and command line all read them. A rotation shows as changed files; they are
-read whole and tried, and only then used. Until they are good, the ones before stay in force.
+Changed files are read as a whole and validated before use. Until they are valid, the previous
+certificates stay in force.
 """
 
 import os
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Who we are (chain and key), and who vouches for the others. All PEM."""
+    """Own certificate chain and key, and the CA certificate of the peers. All PEM."""
 
     cert: Path
     key: Path
@@ -35,7 +35,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The contents of `TlsFiles`, known to fit together."""
+    """Validated contents of `TlsFiles`."""
 
     cert: bytes
     key: bytes
@@ -52,7 +52,7 @@ def read(files: TlsFiles) -> Pem:
 
 
 def contents(path: Path) -> bytes:
-    """Raises BadInput for a file that cannot be read, or is too large for what it should be."""
+    """Raises BadInput for a file that cannot be read or is too large."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -65,11 +65,11 @@ def contents(path: Path) -> bytes:
 
 
 def load_chain(context: ssl.SSLContext, cert: tuple[Path, bytes], key: tuple[Path, bytes]) -> None:
-    """Takes what was read, not what the files hold by now. Raises BadInput."""
+    """Loads bytes that were read, not the files, which may change meanwhile. Raises BadInput."""
     with _held(cert[1]) as chain, _held(key[1]) as secret:
         names = (f"/proc/self/fd/{chain.fileno()}", f"/proc/self/fd/{secret.fileno()}")
         try:
-            # The library takes names of files only; and without a password it would ask for one.
+            # The library takes file names only; without a password it would prompt for one.
             context.load_cert_chain(*names, password=lambda: b"")
         except (ssl.SSLError, OSError, ValueError) as error:
             if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
@@ -85,11 +85,11 @@ def load_ca(context: ssl.SSLContext, path: Path, raw: bytes) -> None:
     try:
         context.load_verify_locations(cadata=raw.decode("ascii", errors="replace"))
     except (ssl.SSLError, ValueError):
-        raise BadInput(str(path), "holds no certificate that loads", "PEM certificates") from None
+        raise BadInput(str(path), "has no valid certificate", "PEM certificates") from None
 
 
 class Rotating(Generic[T]):
-    """What was last read well from files that may change under us. Safe from every thread."""
+    """The last valid value read from files that may change. Thread-safe."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Rotating(Generic[T]):
         complain: Callable[[str], None],
         look_s: float = LOOK_S,
     ) -> None:
-        """`read_all` gives the value and the files it came from, or raises BadInput, here too."""
+        """`read_all` returns the value and its files, or raises BadInput, also here."""
         self._read_all = read_all
         self._complain = complain
         self._look_s = look_s
@@ -109,7 +109,7 @@ class Rotating(Generic[T]):
         self.version = 0  # grows with every new value
 
     def current(self) -> T:
-        """The newest good value; looks at the files at most every `look_s`."""
+        """The newest valid value; checks the files at most every `look_s`."""
         with self._lock:
             now_s = time.monotonic()
             if now_s - self._looked_s >= self._look_s:
@@ -118,32 +118,32 @@ class Rotating(Generic[T]):
             return self._value
 
     def peek(self) -> T:
-        """What is in force, without a look; also while a look is under way."""
+        """The value in force, without a check; also during one."""
         return self._value
 
     def _look(self) -> None:
         paths, marks = (
             self._paths,
             _marks(self._paths),
-        )  # before reading: what changes meanwhile is read again
+        )  # before reading: a change during it is read again
         if marks == self._marks and not self._complaint:
             return
         try:
             self._value, self._paths = self._read_all()
         except BadInput as error:
             if str(error) != self._complaint:
-                self._complain(f"{error}; what was read before stays in force")
+                self._complain(f"{error}; the previous files stay in force")
             self._complaint = str(error)
             self._marks = marks
             return
         self._marks = marks if self._paths == paths else _marks(self._paths)
-        self._complain(f"read again: {', '.join(path.name for path in self._paths)}")
+        self._complain(f"reloaded: {', '.join(path.name for path in self._paths)}")
         self._complaint = ""
         self.version += 1
 
 
 def rotating(files: TlsFiles, complain: Callable[[str], None]) -> Rotating[Pem]:
-    """Raises BadInput where the files are not good now."""
+    """Raises BadInput where the files are not valid now."""
     return Rotating(lambda: (read(files), files.paths), complain)
 
 
@@ -168,7 +168,7 @@ def _has_certificate(raw: bytes) -> bool:
 
 
 def _held(raw: bytes) -> BinaryIO:
-    """A file without a name: a key must not lie about."""
+    """An anonymous file: a key must not be on disk."""
     file = os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "w+b")
     file.write(raw)
     file.flush()

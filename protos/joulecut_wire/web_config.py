@@ -1,9 +1,8 @@
-"""Protection of an HTTP page by the file that operators know from Prometheus exporters.
+"""TLS, client certificates, passwords and headers of an HTTP page, from a web configuration file.
 
-The format is that of the exporter toolkit's `--web.config.file` (github.com/prometheus/
-exporter-toolkit, docs/web-configuration.md): TLS, client certificates, passwords as bcrypt
-hashes, extra headers. Read again on change; a broken new one leaves the old one in force.
-What a page cannot do is refused by name, since a protection that is skipped in silence is none.
+The format is that of the Prometheus exporter toolkit's `--web.config.file` (github.com/prometheus/
+exporter-toolkit, docs/web-configuration.md). Reloaded on change; an invalid new file leaves the old
+one in force. Unsupported keys are refused: an ignored one would be a missing protection.
 """
 
 import base64
@@ -40,10 +39,10 @@ CLIENT_AUTH = {
 }
 VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
-COST_MIN, COST_MAX = 4, 15  # two seconds of work; more would let strangers stop the page
-PASSWORD_BYTES_MAX = 72  # what bcrypt looks at; its other implementations cut there too
+COST_MIN, COST_MAX = 4, 15  # two seconds of work; more would let unknown senders block the page
+PASSWORD_BYTES_MAX = 72  # bcrypt ignores the rest
 USERS_MAX = 1000
-KNOWN_MAX = 100  # passwords that were right, so that a scrape does not pay for bcrypt each time
+KNOWN_MAX = 100  # accepted passwords, so that not every scrape runs bcrypt
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class _Read:
 
 
 class WebConfig:
-    """One web configuration file. Safe from every thread."""
+    """One web configuration file. Thread-safe."""
 
     def __init__(self, path: Path, complain: Callable[[str], None]) -> None:
         """Raises BadInput with file, line and key."""
@@ -65,10 +64,10 @@ class WebConfig:
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._hashing = threading.Lock()
-        self._nobody = ""
+        self._dummy_hash = ""
 
     def context(self) -> ssl.SSLContext | None:
-        """For the next connection; None where the file asks for no TLS."""
+        """For the next connection; None without TLS."""
         return self._now().context
 
     def headers(self) -> Mapping[str, str]:
@@ -76,7 +75,7 @@ class WebConfig:
 
     @property
     def authenticates(self) -> bool:
-        """Whether a reader must prove anything."""
+        """Whether readers must authenticate."""
         return bool(self._now().users) or self._now().client_certificates
 
     def admits(self, authorization: str | None) -> bool:
@@ -97,10 +96,12 @@ class WebConfig:
         if b"\0" in password:
             return False
         with self._hashing:  # one at a time: guessing must not take every core
-            if not self._nobody:
-                self._nobody = bcrypt.hashpw(b"nobody", bcrypt.gensalt(10)).decode()
+            if not self._dummy_hash:
+                self._dummy_hash = bcrypt.hashpw(b"unknown user", bcrypt.gensalt(10)).decode()
             # An unknown user takes as long as a wrong password.
-            right = bcrypt.checkpw(password[:PASSWORD_BYTES_MAX], (hashed or self._nobody).encode())
+            right = bcrypt.checkpw(
+                password[:PASSWORD_BYTES_MAX], (hashed or self._dummy_hash).encode()
+            )
         return right and bool(hashed)
 
     def _remember(self, mark: bytes) -> bool:
@@ -120,12 +121,16 @@ class WebConfig:
         if self._files is not None:
             before = self._files.peek().context
             if (before is None) != (read.context is None):
-                raise doc.bad(("tls_server_config",), "TLS cannot come or go", "a restart")
+                raise doc.bad(
+                    ("tls_server_config",),
+                    "TLS cannot be switched on or off at runtime",
+                    "a restart",
+                )
         return read, [self._path, *paths]
 
 
 class RotatingContext(ssl.SSLContext):
-    """For servers that take one context for good: each connection gets the newest."""
+    """For servers that keep one context: each connection gets the newest one."""
 
     newest: Callable[[], ssl.SSLContext | None]
 
@@ -162,16 +167,16 @@ def _document(doc: Document, folder: Path) -> tuple[_Read, list[Path]]:
 def _users(doc: Document, given: Any) -> dict[str, str]:
     at = ("basic_auth_users",)
     if given is not None and not isinstance(given, dict):
-        raise doc.bad(at, "is no mapping", "NAME: bcrypt hash")
+        raise doc.bad(at, "is not a mapping", "NAME: bcrypt hash")
     users = dict(given or {})
     if len(users) > USERS_MAX:
         raise doc.bad(at, f"{len(users)} users", f"up to {USERS_MAX}")
     for user, hashed in users.items():
         match = HASH.fullmatch(hashed) if isinstance(hashed, str) else None
         if match is None or not COST_MIN <= int(match[1]) <= COST_MAX:
-            # The value itself is not told: it may be a password in the clear.
+            # The value is not shown: it may be a password in plain text.
             allowed = f"as htpasswd -B prints it, of a cost from {COST_MIN} to {COST_MAX}"
-            raise doc.bad((*at, user), "is no bcrypt hash", allowed)
+            raise doc.bad((*at, user), "is not a bcrypt hash", allowed)
     if users and find_spec("bcrypt") is None:
         raise doc.bad(at, "passwords need bcrypt, which is not installed", "pip install bcrypt")
     return users
@@ -203,7 +208,7 @@ def _context(doc: Document, folder: Path, given: Any) -> tuple[ssl.SSLContext, l
         raise doc.bad(at, "one without the other", allowed)
     if sans and auth != "RequireAndVerifyClientCert":
         allowed = "client_auth_type: RequireAndVerifyClientCert"
-        raise doc.bad((*at, "client_allowed_sans"), "no certificate is asked for", allowed)
+        raise doc.bad((*at, "client_allowed_sans"), "client certificates are not required", allowed)
     if ca is not None:
         tls.load_ca(context, ca, tls.contents(ca))
         paths.append(ca)
@@ -212,14 +217,14 @@ def _context(doc: Document, folder: Path, given: Any) -> tuple[ssl.SSLContext, l
 
 
 def _context_class(sans: frozenset[str]) -> type[ssl.SSLContext]:
-    """A context whose handshakes end well only for a client of one of these names."""
+    """A context that accepts only clients with one of these names."""
     if not sans:
         return ssl.SSLContext
 
     def check(certificate: Any) -> None:
         names = {value for _, value in (certificate or {}).get("subjectAltName", ())}
         if not names & sans:
-            raise ssl.SSLError(1, "the client's certificate has none of the names allowed")
+            raise ssl.SSLError(1, "the client's certificate has none of the allowed names")
 
     class Socket(ssl.SSLSocket):
         def do_handshake(self, block: bool = False) -> None:
@@ -258,15 +263,15 @@ def _mapping(doc: Document, path: KeyPath, value: Any, keys: tuple[str, ...]) ->
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise doc.bad(path, "is no mapping", ", ".join(keys))
+        raise doc.bad(path, "is not a mapping", ", ".join(keys))
     for key in value:
         if key not in keys:
-            raise doc.bad((*path, key), "is not known here", ", ".join(keys))
+            raise doc.bad((*path, key), "unknown key", ", ".join(keys))
     return value
 
 
 def _basic(header: str | None) -> tuple[str, bytes]:
-    """User and password; empty where the header holds none."""
+    """User and password; empty where the header has none."""
     scheme, _, token = (header or "").strip().partition(" ")
     if scheme.lower() != "basic":
         return "", b""

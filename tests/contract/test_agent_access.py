@@ -237,12 +237,12 @@ def test_certificates_rotate_while_a_watch_runs(tmp_path: Path) -> None:
             def said() -> bool:
                 with made.client(old) as another:
                     assert another.Describe(pb.DescribeRequest(), timeout=PATIENCE_S).node == "n1"
-                return "what was read before stays in force" in node.log
+                return "the previous files stay in force" in node.log
 
             eventually("the complaint", said)
             with made.client(old) as another:
                 another.Describe(pb.DescribeRequest(), timeout=PATIENCE_S)
-            assert node.log.count("what was read before stays in force") == 1
+            assert node.log.count("the previous files stay in force") == 1
 
             fresh = Authority(tmp_path, "fresh")
             made.install(fresh.leaf("server2", "IP:127.0.0.1"), fresh.cert)

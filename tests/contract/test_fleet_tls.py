@@ -135,7 +135,7 @@ def test_commands_pass_and_certificates_rotate_under_them(
     run(files, agent, play, said=said)
     # While both files are exchanged, one may be found that does not belong to the other.
     assert len([line for line in said if "does not load" in line]) == 1
-    assert "stays in force" in said[0]
+    assert "stay in force" in said[0]
 
 
 def test_an_agent_that_is_not_who_its_address_says_gets_no_command(

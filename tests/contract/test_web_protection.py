@@ -190,7 +190,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path, ki
         web.write({"tls_server_config": {**TLS, "min_versoin": "TLS13"}})
         eventually("the complaint", lambda: fetch(port, web.ca.cert) and web.complaints)
         assert "min_versoin" in web.complaints[0]
-        assert "stays in force" in web.complaints[0]
+        assert "stay in force" in web.complaints[0]
         assert fetch(port, web.ca.cert)[0] == 200
         web.write({"tls_server_config": MUTUAL, "basic_auth_users": {"prometheus": HASH}})
         eventually("the new rules", lambda: fetch(port, web.ca.cert)[0] == 0)
@@ -215,9 +215,9 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path, ki
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"tls_config": {}}, "tls_config: is not known here"),
+        ({"tls_config": {}}, "tls_config: unknown key"),
         ({"tls_server_config": {"cert_file": "server.pem"}}, "cert_file or key_file is missing"),
-        ({"tls_server_config": {**TLS, "cipher_suites": []}}, "cipher_suites: is not known here"),
+        ({"tls_server_config": {**TLS, "cipher_suites": []}}, "cipher_suites: unknown key"),
         ({"tls_server_config": {**TLS, "min_version": "TLS10"}}, "allowed: TLS12, TLS13"),
         ({"tls_server_config": {**TLS, "key_file": "ca.key"}}, "is not the key of"),
         ({"tls_server_config": {**TLS, "key_file": "ca.pem"}}, "does not load"),
@@ -227,13 +227,16 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path, ki
             "'RequireAnyClientCert'; allowed: NoClientCert",
         ),
         ({"tls_server_config": {**TLS, "client_ca_file": "ca.pem"}}, "one without the other"),
-        ({"tls_server_config": {**TLS, "client_allowed_sans": ["a"]}}, "no certificate is asked"),
-        ({"basic_auth_users": {"a": "secret"}}, "basic_auth_users.a: is no bcrypt hash"),
+        (
+            {"tls_server_config": {**TLS, "client_allowed_sans": ["a"]}},
+            "certificates are not required",
+        ),
+        ({"basic_auth_users": {"a": "secret"}}, "basic_auth_users.a: is not a bcrypt hash"),
         ({"basic_auth_users": {"a": "$2a$31$" + "a" * 53}}, "of a cost from 4 to 15"),
-        ({"basic_auth_users": ["a"]}, "is no mapping"),
-        ({"http_server_config": {"headers": {"Server": "x"}}}, "headers.Server: is not known"),
+        ({"basic_auth_users": ["a"]}, "is not a mapping"),
+        ({"http_server_config": {"headers": {"Server": "x"}}}, "headers.Server: unknown key"),
         ({"http_server_config": {"headers": {"X-Frame-Options": "a\r\nb: c"}}}, "one line"),
-        ({"rate_limit": {}}, "rate_limit: is not known here"),
+        ({"rate_limit": {}}, "rate_limit: unknown key"),
     ],
 )
 def test_bad_configurations_are_one_line(

@@ -313,7 +313,7 @@ BAD_GRAPHS = {
     ),
     "two parts": ((F0 + "}", F1 + "}"), "disconnected: f1 and f0 never wait for each other"),
     "an id twice": ((F0 + "}", F0 + "}"), "id: f0 again, first in "),
-    "an unknown id": ((F0 + "}", F1 + ", after: [f9]}"), 'after: "f9" is no operation'),
+    "an unknown id": ((F0 + "}", F1 + ", after: [f9]}"), 'after: "f9" is not an operation'),
     "itself": ((F0 + ", after: [f0]}",), "after: f0 waits for itself"),
     "one twice": ((F0 + "}", F1 + ", after: [f0, f0]}"), "after: f0 twice"),
     "no time": ((F0 + ", time_s: 0, energy_j: 1}",), "time_s: \"0\" is out of range"),
@@ -327,7 +327,7 @@ BAD_GRAPHS = {
     "a kind that was not measured": (
         ("{id: w, stage: 0, kind: weight}",), "w has no cost: no weight of stage 0",
     ),
-    "an unknown kind": (("{id: f, stage: 0, kind: fwd}",), 'kind: "fwd" is none'),
+    "an unknown kind": (("{id: f, stage: 0, kind: fwd}",), 'kind: "fwd" is not a kind'),
     "a stage without work": (("{id: f, stage: 1, kind: forward}",), "nothing to do for stage 0"),
     "half a stage": (("{id: f, stage: 0.5, kind: forward}",), '"0.5" is not a whole number'),
     "no id": (("{stage: 0, kind: forward}",), "id is missing"),
