@@ -1,7 +1,7 @@
-"""What the controller shows: one immutable picture after each pass.
+"""The board: one immutable picture of the controller after each pass.
 
-The page, the JSON API, `joulecut status` and the metrics all read this value and nothing
-else, so that they cannot disagree. Whoever shows it cannot plan.
+The page, the JSON API, `joulecut status` and the metrics read this value and nothing else, so that
+they agree. Code that shows it cannot plan.
 """
 
 from collections import Counter
@@ -71,11 +71,11 @@ class JobBoard:
     saved_measured_j: float = 0.0
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
-    probing: Advice | None = None  # of a job without a profile: what is learnt, and what is next
+    probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
     learnt: Learnt = Learnt()  # of a job with a profile: its predictors
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day
-    advisable: Verdict | None = None  # whether to enforce; None where nobody asks that
+    advisable: Verdict | None = None  # whether to enforce; None where that is no question
     holdout: Holdout | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Looks through everything that lives for garbage: seldom, and when nobody plans.
+"""Schedules full garbage collections: rarely, and between passes.
 
 With ten thousand GPUs hundreds of thousands of objects live. Looking for cycles among them stops
 every thread for two tenths of a second, and the interpreter's own rule (a quarter more objects

@@ -19,7 +19,7 @@ def main() -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Runs until told to stop. Raises BadInput, Unavailable."""
+    """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     for module in ("yaml", "pydantic", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
         if find_spec(module) is None:
             raise Unavailable(f"{module} is not installed: pip install 'joulecut[controller]'")

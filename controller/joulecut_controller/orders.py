@@ -1,7 +1,7 @@
-"""What a person tells the controller, and what keeps it from a job until a person says otherwise.
+"""Operator commands and the holds they set.
 
-Values only: the page and the command line make orders, the reconcile loop obeys them, and all
-of them show the same holds.
+Values only: page and command line make orders, the control loop executes them, and all show the
+same holds.
 """
 
 from collections.abc import Awaitable, Callable
@@ -74,7 +74,7 @@ class Done:
     sentence: str
     refused: Refused = ""
     jobs: tuple[str, ...] = ()
-    gpus: int = 0  # told to go back to default clocks
+    gpus: int = 0  # asked to reset to default clocks
     unanswered: tuple[str, ...] = ()
 
     @property

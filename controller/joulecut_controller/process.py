@@ -1,7 +1,7 @@
-"""The controller as a process: knows every part, starts them in order, stops them in reverse.
+"""The controller process: creates every part, starts them in order, stops them in reverse.
 
-Serves its page first, then waits for the leader lock, and leads a term each time that it has it.
-SIGHUP reads the policy again; SIGTERM and SIGINT give every GPU back and end with status 0.
+Serves its page first, then waits for the leader lock, and leads a term whenever it holds it.
+SIGHUP reads the policy again; SIGTERM and SIGINT release every GPU and end with status 0.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url
 from joulecut_controller.store.sqlite import file_of
-from joulecut_controller.term import elected, reign
+from joulecut_controller.term import lead_term, wait_for_leadership
 from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
@@ -43,7 +43,7 @@ WATCH_S_MIN = 0.1
 
 
 def run(config: Config) -> int:
-    """Runs until told to stop. Raises BadInput, Unavailable."""
+    """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     source = PolicyFile(config.policy)
     policy = source.load()
     store = open_store(
@@ -99,9 +99,9 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         stopping=stopping,
     )
     try:
-        await context.unless_told(fleet.described(DESCRIBE_LIMIT_S))
-        while await elected(context):
-            await reign(context)
+        await context.until_stopped(fleet.described(DESCRIBE_LIMIT_S))
+        while await wait_for_leadership(context):
+            await lead_term(context)
     finally:
         warmed.cancel()
         await asyncio.gather(warmed, return_exceptions=True)

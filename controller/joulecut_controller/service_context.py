@@ -1,7 +1,7 @@
-"""What stays in a controller while leaders come and go, and how it speaks to whoever runs it.
+"""Parts of a controller process that outlive leadership terms, and its output.
 
 A process waits for the leader lock, leads a term, and waits again; its page, its view of the agents
-and its store go on through all of that.
+and its store stay.
 """
 
 import asyncio
@@ -44,25 +44,25 @@ class ServiceContext:
     sweeper: Sweeper
     stopping: asyncio.Event
 
-    async def unless_told(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def until_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Waits for the work, or for the order to stop. Raises what the work raises."""
-        worked, told = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
-        await asyncio.wait((worked, told), return_when=asyncio.FIRST_COMPLETED)
+        worked, stopped = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
+        await asyncio.wait((worked, stopped), return_when=asyncio.FIRST_COMPLETED)
         ended = worked.done()
-        for task in (worked, told):
+        for task in (worked, stopped):
             task.cancel()
-        await asyncio.gather(worked, told, return_exceptions=True)
+        await asyncio.gather(worked, stopped, return_exceptions=True)
         if ended:
             worked.result()
 
 
-def say(line: str) -> None:
-    """For whoever waits for the process: standard output, one line where it changes its part."""
+def announce(line: str) -> None:
+    """One line on standard output where the process becomes standby or leader."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def log(line: str) -> None:
-    """For whoever reads what happened: standard error."""
+    """One line on standard error."""
     sys.stderr.write(f"{NAME}: {line}\n")
     sys.stderr.flush()

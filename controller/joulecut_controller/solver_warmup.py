@@ -1,8 +1,8 @@
-"""Machine code for the solver, made ready while the first baseline is measured.
+"""Compiles the solver's kernels while the first baseline is measured.
 
-After an install the solver's inner loops have to be compiled, fifteen seconds of work. In a pass
-they would hold up the first plan, and in a thread of this process everything else: so another
-process compiles them to disk, and this one only loads them.
+After an install they take seconds to compile. In a pass that would delay the first plan, and in a
+thread of this process everything else: another process compiles them to disk, and this one loads
+them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""One leadership term, and the wait for it: from a standby that only watches to giving back.
+"""One leadership term and the wait for it.
 
-Leads for as long as it can prove that it may; without the leader lock it is a standby, warm, which
-commands nothing.
+The process leads as long as it can prove that it holds the leader lock. Otherwise it is a warm
+standby and sends no commands.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epo
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
-from joulecut_controller.service_context import NAME, ServiceContext, log, say
+from joulecut_controller.service_context import NAME, ServiceContext, announce, log
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
@@ -30,8 +30,8 @@ HURRY_S = 1.0
 HURRIED_PASSES = 8
 
 
-async def elected(context: ServiceContext) -> bool:
-    """Waits until this controller may lead; False where it is told to stop before that."""
+async def wait_for_leadership(context: ServiceContext) -> bool:
+    """Waits until this controller may lead; False where it is stopped before that."""
     said, tries = "", 0
     while not context.stopping.is_set():
         if await context.leadership.try_once():
@@ -52,28 +52,28 @@ async def elected(context: ServiceContext) -> bool:
         context.metrics.stand_by(board)
         context.sweeper.tend()
         if not said:
-            say(f"{NAME} standby {context.address}")
+            announce(f"{NAME} standby {context.address}")
         if context.leadership.waiting != said:
             said = context.leadership.waiting
             log(said)
-        await context.unless_told(asyncio.sleep(context.config.timing.check_s))
+        await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
     return False
 
 
-async def reign(context: ServiceContext) -> None:
+async def lead_term(context: ServiceContext) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
         reconciler = _begin(context)
     except Unavailable as error:
         log(f"no term can be begun: {error}")
         await context.leadership.release()
-        await context.unless_told(asyncio.sleep(context.config.timing.check_s))
+        await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
         return
     context.metrics.show(reconciler, context.leadership)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
-    say(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
-    context.commands.open(reconciler.commands.obey)
+    announce(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
+    context.commands.open(reconciler.commands.execute)
     context.sweeper.settle()  # of the term before, nothing is held any more
     try:
         await _lead(context, reconciler)
@@ -125,7 +125,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
     """
     tasks = [
         asyncio.create_task(_passes(context, reconciler), name="passes"),
-        asyncio.create_task(_beats(reconciler), name="heartbeat"),
+        asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
     ]
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
     stop = asyncio.create_task(context.stopping.wait())
@@ -140,7 +140,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
         async with asyncio.timeout(STOP_LIMIT_S):
             await reconciler.stop("the controller stops")
     except TimeoutError:
-        log("not all GPUs could be given back in time; their leases run out")
+        log("not all GPUs were released in time; their leases run out")
     held.cancel()
     await asyncio.gather(held, return_exceptions=True)
     for result in results:
@@ -166,7 +166,7 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
         due_s = min(due_s, time.monotonic())  # an order may have called the pass early
 
 
-async def _beats(reconciler: Reconciler) -> None:
+async def _heartbeats(reconciler: Reconciler) -> None:
     while True:
         await asyncio.sleep(renewal_s(reconciler.ttl_s()))
         await reconciler.beat()

@@ -1,7 +1,7 @@
 """One immutable picture of the cluster, with the age of every part.
 
-A pass looks once, at the start; everything after it reasons on this value. Pure: ages
-are computed by whoever builds it, from one monotonic clock.
+A pass observes once, at its start, and every later step uses this value. The observer computes the
+ages, from one monotonic clock. Pure.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class GpuView:
     node: str
     snapshot: GpuSnapshot | None
     age_s: float  # of the snapshot; infinite without one
-    allocation: Allocation | None = None  # whose it is; None where nobody's, or not known
+    allocation: Allocation | None = None  # its owner; None where it has none, or is unknown
 
     @property
     def uuid(self) -> str:
@@ -90,7 +90,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class StageLoad:
-    """What one GPU told of its work: mean busy seconds per operation, by kind, at one clock."""
+    """One GPU's reported work: mean busy seconds per operation, by kind, at one clock."""
 
     uuid: str
     stage: int
@@ -119,7 +119,7 @@ class JobView:
     report_age_s: float  # infinite where the job never reported
     complaint: str = ""  # why the job cannot be laid out (missing stage, GPU unknown)
     running: Instance | None = None  # the running job that all its GPUs belong to, where known
-    external_lock: str = ""  # why no window at default clocks is measured: somebody else's lock
+    external_lock: str = ""  # why default clocks are not measured: another writer's lock
     reservation: str = ""  # why a job in mode enforce is only recommended for now
     reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
 

@@ -348,7 +348,7 @@ def test_an_order_to_pause_ends_the_window(store: DatabaseStore) -> None:
     until_held_out(controller)
     controller.run(6)
     order = Order("pause", world.job, by="a test")
-    asyncio.run(controller.reconciler.commands.obey(order))
+    asyncio.run(controller.reconciler.commands.execute(order))
     controller.run(2)
     assert not held_out(controller)
     assert world.at_default()

@@ -22,7 +22,7 @@ def enforcing(world: World, store: DatabaseStore) -> Controller:
 
 
 def obeyed(controller: Controller, order: Order) -> Done:
-    return asyncio.run(controller.reconciler.commands.obey(order))
+    return asyncio.run(controller.reconciler.commands.execute(order))
 
 
 def test_a_pause_gives_back_at_once_and_holds_through_a_restart(
@@ -120,8 +120,8 @@ def test_an_order_during_a_long_solve_is_not_undone_by_it(
             if not asked and loops:
                 order = Order("pause", job="demo", by="alice")
                 asked.append(order)
-                obey = controller.reconciler.commands.obey(order)
-                done = asyncio.run_coroutine_threadsafe(obey, loops[0]).result(60)
+                execute = controller.reconciler.commands.execute(order)
+                done = asyncio.run_coroutine_threadsafe(execute, loops[0]).result(60)
                 assert done.complete
 
     controller = Controller(world, store, world.policy(), prepare=Slow)

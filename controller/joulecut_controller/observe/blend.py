@@ -1,8 +1,7 @@
-"""A baseline that follows the job where one look at default clocks is too short to replace it.
+"""Updates a baseline from hold-out windows that are too short to replace it.
 
-A hold-out window of few or noisy iterations is no baseline by itself, but many of them tell
-where the job drifts to: each is averaged into what was known, as if the older iterations
-were only as many as a steady mean still needs. Pure.
+Each window is averaged into the known baseline; the older iterations weigh only as many as a
+steady mean still needs, so that the baseline follows a drifting job. Pure.
 """
 
 import math

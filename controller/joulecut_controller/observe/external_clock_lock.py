@@ -1,10 +1,9 @@
-"""Whether GPUs without a lease of ours run at their default clock, or under somebody else's lock.
+"""Detects clock locks that other writers set on GPUs without a lease.
 
-No driver tells which clocks are locked, and a lock that stood there before us, or that was set
-while we only recommended, is no drift of anything asked. A baseline that mixes it with default
-clocks is one of neither. Witnesses are the agent, where it says so, and the clock seen: the
-default of a GPU is the highest clock at which it was seen at work without a lease, since a site
-may lock its own (`site_default`) below the card's highest. Pure and bounded.
+Drivers do not report locks, and a baseline that mixes locked and default clocks is invalid.
+Evidence is the agent's report and the observed clock. The default clock of a GPU is the highest
+one observed at work without a lease, since a site may lock its own (`site_default`) below the
+card's highest. Pure and bounded.
 """
 
 import math
@@ -15,11 +14,11 @@ from dataclasses import dataclass, field
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import GpuSnapshot
 
-READINGS = 3  # in a row: a clock that is just changing spans two
-SLACK_RATIO = 0.05  # boost loses some steps to temperature, and names no reason; as agents have it
-BUSY_RATIO = 0.5  # below it a GPU may rest at any clock; as agents have it
+READINGS = 3  # in a row: a changing clock spans two
+SLACK_RATIO = 0.05  # boost loses some steps to temperature without a reason; as in the agent
+BUSY_RATIO = 0.5  # below it a GPU may idle at any clock; as in the agent
 IDLE = "idle"
-# Of the driver, for a clock that is lower without anybody's lock.
+# The driver's reasons for a lower clock without a lock.
 EXPLAINING = frozenset(
     ("hw_power_brake", "hw_thermal", "sw_thermal", "hw_slowdown", "sw_power_cap", "sync_boost")
 )
@@ -29,14 +28,14 @@ SITE_LOCK = "site_lock"  # as agents call a lock that stood before their first w
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU's newest readings at work without a lease, and what is made of them."""
+    """One GPU's newest readings at work without a lease, and the clocks inferred from them."""
 
     highest_mhz: int
     newest_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=READINGS))
     unexplained: int = 0  # of the newest, in a row
     default_mhz: int = 0  # 0: not known yet
-    held_mhz: int = 0  # the clock somebody else holds it at; 0: nobody
-    odd: bool = False  # the newest reading is not what the GPU was taken to run at
+    held_mhz: int = 0  # the clock of another writer's lock; 0: none
+    odd: bool = False  # the newest reading is not the clock inferred before
     taken_s: float = -math.inf
 
     def take(self, shown: GpuSnapshot) -> None:
@@ -60,7 +59,7 @@ class _Gpu:
         self.odd = not explained and self._is_odd(mhz)
 
     def _is_steady(self) -> bool:
-        """Of a clock that is just going up, the lowest reading is no default clock."""
+        """While a clock rises, its lowest reading is no default clock."""
         newest = self.newest_mhz
         return len(newest) == READINGS and not _above(max(newest), min(newest))
 
@@ -77,26 +76,26 @@ class ExternalClockLocks:
 
     def __init__(self) -> None:
         self._gpus: dict[str, _Gpu] = {}
-        self.rose = False  # at the last look: what was taken for a default clock was a lock
+        self.rose = False  # at the last update: the inferred default clock was a lock
 
     @property
     def doubt(self) -> bool:
-        """Whether what runs now may not be default clocks, although no lease of ours is there."""
+        """Whether clocks other than default may run without a lease of ours."""
         return any(gpu.held_mhz or gpu.odd for gpu in self._gpus.values())
 
     @property
     def moving(self) -> bool:
-        """Whether some GPU was last seen at another clock than the one it was taken to run at."""
+        """Whether the newest reading of some GPU differs from its inferred clock."""
         return any(gpu.odd for gpu in self._gpus.values())
 
     @property
     def held_mhz(self) -> Mapping[str, int]:
-        """GPUs that somebody else holds, with their clock."""
+        """GPUs under another writer's lock, with its clock."""
         return {uuid: gpu.held_mhz for uuid, gpu in self._gpus.items() if gpu.held_mhz}
 
     def look(self, gpus: Mapping[str, GpuView], ours: Mapping[str, int], now_s: float) -> bool:
-        """One pass; `ours` maps GPUs to the clock of their lease. True where somebody else's lock
-        is known to have come or gone, so that what ran before is no measure of what runs now.
+        """One pass; `ours` maps GPUs to the clock of their lease. True where another writer's lock
+        appeared or went, so that earlier iterations do not measure the present clocks.
         """
         before = self.held_mhz.keys()
         self.rose = False
@@ -132,7 +131,7 @@ class ExternalClockLocks:
 
 
 def _above(one_mhz: int, other_mhz: int) -> bool:
-    """Clearly, and not by what boost loses to temperature."""
+    """By more than boost loses to temperature."""
     return other_mhz < one_mhz * (1.0 - SLACK_RATIO)
 
 
@@ -142,8 +141,8 @@ def _at_work(shown: GpuSnapshot) -> bool:
 
 
 def _explained(shown: GpuSnapshot) -> bool:
-    """Whether something else than a lock may slow it. The driver's word for a power cap flickers,
-    so power near the limit counts as well.
+    """Whether something other than a lock may slow it. The driver's power-cap reason flickers, so
+    power near the limit counts as well.
     """
     drawn_w, limit_w = shown.power_average_w, shown.power_limit_enforced_w
     capped = drawn_w is not None and limit_w is not None and drawn_w >= CAPPED_RATIO * limit_w
@@ -152,5 +151,5 @@ def _explained(shown: GpuSnapshot) -> bool:
 
 
 def _reported(shown: GpuSnapshot) -> bool:
-    """Whether its agent says that somebody else sets its clocks."""
+    """Whether its agent reports another writer."""
     return shown.slow_reason == SITE_LOCK or shown.stands_back_s > 0.0

@@ -1,9 +1,8 @@
-"""A measured stretch of minutes: every iteration in it, and the energy of only those that count.
+"""Measurement of one hold-out window: iteration times, and the energy of training steps alone.
 
-A checkpoint or an evaluation is no step of training, and whether one falls into a stretch is
-chance: it is left out, with its energy. For a job's mean power is taken over the time
-between samples of the energy counters in which nothing left out ran. Reports that were lost
-are then no harm either. Pure and bounded.
+A checkpoint or an evaluation falls into a window by chance, so it is left out with its energy:
+mean power is taken over the time between counter samples in which only training ran. Lost reports
+then do no harm either. Pure and bounded.
 """
 
 import math
@@ -17,15 +16,15 @@ from typing import Literal
 
 from joulecut_controller.view import GpuView
 
-ITERATIONS_MIN = 8  # as few as say anything about a spread
-ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a stretch of more ends there
+ITERATIONS_MIN = 8  # fewer give no standard deviation
+ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
 SAMPLES_KEPT = 256  # of a GPU's counter: a minute of a pass a second, and thinned from there
 # Six standard deviations, and a tenth of an iteration at least: iterations with their usual
 # noise stay in, since leaving out their slow half would flatter both arms differently.
 FAR_DEVIATIONS = 6.0
 FAR_RATIO_MIN = 0.1
 DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
-LEFT_OUT_RATIO_MAX = 0.25  # of the iterations; with more nobody can say what is usual
+LEFT_OUT_RATIO_MAX = 0.25  # of the iterations; with more no duration is usual
 # A job whose steps change in the middle (longer sequences, larger batches) has no mean.
 PACE_RATIO_MAX = 0.03
 PACE_STDERRS = 6.0
@@ -46,7 +45,7 @@ class EndedIteration:
 
 @dataclass(frozen=True, slots=True)
 class WindowMeans:
-    """Means of a stretch, as in `verify.window`; `begun_s` and `ended_s` are monotonic."""
+    """Means of a window, as in `verify.window`; `begun_s` and `ended_s` are monotonic."""
 
     begun_s: float
     ended_s: float
@@ -106,7 +105,7 @@ class _Counter:
 
 
 class HoldoutMeasurement:
-    """Everything seen since `opened_s` of these GPUs. `lag_s` as the ledger has it."""
+    """Everything observed since `opened_s` of these GPUs. `lag_s`: longest delay of a report."""
 
     def __init__(self, opened_s: float, uuids: Iterable[str], *, lag_s: float) -> None:
         self.opened_s = opened_s
@@ -124,7 +123,7 @@ class HoldoutMeasurement:
         return len(self._ended) >= ITERATIONS_MAX
 
     def take(self, ended: Iterable[EndedIteration]) -> None:
-        """Adds iterations that began after the stretch did."""
+        """Adds iterations that began within the window."""
         for one in ended:
             began_s = one.arrived_s - self._lag_s - one.duration_s
             if began_s >= self.opened_s and not self.full:
@@ -212,8 +211,10 @@ class HoldoutMeasurement:
         return sum(known) if known and len(known) == len(powers) else None
 
     def _celsius(self) -> float | None:
-        told = [c.celsius_sum / c.celsius_count for c in self._counters.values() if c.celsius_count]
-        return statistics.fmean(told) if told else None
+        reported = [
+            c.celsius_sum / c.celsius_count for c in self._counters.values() if c.celsius_count
+        ]
+        return statistics.fmean(reported) if reported else None
 
 
 def _changes_pace(durations_s: Sequence[float]) -> bool:

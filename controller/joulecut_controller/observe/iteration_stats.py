@@ -1,9 +1,8 @@
-"""What each job's iterations took and drew, kept apart by the clocks they ran under.
+"""Time and energy of each job's iterations, separated by the clocks they ran under.
 
-A plan is judged by measurement, and a measurement that mixes two sets of clocks judges
-neither. So an iteration counts only when it began after the clocks in force were seen on
-every GPU of the job and had ended before they were last seen. Pure and bounded: reports,
-snapshots and `now_s` go in, windows come out.
+A measurement that mixes two sets of clocks is invalid. An iteration counts only when it began
+after the present clocks were observed on every GPU of the job, and ended before they were last
+observed. Pure and bounded: reports, snapshots and `now_s` in, windows out.
 """
 
 import math
@@ -39,7 +38,7 @@ SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One job's figures as of a pass. `fresh` holds only what this pass added, for learning.
+    """One job's measurements as of a pass. `fresh` holds only what this pass added.
 
     `locks` maps every GPU of the job to the clock its lease allows, 0 for default clocks.
     """
@@ -60,14 +59,14 @@ class Measured:
         EndedIteration, ...
     ] = ()  # this pass: usual ones, and those that settle or stand out
     since_s: float = -math.inf  # another one means that clocks or counters changed
-    external_lock: str = ""  # why nothing is measured at default clocks: somebody else's lock
-    told: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
+    external_lock: str = ""  # why default clocks are not measured: another writer's lock
+    reported: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
 
 
 @dataclass(slots=True)
 class _Track:
-    """Everything remembered of one job in one layout."""
+    """State of one job on one placement."""
 
     stage_of: Mapping[str, int]
     shape: str
@@ -78,12 +77,12 @@ class _Track:
     marked_s: float = -math.inf
     straggling: bool = False
     baseline: Window | None = None
-    known: Window | None = None  # the baseline when the span `known_since_s` began
+    known: Window | None = None  # the baseline when the window since `known_since_s` began
     known_since_s: float = math.nan
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
-    told: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
+    reported: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
 
@@ -103,9 +102,9 @@ class IterationStats:
             del self._tracks[job]
 
     def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
-        """Clocks were just changed by our own hand: what ran before counts no longer.
+        """Our own command changed clocks: a new window begins.
 
-        Snapshots taken before `shown_s` may still show what was before.
+        Snapshots taken before `shown_s` may still show the clocks before.
         """
         track = self._tracks.get(job)
         if track is None:
@@ -127,9 +126,9 @@ class IterationStats:
         shape: str = "",
         recall: Callable[[], Window | None] = lambda: None,
     ) -> Measured:
-        """Takes in what came since the last pass. Call it once a pass.
+        """Adds the reports and snapshots since the last pass. Call it once a pass.
 
-        A job in a new `shape` starts anew, from the baseline that `recall` remembers of it.
+        A job in a new `shape` starts over, with the baseline that `recall` returns.
         """
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track = self._tracks.get(job)
@@ -142,7 +141,7 @@ class IterationStats:
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
         fresh = [one for one in confirmed if track.window.take(one)]
-        if track.external_locks.moving:  # nobody knows which clock these ran at
+        if track.external_locks.moving:  # the clock of these iterations is unknown
             fresh = []
         self._see_gpus(track, gpus, now_s)
         track.window.passes += 1
@@ -168,14 +167,14 @@ class IterationStats:
             ),
             since_s=track.window.since_s,
             external_lock=external_lock,
-            told=tuple(track.told),
+            reported=tuple(track.reported),
             refused=tuple(sorted(track.sequence.refused.items())),
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
-        """Compares the leases shown with those of the last pass; a change starts a new span.
+        """Compares the leases shown with those of the last pass; a change starts a new window.
 
-        Answers up to when the clocks in force are known to have been in force.
+        Returns the time up to which the present clocks are known to have been in force.
         """
         new, seen_s = dict(track.locks), now_s
         for uuid in track.stage_of:
@@ -193,8 +192,8 @@ class IterationStats:
         return seen_s
 
     def _see_external_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
-        """Another's lock that came or went starts a new span; one that was taken for the default
-        of a GPU, until it went, takes the baseline with it.
+        """Another writer's lock that appeared or went starts a new window. One that had been taken
+        for a GPU's default clock invalidates the baseline.
         """
         if not track.external_locks.look(gpus, track.locks, now_s):
             return
@@ -203,7 +202,7 @@ class IterationStats:
             track.baseline = track.known = None
 
     def _see_baseline(self, track: _Track) -> None:
-        """The baseline as this span has it: its own, or one that follows it."""
+        """The baseline of this window, or the known one updated by it."""
         candidate = track.window.summary(ITERATIONS_KEPT)
         if candidate is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
@@ -215,7 +214,7 @@ class IterationStats:
             track.baseline = blended(track.known, candidate, _wanted(candidate))
 
     def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
-        """Notes observed clocks and energy counters of this pass."""
+        """Adds observed clocks and energy counters of this pass."""
         for uuid in track.stage_of:
             gpu = gpus.get(uuid)
             if gpu is None or gpu.snapshot is None:
@@ -226,7 +225,7 @@ class IterationStats:
 
     def _collect(self, track: _Track, reports: Iterable[ArrivedReport]) -> None:
         """Joins the reports of one iteration; complete ones, and old ones, are closed."""
-        track.told.clear()
+        track.reported.clear()
         for arrived in reports:
             report = arrived.report
             if report.iteration in track.done:
@@ -252,7 +251,7 @@ class IterationStats:
         track.done.append(one.number)
         if not one.complete and track.sequence.apart(one.number, one.durations_s):
             return
-        track.told.append(one)
+        track.reported.append(one)
         track.pending.append(one)
         if not one.peers_s:
             track.peers_s.clear()

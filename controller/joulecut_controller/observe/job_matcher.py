@@ -1,7 +1,7 @@
-"""Which running job each policy entry stands for, in the file's order: the first match wins.
+"""Matches policy entries to running jobs, in the file's order: the first match wins.
 
-Pure: what agents say of owners, and the policy, go in. An entry stands for one running job at
-most: two runs of one name have two rates, and a plan for both is a plan for neither.
+An entry matches one running job at most: two runs of one name have two rates, and one plan cannot
+serve both. Pure: owners as agents report them, and the policy, go in.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,8 +34,8 @@ class JobMatch:
 def match_jobs(
     policy: Policy, gpus: Mapping[str, GpuView], reporting: Mapping[str, Iterable[str]]
 ) -> dict[str, JobMatch]:
-    """The claim of every entry, by name. `reporting` maps entries to the GPUs that report them:
-    what an entry without a match has, as far as no entry with a match has it.
+    """The match of every entry, by name. `reporting` maps entries to the GPUs that report them:
+    an entry without a `match` gets those that no entry with one has.
     """
     owned: dict[str, str] = {}  # GPU -> the entry it belongs to
     found: dict[str, JobMatch] = {}
@@ -60,7 +60,7 @@ def match_jobs(
 def _groups(
     job: JobPolicy, gpus: Mapping[str, GpuView], owned: Mapping[str, str]
 ) -> dict[Instance, set[str]]:
-    """The GPUs that the entry means, by running job; jobs that are wholly others' are not."""
+    """The GPUs that the entry matches, by running job, without jobs of earlier entries."""
     groups: dict[Instance, set[str]] = {}
     for uuid, gpu in gpus.items():
         if gpu.allocation is not None and matches(job, gpu.allocation):
@@ -94,7 +94,7 @@ def _one(
 
 
 def _taken(uuids: Iterable[str], gpus: Mapping[str, GpuView], owned: Mapping[str, str]) -> str:
-    """The first of these GPUs that an entry further up has."""
+    """The first of these GPUs that an earlier entry has."""
     for uuid in sorted(uuids):
         if uuid in owned:
             where = gpus[uuid].place if uuid in gpus else uuid
@@ -103,20 +103,20 @@ def _taken(uuids: Iterable[str], gpus: Mapping[str, GpuView], owned: Mapping[str
 
 
 def _absent(job: JobPolicy, gpus: Mapping[str, GpuView]) -> str:
-    """Nothing matches: the job does not run, or the agents cannot tell."""
+    """Nothing matches: the job does not run, or the agents do not know its owner."""
     source = KUBERNETES if job.pods is not None else SLURM
-    told = [
+    reported = [
         gpu.allocation
         for gpu in gpus.values()
         if gpu.allocation is not None and gpu.allocation.source == source
     ]
     what = f"no GPU is given to {wanted(job)}"
-    if not told:
+    if not reported:
         return f"{what} (no agent knows of any owner by {source})"
-    if job.pods is not None and job.pods.labels and not any(one.labels for one in told):
+    if job.pods is not None and job.pods.labels and not any(one.labels for one in reported):
         return f"{what} (the agents do not know labels: attribution.kubernetes.pods)"
     if job.slurm is not None and job.slurm.job_name:
-        nameless = sum(SLURM_NAME not in one.labels for one in told)
+        nameless = sum(SLURM_NAME not in one.labels for one in reported)
         if nameless:
             return f"{what} (of {nameless} GPUs given by Slurm the agents know ids, not names)"
     return what

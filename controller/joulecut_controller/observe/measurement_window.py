@@ -1,7 +1,6 @@
-"""A stretch of a job under one set of clocks: its iterations, its energy, its loads.
+"""One job under one set of clocks: its iterations, its energy, its loads.
 
-Kept apart from whoever decides what belongs in it (`ledger`), so that the arithmetic of a
-window can be read alone. Pure and bounded.
+`iteration_stats` decides which iterations belong in it. Pure and bounded.
 """
 
 import math
@@ -35,14 +34,14 @@ Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, ope
 
 @dataclass(slots=True)
 class Iteration:
-    """One iteration, as its GPUs told of it. `expected` is how many should."""
+    """One iteration as its GPUs reported it. `expected` is the number of GPUs."""
 
     number: int
     expected: int
     arrived_s: float  # of the first report
     durations_s: dict[str, float] = field(default_factory=dict)
     operations: dict[str, Busy] = field(default_factory=dict)
-    peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may tell it twice
+    peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may report twice
 
     @property
     def complete(self) -> bool:
@@ -56,7 +55,7 @@ class Iteration:
 
 @dataclass(slots=True)
 class TrainingTime:
-    """Of which time reports say that it was training: up to the newest iteration, but for the
+    """The time that was training according to reports: up to the newest iteration, except for
     `holes`, in which a checkpoint or an evaluation ran.
     """
 
@@ -70,7 +69,7 @@ class TrainingTime:
 
 @dataclass(slots=True)
 class _Gpu:
-    """What one GPU did and drew: sums, observed clocks, energy counter by time."""
+    """One GPU: busy time, observed clocks, energy counter by time."""
 
     busy: Busy = field(default_factory=dict)
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
@@ -92,16 +91,16 @@ class _Gpu:
             fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
             self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)
 
-    def power_w(self, mean_s: float, told: TrainingTime) -> float | None:
+    def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:
         """Mean power over many iterations, from the energy counter, of what is `told` of."""
         if not self.anchors or self.latest is None:
             return None
         backwards = chain((self.latest,), reversed(self.anchors))
-        last = next((sample for sample in backwards if sample[0] <= told.until_s), None)
+        last = next((sample for sample in backwards if sample[0] <= reported.until_s), None)
         if last is None:
             return None
         (begin_s, begin_j), (end_s, end_j) = self.anchors[0], last
-        holes = [hole for hole in told.holes if hole[1] > begin_s and hole[0] < end_s]
+        holes = [hole for hole in reported.holes if hole[1] > begin_s and hole[0] < end_s]
         for (from_s, from_j), (to_s, to_j) in pairwise((*self.anchors, last)) if holes else ():
             within = from_s < to_s <= end_s
             if within and any(hole[0] < to_s and hole[1] > from_s for hole in holes):
@@ -117,12 +116,12 @@ class _Gpu:
         stage: int,
         busy: Busy,
         mean_s: float | None,
-        told: TrainingTime | None = None,
+        reported: TrainingTime | None = None,
     ) -> StageLoad | None:
         counted = {kind: (busy_s, n) for kind, (busy_s, n) in sorted(busy.items()) if n > 0}
-        power_w = None if mean_s is None or told is None else self.power_w(mean_s, told)
+        power_w = None if mean_s is None or reported is None else self.power_w(mean_s, reported)
         if not counted and power_w is None:
-            return None  # a job that tells only its rate still has energy counters
+            return None  # a job that reports only its rate still has energy counters
         return StageLoad(
             uuid=uuid,
             stage=stage,
@@ -142,7 +141,7 @@ class MeasurementWindow:
         self._settling = SETTLE_ITERATIONS
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._outliers_s: list[float] = []
-        self._first: list[Iteration] = []  # what is usual shows only when some have been
+        self._first: list[Iteration] = []  # outliers among them show only after some more
         self._reported = TrainingTime()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
@@ -175,8 +174,8 @@ class MeasurementWindow:
         return True
 
     def see(self, uuid: str, snapshot: GpuSnapshot, taken_s: float) -> bool:
-        """Notes observed clock and energy counter; False where the counter fell back, which
-        means a reloaded driver: the span is then no longer one.
+        """Adds observed clock and energy counter; False where the counter fell, which means a
+        reloaded driver: a new window has to begin.
         """
         if taken_s < self.since_s or self._settling > 0:
             return True
@@ -215,7 +214,7 @@ class MeasurementWindow:
         )
 
     def loads(self) -> tuple[StageLoad, ...]:
-        """Mean busy time per operation and power of every GPU, over the whole span."""
+        """Mean busy time per operation and power of every GPU, over the whole window."""
         mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
         made = (
             gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._reported)
@@ -237,7 +236,7 @@ class MeasurementWindow:
         return tuple(filter(None, made))
 
     def _look_back(self) -> None:
-        """Leaves out what turns out to have been unusual among the first iterations."""
+        """Removes outliers among the first iterations, once there are enough to compare."""
         if len(self._first) < OUTLIERS_IN_ROW:
             return
         usual_s = statistics.median(one.duration_s for one in self._first)

@@ -1,7 +1,7 @@
-"""Builds the one picture a pass reasons on: agents, GPUs and jobs, with the age of each part.
+"""Builds the view of a pass: agents, GPUs and jobs, with the age of each part.
 
-Pure: what the fleet said and `now_s` go in, a `View` comes out. What is older than the
-staleness limit is shown as not known, so that nobody behind it has to remember to ask.
+Pure: fleet state, reports and `now_s` in, a `View` out. Anything older than the staleness limit is
+shown as unknown, so that no later step has to check ages.
 """
 
 import hashlib
@@ -16,8 +16,7 @@ from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, JobView, View, Window
 
-# An agent that is not heard of does not say either who came and went; a kubelet's last word
-# stands for as long on the node.
+# A silent agent reports no change of owner either; the agent keeps a kubelet's last answer as long.
 OWNER_AGE_S_MAX = 120.0
 
 Recall = Callable[[str, str], Window | None]  # (job, shape) -> a baseline measured earlier
@@ -25,8 +24,8 @@ Recall = Callable[[str, str], Window | None]  # (job, shape) -> a baseline measu
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """What was seen of one job, beside its `JobView`. `shape` names pipeline, GPUs and
-    profile: a baseline measured in one shape says nothing about another.
+    """One job in one pass. `shape` names pipeline, GPUs and profile: a baseline measured in one
+    shape does not hold in another.
     """
 
     view: JobView
@@ -36,7 +35,7 @@ class JobObservation:
 
 
 class Observer:
-    """Keeps roster and ledger from pass to pass."""
+    """Keeps placements and iteration statistics from pass to pass."""
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
@@ -44,7 +43,7 @@ class Observer:
         self._stale_s = stale_s
 
     def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
-        """Our own hand changed a job's clocks; agents show it from `shown_s` on."""
+        """Our own command changed a job's clocks; agents show it from `shown_s` on."""
         self._stats.changed(job, locks, now_s, shown_s)
 
     def look(

@@ -1,8 +1,7 @@
-"""Which GPU works which stage of which job, as the job itself or its operator says.
+"""Which GPU works which stage of which job, as the job reports or its operator lists.
 
-Everything after it (windows, samples, plans) needs the answer first, and a wrong one would
-slow the wrong GPU: whatever does not fit is a complaint, and a job with a complaint keeps
-its default clocks. Pure, and bounded by the GPUs that agents describe.
+A wrong placement would slow the wrong GPU: any mismatch is a complaint, and a job with a complaint
+keeps default clocks. Pure, and bounded by the GPUs that agents describe.
 """
 
 import math
@@ -19,7 +18,7 @@ from joulecut_controller.view import GpuView
 SILENCE_ITERATIONS = 8
 # Reports come in batches, one a watch interval (at most 1 s), through two processes.
 SILENCE_S_MIN = 5.0
-UNMATCHED = JobMatch()  # nothing is said of owners
+UNMATCHED = JobMatch()  # owners are unknown
 STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
 
 
@@ -52,7 +51,7 @@ class _Reporter:
 
 
 class Placements:
-    """Remembers who reported what, per job of the policy."""
+    """Remembers the reporting GPUs per job of the policy."""
 
     def __init__(self) -> None:
         self._reporters: dict[str, dict[str, _Reporter]] = {}
@@ -61,7 +60,7 @@ class Placements:
     def note(
         self, job: str, reports: Iterable[ArrivedReport], known: Mapping[str, GpuView]
     ) -> None:
-        """Takes in a job's reports. UUIDs no agent describes take no memory."""
+        """Adds a job's reports. UUIDs that no agent describes are not kept."""
         reporters = self._reporters.setdefault(job, {})
         for arrived in reports:
             report = arrived.report
@@ -96,7 +95,7 @@ class Placements:
         now_s: float,
         match: JobMatch = UNMATCHED,
     ) -> Placement:
-        """The job's GPUs by stage as of now, or what is wrong with them."""
+        """The job's GPUs by stage as of now, or a complaint."""
         reporters = self._reporters.get(policy.name, {})
         for uuid in [uuid for uuid in reporters if _left(uuid, policy, gpus, match)]:
             del reporters[uuid]
@@ -161,7 +160,7 @@ def _left(uuid: str, policy: JobPolicy, gpus: Mapping[str, GpuView], match: JobM
 def _ranked(
     policy: JobPolicy, gpus: Mapping[str, GpuView], match: JobMatch
 ) -> tuple[tuple[str, ...], str]:
-    """The GPUs that the policy names or finds, in rank order, and what is wrong with them."""
+    """The GPUs that the policy lists or matches, in rank order, and a complaint."""
     if not policy.found_by_allocation:
         return _listed(policy, gpus)
     mine = [gpus[uuid] for uuid in sorted(match.uuids) if uuid in gpus]
@@ -199,7 +198,7 @@ def _doubt(
     reporters: Mapping[str, _Reporter],
     gpus: Mapping[str, GpuView],
 ) -> str:
-    """What is missing before counted ranks are believed: that the job's reports say the same."""
+    """Why counted ranks are not trusted yet: the job's reports have to confirm them."""
     if policy.ranks == "hook" or len(stages) < STAGES_IN_DOUBT:
         return ""
     if len({reporter.stage for reporter in reporters.values()}) < STAGES_IN_DOUBT:

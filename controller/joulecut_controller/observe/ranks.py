@@ -1,8 +1,7 @@
-"""From a GPU's rank to the pipeline stage it works, where the job does not say it itself.
+"""From a GPU's rank to its pipeline stage, where the job does not report it.
 
-Launchers number processes, frameworks turn numbers into places by an order of parallelisms; a
-wrong order gives a plan for another machine. So this is arithmetic alone: whether it is right is
-for the job's own reports to bear out. Pure.
+Launchers number processes; frameworks map numbers to places by an order of parallelisms. A wrong
+order gives a plan for another machine, so the job's own reports have to confirm the result. Pure.
 """
 
 from collections import Counter
@@ -49,7 +48,7 @@ def staged(
 
 
 def by_completion(gpus: Sequence[GpuView]) -> tuple[tuple[str, ...], str]:
-    """The GPUs of one job in rank order by the indices of its pods, and what is wrong with that.
+    """The GPUs of one job in rank order by the indices of its pods, and a complaint.
 
     Within a pod, processes count its GPUs in the node's order.
     """

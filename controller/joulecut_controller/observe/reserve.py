@@ -1,6 +1,6 @@
-"""Why a job that may be controlled is only advised for now: its GPUs are not free to be set.
+"""Reservations: why a job in mode enforce is only recommended for now, as its GPUs are not free.
 
-A plan is still made and shown, so that an operator sees what waits and for what. Pure.
+A plan is still made and shown, so that an operator sees what waits, and why. Pure.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Reports out of their turn are no measurements: a queue told twice, a rank that is elsewhere.
+"""Refuses reports that are out of sequence: duplicates, reordered ones, ranks far apart.
 
-An iteration joins what the GPUs of a job tell under one number. So a number that a GPU tells
-again, or that the others are nowhere near, would be counted with somebody else's time. Reports
-of one GPU arrive in the order in which they were sent; what does not is refused and counted.
+An iteration joins the reports of all GPUs of a job under one number, so a repeated or distant
+number would be joined with another iteration. Reports of one GPU arrive in the order in which they
+were sent; others are refused and counted.
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from joulecut_controller.ports import ArrivedReport
 
 RESTART_IN_ROW = 3  # reports that count on from a lower number: a restarted job, not an echo
-NEAR = 64  # iterations: a GPU this close behind or ahead has lost reports, or is about to tell
+NEAR = 64  # iterations: a GPU this close has lost reports, or reports soon
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where one GPU's own counting is."""
+    """The sequence of one GPU."""
 
     last: int
     heard: int  # reports of the job until then
@@ -49,21 +49,21 @@ class SequenceFilter:
                 self._places[uuid] = _Place(number, self._heard)
                 yield arrived
 
-    def apart(self, number: int, told: Collection[str]) -> bool:
+    def apart(self, number: int, reported: Collection[str]) -> bool:
         """Whether more GPUs are elsewhere than `told` of this incomplete iteration.
 
-        A GPU that is silent, or never spoke, is not elsewhere: jobs may tell by one rank alone.
+        A GPU that never reported, or fell silent, is not elsewhere: one rank may report alone.
         """
         recent = self._heard - NEAR * len(self._places)
         elsewhere = sum(
-            uuid not in told
+            uuid not in reported
             and place.heard > recent
             and not number - NEAR <= place.last <= number + NEAR
             for uuid, place in self._places.items()
         )
-        if elsewhere < len(told):
+        if elsewhere < len(reported):
             return False
-        self.refused["apart"] += len(told)
+        self.refused["apart"] += len(reported)
         return True
 
     def _refusal(self, uuid: str, number: int) -> str:

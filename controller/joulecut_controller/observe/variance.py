@@ -1,9 +1,9 @@
-"""How much a job's operations vary, read from the sums that it reports.
+"""Variance of a job's operations, from the sums that it reports.
 
-A report tells how long all forwards and all backwards of an iteration took, not each one. But
-what varies from operation to operation averages out over a microbatch count, and moves
-forwards and backwards apart; what a GPU does slower for a whole iteration moves both
-together. So their variances and their covariance tell the two apart. Pure and bounded.
+A report has the sums of all forwards and all backwards of an iteration. Variation from operation
+to operation averages out over the microbatches and moves the two sums independently; a GPU that is
+slower for a whole iteration moves both together. Their variances and covariance separate the two.
+Pure and bounded.
 """
 
 import math

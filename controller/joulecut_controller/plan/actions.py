@@ -1,4 +1,4 @@
-"""A decision, spelled out GPU by GPU."""
+"""The actions of a plan, GPU by GPU."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
     for stage, uuids in enumerate(job.stages):
         default_mhz = choice.costs.default_mhz[stage]
         clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[stage]})
-        asked_mhz = clocks[-1]  # per operation: the highest a GPU needs within an iteration
+        asked_mhz = clocks[-1]  # per operation: the highest that a GPU needs within an iteration
         span = f"{clocks[0]}-{asked_mhz} MHz by operation" if len(clocks) > 1 else ""
         for uuid in uuids:
             now_mhz = running.get(uuid, 0) or default_mhz

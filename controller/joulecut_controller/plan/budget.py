@@ -1,8 +1,7 @@
-"""Which job slows down, and how far, so that all of them together stay within a power limit.
+"""The power budget: which jobs slow down, and how far, to stay within a limit together.
 
-A job offers the plan of its own target and every slower one of its frontier; `solve.budget`
-picks by marginal throughput. What follows for a job is a longer deadline, and the planner
-then plans for it as for any other: nothing here chooses a clock.
+A job offers the plan of its own target and every slower one of its frontier; the allocation goes by
+marginal throughput. A slowed job gets a longer deadline; the planner chooses its clocks as usual.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +37,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What the limit means. `deadline_s` holds the jobs that have to be slower than their own
-    targets ask for; `complaint` says why the limit cannot be kept, empty where it can.
-    `power_w` is predicted for the jobs that claim, and measured for the rest.
+    """An allocation. `deadline_s` holds the jobs that must be slower than their own targets;
+    `complaint` says why the limit cannot be kept, empty where it can. `power_w` is predicted for
+    jobs with a claim and measured for the rest.
     """
 
     limit_w: float
@@ -53,8 +52,8 @@ class Shares:
 def shares(limit_w: float, claims: Sequence[Claim], fixed_w: float) -> Shares:
     """The deadlines that keep all jobs within the limit at the least cost of throughput.
 
-    `fixed_w` is what draws power and cannot be slowed. Where even the slowest plans draw more,
-    they are what is asked for, with a complaint.
+    `fixed_w` is drawn by what cannot be slowed. Where even the slowest plans draw more than the
+    limit, they are chosen, with a complaint.
     """
     offered = [_offered(claim) for claim in claims]
     bidders = [

@@ -1,7 +1,7 @@
-"""What every operation of a job is predicted to cost at every clock that may be asked.
+"""Predicted time and energy of every operation of a job at every allowed clock.
 
-The meeting point of evidence and bounds: no clock below the lowest one measured, below the
-operator's floor or outside the site's range gets into a problem, so no solver can pick it.
+Evidence and bounds meet here: no clock below the lowest measured one, below the operator's floor or
+outside the site's range enters a problem, so no solver can choose it.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from joulecut_engine.optimize.problem import Problem
 
 # Below these differences two predictions are the same for planning: a third of what the
 # physics form itself misses by (0.5 % in time, 1 % in power on public sweeps), and chasing
-# less would solve anew on every pass.
+# less would mean a new solve in every pass.
 TIME_TOLERANCE = 0.002
 ENERGY_TOLERANCE = 0.01
 
@@ -77,7 +77,7 @@ def price(
     host_power_w: float,
     held: Costs | None = None,
 ) -> Costs | str:
-    """Costs of a job laid out on its GPUs, or why there are none.
+    """Costs of a job on its GPUs, or why there are none.
 
     `host_power_w` is charged per GPU for the whole iteration. Where the costs say the same
     as `held` within tolerance, the answer is `held` itself.
@@ -183,7 +183,7 @@ def clocks_allowed_mhz(policy: JobPolicy, gpus: list[GpuView]) -> tuple[int, ...
 
 
 def _default_mhz(gpus: list[GpuView]) -> int | None:
-    """What the driver runs them at without a lock: the lowest of their highest clocks."""
+    """The clock without a lock: the lowest of their highest clocks."""
     highest = [gpu.description.clocks_mhz[-1] for gpu in gpus if gpu.description.clocks_mhz]
     return min(highest) if highest and len(highest) == len(gpus) else None
 

@@ -1,8 +1,9 @@
-"""What a given set of clocks is predicted to give, without any solver.
+"""Predicted time and energy of given clocks, without a solver.
 
-The running clocks, the default clocks and a plan's clocks are compared on the same ground:
-the exact longest path through the graph at predicted costs, and the energy of section 4 of
-the Perseus paper (SOSP'24): operations, plus blocking power for the rest of the time.
+Running, default and planned clocks are evaluated alike: the exact longest path through the graph
+at predicted costs, and the energy of section 4 of the Perseus paper (SOSP'24): operations, plus
+blocking power for the rest of the time. Model seconds become real ones by the measured ratio, so
+that a forecast can be compared with a measurement.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ Clocks = tuple[int, ...]  # one clock in MHz per operation, in the graph's order
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One pipeline under one choice of clocks, by the model's own seconds and joules.
+    """Time and energy of one pipeline under one choice of clocks, in model seconds and joules.
 
     Energies are of one GPU per stage; `Costs.width` GPUs do the same work side by side.
     """
@@ -32,8 +33,8 @@ class Evaluation:
     operations_j: float
     busy_s: tuple[float, ...]  # by stage
     problem: Problem
-    mean_s: float  # of iterations that jitter; `iteration_time_s` is on mean times
-    held_s: float  # the statistic of them that is held to the target
+    mean_s: float  # with jitter; `iteration_time_s` is computed from mean times
+    held_s: float  # with jitter: the statistic that the deadline applies to
 
     def energy_j(self, time_s: float) -> float:
         """Energy of an iteration that lasts `time_s`, waiting included, in joules."""
@@ -45,7 +46,7 @@ class Evaluation:
 
 
 def default_clocks(costs: Costs) -> Clocks:
-    """What runs without any lock."""
+    """The clocks without any lock."""
     return tuple(costs.default_mhz[o.stage] for o in costs.problem.graph.operations)
 
 
@@ -76,11 +77,11 @@ def evaluate(costs: Costs, clocks: Clocks) -> Evaluation | None:
 
 
 def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter, solver: SolverCache) -> Evaluation:
-    """The appraisal with what iterations really take under the job's jitter."""
+    """The evaluation with iteration times under the job's jitter."""
     if jitter.still:
         return made
     spread = solver.spread(costs, jitter, made.options)
-    # A mean of draws may be a hair below the time on mean times; the plan's word is no less.
+    # A mean of draws may be slightly below the time on mean times; it counts no less than that.
     mean_s = max(made.iteration_time_s, spread.mean_s)
     return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, jitter.statistic)))
 
@@ -101,7 +102,7 @@ ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ground on which plans of one pass are compared.
+    """Compares plans of one pass: same costs, goal, jitter and baseline.
 
     `ratio` is real seconds over model seconds; `promised_s` the real deadline, or the
     straggler's time where the goal waits.
@@ -130,7 +131,7 @@ class Comparison:
 
 
 def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> Forecast:
-    """What the plan gives (`after`); what else could be saved is left to `completed`."""
+    """The forecast of the plan (`after`). Other granularities are left to `completed`."""
     width = comparison.costs.width
     waited_s = comparison.promised_s if comparison.goal.waits else 0.0
     baseline_s = max(comparison.baseline_s, waited_s)
@@ -149,8 +150,8 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
 def completed(
     made: Forecast, comparison: Comparison, before: Evaluation, solver: SolverCache
 ) -> Forecast:
-    """The forecast with what every granularity would save at the same deadline, and with
-    what the clocks that ran `before` the plan wasted. Several solves: seconds.
+    """The forecast with the saving of every granularity at the same deadline, and with the bloat
+    of the clocks `before` the plan. Several solves: takes seconds.
     """
     width = comparison.costs.width
     intrinsic_w, extrinsic_w = _bloat_w(comparison, before, solver)
@@ -178,8 +179,8 @@ def _saved_ratio(
 def _bloat_w(
     comparison: Comparison, before: Evaluation, solver: SolverCache
 ) -> tuple[float, float]:
-    """Power that runs now and need not: intrinsic, and extrinsic while a straggler is waited
-    for (the words of Perseus, SOSP'24, section 2). Of one GPU per stage, model seconds.
+    """Intrinsic bloat, and extrinsic bloat while a straggler is waited for (Perseus, SOSP'24,
+    section 2): power above the frontier. Of one GPU per stage, in model seconds.
     """
     own_s = before.iteration_time_s
     now = solver.ask(comparison.costs, Goal(own_s * (1.0 + ROUNDING)), "computation")

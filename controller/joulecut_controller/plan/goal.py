@@ -1,8 +1,8 @@
-"""What the solver is asked: the promise to the job, in the model's own seconds.
+"""The solver's goal: the job's deadline in model seconds.
 
-The promise is made in measured time; the model is a little faster than reality, and how
-much is learnt from what runs (`pace`). A straggler's time replaces the own deadline where
-it is waited for anyway.
+The deadline is in measured time; the model is a little faster than reality, by a ratio learned
+from running plans (`pace`). A straggler's time replaces the job's own deadline where it is waited
+for anyway.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def learn_pace(
     deadline_s: float,
     at_default: float,
 ) -> tuple[PlannerState, bool]:
-    """The pace after a look at what runs, and whether that is late."""
+    """The pace updated by the running plan, and whether that plan is late."""
     measured, costs = inputs.job.current, state.costs
     if not inputs.measured_applied or state.clocks is None or measured is None or costs is None:
         return state, False
@@ -114,7 +114,7 @@ def _hold(held: Goal | None, wanted_s: float, *, waits: bool) -> float:
 
 
 def dwell_s(inputs: PlanningInput) -> float:
-    """Between two lowerings: the operator's word, or a site's if that is longer."""
+    """Least time between two lowerings: the operator's setting, or a site's if longer."""
     sites = (
         inputs.view.gpus[uuid].description.min_dwell_s
         for stage in inputs.job.stages

@@ -1,8 +1,8 @@
-"""The last word before a GPU is touched: may this plan be applied, on what is known now?
+"""The guard: checks a plan against the freshest view before any GPU is touched.
 
-Independent of the planner on purpose. It reads bounds from the policy, the site and the
-profile themselves, and lets `solve.check` add the plan up again, so that a fault in the
-planner or the predictor ends in "no change" and not in a slow job.
+Independent of the planner: it reads bounds from policy, site and profile themselves and has the
+plan verified by an independent checker, so that a fault of planner or estimator ends in "no change"
+and not in a slow job.
 """
 
 import math
@@ -27,7 +27,7 @@ GENERATION_MAX = 2**63 - 1  # what every store and language can carry
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What this controller may do now, and on how old a picture.
+    """Limits of this controller: epoch, lease length, and how old observations may be.
 
     `generation_last` is the newest generation given to the job before; `problem` and `goal`
     are what the plan answers. `reach_mhz` is set for a job without a profile: the lowest clock
@@ -53,8 +53,8 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         return f"generation {plan.generation} is not newer than {authority.generation_last}"
     locks = [action for action in plan.actions if action.clock_mhz is not None]
     if not locks:
-        # Giving GPUs back is always right; a plan per operation may need every GPU's highest
-        # clock somewhere, which is no reason to call it applied.
+        # Releasing GPUs is always allowed. A plan per operation may need every GPU's highest clock
+        # somewhere, which does not make it applicable.
         return _applicable(plan) if plan.solution else ""
     job = next((job for job in view.jobs if job.policy.name == plan.job), None)
     if job is None:
@@ -206,7 +206,7 @@ def _sound(plan: Plan, authority: Authority, check: Check) -> str:
 
 
 def _guessed(plan: Plan) -> str:
-    """What can be held against a guess: that it is made of numbers, and keeps the deadline."""
+    """A trial has no solution to check: its figures must be finite and keep the deadline."""
     forecast = plan.forecast
     if forecast is None or plan.deadline_s is None:
         return "the plan has no forecast"

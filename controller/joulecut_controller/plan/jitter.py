@@ -1,8 +1,7 @@
-"""How much the times of a running job vary, from what was measured of it.
+"""Jitter of a running job, from its baseline.
 
-Clocks that use up all slack run later than the model of mean times says, default clocks hardly
-do; a plan made without knowing that is late at first and backs off. So the plan is made with
-the job's own variances, read from its baseline.
+Clocks that use up all slack run later than mean times predict; default clocks hardly do. A plan
+made without jitter is late at first and backs off, so plans use the job's own variances.
 """
 
 import math
@@ -19,7 +18,7 @@ OPERATION_MIN = 0.0005
 OPERATION_MAX = 0.2
 GPU_MIN = 0.0005
 # Variances are held while new ones are within this: from 30 iterations a standard deviation is
-# known to an eighth, and every change means to solve anew.
+# known to an eighth, and every change means another solve.
 HELD_RATIO = 0.25
 
 
@@ -68,8 +67,8 @@ def _operation(window: Window, pipeline: Pipeline) -> float:
     """
     along = 2.0 * (pipeline.microbatches + pipeline.stages - 1)
     most = min(OPERATION_MAX, _iteration(window) * math.sqrt(along))
-    told = window.operation_sd_ratio
-    return most if told is None else min(told, OPERATION_MAX)
+    known = window.operation_sd_ratio
+    return most if known is None else min(known, OPERATION_MAX)
 
 
 def _near(held: Jitter, seen: Jitter) -> bool:

@@ -1,9 +1,8 @@
-"""How far the real job is behind the model, and what deadline that leaves the solver.
+"""Pace: measured over modelled iteration time.
 
-The graph knows no communication, no jitter and no optimizer step, so a plan that is exact in
-the model is late in reality. The measured ratio of the two closes the loop: the solver gets
-the promised deadline divided by it. It is learnt at default clocks first and under a plan
-afterwards, where it counts.
+The graph has no communication, jitter or optimizer step, so a plan that is exact in the model is
+late in reality. The solver gets the deadline divided by this ratio. It is learned at default clocks
+first, and under a plan afterwards.
 """
 
 import math
@@ -50,7 +49,7 @@ def learn(
     now_s: float,
     dwell_s: float,
 ) -> tuple[Pace, bool]:
-    """The pace after a look at the running plan, and whether the plan is late.
+    """The pace updated by the running plan, and whether the plan is late.
 
     `measured` ran under the plan's clocks, for which the model says `modelled_s`; `limit_s`
     is the real deadline. A late plan is corrected at once, a fast one only after a while.

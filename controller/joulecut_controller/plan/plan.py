@@ -1,6 +1,6 @@
-"""The plan is the product: one immutable numbered decision for a job, with its reasons.
+"""The plan: one immutable numbered decision for a job, with its reasons.
 
-Dry run, page, command line, journal, metrics and tests all show this same object.
+Dry run, page, command line, audit log, metrics and tests all show this object.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Verb = Literal["hold", "lower", "raise", "clear"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What one GPU should do. `clock_mhz` None means: back to default (`clear`)."""
+    """One GPU's part of a plan. `clock_mhz` None means: back to default (`clear`)."""
 
     uuid: str
     stage: int
@@ -26,7 +26,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the plan is predicted to give, beside the baseline it is compared with.
+    """Predicted time and energy of a plan, and those of the baseline.
 
     Times of one iteration; energies of all the job's GPUs per iteration. Predicted,
     never measured; `saved_ratio` and `slowdown_ratio` are fractions of the baseline.
@@ -44,7 +44,7 @@ class Forecast:
 
     @property
     def bounded(self) -> bool:
-        """Whether anything is known of how good the best plan would be."""
+        """Whether a lower bound is known."""
         return self.lower_bound_j > 0.0
 
     @property
@@ -61,8 +61,8 @@ class Plan:
     """A decision for one job. `actions` empty means: no change, and `reason` says why.
 
     `generation` comes from one controller-wide counter; `parent` is the generation this
-    plan replaces (0: default clocks). `refused` is the guard's word; such a plan is
-    published but never applied.
+    plan replaces (0: default clocks). `refused` is the guard's reason; such a plan is published
+    but never applied.
     """
 
     job: str
@@ -86,7 +86,7 @@ class Plan:
 def verb_of(
     asked_mhz: int, now_mhz: int, default_mhz: int, locked: bool
 ) -> tuple[Verb, int | None]:
-    """What leads from one clock to another, and the lock it takes; None for default clocks."""
+    """The verb from one clock to another, and the lock it takes; None for default clocks."""
     if asked_mhz >= default_mhz:
         return ("clear" if locked else "hold"), None
     if asked_mhz == now_mhz:

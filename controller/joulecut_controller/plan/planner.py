@@ -1,8 +1,7 @@
-"""From one look at a job to one decision: keep its clocks, change them, or default clocks.
+"""The planner: one decision per job and pass: keep its clocks, change them, or default clocks.
 
-Pure: the case and what stood before go in, a decision comes out; the number a plan carries
-and everything that touches a GPU come later. Every way to say "no change" has its reason,
-because an operator who sees nothing happen must see why.
+Pure: inputs and the state of the last pass in, a decision out. Numbers, the guard and commands come
+later. Every "no change" has a reason that an operator can read.
 """
 
 from dataclasses import dataclass, replace
@@ -55,9 +54,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`topic` is one stable word for the reason; it changes when the story does. `late` says
-    that the running plan was found to break its deadline.
-    """
+    """`topic` is one stable word for the reason. `late`: the running plan misses its deadline."""
 
     verdict: Verdict
     topic: str
@@ -77,7 +74,7 @@ class Decision:
 def decide(
     inputs: PlanningInput, state: PlannerState, estimator: Estimator, solver: SolverCache
 ) -> Decision:
-    """One job, one pass. Calls the solver through `answers`; may take seconds."""
+    """One job, one pass. Calls the solver; may take seconds."""
     if state.mode != inputs.mode:  # what was only recommended does not run
         state = replace(state, mode=inputs.mode, clocks=None, goal=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
@@ -98,7 +95,7 @@ def decide(
 
 
 def given_up(state: PlannerState, reason: str) -> Decision:
-    """Default clocks for a job that could not even be judged."""
+    """Default clocks for a job that could not be planned."""
     return _give_back(state, "fault", reason)
 
 
@@ -108,7 +105,7 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
 
 
 def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
-    """What forbids any plan, before anything is computed; the first reason counts."""
+    """(topic, reason) that forbids any plan before anything is computed; the first counts."""
     job, policy = inputs.job, inputs.job.policy
     counted, needed = inputs.baseline_progress
     progress = f"{counted} of {needed} iterations" if counted < needed else "not steady yet"
@@ -144,7 +141,7 @@ def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
 
 
 def _stale(inputs: PlanningInput) -> str:
-    """The first GPU of the job of which nothing fresh is known."""
+    """The first GPU of the job without a current reading."""
     for uuid in (uuid for stage in inputs.job.stages for uuid in stage):
         gpu = inputs.view.gpus.get(uuid)
         if gpu is None or gpu.snapshot is None or gpu.age_s > inputs.stale_s:
@@ -155,7 +152,7 @@ def _stale(inputs: PlanningInput) -> str:
 def _within_reach(
     inputs: PlanningInput, state: PlannerState, costs: Costs, solver: SolverCache
 ) -> Decision:
-    """Holds the model against the baseline, and the target against both."""
+    """Checks the model against the baseline and the target against both, then solves."""
     job, baseline = inputs.job, inputs.job.baseline
     assert baseline is not None
     default = evaluate(costs, default_clocks(costs))
@@ -225,12 +222,14 @@ def _compare(
     *,
     late: bool,
 ) -> Decision:
-    """The answer against what stands: changed only for a reason, lowered only after a dwell."""
+    """The solver's answer against the present clocks: changed only for enough gain or a late plan,
+    lowered only after the dwell.
+    """
     costs = comparison.costs
     new = tuple(option.clock_mhz for option in answer.clocks)
     held = state.clocks or default_clocks(costs)
     before = _appraised(comparison, held, solver)
-    if before is None:  # the held clocks left the bounds, or the graph changed: start anew
+    if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
     limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
     fits = not late and before.held_s <= limit_s

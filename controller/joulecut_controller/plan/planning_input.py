@@ -1,6 +1,6 @@
-"""One job in one pass, and what stood before: everything the planner may know.
+"""Inputs of the planner: one job in one pass, and the state of the last pass.
 
-Values only, so that a decision can be replayed from them.
+Values only, so that a decision can be replayed.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from joulecut_engine.optimize.problem import Goal
 class PlanningInput:
     """One job in one pass. `running` maps its GPUs to the clock their lease allows (0: none).
 
-    `measured_applied` says that `job.current` ran under the clocks of the standing decision.
+    `measured_applied`: `job.current` ran under the clocks of the last decision.
     """
 
     view: View
@@ -34,12 +34,12 @@ class PlanningInput:
     paused: str = ""  # why this controller may not act for the job now
     unready: str = ""  # why nothing can be computed yet
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    holdout: str = ""  # that a hold-out window runs, in words: default clocks, to be measured
+    holdout: str = ""  # sentence of a running hold-out window: default clocks
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedPlan:
-    """What ran until a hold-out window began, and comes back after it."""
+    """The clocks suspended for a hold-out window; they resume after it."""
 
     clocks: Clocks
     goal: Goal | None
@@ -48,8 +48,8 @@ class SuspendedPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """What the planner carries from pass to pass. `clocks` are those of the last decision,
-    None for default clocks; in mode recommend nothing runs under them.
+    """The planner's state from pass to pass. `clocks` are those of the last decision, None for
+    default clocks; in mode recommend they do not run.
     """
 
     mode: Mode = "off"

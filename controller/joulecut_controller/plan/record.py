@@ -1,4 +1,4 @@
-"""A plan as plain values, one shape for store, page, programs and tests.
+"""A plan as plain values: one shape for store, page, API and tests.
 
 Units are in the keys. Only finite numbers leave: JSON knows no others, and readers in
 other languages stop at them.

@@ -1,7 +1,6 @@
-"""What the solver said before, so that an unchanged question costs nothing.
+"""Cache of solver answers, keyed by costs, goal and granularity.
 
-A pass asks the same question every few seconds; the answer changes only with the costs, the
-goal or the granularity. Bounded: the least recently used answer goes first.
+A pass asks the same question every few seconds. Bounded: the least recently used answer goes first.
 """
 
 from collections import OrderedDict
@@ -64,7 +63,7 @@ class SolverCache:
         )
 
     def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
-        """What iterations of these options really take, in the model's seconds."""
+        """The distribution of iteration times of these options, in model seconds."""
         key = (costs.digest, jitter.noise, options)
         if key not in self._spreads:
             self._spreads[key] = self._noise_of(costs, jitter).judge.spread(options)
@@ -76,7 +75,7 @@ class SolverCache:
     def ask(
         self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter = STILL
     ) -> Solution | Infeasible:
-        """The cheapest plan for this goal, or the word that none meets it.
+        """The cheapest plan for this goal, or Infeasible.
 
         Where times jitter, the statistic of the iteration time meets the deadline, not only
         the iteration on mean times.

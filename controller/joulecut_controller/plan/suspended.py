@@ -1,7 +1,7 @@
-"""Clocks that step aside for a hold-out window, and come back after it as they were.
+"""A plan suspended for a hold-out window, and resumed after it.
 
-A window at default clocks is a measurement, not a change of mind: what was learnt of the
-plan stands, and unless something better is known by then, the same clocks run again. Pure.
+A window at default clocks is a measurement: the plan's learned pace stays, and the same clocks
+resume unless a clearly better plan is known by then. Pure.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from joulecut_engine.optimize.problem import Solution
 
 
 def suspend(state: PlannerState, now_s: float) -> PlannerState:
-    """Default clocks run, and what ran before is remembered."""
+    """Default clocks; the clocks before are kept to be resumed."""
     suspended = state.suspended
     if suspended is None and state.clocks is not None:
         suspended = SuspendedPlan(state.clocks, state.goal, now_s)
@@ -29,7 +29,7 @@ def suspend(state: PlannerState, now_s: float) -> PlannerState:
 
 
 def rest_s(suspended: SuspendedPlan, inputs: PlanningInput) -> float:
-    """How long default clocks have to stay for the dwell's sake, in seconds."""
+    """Seconds that default clocks have to stay, by the dwell."""
     return suspended.since_s + dwell_s(inputs) - inputs.view.now_s
 
 
@@ -42,11 +42,10 @@ def as_before(
     gain_min: float,
     fit_ratio: float,
 ) -> tuple[Comparison, Solution]:
-    """The clocks put aside, in place of a solver's answer that saves hardly more.
+    """The suspended clocks, unless the solver's answer saves `gain_min` of the baseline's energy.
 
-    As with a plan that runs, they may be over the goal by `fit_ratio` before measurement has
-    judged them: a baseline measured anew is never the same to the last digit, and the goal is
-    then theirs. `gain_min` is a share of the baseline's energy.
+    Like a running plan they may exceed the goal by `fit_ratio`, since a baseline measured again is
+    never the same to the last digit; the goal is then relaxed to theirs.
     """
     made = evaluate(comparison.costs, suspended.clocks)
     if made is None:
@@ -67,7 +66,7 @@ def as_before(
 
 
 def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Forecast) -> str:
-    """The reason of a plan that brings the same clocks back; empty where it brings others."""
+    """The reason of a plan that resumes the same clocks; empty where it has others."""
     if choice_clocks != suspended.clocks:
         return ""
     return (

@@ -1,7 +1,7 @@
-"""Advice made into a plan: the same object that the planner makes, with less behind it.
+"""A trial: the plan of a job without a profile, made from the explorer's advice.
 
-No profile stands behind these clocks, so the plan carries no solution and no bound, and its
-reason says what is tried and why. Pure.
+Without a profile the plan has no solution and no bound; its reason says which clocks are tried, and
+why. Pure.
 """
 
 from collections.abc import Mapping

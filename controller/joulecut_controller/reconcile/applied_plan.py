@@ -144,7 +144,7 @@ class AppliedPlan:
         done = f"{outcome.settings} GPUs back to default clocks: {reason}"
         if outcome.refused:
             done += f" (not answered, their leases run out: {'; '.join(outcome.refused)})"
-        self._context.audit.tell("clear", self._job, done, generation=holding.plan.generation)
+        self._context.audit.post("clear", self._job, done, generation=holding.plan.generation)
         return outcome, done
 
     def orphaned_leases(self, observation: JobObservation, view: View) -> dict[str, list[Place]]:
@@ -168,7 +168,7 @@ class AppliedPlan:
         for job, places in orphaned.items():
             reason = f"left by job {job} of an earlier term or attempt"
             outcome = await self._context.leases.clear(job, places, reason)
-            self._context.audit.tell(
+            self._context.audit.post(
                 "clear",
                 self._job,
                 f"{len(places)} GPUs: {reason}",

@@ -45,7 +45,7 @@ class AuditLog:
         self._store.record(event)
         self._newest.appendleft(event)
 
-    def tell(
+    def post(
         self, kind: EventKind, job: str, text: str, *, generation: int = 0, **detail: Any
     ) -> None:
         """Records an event that does not wait for the store: shown at once, written now or by a

@@ -55,7 +55,7 @@ class Commands:
             return
         self._given.clear()
 
-    async def obey(self, order: Order) -> Done:
+    async def execute(self, order: Order) -> Done:
         """Executes a command. Never raises a JoulecutError."""
         lost = self._leases.lost
         if lost:

@@ -53,22 +53,22 @@ class _Job:
 
     windows: HoldoutWindows
     verify: Verify = field(default_factory=Verify)
-    rotation: SwitchbackSchedule | None = None
+    schedule: SwitchbackSchedule | None = None
     since_s: float = math.inf  # of the schedule, monotonic: earlier hold-outs are not caught up
     done: int | None = None  # the cycle whose hold-out was begun
     held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
     turn: _Turn | None = None
     text: str = ""
 
-    def due(self, rotation: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
+    def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
         later one of the cycle; never one that an earlier controller may have begun.
         """
-        slot = rotation.slot(unix_s)
-        cycle = rotation.cycle(slot)
-        drawn = rotation.drawn(cycle)
-        late = unix_s - rotation.begins_unix_s(slot) > LATE_RATIO_MAX * rotation.slot_s
-        missed = rotation.begins_unix_s(drawn) - unix_s + now_s < self.since_s
+        slot = schedule.slot(unix_s)
+        cycle = schedule.cycle(slot)
+        drawn = schedule.drawn(cycle)
+        late = unix_s - schedule.begins_unix_s(slot) > LATE_RATIO_MAX * schedule.slot_s
+        missed = schedule.begins_unix_s(drawn) - unix_s + now_s < self.since_s
         return slot >= drawn and self.done != cycle and not late and not missed
 
 
@@ -135,11 +135,11 @@ class Holdouts:
         if job is None or (share == 0.0 and job.windows.saving is None):
             return None
         now_unix_s, turn = self._unix_s(), job.turn
-        ahead = job.rotation.next_unix_s(now_unix_s) if job.rotation and not job.text else None
+        ahead = job.schedule.next_unix_s(now_unix_s) if job.schedule and not job.text else None
         coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
         return Holdout(
             share=share,
-            window_s=job.rotation.slot_s - WARM_UP_S if job.rotation else None,
+            window_s=job.schedule.slot_s - WARM_UP_S if job.schedule else None,
             text=turn.sentence if turn else f"no hold-out now: {job.text}" if job.text else coming,
             held_out=turn is not None,
             measuring=job.windows.measuring,
@@ -164,12 +164,12 @@ class Holdouts:
         dwell = dwell_s(inputs)
         wanted_s = slot_s(verify.window_s, baseline.time_mean_s, dwell)
         slim_s = slot_s(verify.window_s, SHRINK_RATIO * baseline.time_mean_s, dwell)
-        stands = job.rotation is not None and verify == job.verify
-        if stands and job.rotation and wanted_s <= job.rotation.slot_s <= slim_s:
+        stands = job.schedule is not None and verify == job.verify
+        if stands and job.schedule and wanted_s <= job.schedule.slot_s <= slim_s:
             return
-        if verify != job.verify or job.rotation is None or wanted_s != job.rotation.slot_s:
+        if verify != job.verify or job.schedule is None or wanted_s != job.schedule.slot_s:
             job.verify = verify
-            job.rotation = SwitchbackSchedule(name, verify.holdout, wanted_s)
+            job.schedule = SwitchbackSchedule(name, verify.holdout, wanted_s)
             job.since_s, job.done = inputs.view.now_s, None
             job.held = -NEIGHBOURS - 1
             job.windows.stop()
@@ -189,18 +189,18 @@ class Holdouts:
 
         `resting` is the plan that was suspended for a hold-out that ends in this pass.
         """
-        rotation, unix_s = job.rotation, self._unix_s()
+        schedule, unix_s = job.schedule, self._unix_s()
         plan = resting or (applied if any(inputs.running.values()) else None)
-        if rotation is None or plan is None:
+        if schedule is None or plan is None:
             return "no plan is in force that could be measured"
-        if not job.due(rotation, unix_s, inputs.view.now_s):
+        if not job.due(schedule, unix_s, inputs.view.now_s):
             return ""
         why = self._crowded() or ("" if resting else _unsettled(inputs, observation.measured))
         if why:
             return why
-        slot = rotation.slot(unix_s)
-        until_unix_s = rotation.begins_unix_s(slot + 1)
-        number = rotation.number_of_day(slot)
+        slot = schedule.slot(unix_s)
+        until_unix_s = schedule.begins_unix_s(slot + 1)
+        number = schedule.number_of_day(slot)
         sentence = (
             f"hold-out window {number} of today: default clocks until "
             f"{clock_text(until_unix_s)}, to measure the saving"
@@ -209,7 +209,7 @@ class Holdouts:
             return "the store did not take the record of it"
         ends_s = inputs.view.now_s + until_unix_s - unix_s
         job.turn = _Turn(slot, number, sentence, ends_s, observation.shape, plan)
-        job.done, job.held = rotation.cycle(slot), slot
+        job.done, job.held = schedule.cycle(slot), slot
         job.windows.renew()
         return ""
 
@@ -240,9 +240,9 @@ class Holdouts:
         self, job: _Job, inputs: PlanningInput, observation: JobObservation, applied: Plan | None
     ) -> None:
         """Opens a window where the clocks of its arm have run for long enough."""
-        rotation, measured, now_s = job.rotation, observation.measured, inputs.view.now_s
+        schedule, measured, now_s = job.schedule, observation.measured, inputs.view.now_s
         warm = measured.settled and now_s - measured.since_s >= WARM_UP_S
-        if job.windows.measuring or rotation is None or not warm:
+        if job.windows.measuring or schedule is None or not warm:
             return
         turn = job.turn
         if turn is not None:
@@ -251,15 +251,15 @@ class Holdouts:
             slot, plan, arm, ends_s = turn.slot, turn.plan, "default", turn.ends_s
         else:
             unix_s = self._unix_s()
-            slot = rotation.slot(unix_s)
-            into_s = unix_s - rotation.begins_unix_s(slot)
-            late = into_s > WARM_UP_S + LATE_RATIO_MAX * rotation.slot_s
-            near = abs(slot - job.held) <= NEIGHBOURS or rotation.is_measured(slot)
+            slot = schedule.slot(unix_s)
+            into_s = unix_s - schedule.begins_unix_s(slot)
+            late = into_s > WARM_UP_S + LATE_RATIO_MAX * schedule.slot_s
+            near = abs(slot - job.held) <= NEIGHBOURS or schedule.is_measured(slot)
             running = applied is not None and inputs.measured_applied and not measured.at_default
             if job.windows.tried == slot or into_s < WARM_UP_S or late or not near or not running:
                 return
             assert applied is not None
-            plan, arm, ends_s = applied, "plan", now_s + rotation.slot_s - into_s
+            plan, arm, ends_s = applied, "plan", now_s + schedule.slot_s - into_s
         job.windows.open(
             "default" if arm == "default" else "plan",
             slot,

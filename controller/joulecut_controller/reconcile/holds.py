@@ -118,11 +118,11 @@ class Holds:
         left = tuple(hold for hold in state.holds if hold.kind != "breaker")
         self._keep(job, _State(left, state.trips_unix_s[:-1]))
 
-    def expire(self, job: str, *, measured_anew: bool) -> Hold | None:
+    def expire(self, job: str, *, measured_again: bool) -> Hold | None:
         """Ends a hold whose time is over once default clocks were measured; returns it."""
         state, now = self._own(job), self._unix_s()
         for hold in state.holds:
-            if hold.until_unix_s is not None and now >= hold.until_unix_s and measured_anew:
+            if hold.until_unix_s is not None and now >= hold.until_unix_s and measured_again:
                 left = tuple(held for held in state.holds if held is not hold)
                 self._keep(job, replace(state, holds=left))
                 return hold
@@ -231,7 +231,7 @@ class Breakers:
         since_s = watched.controlled_since_s if held else watched.default_since_s
         ended = tuple(
             Ended(one.duration_s, max(one.peers_s.values()) if one.peers_s else None)
-            for one in measured.told
+            for one in measured.reported
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )
         if held:
@@ -249,11 +249,11 @@ class Breakers:
     def rearm(self, observation: JobObservation) -> Hold | None:
         """Ends the breaker's hold when its time is over and default clocks were measured."""
         measured = observation.measured
-        anew = measured.at_default and (
+        measured_again = measured.at_default and (
             measured.straggling or measured.current_iterations >= BASELINE_ITERATIONS_MIN
         )
         job = observation.view.policy.name
-        ended = self._holds.expire(job, measured_anew=anew)
+        ended = self._holds.expire(job, measured_again=measured_again)
         if ended is not None:
             self._audit.note("hold", job, "the breaker is armed again: default clocks measured")
         return ended

@@ -149,7 +149,7 @@ class JobController:
             self._backoff.fail(drift, self._context.now_s())
             await self.release_all(drift)
             generation = holding.plan.generation
-            self._context.audit.tell("drift", self.policy.name, drift, generation=generation)
+            self._context.audit.post("drift", self.policy.name, drift, generation=generation)
         elif self._applied_plan.held_s() > FORGIVE_S:
             self._backoff.forgive()
 

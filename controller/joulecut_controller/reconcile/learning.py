@@ -125,7 +125,7 @@ class Learning:
             (job, line.split(" (")[0]): line for job, it in shown.items() for line in it.drifting
         }
         for key in sorted(now.keys() - self._drifting):
-            self.audit.tell("learn", key[0], now[key])
+            self.audit.post("learn", key[0], now[key])
         self._drifting = frozenset(now)
         return shown
 
@@ -150,7 +150,7 @@ class Learning:
     def _complain(self, text: str) -> None:
         if text != self._trouble:
             self._trouble = text
-            self.audit.tell("learn", "", text)
+            self.audit.post("learn", "", text)
 
 
 def sentence(lesson: LearningStats) -> str:

@@ -152,14 +152,14 @@ class PlanRollout:
         elif decision.verdict == "default" or decision.topic == "nothing":
             self.decision = self._no_change(decision.reason, job)
         if decision.topic != self._topic and decision.verdict == "default":
-            self._context.audit.tell("plan", job.policy.name, decision.reason)
+            self._context.audit.post("plan", job.policy.name, decision.reason)
             self.action = self.action or decision.reason
 
     def _log_lateness(self, decision: Decision, job: JobView) -> None:
         """One line when iterations under the plan begin to miss their deadline."""
         current, applied = job.current, self._applied_plan.plan
         if decision.late and not self._late and current and applied:
-            self._context.audit.tell(
+            self._context.audit.post(
                 "verify",
                 job.policy.name,
                 f"late: {current.time_mean_s:.4g} s measured over {current.iterations} "

@@ -55,11 +55,11 @@ class PolicyWatcher:
             said, self._error = self._error, str(found)
             if self._error != said:
                 text = f"refused, the one before stays in force: {found}"
-                self._audit.tell("policy", "", text)
+                self._audit.post("policy", "", text)
         if not isinstance(found, Policy):
             return False
         if found.digest != self._policy.digest:
-            self._audit.tell("policy", "", f"in force: {found.digest}")
+            self._audit.post("policy", "", f"in force: {found.digest}")
         self._error, self._policy = "", found
         return True
 

@@ -155,7 +155,7 @@ class Reconciler:
                 self._unrenewed.discard(job)
             elif job not in self._unrenewed:
                 self._unrenewed.add(job)
-                self._context.audit.tell("renew", job, f"not renewed: {outcome.first_refusal}")
+                self._context.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
 
     def stand_down(self, why: str) -> None:
         """The term is over: no more commands are sent, and leases run out."""
@@ -219,7 +219,7 @@ class Reconciler:
         lost = overtaken(state.nodes, context.epoch)
         if lost and not context.leases.lost:
             context.leases.end(lost)
-            context.audit.tell("lead", "", lost)
+            context.audit.post("lead", "", lost)
         return view, observations
 
     def _share_power_budget(self, observations: Observations) -> None:
@@ -231,7 +231,7 @@ class Reconciler:
         ]
         change = services.budgets.settle(policy.power_budget_w, parties, policy.cost.host_power_w)
         if change:
-            self._context.audit.tell("plan", "", change)
+            self._context.audit.post("plan", "", change)
 
     async def _verify_and_estimate(
         self, observations: Observations, view: View

@@ -1,6 +1,6 @@
 """One hold-out against the plan at its own time: what drifts slowly is in both, and cancels.
 
-A job's energy per iteration drifts (rooms warm up, sequences grow, somebody else loads the
+A job's energy per iteration drifts (rooms warm up, sequences grow, other jobs load the
 switch), so the mean of all windows at default clocks says little about the mean of all under
 a plan. The contrast is the logarithm of a ratio, the plan's level being drawn as a straight
 line through its windows before and after: a linear drift cancels exactly. A step inside the

@@ -87,8 +87,8 @@ def changes(events: Iterable[Told], job: str, since_unix_s: float) -> tuple[Chan
 def _clocks(detail: str) -> tuple[tuple[int, int], ...]:
     """How many GPUs were told which clock; nothing where the line does not say."""
     try:
-        told = json.loads(detail)
-        settings = told["settings"].values()
+        known = json.loads(detail)
+        settings = known["settings"].values()
         counted = Counter(0 if clock_mhz is None else int(clock_mhz) for clock_mhz in settings)
     except (ValueError, KeyError, TypeError, AttributeError):
         return ()

@@ -1,6 +1,6 @@
-"""Reports and receipts as plain values: one shape for the API, `--json` and whoever reads them.
+"""Reports and receipts as plain values: one shape for the API and `--json`.
 
-Units are in the keys, an interval is three numbers, what is not known is null.
+Units are in the keys; an interval is three numbers; an unknown value is null.
 """
 
 from collections.abc import Sequence

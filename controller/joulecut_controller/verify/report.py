@@ -1,4 +1,4 @@
-"""What a period brought, job by job and tenant by tenant: measured, with what is not known.
+"""Savings of a period, by job and tenant: measured, with what is unknown.
 
 Made from records alone, so that the running controller and a command that reads the store of
 a controller long gone give the same answer.

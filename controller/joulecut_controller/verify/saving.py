@@ -174,8 +174,8 @@ def _predicted(
     """Plan over default less one, as predicted for the windows that were run; or less it."""
     sides = []
     for arm in (default, plan):
-        told = [window for window in arm if (getattr(window, name) or 0.0) > 0.0]
-        sides.append(_weighted(told, [getattr(window, name) for window in told]))
+        known = [window for window in arm if (getattr(window, name) or 0.0) > 0.0]
+        sides.append(_weighted(known, [getattr(window, name) for window in known]))
     if sides[0] is None or sides[1] is None:
         return None
     return sign * (sides[1] / sides[0] - 1.0)

@@ -1,4 +1,4 @@
-"""Recommendations held against what is seen without them: whether enforcing is advisable yet.
+"""Shadow scores: recommendations compared with clocks that ran anyway; is enforcing advisable?
 
 A job in recommend mode never runs at the clocks it is advised. But other hands set clocks too
 (a site's lock, a power cap, an enforced hour, the default itself), and whenever a GPU is seen
@@ -67,7 +67,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One GPU over one stretch at one clock: mean seconds of an operation by kind, of a whole
+    """One GPU over one interval at one clock: mean seconds of an operation by kind, of a whole
     iteration, and mean watts over whole iterations, waiting included.
     """
 
@@ -80,7 +80,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far one promise was from what was seen: predicted over measured, minus 1."""
+    """Errors of one promise: predicted over measured, minus 1."""
 
     job: str
     shape: str

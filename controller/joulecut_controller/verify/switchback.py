@@ -1,10 +1,10 @@
-"""When a job runs at default clocks so that its saving can be measured: a switchback by lot.
+"""Randomised switchback schedule: when a job runs at default clocks so that its saving is measured.
 
-Time is cut into slots of one length, and each cycle of slots has one at default clocks, drawn
-by the job's name and the cycle's number. So whoever asks, at whatever time and after whatever
-restart, gets the same answer, nothing has to be remembered, and no hour of the day or beat of
-the job is favoured (Bojinov, Simchi-Levi, Zhao, "Design and Analysis of Switchback
-Experiments", Management Science 69, 2023). Slots beside it are measured under the plan. Pure.
+Time is cut into slots of one length, and each cycle of slots has one at default clocks, drawn by a
+hash of the job's name and the cycle's number. The schedule is the same after any restart, needs no
+state, and favours no hour of the day (Bojinov, Simchi-Levi, Zhao, "Design and Analysis of
+Switchback Experiments", Management Science 69, 2023). Slots beside it are measured under the plan.
+Pure.
 """
 
 import hashlib

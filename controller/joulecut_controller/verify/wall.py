@@ -15,7 +15,7 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Factors, as given; None where nobody gave one. `co2_g_per_kwh` is what the grid emits:
+    """Factors as given; None where there is none. `co2_g_per_kwh` is the grid's emission:
     location-based scope 2 of the GHG Protocol.
     """
 

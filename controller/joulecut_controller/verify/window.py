@@ -1,6 +1,6 @@
-"""One measured stretch of a job, at default clocks or under one plan: what savings are made of.
+"""One measured window of a job, at default clocks or under one plan.
 
-A stretch is minutes long and holds only iterations that ran wholly under its clocks, after
+A window is minutes long and holds only iterations that ran wholly under its clocks, after
 the warm-up. It is kept as a record of the topic `window`, so that a report can be made long
 after the controller that measured it is gone.
 """
@@ -18,12 +18,12 @@ TOPIC = "window"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
-    """Means over one stretch. Times in seconds, energy in joules of all the job's GPUs per
+    """Means over one window. Times in seconds, energy in joules of all the job's GPUs per
     iteration, from their energy counters.
 
     `shape` names pipeline, GPUs and profile: windows of two shapes are never compared.
     `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the mean over the
-    job's GPUs. `left_out` counts iterations inside the stretch that belong to no step of
+    job's GPUs. `left_out` counts iterations inside the window that belong to no step of
     training (checkpoint, evaluation). The predicted figures are those of the plan in force for
     this arm, None where there was none.
     """

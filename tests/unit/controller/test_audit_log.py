@@ -47,7 +47,7 @@ def test_what_is_told_waits_in_its_order_and_costs_one_try_a_pass(
     audit: AuditLog, paper: Paper
 ) -> None:
     for i in range(5):
-        audit.tell("clear", "gpt", f"{i}")
+        audit.post("clear", "gpt", f"{i}")
     assert paper.tries == 1, "a store that hangs costs one timeout, and not one a line"
     assert [event.text for event in audit.newest] == ["4", "3", "2", "1", "0"]
     paper.room = 2
@@ -55,18 +55,18 @@ def test_what_is_told_waits_in_its_order_and_costs_one_try_a_pass(
     assert paper.texts == ["0", "1"]
     assert "the disk is full" in audit.trouble
     paper.room = 99
-    audit.tell("clear", "gpt", "5")
+    audit.post("clear", "gpt", "5")
     assert paper.texts == ["0", "1"], "behind others it waits"
     audit.catch_up()
     assert paper.texts == ["0", "1", "2", "3", "4", "5"]
     assert audit.trouble == ""
-    audit.tell("clear", "gpt", "6")
+    audit.post("clear", "gpt", "6")
     assert paper.texts[-1] == "6"
 
 
 def test_what_waits_is_bounded_and_the_newest_stay(audit: AuditLog, paper: Paper) -> None:
     for i in range(WAITING_MAX + 7):
-        audit.tell("clear", "gpt", f"{i}")
+        audit.post("clear", "gpt", f"{i}")
     assert len(audit.newest) == SHOWN
     paper.room = 10 * WAITING_MAX
     audit.catch_up()

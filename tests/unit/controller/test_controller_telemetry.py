@@ -82,8 +82,8 @@ def test_bloat_that_is_not_computed_yet_is_not_shown_as_none() -> None:
     labels = {"job": job.view.policy.name, "kind": "intrinsic"}
     assert shown.value("joulecut_job_energy_bloat_watts", **labels) is None
     known = replace(unknown, intrinsic_bloat_w=300.0, extrinsic_bloat_w=0.0)
-    told = replace(recommended, decision=replace(job.decision, forecast=known))
-    shown = Shown(replace(board, jobs=(told,)))
+    reported = replace(recommended, decision=replace(job.decision, forecast=known))
+    shown = Shown(replace(board, jobs=(reported,)))
     assert shown.value("joulecut_job_energy_bloat_watts", **labels) == 300.0
 
 

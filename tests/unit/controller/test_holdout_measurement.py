@@ -43,9 +43,9 @@ class Job:
         self._next_s = self.now_s
         self._chance = random.Random(self.seed)
 
-    def iterate(self, seconds: float, *, told: bool = True, power: float = 1.0) -> None:
+    def iterate(self, seconds: float, *, reported: bool = True, power: float = 1.0) -> None:
         self._pass(seconds, [watts * power for watts in BUSY_W])
-        if told:
+        if reported:
             lag_s = self._chance.uniform(0.05, 0.3)
             self._arrived.append(EndedIteration(self.number, self.now_s + lag_s, seconds))
         self.number += 1
@@ -158,7 +158,7 @@ def test_the_same_stretch_with_and_without_checkpoints_says_the_same() -> None:
 def test_lost_reports_do_not_look_like_a_pause() -> None:
     job = Job()
     for n in range(80):
-        job.iterate(4.0, told=n % 9 not in (3, 4))
+        job.iterate(4.0, reported=n % 9 not in (3, 4))
     made = job.figures()
     assert made.left_out == 0
     assert made.energy_j == pytest.approx(4.0 * sum(BUSY_W), rel=0.003)

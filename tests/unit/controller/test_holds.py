@@ -75,10 +75,10 @@ def test_three_trips_in_a_day_end_control_until_a_person_speaks(
     for number in range(1, TRIPS_MAX):
         hold = holds.trip("a", "late")
         assert hold.until_unix_s == clock() + STAND_BACK_S[number - 1]
-        assert holds.expire("a", measured_anew=True) is None
+        assert holds.expire("a", measured_again=True) is None
         clock.unix_s += STAND_BACK_S[number - 1]
-        assert holds.expire("a", measured_anew=False) is None
-        assert holds.expire("a", measured_anew=True) == hold
+        assert holds.expire("a", measured_again=False) is None
+        assert holds.expire("a", measured_again=True) == hold
         assert not holds.of("a")
         holds = Holds(store, clock)
         assert holds.trips("a") == number
@@ -86,7 +86,7 @@ def test_three_trips_in_a_day_end_control_until_a_person_speaks(
     assert last.until_unix_s is None
     clock.unix_s += 10 * TRIP_MEMORY_S
     holds = Holds(store, clock)
-    assert holds.expire("a", measured_anew=True) is None
+    assert holds.expire("a", measured_again=True) is None
     assert "`joulecut resume a` arms it again" in holds.word("a")
     assert holds.lift("a", ("pause", "restore")) == ()
     assert holds.lift("a", ("breaker",)) == (last,)

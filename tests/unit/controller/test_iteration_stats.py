@@ -289,7 +289,7 @@ def test_a_jobs_own_words_are_bounded_too() -> None:
     job.looks(5)
     for number in range(job.iteration, job.iteration + 500):
         job.now_s += 1.0
-        told = [
+        reported = [
             ArrivedReport(
                 IterationReport(
                     "job",
@@ -303,7 +303,7 @@ def test_a_jobs_own_words_are_bounded_too() -> None:
             )
             for stage, uuid in enumerate(UUIDS)
         ]
-        measured = job.ledger.fold("job", STAGES, told, job.gpus(), job.now_s)
+        measured = job.ledger.fold("job", STAGES, reported, job.gpus(), job.now_s)
     assert all(len(load.busy_s) <= KINDS_MAX for load in measured.loads)
     assert all("forward" in load.busy_s for load in measured.loads), "known before, still counted"
 

@@ -26,8 +26,8 @@ def test_the_tenant_is_the_namespace_that_is_known_best() -> None:
     assert known_jobs([named], gpus)[name].tenant == "asked"
     assert known_jobs([running], gpus)[name].tenant == "runs"
     assert known_jobs([plain], gpus)[name].holdout == 0.05
-    told = replace(running, policy=replace(running.policy, tenant="physics"))
-    assert known_jobs([told], gpus)[name].tenant == "physics", "the operator's own word"
+    reported = replace(running, policy=replace(running.policy, tenant="physics"))
+    assert known_jobs([reported], gpus)[name].tenant == "physics", "the operator's own word"
 
 
 def test_a_job_on_gpus_of_two_tenants_has_none() -> None:

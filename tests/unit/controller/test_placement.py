@@ -19,7 +19,7 @@ def gpus(count: int = 4) -> dict[str, GpuView]:
     }
 
 
-def told(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]:
+def reported(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]:
     return [
         ArrivedReport(IterationReport("job", uuid, stage, 1, 0.5), at_s)
         for uuid, stage in reporters
@@ -28,7 +28,7 @@ def told(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]
 
 def test_the_hook_says_who_works_what() -> None:
     placements = Placements()
-    placements.note("job", told(("G1", 0), ("G0", 1)), gpus())
+    placements.note("job", reported(("G1", 0), ("G0", 1)), gpus())
     placement = placements.placement(POLICY, gpus(), 10.5)
     assert placement.stages == (("G1",), ("G0",))
     assert not placement.complaint
@@ -37,7 +37,7 @@ def test_the_hook_says_who_works_what() -> None:
 
 def test_siblings_share_a_stage() -> None:
     placements = Placements()
-    placements.note("job", told(("G1", 0), ("G0", 0), ("G2", 1), ("G3", 1)), gpus())
+    placements.note("job", reported(("G1", 0), ("G0", 0), ("G2", 1), ("G3", 1)), gpus())
     twofold = replace(POLICY, pipeline=Pipeline("1f1b", 2, 4, data_parallel=2))
     assert placements.placement(twofold, gpus(), 10.5).stages == (("G0", "G1"), ("G2", "G3"))
     assert "tensor_parallel" in placements.placement(POLICY, gpus(), 10.5).complaint
@@ -46,12 +46,12 @@ def test_siblings_share_a_stage() -> None:
 def test_what_does_not_fit_is_a_complaint() -> None:
     known = gpus()
     cases = {
-        "no GPU reports stage 1 of 2": told(("G0", 0)),
-        "the job's GPUs show 3": told(("G0", 0), ("G1", 1), ("G2", 2)),
-        "stages have 1 to 2 GPUs": told(("G0", 0), ("G1", 1), ("G2", 1)),
-        "which no agent describes": told(("G9", 0)),
+        "no GPU reports stage 1 of 2": reported(("G0", 0)),
+        "the job's GPUs show 3": reported(("G0", 0), ("G1", 1), ("G2", 2)),
+        "stages have 1 to 2 GPUs": reported(("G0", 0), ("G1", 1), ("G2", 1)),
+        "which no agent describes": reported(("G9", 0)),
         "has not reported yet": [],
-        "show 0": told(("G0", 60_000)),
+        "show 0": reported(("G0", 60_000)),
     }
     for expected, reports in cases.items():
         placements = Placements()
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_a_complaint() -> None:
 def test_a_gpu_outside_the_match_is_a_complaint() -> None:
     placements = Placements()
     matched = replace(POLICY, gpus=(GpuRef("n", 0), GpuRef("n", 1)))
-    placements.note("job", told(("G0", 0), ("G3", 1)), gpus())
+    placements.note("job", reported(("G0", 0), ("G3", 1)), gpus())
     assert "G3 reports this job but is not in its match.gpus" in (
         placements.placement(matched, gpus(), 10.5).complaint
     )
@@ -76,7 +76,7 @@ def test_a_list_is_in_rank_order_with_the_pipeline_outermost() -> None:
         gpus=tuple(GpuRef("n", i) for i in (3, 2, 1, 0)),
         pipeline=Pipeline("1f1b", 2, 4, tensor_parallel=2),
     )
-    placements.note("job", told(("G0", 7)), gpus())  # what the job says of stages does not count
+    placements.note("job", reported(("G0", 7)), gpus())  # reported stages do not count
     placement = placements.placement(listed, gpus(), 10.5)
     assert placement.stages == (("G2", "G3"), ("G0", "G1"))
     assert not placement.complaint
@@ -86,13 +86,13 @@ def test_a_list_is_in_rank_order_with_the_pipeline_outermost() -> None:
 
 def test_silence_is_counted_in_iterations_but_not_below_seconds() -> None:
     placements = Placements()
-    placements.note("job", told(("G0", 0), ("G1", 1)), gpus())
+    placements.note("job", reported(("G0", 0), ("G1", 1)), gpus())
     assert not placements.placement(POLICY, gpus(), 10.0 + SILENCE_S_MIN - 0.1).silent
     assert placements.placement(POLICY, gpus(), 10.0 + SILENCE_S_MIN + 0.1).silent
 
 
 def test_a_job_that_moved_leaves_its_old_seat() -> None:
     placements = Placements()
-    placements.note("job", told(("G0", 0), ("G1", 1)), gpus())
-    placements.note("job", told(("G2", 0), ("G3", 1), at_s=100.0), gpus())
+    placements.note("job", reported(("G0", 0), ("G1", 1)), gpus())
+    placements.note("job", reported(("G2", 0), ("G3", 1), at_s=100.0), gpus())
     assert placements.placement(POLICY, gpus(), 100.0).stages == (("G2",), ("G3",))

@@ -18,7 +18,7 @@ LAG_S = 0.2
 TAKES_S = 0.1
 
 
-def told(uuid: str, iteration: int, at_s: float, duration_s: float = TAKES_S) -> ArrivedReport:
+def reported(uuid: str, iteration: int, at_s: float, duration_s: float = TAKES_S) -> ArrivedReport:
     work = (OperationReport("forward", 4, 0.4 * duration_s),)
     return ArrivedReport(
         IterationReport("job", uuid, UUIDS.index(uuid), iteration, duration_s, work, None), at_s
@@ -26,7 +26,7 @@ def told(uuid: str, iteration: int, at_s: float, duration_s: float = TAKES_S) ->
 
 
 def numbers(turn: SequenceFilter, *asked: int, uuid: str = "a") -> list[int]:
-    taken = turn.taken([told(uuid, n, 0.0) for n in asked], UUIDS)
+    taken = turn.taken([reported(uuid, n, 0.0) for n in asked], UUIDS)
     return [one.report.iteration for one in taken]
 
 
@@ -52,7 +52,7 @@ def life(
         reports: list[ArrivedReport] = []
         for tenth in range(1, 11):
             at_s, number = second - 1 + 0.1 * tenth, 10 * second + tenth
-            reports += [told(uuid, number, at_s) for uuid in UUIDS]
+            reports += [reported(uuid, number, at_s) for uuid in UUIDS]
             reports += strays.get(number, [])
         measured = looked_at(ledger, float(second), reports)
     return measured
@@ -73,7 +73,7 @@ def test_a_restarted_job_counts_on_from_its_third_report() -> None:
 def test_gpus_have_their_own_turns_and_strangers_none() -> None:
     turn = SequenceFilter()
     assert numbers(turn, 5, uuid="a") == numbers(turn, 5, uuid="b") == [5]
-    assert list(turn.taken([told("c", 5, 0.0)], ("a", "b"))) == []
+    assert list(turn.taken([reported("c", 5, 0.0)], ("a", "b"))) == []
     assert not turn.refused
 
 
@@ -86,13 +86,13 @@ def test_each_report_is_taken_or_counted(asked: list[int]) -> None:
 def _old_again() -> Iterator[tuple[int, list[ArrivedReport]]]:
     """A queue of one GPU is told again beside its live reports: ten times as long, all over."""
     for number in range(300, 360):
-        again = [told("a", 4 * (number - 300) + k, 0.1 * number - 1.0, 1.0) for k in range(4)]
+        again = [reported("a", 4 * (number - 300) + k, 0.1 * number - 1.0, 1.0) for k in range(4)]
         yield number, again
 
 
 def _from_the_future() -> Iterator[tuple[int, list[ArrivedReport]]]:
     for number in range(300, 360):
-        yield number, [told("a", 5_000_000 + number, 0.1 * number - 1.0, 0.01)]
+        yield number, [reported("a", 5_000_000 + number, 0.1 * number - 1.0, 0.01)]
 
 
 def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
@@ -125,7 +125,7 @@ def test_a_job_may_tell_by_one_rank_alone() -> None:
     ledger = IterationStats(lag_s=LAG_S)
     measured: Any = None
     for second in range(1, 20):
-        reports = [told("b", 10 * second + t, second - 1 + 0.1 * t) for t in range(1, 11)]
+        reports = [reported("b", 10 * second + t, second - 1 + 0.1 * t) for t in range(1, 11)]
         measured = looked_at(ledger, float(second), reports)
     assert measured.current.iterations > 30
     assert not measured.refused

@@ -17,7 +17,7 @@ def context(stopping: asyncio.Event) -> ServiceContext:
 
 def test_work_that_ends_ends_the_wait() -> None:
     async def story() -> None:
-        await context(asyncio.Event()).unless_told(asyncio.sleep(0))
+        await context(asyncio.Event()).until_stopped(asyncio.sleep(0))
 
     asyncio.run(story())
 
@@ -34,7 +34,7 @@ def test_the_order_to_stop_ends_work_that_does_not() -> None:
     async def story() -> None:
         stopping = asyncio.Event()
         asyncio.get_running_loop().call_soon(stopping.set)
-        await context(stopping).unless_told(work())
+        await context(stopping).until_stopped(work())
 
     asyncio.run(story())
     assert ended == ["work"]
@@ -45,7 +45,7 @@ def test_what_goes_wrong_with_the_work_is_heard_of() -> None:
         raise OSError("no more sockets")
 
     async def story() -> None:
-        await context(asyncio.Event()).unless_told(work())
+        await context(asyncio.Event()).until_stopped(work())
 
     with pytest.raises(OSError, match="no more sockets"):
         asyncio.run(story())

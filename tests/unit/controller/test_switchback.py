@@ -22,18 +22,18 @@ shares = st.floats(0.001, 0.5)
 lengths_s = st.floats(90.0, 7200.0)
 
 
-def drawn_in(rotation: SwitchbackSchedule, count: int) -> list[int]:
+def drawn_in(schedule: SwitchbackSchedule, count: int) -> list[int]:
     """The drawn slots among so many from noon on."""
-    first = rotation.slot(NOON_UNIX_S)
-    return [slot for slot in range(first, first + count) if rotation.is_drawn(slot)]
+    first = schedule.slot(NOON_UNIX_S)
+    return [slot for slot in range(first, first + count) if schedule.is_drawn(slot)]
 
 
 @given(names, shares, lengths_s)
 def test_over_a_long_time_the_share_is_the_policys(job: str, share: float, length_s: float) -> None:
-    rotation = SwitchbackSchedule(job, share, length_s)
+    schedule = SwitchbackSchedule(job, share, length_s)
     cycles = 40
     count = round(cycles / share)
-    held = len(drawn_in(rotation, count))
+    held = len(drawn_in(schedule, count))
     assert abs(held - cycles) <= 2  # the first cycle and the last are cut
 
 
@@ -49,49 +49,49 @@ def test_two_hold_outs_have_a_slot_under_the_plan_between_them(
 def test_each_cycle_has_one_and_any_time_gives_the_same_answer(
     job: str, share: float, length_s: float, later_s: float
 ) -> None:
-    rotation, again = (
+    schedule, again = (
         SwitchbackSchedule(job, share, length_s),
         SwitchbackSchedule(job, share, length_s),
     )
     unix_s = NOON_UNIX_S + later_s
-    slot = rotation.slot(unix_s)
-    cycle = rotation.cycle(slot)
-    assert rotation.begins_unix_s(slot) <= unix_s + 1e-3
-    assert unix_s - 1e-3 <= rotation.begins_unix_s(slot + 1)
-    assert rotation.drawn(cycle) == again.drawn(cycle)
-    assert rotation.cycle(rotation.drawn(cycle)) == cycle
-    ahead = rotation.next_unix_s(unix_s)
+    slot = schedule.slot(unix_s)
+    cycle = schedule.cycle(slot)
+    assert schedule.begins_unix_s(slot) <= unix_s + 1e-3
+    assert unix_s - 1e-3 <= schedule.begins_unix_s(slot + 1)
+    assert schedule.drawn(cycle) == again.drawn(cycle)
+    assert schedule.cycle(schedule.drawn(cycle)) == cycle
+    ahead = schedule.next_unix_s(unix_s)
     assert ahead > unix_s - 1e-3
-    coming = rotation.slot(ahead + length_s / 2)
-    assert rotation.is_drawn(coming)
-    assert not any(rotation.is_drawn(between) for between in range(slot + 1, coming))
+    coming = schedule.slot(ahead + length_s / 2)
+    assert schedule.is_drawn(coming)
+    assert not any(schedule.is_drawn(between) for between in range(slot + 1, coming))
 
 
 @given(names, shares, lengths_s)
 def test_slots_beside_a_hold_out_are_measured_and_others_are_not(
     job: str, share: float, length_s: float
 ) -> None:
-    rotation = SwitchbackSchedule(job, share, length_s)
-    drawn = drawn_in(rotation, round(8 / share))
+    schedule = SwitchbackSchedule(job, share, length_s)
+    drawn = drawn_in(schedule, round(8 / share))
     middle = drawn[len(drawn) // 2]
-    assert all(rotation.is_measured(middle + step) for step in range(-NEIGHBOURS, NEIGHBOURS + 1))
-    gaps = [slot for slot in range(drawn[0], drawn[-1]) if not rotation.is_measured(slot)]
+    assert all(schedule.is_measured(middle + step) for step in range(-NEIGHBOURS, NEIGHBOURS + 1))
+    gaps = [slot for slot in range(drawn[0], drawn[-1]) if not schedule.is_measured(slot)]
     assert all(min(abs(slot - d) for d in drawn) > NEIGHBOURS for slot in gaps)
 
 
 def test_where_hold_outs_are_rare_the_plan_is_measured_four_times_a_day() -> None:
-    rotation = SwitchbackSchedule("gpt3", 0.001, 330.0)
-    first = rotation.slot(NOON_UNIX_S)
-    measured = [slot for slot in range(first, first + 1309) if rotation.is_measured(slot)]
+    schedule = SwitchbackSchedule("gpt3", 0.001, 330.0)
+    first = schedule.slot(NOON_UNIX_S)
+    measured = [slot for slot in range(first, first + 1309) if schedule.is_measured(slot)]
     assert all((b - a) * 330.0 <= 6.1 * 3600 for a, b in pairwise(measured))  # five days
     assert len(measured) < 40
 
 
 def test_no_hour_of_the_day_is_favoured() -> None:
-    rotation = SwitchbackSchedule("gpt3", 0.05, 330.0)
+    schedule = SwitchbackSchedule("gpt3", 0.05, 330.0)
     hours = [
-        rotation.begins_unix_s(slot) % 86_400 / 3600
-        for slot in drawn_in(rotation, round(120 * 86_400 / 330))
+        schedule.begins_unix_s(slot) % 86_400 / 3600
+        for slot in drawn_in(schedule, round(120 * 86_400 / 330))
     ]
     by_quarter = [sum(low <= hour < low + 6 for hour in hours) for low in (0, 6, 12, 18)]
     # 1,571 hold-outs: a quarter of them plus or minus four standard deviations.
@@ -132,10 +132,10 @@ def test_a_slot_fits_its_iterations_and_its_dwell(
 
 
 def test_windows_are_counted_by_the_day() -> None:
-    rotation = SwitchbackSchedule("gpt3", 0.05, 330.0)
-    midnight = rotation.slot(NOON_UNIX_S - 12 * 3600) + 1
-    today = [s for s in range(midnight, midnight + 261) if rotation.is_drawn(s)]
-    assert [rotation.number_of_day(slot) for slot in today] == list(range(1, len(today) + 1))
+    schedule = SwitchbackSchedule("gpt3", 0.05, 330.0)
+    midnight = schedule.slot(NOON_UNIX_S - 12 * 3600) + 1
+    today = [s for s in range(midnight, midnight + 261) if schedule.is_drawn(s)]
+    assert [schedule.number_of_day(slot) for slot in today] == list(range(1, len(today) + 1))
 
 
 def test_a_time_is_said_as_a_clock_says_it() -> None:
