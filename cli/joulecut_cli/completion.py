@@ -1,7 +1,7 @@
 """`joulecut completion bash|zsh|fish`: a script that completes commands, flags and jobs.
 
-It asks the program itself for what it completes, when that is wanted: no list of flags is kept
-twice, and a shell starts no slower for it.
+The script asks the program for flags and jobs when they are completed, so no list is kept twice
+and a shell starts no slower. shtab has no fish and needs every parser built (docs/adr/0012).
 """
 
 from joulecut_cli.controller_client import DEFAULT_URL, Controller
@@ -73,12 +73,14 @@ complete -c joulecut -n '__fish_seen_subcommand_from @JOBS@' -f \\
 
 
 def run(argv: list[str]) -> int:
-    """Prints a script, or the words that one asks for. Raises BadInput."""
+    """Prints a script, or the words it completes. Raises BadInput."""
     parser = Parser("joulecut completion", "Prints a completion script for a shell.")
     one = parser.add_mutually_exclusive_group(required=True)
     one.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
-    one.add_argument("--flags", metavar="COMMAND", help="for the script: a command's flags")
-    one.add_argument("--jobs", action="store_true", help="for the script: jobs of the controller")
+    one.add_argument("--flags", metavar="COMMAND", help="used by the script: a command's flags")
+    one.add_argument(
+        "--jobs", action="store_true", help="used by the script: jobs of the controller"
+    )
     given = parser.parse_args(argv)
     if given.shell:
         print(script(given.shell), end="")
@@ -90,7 +92,7 @@ def run(argv: list[str]) -> int:
 
 
 def script(shell: str) -> str:
-    """What completes commands of this version."""
+    """The script for the commands of this version."""
     template, join = {"bash": (BASH, "|"), "zsh": (ZSH, "|"), "fish": (FISH, " ")}[shell]
     action = {
         "bash": '      {0}) COMPREPLY=($(compgen -W "{1}" -- "$word")) ;;',
@@ -106,7 +108,7 @@ def script(shell: str) -> str:
 
 
 def _jobs() -> list[str]:
-    """Jobs of the controller at its usual place; none where it does not answer."""
+    """Jobs of the controller at the default URL; none where it does not answer."""
     try:
         return [job["name"] for job in Controller(DEFAULT_URL).brief()["jobs"]]
     except JoulecutError:
@@ -114,7 +116,7 @@ def _jobs() -> list[str]:
 
 
 def _flags(command: str) -> list[str]:
-    """The long flags that a command's own help names; none for what is no command."""
+    """The long flags in a command's help; none for an unknown command."""
     import contextlib
     import io
     import re

@@ -1,4 +1,4 @@
-"""`joulecut demo`: the whole system, alive, on a cluster that needs no GPU.
+"""`joulecut demo`: the whole system on a simulated cluster.
 
 joulecut demo [--duration S] [--summary FILE] [--port P] [--no-browser]
               [--card a100-sxm|a40] [--seed N] [--slo 'max_slowdown: 2%']
@@ -19,12 +19,16 @@ from joulecut_wire.errors import BadInput
 def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput, Unavailable."""
     parser = Parser("joulecut demo", "The whole system on a simulated cluster; Ctrl-C ends it.")
-    parser.add_argument("--duration", type=float, metavar="S", help="end by itself after so long")
+    parser.add_argument("--duration", type=float, metavar="S", help="end after S seconds")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the summary as JSON")
-    parser.add_argument("--port", type=int, default=0, metavar="P", help="of the page; 0: any")
-    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="P", help="of the web page; 0: any free port"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="do not open the web page")
     parser.add_argument("--card", default="a100-sxm", help=" or ".join(SKUS))
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of GPUs and noise")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="random seed of GPUs and noise"
+    )
     parser.add_argument(
         "--slo",
         default=SLO_DEFAULT,
@@ -44,24 +48,24 @@ def run(argv: list[str]) -> int:
         seed=args.seed,
         slo=args.slo,
     )
-    terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by our starter
+    terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by the parent
     watched = terminal and not args.no_browser and _has_display()
     return play(settings, _say, _open if watched else _leave)
 
 
 def _writable(summary: Path) -> None:
-    """A minute of demo must not end with a summary that has no place. Raises BadInput."""
+    """Checks the summary's path before the demo starts. Raises BadInput."""
     folder = summary.absolute().parent
     if not folder.is_dir():
-        raise BadInput("--summary", f"{summary.parent} is no folder", "a file in one")
+        raise BadInput("--summary", f"no folder {summary.parent}", "a file in a folder that exists")
     if summary.is_dir():
         raise BadInput("--summary", f"{summary} is a folder", "a file")
     if not os.access(summary if summary.exists() else folder, os.W_OK):
-        raise BadInput("--summary", f"{summary} cannot be written", "a file that can")
+        raise BadInput("--summary", f"{summary} cannot be written", "a writable file")
 
 
 def _say(line: str) -> None:
-    """Tells a line; where nobody reads any more, asks the demo to end in good order."""
+    """Prints a line; a closed pipe ends the demo in good order."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
@@ -74,7 +78,7 @@ def _open(url: str) -> None:
 
 
 def _leave(_: str) -> None:
-    """There is nobody to look: the address is printed anyway."""
+    """Opens nothing; the address is printed anyway."""
 
 
 def _has_display() -> bool:

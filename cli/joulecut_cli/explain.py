@@ -1,4 +1,4 @@
-"""`joulecut explain JOB`: why these clocks, what is predicted, and what nobody knows yet."""
+"""`joulecut explain JOB`: the reasons for a job's clocks, its predictions and what is unknown."""
 
 import json
 import time
@@ -37,7 +37,7 @@ GRANULARITIES = {
 
 
 def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
-    """What it says, how it stands, what it promises, and how good any plan could be."""
+    """The newest plan: its reason, state, prediction and optimality gap."""
     plan = job["decision"]
     if plan is None or not plan_name(plan):
         yield labelled("Plan", f"none yet: {plan['reason']}" if plan else "none yet")
@@ -45,7 +45,7 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
     yield labelled(
         f"Plan {plan['generation']}",
         f"{sentence(plan['reason'])} Made {ago(now_unix_s - plan['made_at_unix_s'])} ago, "
-        f"{_standing(job, plan)}.",
+        f"{_state(job, plan)}.",
     )
     forecast = plan["forecast"]
     if forecast is None:
@@ -58,12 +58,12 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
         f"({_negated(forecast['saved_ratio'])}) an iteration (predicted)",
     )
     if not forecast["lower_bound_j"]:
-        return  # a step of learning: nobody knows how good the best plan would be
+        return  # a step of learning has no bound
     bound = (plan.get("solution") or {}).get("bound_granularity", plan["granularity"])
     yield labelled(
         "",
-        f"at most {percent(forecast['gap_ratio'])} above the least possible energy: "
-        f"no plan of granularity {bound} beats {joules(forecast['lower_bound_j'])}",
+        f"optimality gap at most {percent(forecast['gap_ratio'])}: the lower bound on energy at "
+        f"granularity {bound} is {joules(forecast['lower_bound_j'])}",
     )
 
 
@@ -71,7 +71,7 @@ def _negated(ratio: float | None) -> str:
     return percent(None if ratio is None else -ratio, signed=True)
 
 
-def _standing(job: Json, plan: Json) -> str:
+def _state(job: Json, plan: Json) -> str:
     if plan["refused"]:
         return f"refused by the guard: {plan['refused']}"
     if plan["changes_nothing"]:
@@ -79,12 +79,12 @@ def _standing(job: Json, plan: Json) -> str:
     if job["applied"] and job["applied"]["generation"] == plan["generation"]:
         return "applied under leases"
     if job["mode"] == "recommend":
-        return "not applied: only recommended"
+        return "not applied (mode recommend)"
     return "not applied yet"
 
 
 def frontier_text(job: Json) -> str:
-    """Its ends, and the best point within the deadline."""
+    """The ends of the frontier and the best point within the deadline."""
     points = job["frontier"]
     first, last = points[0], points[-1]
     text = (
@@ -103,7 +103,7 @@ def frontier_text(job: Json) -> str:
 
 
 def granularity_lines(job: Json) -> list[str]:
-    """A head alone where nothing is known."""
+    """Predicted saving of each granularity; the title alone where none is known."""
     forecast = (job["decision"] or {}).get("forecast") or {}
     saved = forecast.get("saved_ratio_by_granularity") or {}
     lines = ["What each granularity would save (predicted)"]
@@ -119,7 +119,7 @@ EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
 
 def run(argv: list[str]) -> int:
     """Prints the explanation. Raises BadInput for an unknown job, Unavailable as `status`."""
-    parser = Parser("joulecut explain", "Why a job has the clocks it has, as of the last pass.")
+    parser = Parser("joulecut explain", "Why a job has its clocks, at the last pass.")
     parser.add_argument("job", metavar="JOB", help="its name in the policy")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
@@ -141,7 +141,7 @@ def _find(board: Json, name: str) -> Json:
     for job in jobs:
         if job["name"] == name:
             return job
-    known = ", ".join(job["name"] for job in jobs) or "none: the policy has no jobs"
+    known = ", ".join(job["name"] for job in jobs) or "none, the policy has no jobs"
     raise BadInput("joulecut explain", f"no job {name!r}", known)
 
 
@@ -153,7 +153,7 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
         granularity_lines(job),
         _learning(job),
         _gpus(job),
-        ["Not known", *(f"  {line}" for line in unknowns(job))],
+        ["Unknown", *(f"  {line}" for line in unknowns(job))],
         _decisions(events, now_unix_s),
     ]
     return "\n\n".join("\n".join(part) for part in parts if len(part) > 1)
@@ -167,7 +167,8 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
         yield labelled("Held", f"for {ago(now_unix_s - hold['since_unix_s'])}: {hold['sentence']}")
     if job.get("breaker_trips"):
         yield labelled(
-            "Breaker", f"tripped {job['breaker_trips']} times in the last day; 3 end control"
+            "Breaker",
+            f"tripped {job['breaker_trips']} times in the last day; 3 trips end enforcement",
         )
     yield labelled("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
     yield labelled("Baseline", _window(job["baseline"], "measured at default clocks"))
@@ -177,7 +178,9 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     yield labelled("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
     if job["peer_iteration_time_s"] is not None:
         waited = seconds(job["peer_iteration_time_s"])
-        yield labelled("Sibling", f"{waited}: a slower pipeline that this one waits for (reported)")
+        yield labelled(
+            "Sibling", f"{waited}: iteration time of a slower sibling pipeline (reported)"
+        )
     yield from plan_lines(job, now_unix_s)
     if job["frontier"]:
         yield labelled("Frontier", frontier_text(job))
@@ -192,7 +195,7 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
 
 
 def _unplanned(job: Json) -> str:
-    return "somebody else's lock" if job.get("foreign_lock") else "default clocks"
+    return "an external clock lock" if job.get("foreign_lock") else "default clocks"
 
 
 def _target(job: Json) -> str:
@@ -229,21 +232,21 @@ def _now(job: Json, under: str) -> str:
 
 
 def _predictors(job: Json) -> Iterator[str]:
-    """Which model is asked and how far it was off; of a controller that tells."""
-    told = job.get("learning") or {}
-    if told.get("text"):
-        yield labelled("Model", told["text"])
-    for drift in told.get("drifting", ()):
+    """The predictor in use and its error; older versions of the controller have none."""
+    learning = job.get("learning") or {}
+    if learning.get("text"):
+        yield labelled("Model", learning["text"])
+    for drift in learning.get("drifting", ()):
         yield labelled("Drift", drift)
 
 
 def _learning(job: Json) -> list[str]:
-    """Of a job without a profile: what was measured, what comes next, why it waits."""
+    """Measurements and next step of a job without a profile."""
     probing = job.get("probing")
     if not probing:
         return []
     count = probing["settings_measured"]
-    lines = ["Learning from the job itself (no profile)"]
+    lines = ["Online profiling (no profile in the policy)"]
     lines.append(f"  {count} settings measured; {probing['verdict']}: {probing['reason']}")
     if probing["lowest_measured_mhz"]:
         measured = ", ".join(str(clock) for clock in probing["lowest_measured_mhz"])
@@ -254,7 +257,7 @@ def _learning(job: Json) -> list[str]:
             f"  at {clocks} MHz: {seconds(probing['guessed_iteration_time_s'])} an iteration, at "
             f"most {seconds(probing['guessed_iteration_time_high_s'])}, "
             f"{percent(probing['guessed_saved_ratio'])} ± "
-            f"{percent(probing['guessed_saved_doubt_ratio'])} less energy than now (guessed)"
+            f"{percent(probing['guessed_saved_doubt_ratio'])} less energy than now (predicted)"
         )
     return lines
 
@@ -279,26 +282,26 @@ def _gpus(job: Json) -> list[str]:
 
 
 def unknowns(job: Json) -> list[str]:
-    """What nobody can say yet about this job, each with what would help."""
+    """Unknown values of this job, each with its remedy."""
     lines = []
     if job["report_age_s"] is None:
-        lines.append("its rate: the job never reported; add the hook to its training loop")
+        lines.append("iteration time: the job has not reported; add the hook to its training loop")
     if job["profile"] is None:
         lines.append(
-            "its energy at other clocks, but for what was measured: a profile would tell"
+            "energy at clocks not measured yet: measured step by step, or give a profile"
             if job.get("probing")
-            else "its energy at other clocks: give the policy a pipeline with a profile"
+            else "energy at other clocks: give the policy a pipeline with a profile"
         )
     if job["baseline"] is None:
-        lines.append("its baseline: it is measured while the job runs at default clocks")
+        lines.append("baseline: measured while the job runs at default clocks")
     if (job["current"] or {}).get("energy_j", 0.0) is None:
-        lines.append("its energy now: energy counters need a few more steps")
+        lines.append("energy now: the energy counters need more iterations")
     if job["decision"] and not job["decision"]["forecast"]:
-        lines.append("what could be saved: the last decision was no change, for the reason above")
+        lines.append("possible saving: the last decision was no change, for the reason above")
     if job["predicted"]["error_time_ratio"] is None:
-        lines.append("how good predictions are: no plan of theirs has run and been measured yet")
+        lines.append("prediction error: no applied plan has been measured yet")
     if job["evidence"]["level"] != "L2":
-        lines.append("single operations: the job tells sums; marks per operation come later")
+        lines.append("single operations: the job reports sums per iteration, not every operation")
     return lines
 
 

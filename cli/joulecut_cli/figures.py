@@ -1,4 +1,4 @@
-"""Numbers and tables as people read them in a terminal: plain ASCII, units on everything."""
+"""Numbers and tables for a terminal: plain ASCII, a unit on every number."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def seconds(value: float | None) -> str:
 
 
 def ago(value: float | None) -> str:
-    """A time that passed, coarse: 4 s, 3 min, 2 h, 5 days."""
+    """An age in one coarse unit: 4 s, 3 min, 2 h, 5 days."""
     if value is None:
         return NONE
     for limit, size, unit in ((90, 1, "s"), (5400, 60, "min"), (172800, 3600, "h")):
@@ -39,7 +39,7 @@ def ago(value: float | None) -> str:
 def percent(ratio: float | None, *, signed: bool = False) -> str:
     if ratio is None:
         return NONE
-    rounded = round(ratio * 100, 1) + 0.0  # + 0.0: there is no minus zero
+    rounded = round(ratio * 100, 1) + 0.0  # + 0.0 turns -0.0 into 0.0
     return f"{rounded:+.1f} %" if signed else f"{rounded:.1f} %"
 
 
@@ -48,7 +48,7 @@ def mhz(clock: int | None, otherwise: str = "default") -> str:
 
 
 def sentence(text: str) -> str:
-    """First letter large, full stop at the end; a key of the policy keeps its letters."""
+    """Capitalised, with a full stop; a leading policy key keeps its letters."""
     if not text:
         return ""
     first = text[0] if "_" in text.split(maxsplit=1)[0] else text[0].upper()
@@ -56,7 +56,7 @@ def sentence(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str]) -> list[str]:
-    """Aligned columns; those named in `right` lean right, as numbers should."""
+    """Aligned columns; those named in `right` are right-aligned, as numbers are."""
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -69,7 +69,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[s
 
 
 def labelled(name: str, text: str) -> str:
-    """One fact of a list: its name, then what there is to say; no name goes on with the last."""
+    """One line of a list of facts; an empty name continues the fact before."""
     return f"{name:<10} {text}"
 
 

@@ -94,7 +94,7 @@ def _overview() -> str:
     return (
         "usage: joulecut COMMAND ...\n\n"
         + "\n".join(lines)
-        + "\n\njoulecut COMMAND --help says more."
+        + "\n\njoulecut COMMAND --help shows its flags."
     )
 
 

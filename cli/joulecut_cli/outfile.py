@@ -1,7 +1,7 @@
-"""A file that a flag asks for: refused before anything is computed, whole once it is there.
+"""Output files of flags: checked before the computation, replaced only when complete.
 
-A plan may take minutes; whoever waited for it must not learn at the end that its picture has
-no place. And a disk that fills up must not leave half a file where a good one was.
+A plan may take minutes, so an unwritable path is refused first. A full disk must not leave half a
+file in place of a good one.
 """
 
 import os
@@ -14,7 +14,7 @@ from joulecut_wire.errors import BadInput
 
 
 def checked(flag: str, path: Path) -> Path:
-    """Raises BadInput where nothing can be written under this name."""
+    """The path. Raises BadInput where it cannot be written."""
     if not path.parent.is_dir():
         raise BadInput(flag, f"no folder {path.parent}", "a file in a folder that exists")
     if path.is_dir():
@@ -26,12 +26,12 @@ def checked(flag: str, path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The name to write to; what is written there takes the place of `path` when the block ends.
+    """A temporary path that replaces `path` when the block ends.
 
-    If it ends by an error, `path` is as it was. Devices and pipes, and files in a folder that
-    takes no new ones, are written in place. Raises OSError.
+    An error leaves `path` as it was. Devices, pipes and files in a read-only folder are written in
+    place. Raises OSError.
     """
-    target = path.resolve()  # a link goes on pointing where it did
+    target = path.resolve()  # a link stays a link
     whole = not target.exists() or target.is_file()
     if not whole or not os.access(target.parent, os.W_OK):
         yield path

@@ -64,7 +64,7 @@ def _diff(argv: list[str]) -> int:
 
 
 def as_text(policy: "Policy") -> str:
-    """A few lines a person can check against what was meant."""
+    """Every job in a few lines."""
     count = len(policy.jobs)
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
     lines = [f"{title}, content {policy.digest})"]
@@ -83,7 +83,7 @@ def as_text(policy: "Policy") -> str:
 
 
 def as_json(policy: "Policy") -> dict[str, Any]:
-    """The same for programs; units are in the names."""
+    """The JSON form; units are in the names."""
     return {
         "file": policy.source,
         "digest": policy.digest,
@@ -100,15 +100,15 @@ def as_json(policy: "Policy") -> dict[str, Any]:
 
 
 def outcome(job: "JobPolicy") -> str:
-    """What the controller would do for this job, and why not more."""
+    """What the controller does for this job."""
     if job.mode == "off":
         return "nothing is planned"
     if job.pipeline is None:
         return "no change: no pipeline is given"
     if job.profile is None:
         if job.mode == "recommend":
-            return "no profile is given: no plan, but what would be tried first is shown"
-        return "no profile is given: learnt while it runs, step by step within the target"
+            return "no profile is given: no plan; the first setting to try is shown"
+        return "no profile is given: measured step by step while the job runs, within the target"
     if job.mode == "recommend":
         return "plans are made and shown, no command is sent"
     return "clocks are set under leases"
@@ -153,12 +153,12 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
 
 
 def _holdout(job: "JobPolicy") -> str:
-    """How the saving is measured, and where it cannot be."""
+    """How the saving is measured, or why it is not."""
     text = f"measured in {job.verify.window_s:g} s windows at default clocks"
     if job.mode == "enforce" and job.pipeline is not None:
         return f"{text}, {job.verify.holdout * 100:.3g}% of the time"
     why = f"mode {job.mode}" if job.mode != "enforce" else "no pipeline"
-    return f"{text}, once clocks are set ({why}: nothing to hold out from)"
+    return f"{text}, once clocks are set ({why}: no windows)"
 
 
 def _target(slo: "Slo") -> str:
@@ -172,23 +172,23 @@ def _target(slo: "Slo") -> str:
 
 def _gpus(job: "JobPolicy") -> str:
     said = {
-        "hook": "stages as they report them",
-        "list": "ranks in this order, if the reports bear it out",
-        "completion-index": "ranks by completion index, if the reports bear it out",
+        "hook": "stages as reported",
+        "list": "ranks in this order, verified by the reports",
+        "completion-index": "ranks by completion index, verified by the reports",
     }[job.ranks]
     if job.found_by_allocation:
         from joulecut_controller.policy.owner import wanted
 
-        return f"those given to {wanted(job)}; {said}"
+        return f"those allocated to {wanted(job)}; {said}"
     if not job.gpus:
-        return f"whichever report this job; {said}"
+        return f"those that report this job; {said}"
     names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]
     shown = names if len(names) <= 8 else [*names[:4], "...", names[-1]]
     return f"{len(names)} ({' '.join(shown)}); {said}"
 
 
 def _clocks(job: "JobPolicy") -> str:
-    floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no floor of its own"
+    floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no minimum"
     return f"one per {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
 
 
@@ -211,7 +211,7 @@ def _profiled_mhz(job: "JobPolicy") -> list[int]:
 
 
 def difference(before: Json, after: Json) -> Json:
-    """Jobs added and removed by name, and every value that is another, by its dotted key."""
+    """Jobs added and removed by name, and every changed value by its dotted key."""
     old, new = ({job["name"]: job for job in one["jobs"]} for one in (before, after))
     both = [name for name in old if name in new]
     changed = list(_changed("", _cluster(before), _cluster(after)))
@@ -253,7 +253,7 @@ def _diff_lines(found: Json, theirs: Json, file: str, url: str) -> Iterator[str]
         yield "No difference."
         return
     for name in found["removed"]:
-        yield f"- job {name}: its GPUs would be given back"
+        yield f"- job {name}: its clocks would be reset"
     for name in found["added"]:
         yield f"+ job {name}"
     about = None
@@ -264,7 +264,7 @@ def _diff_lines(found: Json, theirs: Json, file: str, url: str) -> Iterator[str]
         yield f"-   {one['key']}: {_word(one['before'])}"
         yield f"+   {one['key']}: {_word(one['after'])}"
     if found["order_changed"]:
-        yield "  the order of jobs changes: the first that matches a GPU has it"
+        yield "  the order of jobs changes: a GPU belongs to the first job that matches it"
 
 
 def _word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A sign of life on standard error for whoever waits longer than two seconds at a terminal."""
+"""Progress of a long computation, on standard error of a terminal."""
 
 import sys
 import threading
@@ -6,22 +6,22 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-PATIENCE_S = 2.0  # what is quicker needs no sign
+PATIENCE_S = 2.0  # a quicker computation shows none
 TICK_S = 0.5
 
 
 def solving(what: str) -> str:
-    """What the solver does; where its inner loops are still to be compiled, that it does that."""
+    """The progress text of the solver, which compiles its inner loops once per installation."""
     from joulecut_engine.optimize.compiled import kept
 
     return what if kept() else f"compiling the solver, once; then {what}"
 
 
 class Progress:
-    """Says what is going on, for how long, and how far it has come; then wipes itself out.
+    """A line with the elapsed time and steps done, erased at the end.
 
-    Silent where the stream is not a terminal. A thread of its own, because a solver lets
-    nobody else speak.
+    Silent where the stream is not a terminal. It runs in a thread of its own, since a solver
+    holds the main one.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Progress":
-        if self._stream is not None and self._stream.isatty():  # None: closed by our starter
-            self._thread = threading.Thread(target=self._speak, args=(self._stream,), daemon=True)
+        if self._stream is not None and self._stream.isatty():  # None: closed by the parent
+            self._thread = threading.Thread(target=self._show, args=(self._stream,), daemon=True)
             self._thread.start()
         return self
 
@@ -58,7 +58,7 @@ class Progress:
         """What is known so far."""
         self._note = text
 
-    def _speak(self, stream: TextIO) -> None:
+    def _show(self, stream: TextIO) -> None:
         began_s = time.monotonic()
         if self._over.wait(self._patience_s):
             return

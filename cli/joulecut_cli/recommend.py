@@ -1,4 +1,4 @@
-"""`joulecut recommend JOB`: what the newest plan would change, as a difference of clocks."""
+"""`joulecut recommend JOB`: the newest plan as a diff of clocks."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from joulecut_wire.command import FINE, Parser
 def run(argv: list[str]) -> int:
     """Raises BadInput for an unknown job, Unavailable without a controller."""
     parser = Parser(
-        "joulecut recommend", "What would change for a job, with what that is predicted to do."
+        "joulecut recommend", "Clock changes of a job's newest plan, with their predicted effect."
     )
     parser.add_argument("job", metavar="JOB", help="its name in the policy")
     add_controller_flags(parser)
@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
 
 
 def recommendation(job: Json) -> Json:
-    """The same for programs. Clocks are None for default; `changes` is empty for none."""
+    """The JSON form. A clock is None for default; `changes` may be empty."""
     plan = job["decision"] or {}
     forecast = plan.get("forecast") or {}
     return {
@@ -67,13 +67,13 @@ def _in_force(job: Json) -> bool:
 
 
 def _changing(job: Json) -> list[Json]:
-    """GPUs whose clock the newest plan names, and which have another now."""
+    """GPUs whose clock in the newest plan differs from the current one."""
     rows: list[Json] = [row for row in job["gpus"] if row["verb"] is not None]
     return [row for row in rows if _lock(row, "recommended") != _lock(row, "asked")]
 
 
 def _lock(row: Json, which: str) -> int | None:
-    """A clock as the lock it means; none where it is what the card does by default."""
+    """The lock for a clock; None for the highest, which is the default."""
     clock: int | None = row[f"clock_{which}_mhz"]
     return None if clock == row["clock_highest_mhz"] else clock
 
@@ -92,8 +92,8 @@ def _page(job: Json, url: str) -> Iterator[str]:
         yield f"! Refused by the guard: {sentence(plan['refused'])}"
     changing = _changing(job)
     if not changing:
-        done = "Its clocks are in force" if _in_force(job) else "Its clocks are those now"
-        yield f"{done}: nothing would change."
+        done = "Its clocks are in force" if _in_force(job) else "Its clocks equal the current ones"
+        yield f"{done}: no change."
     for row in changing:
         where = f"stage {row['stage']:<3} {gpu_name(row)}"
         yield f"- {where}  {_clock(_lock(row, 'asked'))}"
@@ -102,7 +102,7 @@ def _page(job: Json, url: str) -> Iterator[str]:
     if forecast:
         yield from _predicted(forecast)
     if changing and job["mode"] == "recommend":
-        yield "Nothing is sent: `mode: enforce` in the policy would apply it."
+        yield "No command is sent; `mode: enforce` in the policy applies it."
 
 
 def _clock(clock: int | None) -> str:
@@ -123,7 +123,7 @@ def _predicted(forecast: Json) -> Iterator[str]:
 
 
 def _next(job: Json) -> Iterator[str]:
-    """Of a job without a profile: what would be tried next."""
+    """The next setting to try, of a job without a profile."""
     probing = job.get("probing")
     if probing and probing["next_mhz"]:
         clocks = ", ".join(str(clock) for clock in probing["next_mhz"])

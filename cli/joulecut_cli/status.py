@@ -1,4 +1,4 @@
-"""`joulecut status`: fleet and jobs on one screen, as the controller saw them last."""
+"""`joulecut status`: fleet and jobs on one screen, at the controller's last pass."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ MINUTE_S = 60.0
 
 
 def saving_text(saving: Json | None) -> str:
-    """The measured saving with its interval, or why there is none yet; empty without windows."""
+    """The measured saving with its interval, or why it is unknown; empty without windows."""
     if not saving:
         return ""
     saved = saving["saved_ratio"]
@@ -50,14 +50,14 @@ def saving_text(saving: Json | None) -> str:
 
 
 def holdout_text(holdout: Json | None) -> str:
-    """What runs or comes next, and what became of the windows; empty without hold-outs."""
+    """The current or next window and the counts of past ones; empty without hold-outs."""
     if not holdout:
         return ""
     parts = [holdout["text"], *_asked(holdout)]
     kept = {w["arm"]: w["count"] for w in holdout["windows"] if w["outcome"] == "kept"}
     if kept:
-        told = (kept.get("default", 0), kept.get("plan", 0))
-        parts.append(f"{told[0]} windows kept at default clocks, {told[1]} under a plan")
+        at_default, under_plan = kept.get("default", 0), kept.get("plan", 0)
+        parts.append(f"{at_default} windows kept at default clocks, {under_plan} under a plan")
     dropped: dict[str, int] = {}
     for window in holdout["windows"]:
         if window["outcome"] != "kept":
@@ -85,19 +85,19 @@ INDENTED_GPUS_MAX = 256
 
 MODES = {
     "enforce": "enforcing",
-    "recommend": "recommending, nothing is sent",
+    "recommend": "recommending, no command is sent",
     "off": "off",
 }
 
 
 def run(argv: list[str]) -> int:
     """Prints the status. Raises BadInput for a bad flag or URL, Unavailable without controller."""
-    parser = Parser("joulecut status", "Fleet and jobs on one screen, as of the last pass.")
+    parser = Parser("joulecut status", "Fleet and jobs on one screen, at the last pass.")
     add_controller_flags(parser)
-    parser.add_argument("--gpus", action="store_true", help="every GPU, however many there are")
+    parser.add_argument("--gpus", action="store_true", help="list every GPU of a large fleet")
     parser.add_argument(
         "--watch", nargs="?", const=f"{WATCH_S:g}", metavar="SECONDS",
-        help=f"again and again, every {WATCH_S:g} s unless told; Ctrl-C ends it",
+        help=f"refresh every SECONDS (default {WATCH_S:g}) until Ctrl-C",
     )  # fmt: skip
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
@@ -110,20 +110,21 @@ def run(argv: list[str]) -> int:
 
 def _shown(controller: Controller, *, whole: bool, as_json: bool, indent: int | None = 2) -> str:
     board = controller.board() if whole or as_json else controller.brief()
-    if as_json:  # of a large fleet it is for programs, and laid out only at a price
+    if as_json:  # indenting the board of a large fleet takes seconds
         few = len(board["gpus"]) <= INDENTED_GPUS_MAX
         return json.dumps(board, indent=indent if few else None)
     text = page(board, controller.url, time.time() - controller.skew_s)
     if controller.skew_s:
         text += (
             f"\n! The clock of this machine is {ago(abs(controller.skew_s))} "
-            f"{'ahead of' if controller.skew_s > 0 else 'behind'} the controller's; times are its."
+            f"{'ahead of' if controller.skew_s > 0 else 'behind'} the controller's clock, which is "
+            "used here."
         )
     return text
 
 
 def _watch(controller: Controller, given: argparse.Namespace, interval_s: float) -> int:
-    """Until Ctrl-C; a controller that does not answer is waited for."""
+    """Refreshes until Ctrl-C, also while no controller answers."""
     alone = sys.stdout.isatty() and not given.json
     try:
         while True:
@@ -141,7 +142,7 @@ def add_controller_flags(parser: Parser) -> None:
     parser.add_argument(
         "--controller", metavar="URL", default=DEFAULT_URL, help=f"default {DEFAULT_URL}"
     )
-    parser.add_argument("--json", action="store_true", help="the same facts for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def page(board: Json, url: str, now_unix_s: float) -> str:
@@ -154,7 +155,7 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
     policy = board["policy"]
     simulated = ", simulated GPUs" if board["simulated"] else ""
     if stands_by(board):
-        yield f"Joulecut at {url}: stands by, commands nothing; looked {ago(age_s)} ago{simulated}"
+        yield f"Joulecut at {url}: standby, no commands; last pass {ago(age_s)} ago{simulated}"
         yield sentence(board["sentence"].removeprefix("standby: "))
         yield sentence(where_to_ask(board, url))
     else:
@@ -166,13 +167,13 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
         digest = f" ({policy['digest'][:8]})" if policy["digest"] else ""
         yield f"Policy {policy['source'] or 'none'}{digest}"
     if age_s > max(STALE_S_MIN, STALE_PASSES * (board["interval_s"] or 0.0)):
-        yield f"! No pass has ended for {ago(age_s)}: what follows is old."
+        yield f"! No pass has ended for {ago(age_s)}: the data below is stale."
     if policy["error"]:
         yield f"! The policy file on disk is not in force: {policy['error']}"
     for node in board["nodes"]:
         if not node["connected"]:
             name = f"{node['node']} ({node['address']})" if node["node"] else node["address"]
-            yield f"! Agent {name} is lost: {node['error'] or 'no answer'}"
+            yield f"! Agent {name} is unreachable: {node['error'] or 'no answer'}"
 
 
 def _mode(board: Json) -> str:
@@ -181,9 +182,9 @@ def _mode(board: Json) -> str:
 
 def _jobs(board: Json) -> list[str]:
     if stands_by(board):
-        return ["Jobs and plans are the leader's; below are the GPUs as seen from here."]
+        return ["Jobs and plans are shown by the leader; below are the GPUs seen by this standby."]
     if not board["jobs"]:
-        return ["No jobs in the policy: GPUs are measured and left at default clocks."]
+        return ["No jobs in the policy: GPUs are measured and stay at default clocks."]
     head = ("JOB", "MODE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "LESS", "SAVED")
     rows = [_job_row(job) for job in board["jobs"]]
     lines = table(head, rows, frozenset(head[2:]))
@@ -192,26 +193,26 @@ def _jobs(board: Json) -> list[str]:
         if foreign := foreign_text(job):
             lines.append(f"  {job['name']}: {foreign}")
         if advisable := job.get("advisable"):
-            lines.append(f"  {job['name']}: enforce? {advisable['text']}.")
+            lines.append(f"  {job['name']}: enforcement: {advisable['text']}.")
         saving = saving_text(job.get("saving"))
         if saving:
             lines.append(f"  {job['name']}: saving {saving}.")
-    lines.append("  Measured: time and energy of one iteration now, and what was saved so far.")
+    lines.append("  Measured: TIME and ENERGY of one iteration now, LESS and SAVED so far.")
     return lines
 
 
 def foreign_text(job: Json) -> str:
-    """Why nothing is measured at default clocks, and what to do; empty where it is."""
+    """Why no baseline is measured and its remedy; empty where one is."""
     if not job.get("foreign_lock"):
         return ""
     return (
-        f"no baseline is measured: {job['foreign_lock']}. Where the site does that, tell its agent "
-        "by site_default."
+        f"no baseline is measured: {job['foreign_lock']}. If the site sets this lock, name it "
+        "in site_default of the agent's configuration."
     )
 
 
 def _mode_of(job: Json) -> str:
-    """What is done for a job now: its mode, or what holds it."""
+    """The job's mode, or the hold that overrides it."""
     kinds = {hold["kind"] for hold in job.get("holds", ())}
     if "breaker" in kinds:
         return "tripped"
@@ -238,7 +239,7 @@ def _gpus(board: Json) -> list[str]:
     if board.get("brief") and counts:
         return _gpus_in_brief(board, counts)
     if not board["gpus"]:
-        return ["No GPU is known yet."]
+        return ["No GPU has been reported yet."]
     wanted = {row["uuid"]: row for job in board["jobs"] for row in job["gpus"]}
     head = (
         "GPU",
@@ -254,12 +255,12 @@ def _gpus(board: Json) -> list[str]:
     )
     rows = [_gpu_row(gpu, wanted.get(gpu["uuid"])) for gpu in board["gpus"]]
     lines = table(head, rows, frozenset(head[2:9]))
-    lines.append("  Clocks in MHz; default: no lock. PLAN is what is recommended, ASKED is leased.")
+    lines.append("  Clocks in MHz; default: no lock. PLAN: recommended clock, ASKED: leased clock.")
     return lines
 
 
 def _gpus_in_brief(board: Json, counts: Json) -> list[str]:
-    """Of a fleet that fits no screen: how many are how, and those that need a look."""
+    """A large fleet: counts, and the GPUs with a fault."""
     nodes = board["node_counts"]
     summary = (
         f"{counts['all']} GPUs on {nodes['all']} nodes: {counts['leased']} under leases, "
@@ -270,7 +271,7 @@ def _gpus_in_brief(board: Json, counts: Json) -> list[str]:
     shown = board["gpus"]
     if shown:
         more = counts["odd"] - len(shown)
-        lines.append(f"To look at{f' (and {more} more)' if more > 0 else ''}:")
+        lines.append(f"With a fault{f' (and {more} more)' if more > 0 else ''}:")
         head = ("GPU", "JOB", "ASKED", "SEEN", "POWER", "AGE", "EVENT REASONS")
         rows = [(row[0], row[1], *row[4:7], *row[8:]) for row in (_gpu_row(g, None) for g in shown)]
         lines += table(head, rows, frozenset(head[2:6]))
@@ -295,12 +296,12 @@ def _gpu_row(gpu: Json, row: Json | None) -> tuple[str, ...]:
 
 
 def plan_name(plan: Json | None) -> str:
-    """A plan's number; empty where it has none, since nothing was ever decided."""
+    """A plan's number; empty before the first decision."""
     return str(plan["generation"]) if plan and plan["generation"] else ""
 
 
 def planned(row: dict[str, Any] | None) -> str:
-    """The clock a plan gives a GPU, `default` where it gives none, `-` without a plan."""
+    """The clock of a GPU in a plan: `default` for no lock, `-` without a plan."""
     return "-" if row is None or row["verb"] is None else mhz(row["clock_recommended_mhz"])
 
 

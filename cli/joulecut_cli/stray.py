@@ -1,7 +1,7 @@
-"""What libraries write to standard output of their own accord, kept out of ours.
+"""Keeps the output of libraries out of standard output.
 
-HiGHS prints a line of its own when it mends a plan, whatever it is told (1.12, issue 2783 of
-ERGO-Code/HiGHS): in front of `--json` that is no JSON any more.
+HiGHS 1.12 prints a line when it repairs a solution, whatever its options say (ERGO-Code/HiGHS
+issue 2783); before `--json` it would break the JSON.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ STDOUT = 1  # the descriptor: libraries know nothing of `sys.stdout`
 
 @contextmanager
 def no_stray_output() -> Iterator[None]:
-    """Until the end of the block nothing written to standard output arrives anywhere."""
+    """Discard everything written to the descriptor of standard output within the block."""
     if sys.stdout is not None:
         sys.stdout.flush()
     try:
         ours = os.dup(STDOUT)
-    except OSError:  # closed by our starter: nothing to keep clean
+    except OSError:  # closed by the parent: nothing to keep clean
         yield
         return
     try:
@@ -28,6 +28,6 @@ def no_stray_output() -> Iterator[None]:
             os.dup2(nowhere.fileno(), STDOUT)
         yield
     finally:
-        ctypes.CDLL(None).fflush(None)  # C keeps lines back when nobody looks on
+        ctypes.CDLL(None).fflush(None)  # C buffers lines when the output is not a terminal
         os.dup2(ours, STDOUT)
         os.close(ours)

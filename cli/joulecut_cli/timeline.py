@@ -1,4 +1,4 @@
-"""A plan as a trace that Perfetto and chrome://tracing open: who works when, at which clock.
+"""A plan as a trace for Perfetto and chrome://tracing: operations over time, with their clocks.
 
 Chrome's trace event format (JSON): complete events, times in microseconds, one track per
 stage. Colours follow the kind of operation, since a reserved name is all the format offers.

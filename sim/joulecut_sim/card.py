@@ -118,7 +118,7 @@ class StateFile:
         self.path = path
         self._handle = handle
         self._memory = memory
-        self._turn = threading.Lock()  # flock does not tell the threads of one opening apart
+        self._turn = threading.Lock()  # flock does not separate the threads of one opening
         _, self.cards, _, sku, node = _HEADER.unpack_from(memory)
         self.sku: Sku = CARDS[sku.rstrip(b"\0").decode()]
         self.node: str = node.rstrip(b"\0").decode()
@@ -127,7 +127,7 @@ class StateFile:
     def open(
         cls, path: str | Path, *, cards: int | None = None, sku: str = "", node: str = ""
     ) -> Self:
-        """Opens the file, or creates it (8 A100 SXM unless told otherwise).
+        """Opens the file, or creates it (by default 8 A100 SXM).
 
         Raises BadInput where it cannot be used, or holds other cards than asked for.
         """

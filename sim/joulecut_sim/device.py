@@ -1,4 +1,4 @@
-"""The device back end `simulated`: the agent cannot tell it from a card, nor a test.
+"""The device back end `simulated`, with the interface and quirks of a real card.
 
 Registered under the entry-point group `joulecut.devices`; the agent loads it by name, so
 no import runs from agent to simulator. Standard library only: an agent stays light.
@@ -31,7 +31,7 @@ class SimulatedReader:
 
     def __init__(self, state: StateFile) -> None:
         self._state = state
-        self._seen_s: dict[int, float] = {}  # the newest sample told of each GPU
+        self._seen_s: dict[int, float] = {}  # the newest sample returned of each GPU
 
     def describe(
         self,
@@ -144,7 +144,7 @@ class SimulatedWriter:
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
         index = self._usable(uuid)
-        if reason := self.uncontrollable(uuid):  # by now; who asked before knew it then
+        if reason := self.uncontrollable(uuid):  # may have changed since `describe`
             raise Unsupported("not_supported", f"{uuid}: {reason}")
         clocks = self._state.sku.clocks_mhz
         low = clock_min_mhz or clocks[0]

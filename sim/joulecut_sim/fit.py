@@ -1,6 +1,6 @@
 """Redoes the fit behind `joulecut_sim.gpt3` from a public stage sweep.
 
-Kept in the product so that anyone who holds the CSV can check or replace the numbers:
+With the CSV at hand, the numbers can be checked or replaced:
 
     python -m joulecut_sim.fit gpt3-175b+a40_bf16.csv
 
@@ -142,10 +142,10 @@ def run(argv: list[str]) -> int:
     parser.add_argument("csv", type=Path)
     args = parser.parse_args(argv)
     sweep = read(args.csv)
-    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for (stage, instruction), curve in fit(sweep).items():
         time_error, power_error = errors(sweep[stage, instruction], curve)
-        told.append(
+        found.append(
             {
                 "stage": stage,
                 "instruction": instruction,
@@ -154,7 +154,7 @@ def run(argv: list[str]) -> int:
                 "power_error_ratio": power_error,
             }
         )
-    sys.stdout.write(json.dumps(told, indent=1) + "\n")
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
     return FINE
 
 

@@ -1,7 +1,7 @@
 """A training job on simulated GPUs: a process of its own that knows nothing of Joulecut.
 
 It runs iteration after iteration at whatever clocks its GPUs have, hands the work to the
-state files, and tells each node's agent about it by datagrams, as a real job would. It
+state files, and reports it to each node's agent by datagrams, as a real job does. It
 keeps a virtual schedule: an iteration ends when physics says, not when a busy machine got
 round to it. A clock change counts from the next iteration on.
 
@@ -37,14 +37,14 @@ MEMORY_USED_BYTES = 60 << 30  # assumed: a full 80 GB card, less what frameworks
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An iteration that was handed in, to be told once it is over."""
+    """An iteration that was handed in, to be reported at its end."""
 
     record: Record
     iteration: Iteration
 
 
 class Job:
-    """The job's loop: look at the clocks, work, tell."""
+    """The job's loop: read the clocks, work, report."""
 
     def __init__(self, job: JobFile) -> None:
         self._job = job
@@ -86,13 +86,13 @@ class Job:
             begun = self._begin(number, begin_s)
             self._sleep_until(begin_s)
             if ended is not None:
-                self._tell(ended)
+                self._report(ended)
             ended = begun
             begin_s += begun.record.duration_s
             number += 1
         self._sleep_until(begin_s)
         if ended is not None and not self._stopping:
-            self._tell(ended)
+            self._report(ended)
         self._hold_memory(0)
         self._results.close()
 
@@ -135,12 +135,12 @@ class Job:
         if self._job.control is None:
             return 0.0
         try:
-            told = json.loads(self._job.control.read_bytes())
-            return max(0.0, float(told.get("peer_iteration_time_s") or 0.0))
+            control = json.loads(self._job.control.read_bytes())
+            return max(0.0, float(control.get("peer_iteration_time_s") or 0.0))
         except (OSError, ValueError, TypeError, AttributeError):
-            return 0.0  # absent, or being written by something less careful than we are
+            return 0.0  # absent, or half written
 
-    def _tell(self, ended: Ended) -> None:
+    def _report(self, ended: Ended) -> None:
         for stage, (state, gpu) in enumerate(zip(self._states, self._job.gpus, strict=True)):
             if gpu.socket is None:
                 continue

@@ -73,7 +73,7 @@ _V100 = LayerCard(
 )
 # Fitted to these four rows of a study on an A30 (fastest Pareto point against the point of
 # least energy: energy saved, time lost): GPT-125M s=512 30.8 / 23.9 %, 1.3B s=512 20.5 / 14.8,
-# 13B s=1024 11.8 / 11.3, 175B s=1024 19.9 / 30.7. Batch and data type are not told there;
+# 13B s=1024 11.8 / 11.3, 175B s=1024 19.9 / 30.7. Batch and data type are not given there;
 # taken as a forward and backward of 4 sequences in fp16. Eighteen numbers for eight figures:
 # the table is reproduced, not explained. They leave room on both sides: near its minimum the
 # curve is flat, and noise moves the best clock by a step or two (28 seeds and grids stay within

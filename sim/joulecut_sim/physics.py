@@ -1,8 +1,7 @@
-"""How one simulated GPU moves through time: pure, so that every process agrees on it.
+"""State of one simulated GPU over time: pure, so that all processes compute the same.
 
-A card is a value; `advance` gives the same card at a later time. Energy is a continuous
-integral of a power that is constant between events, so it does not matter who looks, when,
-or how late the process that does the work was woken.
+A card is a value; `advance` returns the card at a later time. Energy is the integral of a power
+that is constant between events, so it does not depend on when or how often it is read.
 """
 
 from dataclasses import dataclass, replace
@@ -82,7 +81,7 @@ def lock_at(card: Card, when_s: float) -> tuple[int, int]:
 
 
 def work_at(card: Card, when_s: float) -> Work | None:
-    """The piece under way; just after the last one, that one, since the next may be late."""
+    """The current piece of work; for LATE_S_MAX after the last one, that one."""
     last = None
     for work in card.works:
         if work.begin_s <= when_s < work.end_s:
@@ -93,7 +92,7 @@ def work_at(card: Card, when_s: float) -> Work | None:
 
 
 def power_limit_w(sku: Sku, card: Card) -> float:
-    """The limit in force; work that a job hands in has its own cap, from its profile."""
+    """The limit in force; the work of a job has the cap of its profile."""
     return card.power_limit_mw / 1000.0 if card.power_limit_mw else sku.power_limit_w
 
 
@@ -109,7 +108,7 @@ def clock_mhz(sku: Sku, card: Card, when_s: float) -> int:
 
 
 def _power_w(sku: Sku, card: Card, when_s: float) -> float:
-    """The power that is integrated: nothing is assumed about work not handed in yet."""
+    """The integrated power; work not handed in yet counts as none."""
     for work in card.works:
         if work.begin_s <= when_s < work.end_s:
             return work.power_w
@@ -121,13 +120,13 @@ def _power_w(sku: Sku, card: Card, when_s: float) -> float:
 
 
 def power_shown_w(sku: Sku, card: Card, when_s: float) -> float:
-    """What a power sensor shows: a job that is late by a moment does not look idle."""
+    """The power sensor's value; a job that is briefly late does not read as idle."""
     work = work_at(card, when_s)
     return work.power_w if work else _power_w(sku, card, when_s)
 
 
 def settled_until_s(card: Card, now_s: float) -> float:
-    """How far the integral is final: not beyond the pieces of a job that still runs."""
+    """End of the final part of the integral: not beyond the work of a running job."""
     ends = [work.end_s for work in card.works]
     if ends and max(ends) + LATE_S_MAX > now_s:
         return min(now_s, max(ends))

@@ -1,7 +1,8 @@
-"""What a simulated job's operations truly cost on the GPUs it got.
+"""The plant: one pipeline iteration on simulated GPUs, and its true time and energy.
 
-Each GPU differs a little from the profile it was sold with, in time and in power, and each
-operation jitters. Only the simulator knows these numbers: the controller must learn them.
+Each GPU differs a little from its profile in time and in power, and each operation jitters. The
+schedule is executed here on its own: nothing is shared with the controller's graph or predictors,
+so an error in those shows as a missed prediction and not as agreement with itself.
 """
 
 import random

@@ -1,7 +1,7 @@
-"""What a simulated job knows about itself, iteration by iteration, for those who judge.
+"""Results of a simulated job, one record per iteration, and their sums over a window.
 
-Written by the job, read by the demo's summary and by tests; the system under test never
-sees it. Two files of a bounded length at most.
+Written by the job, read by the demo's summary and by tests; the system under test never reads
+them. At most two files of bounded length.
 """
 
 import json
@@ -95,10 +95,7 @@ class Window:
     _last: Record | None = None
 
     def add(self, record: Record) -> None:
-        """Takes the next iteration; after a gap counting begins anew.
-
-        A machine that stood still leaves one, too: what idle boards used in it was no iteration's.
-        """
+        """Adds the next iteration. A gap, as of a suspended machine, belongs to no iteration."""
         last = self._last
         if last is not None and _follows(last, record):
             self.iterations += 1
@@ -107,7 +104,7 @@ class Window:
         self._last = record
 
     def cut(self) -> None:
-        """What follows does not belong to the iteration added last."""
+        """End the current stretch: the next iteration does not follow the last one."""
         self._last = None
 
     @property

@@ -100,7 +100,7 @@ def test_explain(case: str) -> None:
 
 def test_status_of_a_controller_whose_passes_stopped() -> None:
     text = status.page(board_json(boards.board()), URL, boards.NOON_UNIX_S + 600.0)
-    assert "! No pass has ended for 10 min: what follows is old." in text
+    assert "! No pass has ended for 10 min: the data below is stale." in text
 
 
 def test_a_standby_on_the_leader_s_machine_is_asked_by_its_loopback_address() -> None:
@@ -108,7 +108,7 @@ def test_a_standby_on_the_leader_s_machine_is_asked_by_its_loopback_address() ->
     text = status.page(board_json(shown), "http://127.0.0.1:9440", SOON)
     assert "--controller http://127.0.0.1:9441" in text
     text = status.page(board_json(replace(shown, leader="")), URL, SOON)
-    assert "Nobody is known to lead: ask the other controllers" in text
+    assert "No leader is known: try the other controllers" in text
 
 
 def test_board_json() -> None:

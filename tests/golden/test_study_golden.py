@@ -38,7 +38,7 @@ def test_without_a_card_it_is_simulated_and_says_so(capsys: pytest.CaptureFixtur
     told = capsys.readouterr()
     if "no card to measure" not in told.err:
         pytest.skip("there is a card here, and it was measured")
-    assert "every row says so" in told.err
+    assert "simulating an A30, marked in every row" in told.err
     assert "simulated, on NVIDIA A30" in told.out
 
 

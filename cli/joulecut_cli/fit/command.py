@@ -4,11 +4,6 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from joulecut_cli.fit import probed
-from joulecut_cli.fit.fitted import NO_CARD, fit
-from joulecut_cli.fit.shown import as_json, as_text
-from joulecut_controller.sources import profile as profiles
-from joulecut_engine.estimate.card import CARDS
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -18,6 +13,11 @@ PROG = "joulecut fit"
 def run(argv: list[str]) -> int:
     """Prints predictions for every clock of a sweep. Raises BadInput."""
     options = _parse(argv)
+    from joulecut_cli.fit import probed
+    from joulecut_cli.fit.fitted import fit
+    from joulecut_cli.fit.shown import as_json, as_text
+    from joulecut_controller.sources import profile as profiles
+
     probes = probed.clocks_of(options.probes)
     sweep = probed.read(options.profile, probes)
     others = [profiles.read(path, whole=False) for path in options.also]
@@ -52,8 +52,13 @@ def _parse(argv: list[str]) -> Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
+    if options.card is None:
+        return options
+    from joulecut_cli.fit.fitted import NO_CARD
+    from joulecut_engine.estimate.card import CARDS
+
     names = {card.name for card in CARDS} | {NO_CARD}
-    if options.card is not None and options.card not in names:
+    if options.card not in names:
         allowed = ", ".join([*(card.name for card in CARDS), NO_CARD])
         raise BadInput("--card", f'no card "{options.card}"', allowed)
     return options

@@ -1,4 +1,4 @@
-"""`joulecut report`: what plans have saved, measured, in energy, money and CO2; and receipts."""
+"""`joulecut report`: measured savings in energy, money and CO2, and receipts of jobs."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def run(argv: list[str]) -> int:
     else:
         made, is_receipt = source.report(asked), False
         if job and not made["jobs"]:
-            raise BadInput("--job", f"no job {job!r}", f"a job that {source.name} knows")
+            raise BadInput("--job", f"no job {job!r}", f"a job in {source.name}")
     if file is not None:
         page = receipt_html if is_receipt else report_html
         _write(file, page(made, source.name))
@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
 def _source(given: Namespace) -> Source:
     if given.store is None:
         return FromController(given.controller or DEFAULT_URL)
-    # With a controller there is no need of numpy and a database.
+    # Loads numpy and a database, which a query to a controller needs not.
     from joulecut_cli.report.stored import FromStore
 
     return FromStore(given.store, given.policy)
@@ -66,28 +66,37 @@ def _printed(given: Namespace, made: Json, source: str, *, is_receipt: bool) -> 
 
 
 def _parsed(argv: list[str]) -> Namespace:
-    parser = Parser(PROG, "What plans have saved: measured by hold-outs, with intervals.")
+    parser = Parser(
+        PROG,
+        "Savings of plans, measured by hold-out windows at default clocks, with 95 % intervals.",
+    )
     parser.add_argument("--since", metavar="TIME", default="7d", help="90m, 24h, 7d (default)")
     parser.add_argument("--controller", metavar="URL", help=f"default {DEFAULT_URL}")
-    parser.add_argument("--store", metavar="URL", help="a controller's store, without a controller")
+    parser.add_argument("--store", metavar="URL", help="read a controller's store directly")
     parser.add_argument(
-        "--policy", metavar="FILE", type=Path, help="prices and tenants, beside --store"
+        "--policy", metavar="FILE", type=Path, help="prices and tenants, with --store"
     )
     parser.add_argument(
-        "--co2", metavar="G", help="grams of CO2 per kWh of the grid; goes before the policy's"
+        "--co2", metavar="G", help="grams of CO2 per kWh of the grid; overrides the policy"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--job", metavar="NAME", help="of one job only")
-    which.add_argument("--receipt", metavar="JOB", help="with every change of its clocks")
+    which.add_argument("--job", metavar="NAME", help="one job only")
+    which.add_argument("--receipt", metavar="JOB", help="one job with every change of its clocks")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object")
-    form.add_argument("--csv", action="store_true", help="a line for each job, tenant, and all")
-    form.add_argument("--html", metavar="FILE", type=Path, help="one page that needs nothing else")
+    form.add_argument(
+        "--csv", action="store_true", help="one line per job and tenant, and the total"
+    )
+    form.add_argument("--html", metavar="FILE", type=Path, help="one self-contained page")
     given = parser.parse_args(argv)
     if given.store is not None and given.controller is not None:
-        raise BadInput(PROG, "--store and --controller are two sources", "one of them")
+        raise BadInput(PROG, "--store and --controller exclude each other", "one of them")
     if given.policy is not None and given.store is None:
-        raise BadInput(PROG, "--policy without --store", "a controller knows its own policy")
+        raise BadInput(
+            PROG,
+            "--policy without --store",
+            "--policy with --store; a controller has its own policy",
+        )
     if given.receipt is not None and given.csv:
         raise BadInput(PROG, "--csv of a receipt", "--json, --html FILE, or a table")
     for name in ("job", "receipt"):
@@ -105,7 +114,7 @@ def _co2(text: str) -> float:
 
 
 def _file(path: Path) -> Path:
-    """Checked before anything is asked. Raises BadInput, Unavailable without matplotlib."""
+    """Checked before the query. Raises BadInput, Unavailable without matplotlib."""
     if not path.parent.is_dir():
         raise BadInput("--html", f"no folder {path.parent}", "a file in a folder that exists")
     if path.is_dir():

@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no script, no font, no network.
+"""The report as one HTML file that needs no script, font or network.
 
-For whoever pays: the sum first, then job by job what was measured beside what was promised,
-with every window that the figures rest on.
+Totals first, then for every job the measured saving beside the predicted one, with every window
+that was measured.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,12 +58,12 @@ td.text,th.text{text-align:left;white-space:normal}
 
 
 def report_html(report: Json, source: str) -> str:
-    """The whole report; `report` was made with points."""
+    """The whole report; `report` includes points."""
     title = "Energy saved by Joulecut"
     body = [f"<h1>{title}</h1>", f"<p>{_period(report)}, by {escape(source)}</p>"]
     if not report["jobs"]:
         body.append(
-            f"<section><p>Nothing was measured in this time: {escape(SWITCH)}.</p></section>"
+            f"<section><p>Nothing was measured in this period: {escape(SWITCH)}.</p></section>"
         )
         return _page(title, body)
     body.append(_sums(report["total"]))
@@ -80,13 +80,13 @@ def report_html(report: Json, source: str) -> str:
 
 
 def receipt_html(receipt: Json, source: str) -> str:
-    """One job's receipt; `receipt` was made with points."""
+    """One job's receipt; `receipt` includes points."""
     title = f"Receipt of {receipt['job']}"
     body = [f"<h1>{escape(title)}</h1>", f"<p>{_period(receipt)}, by {escape(source)}</p>"]
     job = receipt["report"]
     if job is None:
         body.append(
-            f"<section><p>Nothing was measured in this time: {escape(SWITCH)}.</p></section>"
+            f"<section><p>Nothing was measured in this period: {escape(SWITCH)}.</p></section>"
         )
     else:
         wall = job["wall"] or {}
@@ -215,7 +215,7 @@ def _job(job: Json) -> str:
         parts.append(f"<p>{UNKNOWN}: {escape(sentence(job['reason']))}</p>")
     if windows["default"] or windows["plan"]:
         parts.append(
-            f"<p>{windows['compared_holdouts']} hold-outs compared, among {windows['default']} "
+            f"<p>{windows['compared_holdouts']} hold-outs compared: {windows['default']} "
             f"windows at default clocks and {windows['plan']} under plans. Spent under plans: "
             f"{energy(spent['in_windows']['energy_j'])} kWh measured in windows, "
             f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan.</p>"

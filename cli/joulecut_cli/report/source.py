@@ -1,4 +1,4 @@
-"""Where a report comes from; a store is another module, with all that reading one needs."""
+"""Sources of a report: a running controller; `stored` reads a store without one."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,7 @@ from joulecut_cli.controller_client import Controller, Json
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of either source."""
+    """One query, for either source."""
 
     since_s: float
     co2_g_per_kwh: float | None
@@ -17,7 +17,7 @@ class Asked:
 
 
 class Source(Protocol):
-    """Raises BadInput for a job that nobody knows, Unavailable where there is no answer."""
+    """Raises BadInput for an unknown job, Unavailable where there is no answer."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class Source(Protocol):
 
 
 class FromController:
-    """A running controller: knows prices, tenants and jobs from its policy."""
+    """A running controller, with prices, tenants and jobs of its policy."""
 
     def __init__(self, url: str) -> None:
         self._controller = Controller(url)
@@ -39,7 +39,7 @@ class FromController:
         return self._controller.report(_query(asked))
 
     def receipt(self, asked: Asked) -> Json:
-        """Raises BadInput for a job that nobody knows, Unavailable."""
+        """Raises BadInput for an unknown job, Unavailable."""
         return self._controller.receipt(asked.job, _query(asked))
 
 

@@ -17,10 +17,10 @@ from joulecut_wire.errors import BadInput
 
 
 class FromStore:
-    """A store; prices and tenants come from a policy file, where one is given."""
+    """A store, with prices and tenants of a policy file where one is given."""
 
     def __init__(self, url: str, policy: Path | None) -> None:
-        """Raises BadInput for a URL or a policy that cannot be one."""
+        """Raises BadInput for a malformed URL or policy."""
         if url.startswith(PREFIX) and not file_of(url).is_file():
             raise BadInput("--store", f"no file {file_of(url)}", "the store of a controller")
         self._policy = load(policy) if policy is not None else Policy()
@@ -44,7 +44,7 @@ class FromStore:
         return report_json(made, points=asked.points)
 
     def receipt(self, asked: Asked) -> Json:
-        """Raises BadInput, also for a job that nobody knows, and Unavailable."""
+        """Raises BadInput, also for an unknown job, and Unavailable."""
         now_s, store = time.time(), self._open()
         try:
             made = read_receipt(
@@ -58,7 +58,7 @@ class FromStore:
         finally:
             store.close()
         if made is None:
-            raise BadInput("--receipt", f"no job {asked.job!r}", f"a job that {self.name} knows")
+            raise BadInput("--receipt", f"no job {asked.job!r}", f"a job in {self.name}")
         return receipt_json(made, points=asked.points)
 
     def _open(self) -> DatabaseStore:

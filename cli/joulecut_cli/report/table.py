@@ -1,4 +1,4 @@
-"""Report and receipt as text: measured beside predicted, and why something is unknown."""
+"""Report and receipt as text. An unknown value is `unknown`, never 0, with its reason."""
 
 import math
 import time
@@ -79,7 +79,7 @@ def report_text(report: Json, source: str) -> str:
     """The whole report for a terminal."""
     lines = [_title("Savings", report, source)]
     if not report["jobs"]:
-        return "\n".join([*lines, f"Nothing was measured in this time: {SWITCH}."])
+        return "\n".join([*lines, f"Nothing was measured in this period: {SWITCH}."])
     lines += ["", *_ratios(report["jobs"])]
     if not any(map(_measured, report["jobs"])):
         return "\n".join(lines)
@@ -92,22 +92,22 @@ def receipt_text(receipt: Json, source: str) -> str:
     lines = [_title(f"Receipt of {receipt['job']}", receipt, source)]
     job = receipt["report"]
     if job is None:
-        lines.append(f"Nothing was measured in this time: {SWITCH}.")
+        lines.append(f"Nothing was measured in this period: {SWITCH}.")
     elif _measured(job):
         lines += _facts(job)
     else:
         lines.append(sentence(job["reason"]))
     count = len(receipt["changes"])
-    lines += ["", f"Changes of its clocks: {count}" + ("" if count else " in this time")]
+    lines += ["", f"Changes of its clocks: {count}" + ("" if count else " in this period")]
     if receipt["changes_cut"]:
-        lines.append("  (older ones of this time were not read)")
+        lines.append("  (older ones of this period were not read)")
     return "\n".join(
         [*lines, *(f"  {line}" for change in receipt["changes"] for line in _change(change))]
     )
 
 
 def notes(report: Json) -> Iterator[str]:
-    """What the figures mean, and what they rest on."""
+    """How the numbers were measured."""
     yield (
         "Measured: energy and time per iteration under a plan against hold-outs at default "
         "clocks; ± is a 95 % interval."
@@ -135,14 +135,14 @@ def notes(report: Json) -> Iterator[str]:
         "Break-even: the slowdown at which that eats what is saved on energy."
     )
     if report["truncated"]:
-        yield "More was kept than was read: only the newest windows of this time are in here."
+        yield "Truncated: only the newest windows of this period are included."
 
 
 def clocks(change: Json) -> str:
-    """`4 at 1200 MHz, 4 at default`; empty where none were told."""
+    """`4 at 1200 MHz, 4 at default`; empty where none are recorded."""
     return ", ".join(
-        f"{told['gpus']} at " + ("default" if (mhz := told["clock_mhz"]) is None else f"{mhz} MHz")
-        for told in change["clocks"]
+        f"{one['gpus']} at " + ("default" if (mhz := one["clock_mhz"]) is None else f"{mhz} MHz")
+        for one in change["clocks"]
     )
 
 
@@ -222,12 +222,12 @@ def _wall(wall: Json | None) -> tuple[str, ...]:
 
 
 def _measured(job: Json) -> bool:
-    """Whether there is a window of it at all."""
+    """Whether the job has any window."""
     return bool(job["windows"]["default"] or job["windows"]["plan"])
 
 
 def _tenants(report: Json) -> list[str]:
-    """Sums, where there is something to add."""
+    """Sums by tenant, of two jobs or more."""
     if len(report["jobs"]) < 2:
         return []
     head = ("TENANT", "JOBS", "KWH SAVED", "AT THE WALL", "ENERGY", "GPU TIME", "NET", "CO2 KG")
@@ -270,7 +270,7 @@ def _facts(job: Json) -> Iterator[str]:
 
 def _counted(windows: Json) -> str:
     return (
-        f"{windows['compared_holdouts']} hold-outs among {windows['default']} windows at default "
+        f"{windows['compared_holdouts']} hold-outs: {windows['default']} windows at default "
         f"clocks and {windows['plan']} under plans, over {windows['days']:.3g} days"
     )
 
@@ -291,8 +291,8 @@ def _kwh(interval: Json | None, factor: float = 1.0 / 3.6e6) -> str:
 
 def _change(change: Json) -> Iterator[str]:
     about = f"plan {change['generation']}" if change["generation"] else ""
-    told = clocks(change)
-    text = f"{change['text']} ({told})" if told else change["text"]
+    shown = clocks(change)
+    text = f"{change['text']} ({shown})" if shown else change["text"]
     yield f"{second(change['at_unix_s'])}  {change['kind']:<6}  {about:<9}  {text}"
     if change["reason"]:
         yield f"{'':<19}  {'':<6}  {'':<9}  because: {change['reason']}"

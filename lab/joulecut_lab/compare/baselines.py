@@ -26,7 +26,7 @@ def menus_of(problem: Problem) -> tuple[tuple[ClockOption, ...], ...]:
 
 
 def all_max(problem: Problem) -> Clocks:
-    """The highest clock everywhere: what GPUs do when nobody tells them otherwise."""
+    """The highest clock everywhere, as GPUs run by default."""
     return tuple(max(menu, key=lambda o: o.clock_mhz) for menu in menus_of(problem))
 
 

@@ -1,4 +1,4 @@
-"""`joulecut compare JOB.yaml`: what other rules for clocks would make of the same job.
+"""`joulecut compare JOB.yaml`: savings of other systems' rules for clocks on the same job.
 
 Computed from the job's profile alone, with no cluster: predicted, never measured.
 """
@@ -36,7 +36,7 @@ def run(argv: list[str]) -> int:
     stragglers = factors(options.straggler)
     pipelines = whole("--pipelines", options.pipelines, PIPELINES, 1, PIPELINES_MAX)
     if stragglers and pipelines < 2:
-        raise BadInput("--pipelines", "1 pipeline waits for nobody", "2 or more with --straggler")
+        raise BadInput("--pipelines", "1 pipeline has no sibling", "2 or more with --straggler")
     budget_w = number("--budget", options.budget, 0.0, POWER_W_MAX)
     unit_ms = number("--perseus-unit", options.perseus_unit, UNIT_MS_MIN, UNIT_MS_MAX)
     picture = plot.target(options.plot)
@@ -66,13 +66,13 @@ def run(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> Namespace:
-    parser = Parser(PROG, "What other rules for clocks would make of the same job.")
+    parser = Parser(PROG, "Savings of other systems' rules for clocks on the same job.")
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
     parser.add_argument(
         "--max-slowdown", metavar="PCT", help="of the fastest iteration: 2 or 2%% (default 0)"
     )
     parser.add_argument(
-        "--straggler", metavar="FACTORS", help="one pipeline is slower: 1.05,1.1,1.2,1.5"
+        "--straggler", metavar="FACTORS", help="slowdowns of one pipeline: 1.05,1.1,1.2,1.5"
     )
     parser.add_argument("--pipelines", metavar="N", help=f"data-parallel (default {PIPELINES})")
     parser.add_argument("--budget", metavar="W", help="mean power of all pipelines together")

@@ -61,7 +61,7 @@ def _ours(setting: Setting, granularity: Granularity) -> Callable[[], Rule]:
 
 
 class Judge:
-    """Prices everybody's clocks; its bounds are those of a clock per operation."""
+    """Prices the clocks of every rule; its bounds are those of a clock per operation."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

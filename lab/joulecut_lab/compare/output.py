@@ -76,7 +76,7 @@ def late(outcome: Outcome) -> list[str]:
 
 
 def late_there(outcome: Outcome) -> list[str]:
-    """The footnote of starred savings: they were bought with everybody's time."""
+    """The footnote of starred savings: the pipelines end later than the straggler."""
     latest = max((late for entry in outcome.entries for late in entry.late), default=0.0)
     return [f"* later than the straggler, by up to {latest * 100:.2f} %"] if latest > LATE else []
 
@@ -105,23 +105,23 @@ def _budget_table(outcome: Outcome) -> list[str]:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """What has to be known of a rule that reckons for itself."""
+    """Notes on rules with a cost model of their own."""
     found = []
     if outcome.left_out():
         found.append(f"Compared {outcome.left_out()}.")
     if outcome.setting.stragglers and outcome.setting.sync == "layer":
-        found.append("Siblings meet at every layer (sync: layer): nobody gains by reacting.")
+        found.append("Siblings synchronise at every layer (sync: layer): no plan gains by waiting.")
     unit_ms = outcome.perseus_unit_s * 1e3
     for entry in outcome.entries:
         if entry.claimed is not None:
             claim = figures.percent(outcome.claimed_saving(entry))
             found.append(
-                f"Perseus reckons in units of {unit_ms:g} ms with fitted costs and claims {claim}; "
-                "shown is what its clocks really take."
+                f"Perseus has units of {unit_ms:g} ms and fitted costs and claims {claim}; "
+                "the table shows its clocks under the measured costs."
             )
             found.append(
-                "Its plan is computed by a linear program of the same optimum: what it took says "
-                "nothing about the published walk."
+                "Its plan is computed by a linear program of the same optimum; its time is not "
+                "that of the published algorithm."
             )
     return found
 

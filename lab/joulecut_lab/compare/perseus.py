@@ -23,7 +23,7 @@ from joulecut_engine.graph.clock_option import ClockOption, undominated
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Problem
 
-UNIT_S = 1e-3  # what the published solver rounds times down to, unless told otherwise
+UNIT_S = 1e-3  # the published solver rounds times down to this by default
 SEGMENTS = 40  # breakpoints per curve, on whole units: the exponential is smooth
 RATES = np.geomspace(1e-2, 30.0, 400)  # decay over the span of an option set: flat to a cliff
 

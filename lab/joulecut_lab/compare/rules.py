@@ -1,6 +1,6 @@
-"""How others pick clocks, and how we do: each rule as its authors describe it.
+"""Rules for clocks of other systems and of this one, as their authors describe them.
 
-A rule is asked for clocks and for nothing else; what they take and cost is another's to say.
+A rule returns clocks only; `contest` computes their time and energy.
 """
 
 import math
@@ -87,7 +87,7 @@ UNITS_MIN = 10  # whole units in the shortest operation: flooring must not erase
 
 
 class Rule(Protocol):
-    """How somebody picks clocks."""
+    """A rule for clocks."""
 
     def plan(self) -> Clocks:
         """Within the deadline, or as fast as it can."""
@@ -133,7 +133,7 @@ class Published:
         return self.own().clocks
 
     def own(self) -> Claim:
-        """What it runs while nobody is late."""
+        """Its plan without a straggler."""
         return self.reacting(0.0)
 
     def waiting(self, until_s: float) -> Clocks:

@@ -1,4 +1,4 @@
-"""Clocks of a study, by way of the node's own agent: leased, bounded, and given back.
+"""Clocks of a study through the node's agent: leased, bounded, and reset at the end.
 
 The study never sets a clock itself. It asks the agent, which asks the keeper; if the study
 dies, the lease runs out and the card returns to its default.
@@ -134,7 +134,7 @@ class AgentClocks:
         return asyncio.create_task(self._renew(), name="renew the study's lease")
 
     async def _renew(self) -> None:
-        """Until it is refused: then somebody else decides, and the study must end."""
+        """Until a renewal is refused: another owner has the clock, and the study ends."""
         while not self._lost:
             await asyncio.sleep(min(RENEW_S, self._ttl_s / 3.0))
             results = await self._fleet.renew(

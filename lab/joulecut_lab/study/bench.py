@@ -1,4 +1,4 @@
-"""What a study needs of a card, so that a real one and a simulated one are measured alike."""
+"""The interface of a card to a study; a real and a simulated one are measured alike."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -75,7 +75,7 @@ class Bench(Protocol):
 
 
 class Clocks(Protocol):
-    """Whoever may set the clock of the card on the bench; never this process itself."""
+    """Setter of the clock of the card on the bench, outside this process."""
 
     def choices_mhz(self) -> tuple[int, ...]:
         """What may be asked, ascending; empty where nothing may."""
@@ -90,12 +90,12 @@ class Clocks(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives the clock back. Idempotent."""
+        """Reset the clock. Idempotent."""
         ...
 
 
 class NoClocks:
-    """Nobody may set a clock here: the driver's default is what is measured."""
+    """No setter: the driver's default clock is measured."""
 
     def choices_mhz(self) -> tuple[int, ...]:
         return ()

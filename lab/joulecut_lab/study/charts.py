@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 430, 300  # CSS pixels
 DOTS_MAX = 1500  # of a scatter: more only make the page heavy
 POINTS_MAX = 64  # of a curve whose points are shown: more run together
 DECADES_NAMED = 3  # of a logarithmic axis: with fewer, 2 and 5 of each are named as well
-# Up to eight lines in a chart; told apart also by people who see fewer colours (Okabe, Ito).
+# Up to eight lines in a chart; the colours are distinct for colour-blind readers (Okabe, Ito).
 _LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a08310", "#56b4e9", "#6c7480", "#7a5c46")
 _DARK = ("#74b8e6", "#f0a35e", "#46c9ae", "#e6a3c6", "#dcc04a", "#9cd3f5", "#98a1ac", "#c4a184")
 SERIES = {f"c{k}": pair for k, pair in enumerate(zip(_LIGHT, _DARK, strict=True))}
@@ -198,7 +198,7 @@ def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
         "As the simulated card spends it, without noise."
         if known
         else "Estimated: fitted to this table, not measured; what the clock does not reach "
-        "(leakage, uncore) cannot be told apart."
+        "(leakage, uncore) cannot be separated."
     )
     return panels, source
 

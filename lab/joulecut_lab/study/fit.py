@@ -68,7 +68,7 @@ def _text(rows: Sequence[Row], left_out: int, results: Sequence[Result]) -> str:
     layers.learn(rows)
     if found := layers.importances():
         said = ", ".join(f"{name} {share:.0%}" for name, share in found[:5])
-        lines.append(f"what the physics leave over is told by: {said}")
+        lines.append(f"the residual of the physics depends on: {said}")
     return "\n".join(lines)
 
 

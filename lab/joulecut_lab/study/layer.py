@@ -35,7 +35,7 @@ def sweep(
     rule: Rule,
     say: Say,
 ) -> Iterator[Row]:
-    """A row per cell and clock, clocks ascending; cells that the card cannot run are told.
+    """A row per cell and clock, clocks ascending; cells that the card cannot run are reported.
 
     Without clocks to choose from, one row per cell at the driver's default.
     """
@@ -190,7 +190,7 @@ def _reporter(word: str) -> Callable[[Sequence[Row]], Path]:
 
 
 def _opened(args: Namespace) -> tuple[Bench, Clocks]:
-    """The bench, and whoever may set its clocks."""
+    """The bench and the setter of its clocks."""
     if args.device not in DEVICES:
         raise BadInput("--device", f'"{args.device}" is none of them', ", ".join(DEVICES))
     gpu = cell.one("--gpu", args.gpu, 0, GPU_MAX)
@@ -211,7 +211,7 @@ def _opened(args: Namespace) -> tuple[Bench, Clocks]:
     except Unavailable as error:
         if args.device == "nvml" or args.lock_via is not None:
             raise
-        _say(f"no card to measure ({error}): an A30 is simulated, and every row says so")
+        _say(f"no card to measure ({error}): simulating an A30, marked in every row")
         simulated = SimulatedBench(layer_card("a30", "--card"), seed=seed)
         return simulated, simulated
     if args.lock_via is None:

@@ -260,7 +260,7 @@ class Layers:
     def parts(self, rows: Sequence[Row]) -> Floats | None:
         """Shares of useful switching, clock and overhead, leakage and other constant power,
         memory traffic in each row's power, of shape (rows, 4). An estimate: the constant
-        holds leakage and uncore alike, which no sweep over clocks tells apart."""
+        holds leakage and uncore alike, which no sweep over clocks separates."""
         known = [card for row in rows if (card := sheet(row)) is not None]
         if self._forest is None or len(known) != len(rows):
             return None

@@ -190,8 +190,8 @@ def _importances(rows: Sequence[Row]) -> str:
     lists = []
     for colour, (title, found) in enumerate(
         (
-            ("What physics leave over is told by", layers.importances()),
-            ("A plain forest looks at", plain.importances()),
+            ("The residual of the physics depends on", layers.importances()),
+            ("A plain forest depends on", plain.importances()),
         )
     ):
         if not found:

@@ -135,7 +135,7 @@ def write(path: Path, rows: Sequence[Row]) -> None:
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
     """As `joulecut study layer` writes them, card by card: a forest draws rows by their place, so
-    the same rows in another order would be told other numbers."""
+    the same rows in another order give another forest."""
     return sorted(
         rows,
         key=lambda row: (

@@ -60,7 +60,7 @@ class SimulatedBench:
         self._new_stretch()
 
     def check(self) -> None:
-        """Nobody else sets the clock of a simulated card."""
+        """The clock of a simulated card has no other owner."""
 
     # -- Bench ---------------------------------------------------------------------------
 

@@ -310,7 +310,7 @@ def open_bench(gpu: int) -> WorkedBench:
 
 
 def _same(cards: tuple[GpuDescription, ...], said: str) -> GpuDescription | None:
-    """The card of a CUDA device; where torch does not tell its UUID, the only one there is."""
+    """The card of a CUDA device; where torch has no UUID, the only card."""
     if not said:
         return cards[0] if len(cards) == 1 else None
     return next((card for card in cards if card.uuid.removeprefix("GPU-") == said), None)

@@ -34,7 +34,7 @@ Pause = Callable[[float], None]
 
 
 class Cluster:
-    """Starts, watches and ends the processes. `say` tells the person; `pause` sleeps."""
+    """Starts, watches and ends the processes. `say` prints a line; `pause` sleeps."""
 
     def __init__(self, folder: Folder, settings: Settings, say: Say, pause: Pause) -> None:
         self._folder = folder
@@ -107,7 +107,7 @@ class Cluster:
     # -- watching ------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Notices who died, and starts them again after a while. Quick; call it often."""
+        """Restarts dead processes after their delay. Quick; call it often."""
         for child in self._children:
             if how := child.died():
                 self._say(f"! {child.recipe.name} {how}; it is started again in {BACK_S:g} s")
@@ -146,7 +146,7 @@ class Cluster:
         """Ends everything in order; how many GPUs are at default then.
 
         A process that was killed meanwhile left its GPUs to us: what is still locked is
-        given back by the same command an operator would type.
+        reset by the same command an operator would type.
         """
         for child in self._children:
             if not child.stop(STOP_S_MAX):

@@ -1,4 +1,4 @@
-"""The script of the demo: recommend, enforce, a straggler, and everything given back.
+"""The phases of the demo: recommend, enforce, a straggler, and a reset of every GPU.
 
 Each phase says what it shows before it begins, and what was measured when it ends.
 """
@@ -36,7 +36,7 @@ def target(settings: Settings) -> Slo:
     text = policy_text(Folder(Path("/tmp")), settings, "recommend")  # noqa: S108 -- never opened
     try:
         read = parse_policy(document.parse(text.encode(), "--slo"), lambda _: _profile(settings))
-    except BadInput as error:  # its line is one of a file that nobody wrote
+    except BadInput as error:  # its line number is of a generated file
         raise BadInput(f"--slo {settings.slo!r}", error.what, error.allowed) from None
     return read.jobs[0].slo
 
@@ -123,7 +123,7 @@ class Course:
                 self.finished = self._settings.duration_s is not None
             self._give_back()
         except Stopped:
-            self._say("ending: every GPU is given back")
+            self._say("ending: every GPU is reset")
         except Unavailable as error:
             return str(error)
         return ""
@@ -183,7 +183,7 @@ class Course:
                 f"{forecast['slowdown_ratio']:+.2%} iteration time (predicted)"
             )
         else:
-            self._say(f"  the controller says: {self._sentence()}")
+            self._say(f"  controller: {self._sentence()}")
 
     def _enforce(self) -> None:
         tally, watch, phases = self._tally, self.watch, self._phases
@@ -205,7 +205,7 @@ class Course:
         forecast = (self._job().get("applied") or {}).get("forecast") or {}
         tally.predicted_saved_ratio = forecast.get("saved_ratio")
         self._say(f"  {self._measured(tally.controlled)}; {watch.commands.total} commands")
-        self._say(f"  the controller says: {self._sentence()}")
+        self._say(f"  controller: {self._sentence()}")
 
     def _straggle(self) -> None:
         assert self._tally.baseline.time_s is not None
@@ -226,10 +226,10 @@ class Course:
                 f"  measured: {window.time_s:.4f} s, the sibling's pace, and "
                 f"{window.energy_j:.1f} J an iteration"
             )
-        self._say(f"  the controller says: {self._sentence()}")
+        self._say(f"  controller: {self._sentence()}")
 
     def _recover(self) -> None:
-        self._say("recovery: the sibling is well again")
+        self._say("recovery: the sibling runs at full speed again")
         layout.write_control(self._folder, None)
         self.watch.judge(self._tally.controlled, now_s() + self._phases.settle_s)
         self.watch.run(self._phases.recover_s)
@@ -239,7 +239,7 @@ class Course:
     def _give_back(self) -> None:
         assert self._cluster is not None
         cluster = self._cluster
-        self._say("the job stops: agents and controller give every GPU back")
+        self._say("the job stops: agents and controller reset every GPU")
         cluster.stop_job()
         self.watch.run(TTL_S + PATIENCE_S, until=lambda: cluster.at_default() == STAGES)
         self.watch.count_commands()
@@ -247,11 +247,11 @@ class Course:
         self._say(f"  {restored} of {STAGES} GPUs at default clocks")
         if restored < STAGES:
             raise Unavailable(
-                f"the job ended, but {STAGES - restored} GPUs were not given back within "
+                f"the job ended, but {STAGES - restored} GPUs were not reset within "
                 f"{TTL_S + PATIENCE_S:.0f} s"
             )
 
-    # -- what is told --------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------
 
     def _job(self) -> dict[str, Any]:
         """The job as the controller shows it; empty while it does not answer."""
@@ -259,7 +259,7 @@ class Course:
         return get_json(self._cluster.page, f"/api/v1/jobs/{JOB}")
 
     def _sentence(self) -> str:
-        """Why the clocks are what they are, in the controller's words."""
+        """The controller's reason for the current clocks."""
         job = self._job()
         return str((job.get("applied") or {}).get("reason") or job.get("sentence") or "nothing yet")
 
@@ -273,20 +273,20 @@ class Course:
         )
 
     def conclude(self) -> None:
-        """Tells the verdict, and writes the summary where one was asked for."""
+        """Prints the result, and writes the summary file if one is named."""
         tally = self._tally
         tally.commands_sent = self.watch.commands.total
         if not tally.baseline.iterations:
-            return  # it never ran: the reason is told by whoever asked
+            return  # it never ran; the caller reports why
         slowdown = tally.slowdown_ratio
         possible = None
         if slowdown is not None and tally.baseline.time_s is not None:
-            self._say("comparing with the best that perfect knowledge could have done ...")
+            self._say("computing the best saving with perfect knowledge ...")
             agreed = self._slo.deadline_s(tally.baseline.time_s) / tally.baseline.time_s - 1.0
             possible = summary.possible_saved_ratio(self._settings, slowdown, agreed)
-        told = summary.summary(tally, possible)
+        made = summary.summary(tally, possible)
         if self._settings.summary is not None:
-            summary.write(self._settings.summary, told)
+            summary.write(self._settings.summary, made)
         if tally.saved_ratio is not None and slowdown is not None and possible is not None:
             share = f", {tally.saved_ratio / possible:.0%} of it" if possible > 0.0 else ""
             self._say(

@@ -17,7 +17,7 @@ from joulecut_sim.profile import rows, write
 
 INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
 SAMPLE_S = 0.25
-TTL_S = 6.0  # a killed controller gives the GPUs back within this
+TTL_S = 6.0  # the GPUs of a killed controller are reset within this
 MIN_DWELL = "1s"
 
 
@@ -72,7 +72,7 @@ class Folder:
 
 
 def put(path: Path, text: str) -> None:
-    """Replaces a file whole, so that nobody reads half of it."""
+    """Replaces a file atomically."""
     spare = path.with_name(path.name + ".new")
     spare.write_text(text)
     os.replace(spare, path)
@@ -174,6 +174,6 @@ def write_policy(folder: Folder, settings: Settings, mode: str) -> None:
 
 
 def write_control(folder: Folder, peer_iteration_time_s: float | None) -> None:
-    """Makes a sibling pipeline a straggler, or well again."""
-    told = "null" if peer_iteration_time_s is None else f"{peer_iteration_time_s:.6f}"
-    put(folder.control, f'{{"peer_iteration_time_s": {told}}}\n')
+    """Sets the iteration time of a straggling sibling; None ends it."""
+    value = "null" if peer_iteration_time_s is None else f"{peer_iteration_time_s:.6f}"
+    put(folder.control, f'{{"peer_iteration_time_s": {value}}}\n')

@@ -1,4 +1,4 @@
-"""What a person may choose about the demo, and what follows from it."""
+"""Settings of the demo and the phases that follow from them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,10 @@ class Phases:
 
     @classmethod
     def within(cls, duration_s: float | None) -> "Phases":
-        """A minute's script, stretched; the rest goes to starting, and to giving back."""
+        """The phases of a minute, stretched; the rest is start-up and the reset."""
         if duration_s is None:
             return cls(20.0, 45.0, 8.0, 20.0, 40.0)
-        # Giving back takes a lease at most, whatever the duration.
+        # The reset takes a lease at most, whatever the duration.
         left_s = duration_s - 4.0
         return cls(
             recommend_s=0.32 * left_s,

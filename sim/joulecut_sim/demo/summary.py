@@ -1,4 +1,4 @@
-"""The demo's verdict on itself, in the shape that outside checks rely on.
+"""The demo's summary, in the format that outside checks rely on.
 
 Times and energies come from the job's reports and the simulated energy counters. A field
 that could not be measured is null.
@@ -18,7 +18,7 @@ from joulecut_wire.errors import Unavailable
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen in the course of a demo. `deadline_ratio` is the target over the baseline."""
+    """Measurements of a demo. `deadline_ratio` is the target over the baseline."""
 
     mode: str = "off"
     baseline: Window = field(default_factory=Window)
@@ -77,10 +77,10 @@ def summary(tally: Tally, possible: float | None) -> dict[str, Any]:
     }
 
 
-def write(path: Path, told: dict[str, Any]) -> None:
+def write(path: Path, summary: dict[str, Any]) -> None:
     """Raises Unavailable where the file cannot be written."""
     try:
-        put(path, json.dumps(told, indent=2) + "\n")
+        put(path, json.dumps(summary, indent=2) + "\n")
     except OSError as error:
         raise Unavailable(f"the summary cannot be written: {path}: {error.strerror}") from None
 

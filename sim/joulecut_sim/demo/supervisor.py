@@ -1,4 +1,4 @@
-"""Keeps the demo's processes: starts them, notices their deaths, starts them again, ends them.
+"""Supervises the demo's processes: start, restart after a death, stop.
 
 Stands in for systemd or a kubelet. Children live in sessions of their own, so that Ctrl-C
 reaches only the demo and it can end them in order; should the demo itself be killed, the
@@ -102,7 +102,7 @@ class Child:
             if not self.alive:
                 if self._life is not None:
                     self._life.heard.wait(LAST_WORDS_S)
-                if self.ready is not None:  # it was, and is gone since: `died` tells that
+                if self.ready is not None:  # it was ready and has died since: `died` reports that
                     return self.ready
                 raise Unavailable(f"{self.recipe.name} did not start: {self.last_words()}")
             pause(0.05)
@@ -146,7 +146,7 @@ class Child:
         return True
 
     def _listen(self, life: Running) -> None:
-        """Reads until the end, so that a talkative child never blocks; keeps the last lines."""
+        """Reads until the end, so that a child never blocks on its output; keeps the last lines."""
         stream = life.process.stdout
         assert stream is not None
         with stream:
@@ -160,7 +160,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A process that is not our child (a keeper), told apart from a later one of its number."""
+    """A process that is not a child of ours (a keeper), identified beyond its reusable pid."""
 
     pid: int
     born: str
@@ -196,7 +196,7 @@ def _born(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel tells of a process from its state on; nothing of one that has ended."""
+    """The fields of /proc/PID/stat from the state on; empty for a process that has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,7 @@
 """Keeps an eye on everything while a phase of the demo runs.
 
 One tick looks after the processes, reads what the job reported and what the agents counted,
-and now and then tells the person the live numbers.
+and prints the live numbers from time to time.
 """
 
 import http.client
@@ -41,10 +41,10 @@ def get_json(address: str, path: str) -> dict[str, Any]:
     """As `get`, for an object; empty where there is none."""
     body = get(address, path)
     try:
-        told = json.loads(body) if body else {}
+        value = json.loads(body) if body else {}
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 class Commands:
@@ -131,7 +131,7 @@ class Watch:
         self._judged = None if window is None else (window, from_s)
 
     def pause(self, seconds: float) -> None:
-        """Sleeps. Raises Stopped as soon as somebody asks for the end."""
+        """Sleeps. Raises Stopped once `stopping` is set."""
         until_s = time.monotonic() + seconds
         while not self.stopping and (left_s := until_s - time.monotonic()) > 0.0:
             time.sleep(min(left_s, TICK_S))

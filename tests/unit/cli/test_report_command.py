@@ -157,7 +157,7 @@ def test_an_empty_store_says_what_to_switch_on(
         (["--job", "a", "--receipt", "b"], "not allowed with"),
         (["--receipt", "a", "--csv"], "--csv of a receipt"),
         (["--policy", "p.yaml"], "--policy without --store"),
-        (["--store", "sqlite:///a", "--controller", "http://h"], "two sources"),
+        (["--store", "sqlite:///a", "--controller", "http://h"], "exclude each other"),
         (["--html", "/nowhere/at/all.html"], "no folder"),
         (["--html", "/tmp"], "is a folder"),
         (["--job", ""], "empty name"),

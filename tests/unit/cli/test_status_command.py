@@ -134,7 +134,7 @@ def test_bad_flags_are_bad_input(words: tuple[str, ...]) -> None:
     [
         (200, b"<html>", "its answer is not JSON"),
         (200, b"[]", "its answer is not JSON"),
-        (200, b'{"hello": 1}', "its answer has no"),
+        (200, b'{"hello": 1}', "its answer lacks"),
         (200, b"\xff\xfe\x00", "its answer is not JSON"),
         (500, b"oops", "500"),
         (404, b'{"error": ["x"]}', "x"),
@@ -216,14 +216,14 @@ def test_a_standby_says_who_leads(standing: Serving, words: tuple[str, ...]) -> 
     done = joulecut(*words, "--controller", standing.url)
     assert done.returncode == 1
     line = one_line(done)
-    assert "stands by and knows no jobs" in line
-    assert line.count("ask the one that leads: --controller http://ctl-1:9440") == 1
+    assert "is a standby without jobs" in line
+    assert line.count("use the leader: --controller http://ctl-1:9440") == 1
 
 
 def test_status_of_a_standby_names_the_leader(standing: Serving) -> None:
     done = joulecut("status", "--controller", standing.url)
     assert done.returncode == 0
-    assert "stands by" in done.stdout
+    assert "standby, no commands" in done.stdout
     assert "Joulecut-controller ctl-1:9440 leads." in done.stdout
     assert "--controller http://ctl-1:9440" in done.stdout
     assert "epoch 0" not in done.stdout
@@ -240,7 +240,7 @@ def test_a_certificate_nobody_vouches_for_is_named_and_what_to_do(tmp_path: Path
     with Serving(boards.board(), web=WebConfig(tmp_path / "web.yml", lambda _: None)) as served:
         url = served.url.replace("http://", "https://")
         line = one_line(joulecut("status", "--controller", url))
-        assert "shows a certificate that is not trusted here" in line
+        assert "has a certificate that is not trusted here" in line
         assert "SSL_CERT_FILE=ca.crt" in line
         line = one_line(joulecut("status", "--controller", url.replace("https", "http")))
         assert "https://" in line.split(": ", 2)[2]
