@@ -167,7 +167,7 @@ def test_recommend_is_a_difference_of_clocks(served: Serving) -> None:
     assert "- stage 0   node1/0  default\n+ stage 0   node1/0  1200 MHz" in done.stdout
     assert "stage 7" not in done.stdout, "its clock stays what it is"
     assert "(+1.1 %, predicted)" in done.stdout or "%, predicted)" in done.stdout
-    assert "Nothing is sent" in done.stdout
+    assert "No command is sent" in done.stdout
     told = json.loads(
         joulecut("recommend", "gpt3-175b", "--json", "--controller", served.url).stdout
     )
