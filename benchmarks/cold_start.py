@@ -91,7 +91,7 @@ def plants(stages: int, microbatches: int, data: Path) -> Iterator[tuple[str, Ma
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A line of the table: a plant, what it tells, and how it strays."""
+    """A line of the table: a plant, what it tells, and how it noisy."""
 
     plant: str
     level: str

@@ -100,14 +100,14 @@ def test_a_restart_in_the_middle_of_learning_loses_nothing(store: DatabaseStore)
     before.run(200)
     learnt = before.job.probing
     assert learnt is not None
-    assert learnt.readings > 5
+    assert learnt.measurements > 5
     before.stop()
     assert world.at_default()
     after = Controller(world, store, world.unprofiled())
     after.run(80, until=lambda: not world.at_default())
     again = after.job.probing
     assert again is not None
-    assert again.readings >= learnt.readings
+    assert again.measurements >= learnt.measurements
     assert again.lowest_mhz == learnt.lowest_mhz
     assert sum(world.clocks_mhz().values()) < 4 * world.sku.clock_max_mhz - 200, (
         "what was learnt is used at once, not step by step"

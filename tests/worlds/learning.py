@@ -1,4 +1,4 @@
-"""A job that nobody profiled, on a virtual clock: the prober's advice carried out on a plant.
+"""A job that nobody profiled, on a virtual clock: the explorer's advice carried out on a plant.
 
 The plant is the simulator's. What a window tells is what agents and job would tell: iteration
 times, energy counters, busy times where the job has the hook. The verdict uses the plant's own
@@ -11,9 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import Facts
-from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
-from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.explorer import Explorer
+from joulecut_controller.learn.measurement_log import (
+    JobConstants,
+    Measurement,
+    MeasurementLog,
+    window_iterations,
+)
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
@@ -64,7 +69,7 @@ class Course:
     wobble: float = 0.0
     blocking_power_w: float | None = None
     clock_min_mhz: int = CLOCK_SWEPT_MIN_MHZ
-    notebook: Notebook = field(default_factory=lambda: Notebook("course"))
+    log: MeasurementLog = field(default_factory=lambda: MeasurementLog("course"))
     advices: list[Advice] = field(default_factory=list)
     windows: list[tuple[tuple[int, ...], float]] = field(default_factory=list)  # clocks, mean s
     now_s: float = 0.0
@@ -73,7 +78,7 @@ class Course:
 
     def __post_init__(self) -> None:
         self.plant = self.make(self.jitter, self.seed)
-        self.prober = Prober()
+        self.explorer = Explorer()
         self._dice = random.Random(f"course {self.seed}")
         skus = self.plant.skus
         self.default = tuple(
@@ -81,7 +86,7 @@ class Course:
         )
         self.now_mhz = self.default
         told_w = self.blocking_power_w
-        self.ground = Ground(
+        self.ground = JobConstants(
             Pipeline("1f1b", self.plant.stages, self.plant.microbatches),
             self.default,
             skus[0].clock_max_mhz,
@@ -99,19 +104,19 @@ class Course:
 
     def step(self) -> Advice:
         """One window, and what is made of it."""
-        self.notebook, _ = self.notebook.noted(self._measure())
-        advice = self.prober.advise(self.facts(), self.notebook)
+        self.log, _ = self.log.add(self._measure())
+        advice = self.explorer.advise(self.facts(), self.log)
         self.advices.append(advice)
         if advice.changes and advice.clocks_mhz != self.now_mhz:
             self.now_mhz, self.settled_s = advice.clocks_mhz, self.now_s
         return advice
 
-    def facts(self) -> Facts:
+    def facts(self) -> ExplorerInput:
         slo = Slo(max_slowdown=self.budget)
         alike = (0,) * self.plant.stages
-        return Facts(self.ground, self.grids, self.now_mhz, slo, self.window, alike)
+        return ExplorerInput(self.ground, self.grids, self.now_mhz, slo, self.window, alike)
 
-    def _measure(self) -> Reading:
+    def _measure(self) -> Measurement:
         runs = [self.plant.iterate(self.now_mhz) for _ in range(self.window)]
         factors = [max(0.5, self._dice.gauss(1.0, self.wobble)) for _ in runs]
         times = [run.own_s * factor for run, factor in zip(runs, factors, strict=True)]
@@ -134,7 +139,7 @@ class Course:
         self.now_s += sum(times)
         self.iterations += self.window
         self.windows.append((self.now_mhz, statistics.fmean(times)))
-        return Reading(
+        return Measurement(
             self.now_mhz,
             self.window,
             statistics.fmean(times),
@@ -145,7 +150,7 @@ class Course:
         )
 
     def _operation_sd(self, runs: list[Iteration]) -> float | None:
-        """How far operations stray, by the controller's own reading of the hook's sums."""
+        """How far operations stray, by the controller's own measurement of the hook's sums."""
         scatters = [OperationVariance() for _ in range(self.plant.stages)]
         for run in runs:
             for scatter, stage in zip(scatters, run.stages, strict=True):

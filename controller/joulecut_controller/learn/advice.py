@@ -1,6 +1,6 @@
-"""What is to be learnt next of a job without a profile, in words and numbers.
+"""Advice for a job without a profile: what to measure next.
 
-Apart from whoever gives the advice, since the page shows it and may not plan.
+A module of its own, because the page shows advice and must not import what computes it.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ Verdict = Literal["measure", "probe", "settle", "raise", "enough"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do next, in numbers. Ratios are of the job's present energy and of its default
-    iteration time; `time_high_s` is the upper band at `clocks_mhz`.
+    """What to do next. Ratios are of the job's present energy and of its default iteration time;
+    `time_high_s` is the upper band at `clocks_mhz`.
 
-    `probe` lowers `stages` beyond what was measured, one or several that are judged together, or
-    shows whether they are waited for; `settle` changes clocks within the
-    evidence; `raise` goes back because the job is late; `measure` and `enough` change nothing.
+    `probe` lowers `stages` below the measured clocks, or tests whether other stages wait for them;
+    `settle` changes clocks within the measured range; `raise` goes back because the job is late;
+    `measure` and `enough` change nothing.
     """
 
     verdict: Verdict
@@ -32,7 +32,7 @@ class Advice:
     baseline_energy_j: float | None = None
     baseline_time_s: float | None = None
     lowest_mhz: tuple[int, ...] = ()  # measured so far, by stage
-    readings: int = 0
+    measurements: int = 0
 
     @property
     def stage(self) -> int | None:

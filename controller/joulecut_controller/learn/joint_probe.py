@@ -1,8 +1,7 @@
-"""Several stages lowered at once, because all of them are expected to wait.
+"""Probes that lower several waiting stages at once.
 
-However many stages are lowered by a tenth, no iteration takes more than a tenth longer: the
-worst case is that of one of them. So stages that wait are one group, tried and judged together;
-one by one they would take as many times as long as there are stages. Pure.
+However many stages are lowered by a tenth, no iteration takes more than a tenth longer. So stages
+that wait are lowered as one group, in one window instead of one each.
 """
 
 from collections.abc import Callable
@@ -10,40 +9,38 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecut_controller.learn.clock_search import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.learn.evidence import DOUBTS_SURE, OVER_RATIO, Evidence
-from joulecut_controller.learn.probe import PAYBACK_WINDOWS, Clocks, Probe, progress
 from joulecut_controller.learn.rate_model import RateModel
-from joulecut_controller.learn.search import Floats
+from joulecut_controller.learn.regression import Floats
 
-# What the clocks expected to be cheapest have to promise.
+# Gain that the cheapest clocks have to promise.
 PROMISE_MIN = 0.0015
 # Clocks by which the other stages are raised meanwhile; the last is default.
 ROOMS = (1, 2, 4, 8, 999)
-# A window that only makes room for the next one is worth half of what that is.
-LEADS_ON = 0.5
-BATCH = 32  # rows judged at once; most often the first of them will do
+# Worth of a window that only makes room for the next, as a share of that one's.
+MAKES_ROOM_WORTH = 0.5
+BATCH = 32  # rows judged at once; the first is usually acceptable
 
 
-class Together:
-    """Groups of stages in one state of the evidence, lowered towards what they are expected to
-    come to. `young` says that there is still time to make room for it.
-    """
+class JointProbes:
+    """Groups of stages to lower, for one state of the evidence."""
 
-    def __init__(self, known: Evidence, *, young: bool) -> None:
-        self._known, self._young = known, young
+    def __init__(self, known: Evidence, *, may_make_room: bool) -> None:
+        self._known, self._may_make_room = known, may_make_room
 
     def next(self) -> Probe | None:
-        """The group that gets furthest for the time it takes, of all that may be dared."""
+        """The acceptable group with the highest worth by either fit."""
         likeliest = self._known.model
-        expected = likeliest.expected()
+        expected = likeliest.with_expected_work()
         found = [self._towards(model) for model in (expected, likeliest) if model is not None]
         _, probe = max(found, key=lambda pair: pair[0])
         return probe
 
     def _towards(self, model: RateModel) -> tuple[float, Probe | None]:
-        """The same towards what one fit takes for cheapest, and how far it gets for that time."""
+        """The best group towards one fit's cheapest clocks, and its worth."""
         known, now = self._known, self._known.facts.now_mhz
-        other = Evidence(known.facts, known.readings, model)
+        other = Evidence(known.facts, known.measurements, model)
         wanted = other.cheapest(known.facts.grids, now, known.deadline_s)
         now_j = other.judge_one(now)[1]
         if wanted is None or known.known(wanted.clocks_mhz):
@@ -63,11 +60,13 @@ class Together:
         at = self._first(rows, scores, 0.0)
         best, found = 0.0, None
         if at is not None:
-            best, clocks = self._joined(wanted.clocks_mhz, tried[at], float(scores[at]), scored)
+            best, clocks = self._extended(wanted.clocks_mhz, tried[at], float(scores[at]), scored)
             found = self._probe(gain, clocks, clocks)
-        if self._young:
+        if self._may_make_room:
             before = np.maximum(rows, np.array(known.lowest, dtype=np.float64))
-            leading = np.where(self._leads_on(other, rows, before), LEADS_ON * scores, 0.0)
+            leading = np.where(
+                self._makes_room(other, rows, before), MAKES_ROOM_WORTH * scores, 0.0
+            )
             leading[other.judge(before)[1] > now_j * (1.0 + PAYBACK_WINDOWS * gain)] = 0.0
             lead = self._first(before, leading, best, over=known.early)
             if lead is not None:
@@ -75,12 +74,12 @@ class Together:
                 return float(leading[lead]), self._probe(gain, tried[lead], clocks)
         return best, found
 
-    def _joined(
+    def _extended(
         self, aim_mhz: Clocks, clocks: Clocks, score: float, scored: Callable[[Floats], Floats]
     ) -> tuple[float, Clocks]:
-        """With more stages in the group, as long as that gets further and may be dared."""
+        """The group with more stages, as long as its worth grows and it is acceptable."""
         known = self._known
-        while len(known.readings) > 1:
+        while len(known.measurements) > 1:
             more = [
                 (*clocks[:s], mhz, *clocks[s + 1 :])
                 for s, low in enumerate(known.lowest)
@@ -104,29 +103,27 @@ class Together:
     def _first(
         self, rows: Floats, scores: Floats, least: float, over: float = OVER_RATIO
     ) -> int | None:
-        """The row of the highest score above `least` that may be dared."""
+        """The acceptable row with the highest score above `least`."""
         order = np.argsort(-scores, kind="stable")
         order = order[scores[order] > least]
         for begin in range(0, len(order), BATCH):
             some = order[begin : begin + BATCH]
-            dared = np.flatnonzero(self._known.bearable(rows[some], over))
-            if len(dared):
-                return int(some[dared[0]])
+            accepted = np.flatnonzero(self._known.acceptable(rows[some], over))
+            if len(accepted):
+                return int(some[accepted[0]])
         return None
 
-    def _leads_on(self, other: Evidence, rows: Floats, before: Floats) -> NDArray[np.bool_]:
-        """Where a window before the step, should it turn out as expected, would make room for it:
-        within the evidence, and not measured yet.
-        """
+    def _makes_room(self, other: Evidence, rows: Floats, before: Floats) -> NDArray[np.bool_]:
+        """Whether a new window within the measured range, if it goes as expected, makes room."""
         known = self._known
-        seen = {reading.clocks_mhz for reading in known.readings}
+        seen = {m.clocks_mhz for m in known.measurements}
         new = np.array([tuple(map(int, row)) not in seen for row in before])
-        told_s = other.judge(before)[0] * (1.0 + DOUBTS_SURE * known.window_doubt)
-        next_s = told_s * (before / rows).max(axis=1)
+        expected_s = other.judge(before)[0] * (1.0 + DOUBTS_SURE * known.window_doubt)
+        next_s = expected_s * (before / rows).max(axis=1)
         return np.asarray(new & (next_s <= known.deadline_s * (1.0 + OVER_RATIO)))
 
     def _tried(self, aim_mhz: Clocks) -> list[Clocks]:
-        """Groups below their evidence, by every depth and over every base."""
+        """Groups lowered by every depth, over every base."""
         known = self._known
         below = {
             stage: [mhz for mhz in reversed(known.grids[stage]) if aim_mhz[stage] <= mhz < low]
@@ -135,7 +132,7 @@ class Together:
         waiting = [stage for stage, clocks in below.items() if clocks]
         furthest = sorted(waiting, key=lambda s: (aim_mhz[s] / known.lowest[s], s))
         groups = {tuple(furthest[:n]) for n in range(1, len(waiting) + 1)} | {(s,) for s in waiting}
-        if len(known.readings) == 1:  # nothing is known: halves tell most
+        if len(known.measurements) == 1:  # first probe: half of the stages
             groups = {tuple(furthest[: (len(known.lowest) + 1) // 2])}
         found: dict[Clocks, None] = {}
         for group in sorted(groups):
@@ -150,13 +147,11 @@ class Together:
     def _bases(
         self, aim_mhz: Clocks, waiting: list[int], group: tuple[int, ...]
     ) -> dict[Clocks, None]:
-        """What the others do meanwhile: what they do now, or higher clocks, of all of them or of
-        those only that are waited for; or what was measured before.
-        """
+        """Clocks of the other stages meanwhile: as now, raised, or as measured before."""
         facts = self._known.facts
         raised = tuple(map(max, zip(facts.now_mhz, aim_mhz, strict=True)))
         found = {raised: None}
-        if not self._young:
+        if not self._may_make_room:
             return found
         for up in ROOMS:
             higher = [
@@ -166,6 +161,6 @@ class Together:
             for still in (waiting, group):
                 rest = enumerate(zip(raised, higher, strict=True))
                 found[tuple(mhz if s in still else high for s, (mhz, high) in rest)] = None
-        for reading in self._known.readings:
-            found[tuple(map(max, zip(reading.clocks_mhz, aim_mhz, strict=True)))] = None
+        for measurement in self._known.measurements:
+            found[tuple(map(max, zip(measurement.clocks_mhz, aim_mhz, strict=True)))] = None
         return found

@@ -1,10 +1,8 @@
-"""What a job without any profile costs at other clocks, from its rate and its energy alone.
+"""Iteration time and energy of a job without a profile, at any clocks.
 
-A job that tells no more than how long its iterations take (L1), or its busy seconds as well
-(L2), is described by the physics of its schedule: each stage works for a while at default
-clocks, a share of that follows the clock, and the schedule's longest path makes an iteration
-of it; power follows the clock's voltage. What that cannot say stays as a residual. Every
-prediction has a standard deviation, and decisions stand on that, not on the mean alone. Pure.
+The job reports its iteration times (L1), or the busy time of its operations too (L2).
+`IterationForm` gives times and `EnergyModel` joules; what they cannot express is a residual. Every
+prediction has a standard deviation, on which decisions rest.
 """
 
 from collections.abc import Sequence
@@ -13,9 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from joulecut_controller.learn.rate_energy import Energies
-from joulecut_controller.learn.rate_fit import (
+from joulecut_controller.learn.energy_model import EnergyModel
+from joulecut_controller.learn.iteration_form import IterationForm, LongestPaths
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement
+from joulecut_controller.learn.multi_start import Ensemble, MultiStart, posterior_means
+from joulecut_controller.learn.regression import (
     Block,
+    ClockKernel,
     Fitted,
     Floats,
     Model,
@@ -23,53 +25,47 @@ from joulecut_controller.learn.rate_fit import (
     fit,
     slopes_of,
 )
-from joulecut_controller.learn.rate_form import Form
-from joulecut_controller.learn.rate_near import Near
-from joulecut_controller.learn.rate_paths import Paths
-from joulecut_controller.learn.rate_rivals import Hollows, Rivals
-from joulecut_controller.learn.rate_slack import expected
-from joulecut_controller.learn.rate_window import Ground, Reading
 from joulecut_engine.optimize.levels import Ints
 
-SURPLUS_ROUNDS = 2  # what jitter adds follows from the fit, and the fit from the surplus
-# What the form cannot say, and over which distance (of the highest clock) it is alike.
+SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
+# Residual of the form, and its correlation length as a share of the highest clock.
 TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
 BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
-BUSY_NOISE = 0.001  # thousands of operations went into the mean of a window
-# Where a power cap and no lock decides, neighbouring clocks differ by so much on the public A40
-# sweep; taken for something that the form misses it would shake everything else.
+BUSY_NOISE = 0.001  # a window's mean has thousands of operations
+# Under the power cap neighbouring clocks differ by so much on the public A40 sweep.
 CAPPED_NOISE = 0.002
-# Of a window's mean: what strays more makes other jobs likely by luck, and the likeliest of many
-# is the luckiest (A100, 4 %, four seeds: 71 to 98 % of what is possible; without them 89 to 100).
-STRAYS = 0.002
-LIGHTER_SD = 0.003  # how far a stage supposed to be lighter may return towards what it was
-DENIED = 6.0  # chi squared more than the best fit's: one chance in seventy
-MISFIT_MAX = 1.5  # above this, per measurement, the residual is taken to be larger
-WIDER_MAX = 10.0
+# Of a window's mean. With more noise the ensemble fits the noise (A100, 4 %, four seeds: 71 to 98 %
+# of the possible saving with it, 89 to 100 % without).
+NOISY_STDERR = 0.002
+LIGHTER_SD = 0.003  # how far a stage assumed lighter may return
+REJECTED_CHI2 = 6.0  # above the best fit's chi-squared: one chance in seventy
+MISFIT_MAX = 1.5  # per measurement; above it the residual's prior is widened
+RESIDUAL_SCALE_MAX = 10.0
 
 
 class RateModel:
-    """A fit to readings of one job, at least one. `detailed` says that busy times were told."""
+    """Fit to at least one measurement of a job. `detailed`: busy times were reported."""
 
-    def __init__(self, ground: Ground, readings: Sequence[Reading], paths: Paths) -> None:
+    def __init__(
+        self, ground: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
+    ) -> None:
         self._ground, self._paths = ground, paths
-        self._readings = tuple(readings)
-        self._form = Form(ground, self._readings, paths)
+        self._measurements = tuple(measurements)
+        self._form = IterationForm(ground, self._measurements, paths)
         self.detailed, self._clocks = self._form.detailed, self._form.clocks
         self._default = self._form.default
-        self._closeness = Near(self._clocks, self._default, ground.clock_max_mhz)
+        self._closeness = ClockKernel(self._clocks, self._default, ground.clock_max_mhz)
         self._times = self._fit_times()
         self._energies = self._fit_energies()
 
     def lighter(self, stage: int, ratio: float) -> "RateModel | None":
-        """The same job, had this stage that much less work; None where the readings deny it.
+        """The same job if this stage had so much less work; None if measurements reject it.
 
-        The most probable fit takes a stage for nearly as slow as the slowest until it is seen
-        to wait: the slack of a stage shows in no iteration time. So the doubt that matters lies
-        beyond a kink, where no standard deviation reaches.
+        A stage's slack shows in no iteration time, so the most probable fit takes it for nearly as
+        slow as the slowest. That doubt lies beyond a kink, where no standard deviation reaches.
         """
         if self.detailed:
-            return None  # its times were told
+            return None  # its times were reported
         numbers, at = self._times.numbers, self._form.stages_at[stage]
         mean, sd = self._form.prior.mean.copy(), self._form.prior.sd.copy()
         mean[at], sd[at] = numbers[at] - ratio, LIGHTER_SD
@@ -82,16 +78,14 @@ class RateModel:
 
         other = copy(self)
         other._times = fit(model, Prior(mean, sd), self._time_blocks(), start)
-        denied = other._times.misfit > self._times.misfit + DENIED
-        return None if denied else other
+        rejected = other._times.misfit > self._times.misfit + REJECTED_CHI2
+        return None if rejected else other
 
-    def expected(self) -> "RateModel | None":
-        """The same job, with the work to be expected of each stage rather than the likeliest: the
-        mean of all that the readings do not deny; where iterations stray, of each stage by itself.
-        None where it was told.
+    def with_expected_work(self) -> "RateModel | None":
+        """The same job with each stage's expected work instead of its most probable work.
 
-        How long a stage waits shows in no reading, so all of it is as likely as it was before,
-        and the likeliest is often the one end of that where nothing waits.
+        The mean over the ensemble or, with noisy iterations, the posterior mean of each stage. None
+        if busy times were reported. The most probable work is often the bound where nothing waits.
         """
         if self.detailed:
             return None
@@ -100,31 +94,29 @@ class RateModel:
         def left(guesses: Floats) -> Floats:
             return np.asarray(measured[:, None] - self._form.log_times(guesses, self._clocks))
 
-        if self._strays:
+        if self._noisy:
             white, prior = self._times.whiteners[0], self._form.prior
 
             def log_odds(guesses: Floats) -> Floats:
                 costs = ((white @ left(guesses)) ** 2).sum(axis=0) + prior.misfit(guesses)
                 return np.asarray(-0.5 * costs)
 
-            numbers = expected(self._times.numbers, self._form.stages_at, log_odds)
+            numbers = posterior_means(self._times.numbers, self._form.stages_at, log_odds)
         else:
-            numbers = self._rivals.numbers.mean(axis=1)
+            numbers = self._ensemble.numbers.mean(axis=1)
             numbers[0] += float(left(numbers[:, None]).mean())
         other = copy(self)
-        leftovers = (left(numbers[:, None])[:, 0],)
-        other._times = replace(self._times, numbers=numbers, leftovers=leftovers)
+        residuals = (left(numbers[:, None])[:, 0],)
+        other._times = replace(self._times, numbers=numbers, residuals=residuals)
         other._energies = other._fit_energies()
         return other
 
-    # -- rivals ------------------------------------------------------------------------------
+    # -- ensemble ----------------------------------------------------------------------------
 
-    def rival_times_s(self, clocks_mhz: Floats) -> Floats:
-        """Iteration times by every guess that the readings do not deny, the likeliest first, of
-        shape (m, rivals), residual included; at L1, where no stage tells its own time.
-        """
+    def ensemble_times_s(self, clocks_mhz: Floats) -> Floats:
+        """Iteration times by every guess of the ensemble, likeliest first: (m, members), at L1."""
         white, blocks = self._times.whiteners[0], self._time_blocks()
-        numbers = self._times.numbers[:, None] if self._strays else self._rivals.numbers
+        numbers = self._times.numbers[:, None] if self._noisy else self._ensemble.numbers
         left = blocks[0].measured[:, None] - self._form.log_times(numbers, self._clocks)
         plain = self._form.log_times(numbers, clocks_mhz)
         return np.asarray(np.exp(plain + self._near(clocks_mhz) @ (white.T @ (white @ left))))
@@ -137,7 +129,7 @@ class RateModel:
         return np.asarray(np.exp(plain + self._times.residual(0, self._near(clocks_mhz))))
 
     def time_doubt(self, clocks_mhz: Floats) -> Floats:
-        """Standard deviation of the same as a ratio."""
+        """Standard deviation of `time_s` as a ratio: (m,)."""
 
         def model(numbers: Floats) -> Floats:
             return self._form.log_times(numbers, clocks_mhz)[: len(clocks_mhz)]
@@ -145,14 +137,15 @@ class RateModel:
         variance = self._times.variance(
             0,
             self._near(clocks_mhz),
-            (self._wider * TIME_RESIDUAL) ** 2,
+            (self._residual_scale * TIME_RESIDUAL) ** 2,
             slopes_of(model, self._times.numbers, self._times.steps),
         )
         return np.asarray(np.sqrt(variance))
 
     def ratio_doubt(self, clocks_mhz: Floats) -> Floats:
-        """Standard deviation of the slowdown against default clocks, as a ratio: what a promise is
-        about. Times here and there come from one fit, so that a part of their errors is the same.
+        """Standard deviation of the slowdown against default clocks, as a ratio: (m,).
+
+        Both times come from one fit, so part of their errors cancels.
         """
         count = len(clocks_mhz)
         rows = np.concatenate([clocks_mhz, self._default[None, :]])
@@ -169,26 +162,27 @@ class RateModel:
                 ** 2
             ).sum(axis=1)
         )
-        own = 2.0 * (self._wider * TIME_RESIDUAL) ** 2 * (1.0 - alike)
+        own = 2.0 * (self._residual_scale * TIME_RESIDUAL) ** 2 * (1.0 - alike)
         variance = self._times.variance(0, near[:-1] - near[-1], own, slopes[:-1] - slopes[-1])
         return np.asarray(np.sqrt(variance))
 
     def longer(self, stretch: Floats, which: Ints) -> Floats | None:
-        """How many times as long an iteration would take as in a reading, had each stage's
-        operations so many times their length there. `stretch` has shape (m, k, stages), `which`
-        numbers the readings: (m, k) -> (m, k). Jitter counts in full. None at L1.
+        """Iteration time over that of a measurement, with each stage's operations stretched.
+
+        `stretch` (m, k, stages), `which` (m, k) numbers the measurements; returns (m, k), with full
+        jitter. None at L1.
         """
         if not self.detailed:
             return None
-        told = np.array([reading.busy_s for reading in self._readings])  # (n, stages, kinds)
+        busy = np.array([m.busy_s for m in self._measurements])  # (n, stages, kinds)
         spread = self._form.spread
-        own_s = self._paths.jittered_s(told.transpose(1, 2, 0), spread).mean(axis=0)
-        guesses = (told[which] * stretch[..., None]).reshape(-1, *told.shape[1:])
+        own_s = self._paths.jittered_s(busy.transpose(1, 2, 0), spread).mean(axis=0)
+        guesses = (busy[which] * stretch[..., None]).reshape(-1, *busy.shape[1:])
         longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), spread).mean(axis=0)
         return np.asarray(longer_s.reshape(which.shape) / own_s[which])
 
     def energy_j(self, clocks_mhz: Floats, time_s: Floats | None = None) -> Floats:
-        """Joules per iteration of one GPU per stage: (m, stages). `time_s` (m,) where known."""
+        """Joules per iteration of one GPU per stage: (m, stages). `time_s` (m,) if known."""
         if time_s is None:
             time_s = self.time_s(clocks_mhz)
         return self._energies.energy_j(clocks_mhz, time_s, self.busy_s(clocks_mhz))
@@ -200,18 +194,18 @@ class RateModel:
 
     @property
     def default_mhz(self) -> tuple[int, ...]:
-        """Clocks above these, by stage, make no difference."""
+        """Clocks by stage above which nothing changes."""
         return self._ground.default_mhz
 
     @property
     def clock_share(self) -> tuple[float, float]:
-        """The share of the work that follows the clock, and its standard deviation."""
+        """Share of the work that follows the clock, and its standard deviation."""
         at = self._form.shares_at
         own = self._times.covariance[at, at]
         return float(self._times.numbers[at].mean()), float(np.sqrt(np.diag(own)).mean())
 
     def busy_s(self, clocks_mhz: Floats) -> Floats:
-        """Seconds that each stage works per iteration: (m, stages)."""
+        """Busy seconds of each stage per iteration: (m, stages)."""
         each = np.exp(self._form.log_busy(self._times.numbers[:, None], clocks_mhz))[..., 0]
         microbatches = self._ground.pipeline.microbatches
         return np.asarray(each.sum(axis=1).T * microbatches)
@@ -219,62 +213,62 @@ class RateModel:
     # -- time --------------------------------------------------------------------------------
 
     def _fit_times(self) -> Fitted:
-        form, count = self._form, len(self._readings)
+        form, count = self._form, len(self._measurements)
 
         def model(numbers: Floats) -> Floats:
             return form.log_times(numbers, self._clocks)
 
-        self._wider = 1.0
+        self._residual_scale = 1.0
         self._times = fit(model, form.prior, self._time_blocks())
         form.find_spread(self._times.numbers)
         for _ in range(SURPLUS_ROUNDS):
-            form.settle(self._times.numbers)
+            form.fix_surplus(self._times.numbers)
             self._times = fit(model, form.prior, self._time_blocks(), self._times.numbers)
-        self._rivals = Rivals(self._times.numbers[:, None], np.zeros(1))
-        self._strays = max(reading.stderr_ratio for reading in self._readings) > STRAYS
-        if not self.detailed and count > 1 and not self._strays:
-            self._leave_hollows(model)
-        white = self._times.whiteners[0] @ self._times.leftovers[0]
+        self._ensemble = Ensemble(self._times.numbers[:, None], np.zeros(1))
+        self._noisy = max(m.stderr_ratio for m in self._measurements) > NOISY_STDERR
+        if not self.detailed and count > 1 and not self._noisy:
+            self._leave_local_minimum(model)
+        white = self._times.whiteners[0] @ self._times.residuals[0]
         misfit = float(white @ white) / count
         if misfit > MISFIT_MAX:
-            self._wider = float(min(WIDER_MAX, np.sqrt(misfit)))
+            self._residual_scale = float(min(RESIDUAL_SCALE_MAX, np.sqrt(misfit)))
             start = None if self.detailed else self._times.numbers
             self._times = fit(model, form.prior, self._time_blocks(), start)
         return self._times
 
-    def _leave_hollows(self, model: Model) -> None:
-        """Goes on from the likeliest of all fits that begin elsewhere, and of those around them."""
-        hollows = Hollows(model, self._form.prior, self._time_blocks()[0])
-        ends = hollows.begun_elsewhere(self._times, self._form.stages_at)
+    def _leave_local_minimum(self, model: Model) -> None:
+        """Replace the fit by the likeliest of a multi-start search, and keep the ensemble."""
+        search = MultiStart(model, self._form.prior, self._time_blocks()[0])
+        ends = search.from_other_starts(self._times, self._form.stages_at)
         self._times = ends[0]
-        self._form.settle(self._times.numbers)
-        self._times, self._rivals = hollows.explored(ends)
-        self._form.settle(self._times.numbers)
-        self._times = hollows.descend(self._times.numbers)
+        self._form.fix_surplus(self._times.numbers)
+        self._times, self._ensemble = search.explore(ends)
+        self._form.fix_surplus(self._times.numbers)
+        self._times = search.descend(self._times.numbers)
 
     def _time_blocks(self) -> list[Block]:
-        count = len(self._readings)
-        noise = np.array([reading.stderr_ratio**2 for reading in self._readings])
+        count = len(self._measurements)
+        noise = np.array([measurement.stderr_ratio**2 for measurement in self._measurements])
         above = self._clocks - self._default
         noise[(above >= 0.0).all(axis=1) & (above > 0.0).any(axis=1)] += CAPPED_NOISE**2
-        measured = np.log([reading.time_s for reading in self._readings])
+        measured = np.log([m.time_s for m in self._measurements])
         blocks = [Block(np.arange(count), measured, noise, self._near(self._clocks))]
         if not self.detailed:
             return blocks
         at = count
         for stage in range(len(self._default)):
             for kind in self._form.kinds:
-                told = np.log([reading.busy_s[stage][kind] for reading in self._readings])
+                measured = np.log([m.busy_s[stage][kind] for m in self._measurements])
                 near = self._closeness.one(self._clocks, stage, BUSY_RESIDUAL, BUSY_REACH)
                 rows = np.arange(at, at + count)
-                blocks.append(Block(rows, told, np.full(count, BUSY_NOISE**2), near))
+                blocks.append(Block(rows, measured, np.full(count, BUSY_NOISE**2), near))
                 at += count
         return blocks
 
     def _near(self, clocks_mhz: Floats) -> Floats:
-        """Covariance of the time residual between rows of clocks and the readings: (m, n)."""
-        return self._closeness.all(clocks_mhz, self._wider * TIME_RESIDUAL, TIME_REACH)
+        """Covariance of the time residual between rows of clocks and the measurements: (m, n)."""
+        return self._closeness.all(clocks_mhz, self._residual_scale * TIME_RESIDUAL, TIME_REACH)
 
-    def _fit_energies(self) -> Energies:
+    def _fit_energies(self) -> EnergyModel:
         time_s, busy_s = self.time_s(self._clocks), self.busy_s(self._clocks)
-        return Energies(self._ground, self._readings, self._closeness, time_s, busy_s)
+        return EnergyModel(self._ground, self._measurements, self._closeness, time_s, busy_s)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import STEP_RATIO, Facts
+from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput
 from joulecut_controller.plan.plan import Action, Forecast, verb_of
 from joulecut_controller.view import JobView
 
@@ -26,7 +26,7 @@ class Trial:
 
 
 def trial_of(
-    job: JobView, facts: Facts, advice: Advice, running: Mapping[str, int]
+    job: JobView, facts: ExplorerInput, advice: Advice, running: Mapping[str, int]
 ) -> Trial | None:
     """None where the advice changes nothing or has no figures."""
     figures = (advice.time_s, advice.energy_j, advice.baseline_time_s, advice.baseline_energy_j)

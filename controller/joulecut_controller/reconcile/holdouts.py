@@ -20,7 +20,7 @@ from joulecut_controller.policy.policy import JobPolicy, Verify
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holdout_windows import REASONS, HoldoutWindows
-from joulecut_controller.reconcile.online_profiler import UNTOLD
+from joulecut_controller.reconcile.online_profiler import NO_PROFILE
 from joulecut_controller.verify.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
@@ -285,7 +285,7 @@ def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
     if inputs.mode != "enforce":
         return job.reservation or f"mode is {inputs.mode}"
     if job.policy.profile is None:
-        job = replace(job, policy=replace(job.policy, profile=UNTOLD))
+        job = replace(job, policy=replace(job.policy, profile=NO_PROFILE))
     hindered = obstacle(replace(inputs, job=job))
     if hindered:
         return hindered[1]

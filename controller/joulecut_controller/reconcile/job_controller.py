@@ -16,7 +16,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, drift_of
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Outcome
-from joulecut_controller.reconcile.online_profiler import Apprentice
+from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import Errors
 from joulecut_controller.view import View, Window
@@ -84,7 +84,7 @@ class JobController:
     def __init__(self, context: ReconcileContext, policy: JobPolicy) -> None:
         self._context = context
         self.policy = policy
-        self.profiler = Apprentice()
+        self.profiler = OnlineProfiler()
         self.errors = Errors()
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context.store, policy.name)

@@ -1,8 +1,6 @@
-"""One job without a profile: its windows are noted, and the prober's advice becomes a decision.
+"""One job without a profile: windows go into its log, and the explorer's advice becomes a decision.
 
-Between the ledger, which says what ran, and the planner's decisions, which the steward carries
-out like any other. What was learnt is written down after each window, so that a controller
-that starts anew in the middle of it goes on.
+The log is stored after each window, so a restarted controller continues where the last one stopped.
 """
 
 import math
@@ -10,9 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import Facts
-from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
-from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.explorer import Explorer
+from joulecut_controller.learn.measurement_log import (
+    JobConstants,
+    Measurement,
+    MeasurementLog,
+    window_iterations,
+)
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
@@ -25,57 +28,57 @@ from joulecut_engine.graph.pipeline import KINDS, Profile
 
 # A clock seen this far below its lock was not reached: power or heat held it back.
 REACHED_RATIO = 0.985
-UNTOLD = Profile({})  # stands where a profile would, so that the planner's other words count
+NO_PROFILE = Profile({})  # lets the planner's other obstacles apply
 
 
-class Apprentice:
-    """Notes and advice of one job, from pass to pass."""
+class OnlineProfiler:
+    """Measurement log and advice of one job."""
 
     def __init__(self) -> None:
-        self._book = Notebook()
-        self._prober = Prober()
-        self._noted_s = -math.inf
+        self._log = MeasurementLog()
+        self._explorer = Explorer()
+        self._measured_at_s = -math.inf
         self._locks: Mapping[str, int] = {}
         self._said = ""
         self.advice: Advice | None = None
 
     def new_to(self, shape: str) -> bool:
-        """Whether nothing was noted of this shape yet, so that a kept text is wanted."""
-        return self._book.shape != shape
+        """Whether the log is of another shape, so that the stored one is needed."""
+        return self._log.shape != shape
 
     def learn(
         self, observation: JobObservation, view: Mapping[str, GpuView], now_s: float, kept: str
     ) -> str:
-        """Takes in a window that has ended; the text to keep, empty where nothing is new."""
+        """Add a window that has ended; returns the log to store, empty if nothing is new."""
         measured, job = observation.measured, observation.view
         if job.policy.profile is not None or job.policy.pipeline is None:
             return ""
-        if self._book.shape != observation.shape:
-            self._book = Notebook.restored(kept, observation.shape)
+        if self._log.shape != observation.shape:
+            self._log = MeasurementLog.restored(kept, observation.shape)
             self._locks = {}
         if dict(measured.locks) != self._locks:
-            self._locks, self._noted_s = dict(measured.locks), -math.inf
+            self._locks, self._measured_at_s = dict(measured.locks), -math.inf
         current = measured.current
         if current is None or measured.straggling or not measured.settled or job.complaint:
             return ""
         wanted = window_iterations(current.time_mean_s)
-        fresh = now_s - self._noted_s >= wanted * current.time_mean_s
+        fresh = now_s - self._measured_at_s >= wanted * current.time_mean_s
         if current.iterations < wanted or not fresh:
             return ""
-        if not self._book.readings and not measured.at_default:
+        if not self._log.measurements and not measured.at_default:
             return ""  # the first window is the baseline
-        reading = self._reading(job, measured, view)
-        if isinstance(reading, str):
-            self._said = reading
+        measurement = self._measurement(job, measured, view)
+        if isinstance(measurement, str):
+            self._said = measurement
             return ""
-        self._book, self._said = self._book.noted(reading)
-        self._noted_s = now_s
-        return self._book.state()
+        self._log, self._said = self._log.add(measurement)
+        self._measured_at_s = now_s
+        return self._log.state()
 
-    def _reading(
+    def _measurement(
         self, job: JobView, measured: Measured, view: Mapping[str, GpuView]
-    ) -> Reading | str:
-        """The window as the prober wants it, or why it says nothing."""
+    ) -> Measurement | str:
+        """The window as a measurement, or why it cannot be used."""
         current = measured.current
         assert current is not None
         loads = {load.uuid: load for load in measured.loads}
@@ -92,15 +95,15 @@ class Apprentice:
             energies.append(sum(powers) / len(powers) * current.time_mean_s)
             if all(kind in load.busy_s for load in mine for kind in KINDS):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in KINDS))
-        told = len(busy) == len(clocks)
-        return Reading(
+        detailed = len(busy) == len(clocks)
+        return Measurement(
             tuple(clocks),
             current.iterations,
             current.time_mean_s,
             current.time_sd_s,
             tuple(energies),
-            tuple(busy) if told else (),
-            current.operation_sd_ratio if told else None,
+            tuple(busy) if detailed else (),
+            current.operation_sd_ratio if detailed else None,
         )
 
     def _clock_mhz(
@@ -110,7 +113,7 @@ class Apprentice:
         measured: Measured,
         view: Mapping[str, GpuView],
     ) -> int | str:
-        """The clock that a stage ran at: its lock, or what default clocks are seen to be."""
+        """The clock that a stage ran at: its lock, or the clock observed without one."""
         asked = {measured.locks.get(uuid, 0) for uuid in uuids}
         if len(asked) > 1:
             return "GPUs of one stage are under different locks"
@@ -120,7 +123,7 @@ class Apprentice:
             if seen and seen < lock * REACHED_RATIO:
                 return f"{lock} MHz was asked, {seen} MHz was reached: not learned from"
             return lock
-        first = self._book.readings[0] if self._book.readings else None
+        first = self._log.measurements[0] if self._log.measurements else None
         stage = next(load.stage for load in loads)
         if first is not None:
             return first.clocks_mhz[stage]
@@ -131,10 +134,10 @@ class Apprentice:
         return next((mhz for mhz in table if mhz >= seen > 0), table[-1])
 
     def decide(self, inputs: PlanningInput, state: PlannerState) -> Decision:
-        """The decision of a pass. Raises ValueError where the pipeline cannot be laid out."""
+        """The decision of a pass. Raises ValueError if the pipeline cannot be laid out."""
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
-        job = replace(inputs.job, policy=replace(inputs.job.policy, profile=UNTOLD))
+        job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
         hindered = obstacle(replace(inputs, job=job, unready=""))
         if hindered is None and inputs.job.policy.slo.statistic != "mean":
             hindered = ("profile", "a p95 target needs a profile: no change")
@@ -143,13 +146,13 @@ class Apprentice:
             return Decision("default", hindered[0], hindered[1], replace(state, clocks=None))
         if inputs.holdout:
             return Decision("default", "holdout", inputs.holdout, replace(state, clocks=None))
-        if not self._book.readings and any(inputs.running.values()):
+        if not self._log.measurements and any(inputs.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
             return Decision("default", "probing", words, replace(state, clocks=None))
         facts = self._facts(inputs)
         if isinstance(facts, str):
             return Decision("keep", "probing", facts, state)
-        advice = self._prober.advise(facts, self._book)
+        advice = self._explorer.advise(facts, self._log)
         self.advice = advice
         reason = f"no profile, learning from the job: {advice.reason}"
         if self._said:
@@ -160,7 +163,7 @@ class Apprentice:
         return self._judged(inputs, state, facts, reason)
 
     def _judged(
-        self, inputs: PlanningInput, state: PlannerState, facts: Facts, reason: str
+        self, inputs: PlanningInput, state: PlannerState, facts: ExplorerInput, reason: str
     ) -> Decision:
         advice = self.advice
         assert advice is not None
@@ -187,14 +190,14 @@ class Apprentice:
             advice=advice,
         )
 
-    def _facts(self, inputs: PlanningInput) -> Facts | str:
-        """What holds in this pass, or what is waited for."""
-        if not self._book.readings:
+    def _facts(self, inputs: PlanningInput) -> ExplorerInput | str:
+        """Input of the explorer in this pass, or what it waits for."""
+        if not self._log.measurements:
             self.advice = None
             return self._said or "no profile: measuring a window at default clocks"
         policy, pipeline = inputs.job.policy, inputs.job.policy.pipeline
         assert pipeline is not None
-        default = self._book.readings[0].clocks_mhz
+        default = self._log.measurements[0].clocks_mhz
         grids, now, models, highest = [], [], [], 0
         for stage, uuids in enumerate(inputs.job.stages):
             placed = [inputs.view.gpus[uuid] for uuid in uuids]
@@ -204,13 +207,13 @@ class Apprentice:
             now.append(inputs.running.get(uuids[0], 0) or top)
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
-        ground = Ground(pipeline, default, highest, policy.blocking_power_w)
-        return Facts(
+        ground = JobConstants(pipeline, default, highest, policy.blocking_power_w)
+        return ExplorerInput(
             ground=ground,
             grids=tuple(grids),
             now_mhz=tuple(now),
             slo=policy.slo,
-            window_iterations=window_iterations(self._book.readings[0].time_s),
+            window_iterations=window_iterations(self._log.measurements[0].time_s),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
         )

@@ -88,7 +88,7 @@ def _probing_json(advice: Advice) -> Json:
     return {
         "verdict": advice.verdict,
         "reason": advice.reason,
-        "settings_measured": advice.readings,
+        "settings_measured": advice.measurements,
         "lowest_measured_mhz": list(advice.lowest_mhz),
         "next_mhz": list(advice.clocks_mhz),
         "next_stage": advice.stage,

@@ -442,24 +442,23 @@ def test_times_without_power_borrow_it_from_the_same_job() -> None:
     assert estimator.predict(Subject("dark", "GPU-d", 0, "forward"), GRID) is None
 
 
-@pytest.mark.slow
-def test_memory_is_bounded_over_a_million_samples() -> None:
-    """Steady work, and among it ever new GPUs and workloads: what is kept stops growing."""
+def test_memory_is_bounded_though_gpus_and_workloads_keep_coming() -> None:
+    """Steady work among 30,000 new subjects, more than are tracked: the state stops growing."""
     estimator = OnlineEstimator(cells_max=200)
     steady = tuple(
         Sample(
             Subject("steady", f"GPU-{i % 8}", i % 8, "forward"), 1410 - 15 * (i % 5), 0.05, 300.0
         )
-        for i in range(950)
+        for i in range(10)
     )
     sizes = []
-    for batch in range(1000):
+    for batch in range(800):
         new = tuple(
             Sample(Subject(f"job-{batch}", f"GPU-{batch}-{i}", 0, "forward"), 1410 - 15 * i, 0.05)
             for i in range(50)
         )
         assert estimator.learn(steady + new) == ()
-        if batch in {499, 999}:
+        if batch in {399, 799}:
             sizes.append(len(json.dumps(estimator.state())))
     assert len(estimator.snapshot().cells) == 200
-    assert sizes[1] < 2.0 * sizes[0]
+    assert sizes[1] < 1.1 * sizes[0]

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from joulecut_engine.estimate.fitting import Measured, fit
+from joulecut_engine.estimate.fitting import MISFIT, Measured, fit
 from joulecut_engine.estimate.physics import Physics, Sweep
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
@@ -256,12 +256,20 @@ def test_curves_that_share_their_clocks_share_a_pass_and_nothing_else() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(truths=st.lists(physics(), min_size=2, max_size=4), seed=st.integers(0, 2**32 - 1))
+@example(
+    truths=[
+        Physics(1410.0, 1.0, 0.0, 20.0, 40.0, 1.0, 900.0),
+        Physics(1410.0, 10.0, 1.0, 20.0, 300.0, 1.0, 900.0),
+    ],
+    seed=13,
+)
 def test_sweeps_of_other_clocks_are_fitted_beside_each_other(
     truths: list[Physics], seed: int
 ) -> None:
-    """Each at clocks of its own, few or all: none is bent by what fills up the shorter.
+    """Each at clocks of its own, few or all: padding of the shorter ones bends no curve.
 
-    Without caps, since few clocks may leave open where one is.
+    Without caps, which few clocks may leave open. Priors pull the power of unusual cards (a static
+    share of 2 %) by up to 0.3 %, less than the misfit that the fit allows for.
     """
     random = np.random.default_rng(seed)
     card = {"clock_knee_mhz": 1107.0, "voltage_slope_per_ghz": 0.76, "clock_cap_mhz": float("inf")}
@@ -271,4 +279,4 @@ def test_sweeps_of_other_clocks_are_fitted_beside_each_other(
         clocks = np.sort(np.append(inner, CLOCKS[[0, -1]]))
         sweeps.append(_sweep(replace(truth, **card), clocks))
     for truth, fitted in zip(truths, fit(sweeps), strict=True):
-        assert max(_worst(fitted, replace(truth, **card))) < 0.002
+        assert max(_worst(fitted, replace(truth, **card))) < MISFIT

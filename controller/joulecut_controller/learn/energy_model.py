@@ -1,61 +1,57 @@
-"""What a job without a profile uses per iteration: power while working and waiting, fitted.
+"""Joules per iteration of a job without a profile: power while working and while waiting, fitted.
 
-Power while working is a share that is always there and one that swings with clock and
-voltage (docs/predictors.md); while waiting it is the blocking power. How long a stage works
-and how long an iteration lasts is asked of the fit to times. Pure.
+Power while working is a static share plus one that follows clock and voltage (docs/predictors.md);
+while waiting it is the blocking power. Busy and iteration times come from the fit to times.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecut_controller.learn.rate_fit import Block, Prior, fit, slopes_of
-from joulecut_controller.learn.rate_near import Near
-from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement
+from joulecut_controller.learn.regression import Block, ClockKernel, Floats, Prior, fit, slopes_of
 
-Floats = NDArray[np.float64]
-
-# Prior mean and standard deviation of what differs between jobs and cards.
-POWER_SD = 0.5  # of the logarithm; the first reading settles it
+# Prior mean and standard deviation.
+POWER_SD = 0.5  # of the logarithm; the first measurement settles it
 STATIC_SHARE = (0.22, 0.12)  # of the power while working: 0.09 on A100, 0.34 on A40
 KNEE = (0.72, 0.09)  # of the highest clock: 0.79, 0.65, Hopper 0.51
 VOLT_SLOPE = (1.0, 0.3)  # per highest clock: 1.03 and 1.14, Hopper 0.8
-# Under a power cap: how far below the lowest clock that was seen to be hidden (a logarithm) the
-# lock takes hold, anywhere within the next step of 4.5 %; work that draws less is held before.
+# Under a power cap: how far below the lowest ineffective clock (a logarithm) the lock takes hold;
+# anywhere within the next step of 4.5 %.
 LATE_KNEE = (0.02, 0.02)
 GPU_POWER_SD = 0.08  # GPUs of one kind differ by 8 % (public sweeps)
 BLOCKING_SD = 0.05
-BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, where the policy does not say
-# What the form cannot say, and over which distance (of the highest clock) it is alike.
+BLOCKING_UNKNOWN = (0.25, 0.35)  # of the mean power, if the policy does not give it
+# Residual of the form, and its correlation length as a share of the highest clock.
 ENERGY_RESIDUAL, ENERGY_REACH = 0.005, 0.08
 ENERGY_NOISE = 0.004  # a counter steps every 100 ms, of a window of tens of seconds
-# Joules of an iteration that strays follow its time, or its waiting alone: 1 to 0.2 of it.
+# Joules of a longer iteration grow with its time, or with its waiting alone: by 1 to 0.2 of it.
 STRAY_J = 0.5
-POWER_MIN_W = 1.0  # no card draws less; keeps logarithms of a hopeless guess finite
+POWER_MIN_W = 1.0  # keeps logarithms of a bad guess finite
 
 
-class Energies:
-    """Joules per iteration of one GPU per stage. `time_s` (m,) and `busy_s` (m, stages) are what
-    the fit to times says of iterations and of each stage's work in them.
+class EnergyModel:
+    """Joules per iteration of one GPU per stage, fitted to measurements.
+
+    `time_s` (n,) and `busy_s` (n, stages) are iteration and busy times by the fit to times.
     """
 
     def __init__(
         self,
-        ground: Ground,
-        readings: Sequence[Reading],
-        near: Near,
+        ground: JobConstants,
+        measurements: Sequence[Measurement],
+        near: ClockKernel,
         time_s: Floats,
         busy_s: Floats,
     ) -> None:
         self._near, self._top = near, float(ground.clock_max_mhz)
         self._default = np.array(ground.default_mhz, dtype=np.float64)
         self._stages = stages = len(self._default)
-        clocks = np.array([reading.clocks_mhz for reading in readings], dtype=np.float64)
-        count, first = len(readings), readings[0]
+        clocks = np.array([m.clocks_mhz for m in measurements], dtype=np.float64)
+        count, first = len(measurements), measurements[0]
         mean_w = float(np.mean(first.energy_j)) / first.time_s
-        told = ground.blocking_power_w > 0.0
-        self._blocking_w = ground.blocking_power_w if told else BLOCKING_UNKNOWN[0] * mean_w
+        known = ground.blocking_power_w > 0.0
+        self._blocking_w = ground.blocking_power_w if known else BLOCKING_UNKNOWN[0] * mean_w
         late = LATE_KNEE if (clocks > self._default).any() else (0.0, 1e-9)
         mean = np.concatenate(
             [
@@ -68,22 +64,22 @@ class Energies:
             [
                 [POWER_SD, STATIC_SHARE[1], KNEE[1], VOLT_SLOPE[1]],
                 [GPU_POWER_SD] * stages,
-                [BLOCKING_SD if told else BLOCKING_UNKNOWN[1]] * stages,
+                [BLOCKING_SD if known else BLOCKING_UNKNOWN[1]] * stages,
                 [late[1]],
             ]
         )
-        # Counters tell power; how long the window's iterations happened to be is in its joules too.
-        lucky = np.array([reading.time_s for reading in readings]) / time_s
+        # Joules of a window include the noise of its iteration times; divide it out.
+        excess = np.array([m.time_s for m in measurements]) / time_s
 
         def model(numbers: Floats) -> Floats:
             logs = self._logs(numbers, clocks, time_s, busy_s)
             return logs.reshape(stages * count, -1)
 
-        noise = [ENERGY_NOISE**2 + (STRAY_J * r.stderr_ratio) ** 2 for r in readings]
+        noise = [ENERGY_NOISE**2 + (STRAY_J * r.stderr_ratio) ** 2 for r in measurements]
         blocks = [
             Block(
                 np.arange(stage * count, (stage + 1) * count),
-                np.log([reading.energy_j[stage] for reading in readings]) - np.log(lucky),
+                np.log([m.energy_j[stage] for m in measurements]) - np.log(excess),
                 np.array(noise),
                 near.one(clocks, stage, ENERGY_RESIDUAL, ENERGY_REACH),
             )

@@ -1,8 +1,8 @@
-"""The cheapest clocks, one per stage, that a costly guess about a job allows.
+"""Cheapest clocks, one per stage, by a model whose costs change after each window.
 
-The ordinary solver wants every clock option of every operation as a fact. Here costs are
-guesses with doubts that change after each window, so whole choices are judged by the guess
-itself, many at once, by descent over changes of one stage, of two, and of all. Pure.
+The solver in `optimize` needs every clock option of every operation as a fact. Here whole choices
+are judged by the model, many at once, in a descent over changes of one stage, of two, and of all.
+`Probe` is one step below the measured clocks.
 """
 
 import itertools
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from joulecut_controller.learn.regression import Floats
+
 Ints = NDArray[np.int64]
-# Rows of clocks (m, stages) in; iteration times and costs out, each of shape (m,).
+# Rows of clocks (m, stages) to iteration times and costs, each (m,).
 Judge = Callable[[Floats], tuple[Floats, Floats]]
 
 REACH_ONE, REACH_TWO = 8, 3  # clocks that one stage may move at once, and two together
@@ -23,8 +24,8 @@ BETTER = 1e-9  # relative: less is rounding
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A choice, and what it is guessed to take and cost."""
+class Candidate:
+    """Clocks with predicted iteration time and cost."""
 
     clocks_mhz: tuple[int, ...]
     time_s: float
@@ -36,10 +37,11 @@ def cheapest(
     start_mhz: tuple[int, ...],
     judge: Judge,
     deadline_s: float,
-) -> Found | None:
-    """The cheapest choice found within the deadline, from `start_mhz`, or where that is late from
-    the same with all clocks raised until it is not. `grids` are ascending and never empty; None
-    where not even their tops fit.
+) -> Candidate | None:
+    """The cheapest clocks found within the deadline, None if even the highest are late.
+
+    The descent starts at `start_mhz`, with all clocks raised until in time. `grids` are ascending
+    and not empty.
     """
     top = np.array([len(grid) - 1 for grid in grids])
     start = np.array(
@@ -57,7 +59,7 @@ def cheapest(
         time_s, cost = judge(wide[np.arange(len(grids)), choices])
         return time_s, np.where(time_s <= deadline_s, cost, np.inf)
 
-    # From the top itself the way down may begin on a plain, where nothing nearby is cheaper.
+    # A start at the top may lie on a plateau, where nothing nearby is cheaper.
     begins = np.minimum(start + np.arange(int(top.max()) + 1)[:, None], top)
     times_s, costs = judged(begins)
     in_time = np.flatnonzero(np.isfinite(costs))
@@ -73,7 +75,7 @@ def cheapest(
         if not costs[k] < here * (1.0 - BETTER):
             break
         at, here_s, here = tried[k], float(times_s[k]), float(costs[k])
-    return Found(tuple(int(wide[s, i]) for s, i in enumerate(at)), here_s, here)
+    return Candidate(tuple(int(wide[s, i]) for s, i in enumerate(at)), here_s, here)
 
 
 def _moves(stages: int) -> Ints:
@@ -90,3 +92,38 @@ def _moves(stages: int) -> Ints:
     for one, step, rest in itertools.product(range(stages), near, near):
         rows.add(tuple(step if s == one else rest for s in range(stages)))
     return np.array(sorted(rows), dtype=np.int64)
+
+
+Clocks = tuple[int, ...]  # MHz by stage
+
+# Raising other stages for a probe must pay back within so many windows of its aim ...
+PAYBACK_WINDOWS = 10
+# ... and within about ten minutes (windows last up to 12 s) of the step itself.
+ROOM_WINDOWS = 50
+# Change of iteration time that one window cannot distinguish from none.
+LATER_MIN = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Stages to lower below their measured clocks, or to test for slack.
+
+    `gain_ratio` is a share of the present energy: of this step or, if hypothetical, of its aim.
+    """
+
+    gain_ratio: float
+    stages: tuple[int, ...]
+    clocks_mhz: Clocks
+
+
+def progress(judge: Judge, lowest_mhz: Clocks, now_j: float, rows: Floats) -> Floats:
+    """Energy saved per added iteration time for each row of clocks (m, stages): (m,).
+
+    Less the cost of making room. Stages that wait come first: they hardly slow the job.
+    """
+    times_s, costs_j = judge(rows)
+    before_s, before_j = judge(np.maximum(rows, np.array(lowest_mhz, dtype=np.float64)))
+    room_j = np.maximum(0.0, before_j - now_j) / ROOM_WINDOWS
+    worth = (before_j - costs_j - room_j) / now_j
+    later = LATER_MIN + np.maximum(0.0, times_s / before_s - 1.0)
+    return np.asarray(np.where(worth > 0.0, worth / later, worth))

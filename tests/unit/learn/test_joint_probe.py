@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.learn.ceiling import ceiling_s
-from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
-from joulecut_controller.learn.joint_probe import Together
+from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, Evidence, ExplorerInput
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.joint_probe import JointProbes
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_controller.learn.rate_model import RateModel
-from joulecut_controller.learn.rate_paths import Paths
-from joulecut_controller.learn.rate_window import Ground, Reading
+from joulecut_controller.learn.time_bounds import ceiling_s
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
@@ -19,26 +19,26 @@ PIPELINE = Pipeline("1f1b", 4, 12)
 WORK = (0.85, 1.0, 0.88, 0.86)  # stage 1 is waited for
 
 
-def reading(clocks: tuple[int, ...], *, told: bool = False) -> Reading:
+def measurement(clocks: tuple[int, ...], *, told: bool = False) -> Measurement:
     times = np.array(
         [work * (0.2 + 0.8 * TOP / mhz) for work, mhz in zip(WORK, clocks, strict=True)]
     )
     each = np.stack([times / 3, 2 * times / 3], axis=1) * 0.01
-    time_s = float(Paths(PIPELINE).iteration_s(each[:, :, None])[0])
+    time_s = float(LongestPaths(PIPELINE).iteration_s(each[:, :, None])[0])
     busy_s = each.sum(axis=1) * PIPELINE.microbatches
     watts = 50.0 + 250.0 * (np.array(clocks) / TOP) ** 2.4
     energy_j = watts * busy_s + 80.0 * (time_s - busy_s)
     busy = tuple(tuple(map(float, row)) for row in each) if told else ()
-    return Reading(clocks, 50, time_s, 0.001 * time_s, tuple(map(float, energy_j)), busy)
+    return Measurement(clocks, 50, time_s, 0.001 * time_s, tuple(map(float, energy_j)), busy)
 
 
 def evidence(*measured: tuple[int, ...], told: bool = False, budget: float = 0.05) -> Evidence:
     default = (TOP,) * 4
-    ground = Ground(PIPELINE, default, TOP, 80.0)
+    ground = JobConstants(PIPELINE, default, TOP, 80.0)
     slo = Slo(max_slowdown=budget)
-    facts = Facts(ground, (CLOCKS,) * 4, measured[-1], slo, 50, alike=(0, 0, 0, 0))
-    readings = tuple(reading(clocks, told=told) for clocks in measured)
-    return Evidence(facts, readings, RateModel(ground, readings, Paths(PIPELINE)))
+    facts = ExplorerInput(ground, (CLOCKS,) * 4, measured[-1], slo, 50, alike=(0, 0, 0, 0))
+    measurements = tuple(measurement(clocks, told=told) for clocks in measured)
+    return Evidence(facts, measurements, RateModel(ground, measurements, LongestPaths(PIPELINE)))
 
 
 def waiting_at(mhz: int) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ def test_a_group_costs_no_more_at_worst_than_the_one_of_it_that_is_lowered_most(
 
 def test_stages_that_wait_are_one_group_and_the_one_waited_for_is_not_of_it() -> None:
     known = evidence(*SEEN, (1305, TOP, 1305, 1305))
-    probe = Together(known, young=True).next()
+    probe = JointProbes(known, may_make_room=True).next()
     assert probe is not None
     assert len(probe.stages) > 1
     assert 1 not in probe.stages
@@ -76,19 +76,19 @@ def test_stages_that_wait_are_one_group_and_the_one_waited_for_is_not_of_it() ->
     assert below <= set(probe.stages)
     assert all(lowest[s] - probe.clocks_mhz[s] <= STEP_RATIO * TOP for s in below)
     row = np.array([probe.clocks_mhz], dtype=np.float64)
-    assert known.bearable(row)[0]
-    assert reading(probe.clocks_mhz).time_s <= known.deadline_s
+    assert known.acceptable(row)[0]
+    assert measurement(probe.clocks_mhz).time_s <= known.deadline_s
 
 
 def test_before_anything_is_known_half_of_the_stages_are_lowered() -> None:
-    probe = Together(evidence(SEEN[0]), young=True).next()
+    probe = JointProbes(evidence(SEEN[0]), may_make_room=True).next()
     assert probe is not None
     assert len(probe.stages) == 2
 
 
 def test_when_it_is_late_for_learning_no_room_is_made() -> None:
     known = evidence(*SEEN, (1305, 1350, 1305, 1305))
-    probe = Together(known, young=False).next()
+    probe = JointProbes(known, may_make_room=False).next()
     if probe is not None:
         now = known.facts.now_mhz
         assert all(mhz <= held for mhz, held in zip(probe.clocks_mhz, now, strict=True))
@@ -99,7 +99,7 @@ def test_a_window_run_only_to_learn_leaves_a_part_of_the_room() -> None:
     assert -0.05 < known.early < 0.0
     fine = np.linspace(1300.0, 1410.0, 60)  # finer than any card's table
     rows = np.repeat(fine[:, None], 4, axis=1)
-    late, early = known.bearable(rows), known.bearable(rows, known.early)
+    late, early = known.acceptable(rows), known.acceptable(rows, known.early)
     assert not (early & ~late).any()
     assert late.sum() > early.sum()
 
@@ -114,8 +114,8 @@ def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() 
     waiting = [0, 2, 3]  # 0.85, 0.88 and 0.86 of what stage 1 has
     assert (expected_s[waiting] < 0.97 * expected_s[1]).all()
     assert (expected_s[waiting] / expected_s[1] < likeliest_s[waiting] / likeliest_s[1]).all()
-    told_s = np.array([reading(clocks).time_s for clocks in seen])
-    assert other.time_s(rows) == pytest.approx(told_s, rel=0.003), "readings still hold"
+    told_s = np.array([measurement(clocks).time_s for clocks in seen])
+    assert other.time_s(rows) == pytest.approx(told_s, rel=0.003), "measurements still hold"
 
 
 def test_work_that_was_told_is_not_guessed() -> None:
@@ -136,8 +136,8 @@ def test_with_a_narrow_budget_one_clock_is_dared_that_only_the_likeliest_job_tak
     rows = np.array(steps, dtype=np.float64)
     likeliest_s, limit_s = known.model.time_s(rows), known.deadline_s * (1.0 + OVER_RATIO)
     assert likeliest_s[0] * (1.0 + known.doubt(steps[0])) > known.deadline_s, "by its upper band"
-    assert reading(steps[0]).time_s < known.mean_s(rows)[0] <= known.deadline_s
-    assert list(known.bearable(rows)) == [True, False, False], "the worst case bounds it all"
+    assert measurement(steps[0]).time_s < known.mean_s(rows)[0] <= known.deadline_s
+    assert list(known.acceptable(rows)) == [True, False, False], "the worst case bounds it all"
     assert known.worst_s(rows)[0] <= limit_s < known.worst_s(rows)[1]
     told = evidence(*LOWERED, told=True, budget=NARROW)
     assert not told.narrow, "with busy times there is nothing to guess"
@@ -154,4 +154,4 @@ def test_a_window_run_to_learn_is_announced_by_what_it_was_chosen_by() -> None:
     assert likeliest_s == known.judge_one(clocks)[0] > known.deadline_s
     chosen_by_s = known.expected_s(clocks, trial=True)
     assert chosen_by_s <= known.deadline_s
-    assert chosen_by_s == pytest.approx(reading(clocks).time_s, rel=0.002)
+    assert chosen_by_s == pytest.approx(measurement(clocks).time_s, rel=0.002)

@@ -6,18 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecut_controller.learn.evidence import Evidence, Facts, lucky
-from joulecut_controller.learn.explorer import Notebook, Prober
-from joulecut_controller.learn.rate_model import Ground, RateModel, Reading
-from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.evidence import Evidence, ExplorerInput, excess_noise
+from joulecut_controller.learn.explorer import Explorer
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.measurement_log import MeasurementLog
+from joulecut_controller.learn.rate_model import JobConstants, Measurement, RateModel
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, STAGES = 1410, 3
 GRID = tuple(range(900, TOP + 1, 15))
 PIPELINE = Pipeline("1f1b", STAGES, 8)
-GROUND = Ground(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
-PATHS = Paths(PIPELINE)
+GROUND = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+PATHS = LongestPaths(PIPELINE)
 WORK = (0.9, 0.93, 1.0)
 SHARE = 0.8
 STRAY = 0.04  # of an iteration
@@ -38,7 +39,7 @@ def window(
     luck: float = 0.0,
     stray: float = STRAY,
     detailed: bool = False,
-) -> Reading:
+) -> Measurement:
     """What an exact plant would tell, but for the luck of the window, a ratio of its time."""
     busy = [0.01 * w * (1.0 - SHARE + SHARE * TOP / f) for w, f in zip(WORK, clocks, strict=True)]
     each = np.array([[[s / 3], [2 * s / 3]] for s in busy])
@@ -49,12 +50,16 @@ def window(
     )
     told = tuple((s / 3, 2 * s / 3) for s in busy) if detailed else ()
     spread = 0.001 if detailed else None
-    return Reading(clocks, iterations, time_s, stray * time_s, energy, told, spread)
+    return Measurement(clocks, iterations, time_s, stray * time_s, energy, told, spread)
 
 
-def known(readings: tuple[Reading, ...], now: tuple[int, ...], budget: float = 0.05) -> Evidence:
-    facts = Facts(GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES)
-    return Evidence(facts, readings, RateModel(GROUND, readings, PATHS))
+def known(
+    measurements: tuple[Measurement, ...], now: tuple[int, ...], budget: float = 0.05
+) -> Evidence:
+    facts = ExplorerInput(
+        GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES
+    )
+    return Evidence(facts, measurements, RateModel(GROUND, measurements, PATHS))
 
 
 def slowdown(model: RateModel, rows: np.ndarray) -> float:
@@ -72,28 +77,28 @@ def test_iterations_that_stray_as_a_whole_are_not_taken_for_straying_operations(
     job whose iterations stray by 4 % has such ones is no more than possible. The fit itself
     doubts this slowdown by 1.6 %.
     """
-    readings = tuple(window(clocks) for clocks in SETTINGS)
-    off = slowdown(RateModel(GROUND, readings, PATHS), ASKED) - true_slowdown(ASKED)
+    measurements = tuple(window(clocks) for clocks in SETTINGS)
+    off = slowdown(RateModel(GROUND, measurements, PATHS), ASKED) - true_slowdown(ASKED)
     assert abs(off) < 0.003, off
 
 
 def test_what_operations_are_told_to_stray_by_decides_and_not_what_iterations_do() -> None:
     calm = tuple(window(clocks, stray=0.001, detailed=True) for clocks in SETTINGS)
     wild = tuple(replace(one, time_sd_s=STRAY * one.time_s) for one in calm)
-    models = [RateModel(GROUND, readings, PATHS) for readings in (calm, wild)]
+    models = [RateModel(GROUND, measurements, PATHS) for measurements in (calm, wild)]
     told = [slowdown(model, ASKED) for model in models]
     assert told[1] == pytest.approx(told[0], abs=2e-4)
     assert models[1].ratio_doubt(ASKED)[0] >= models[0].ratio_doubt(ASKED)[0]
 
 
 def test_the_doubt_of_a_slowdown_is_what_estimates_are_off_by() -> None:
-    dice, off = np.random.default_rng(3), []
+    rng, off = np.random.default_rng(3), []
     for _ in range(60):
-        readings = tuple(
-            window(clocks, count, float(dice.normal(0.0, STRAY / count**0.5)))
+        measurements = tuple(
+            window(clocks, count, float(rng.normal(0.0, STRAY / count**0.5)))
             for clocks, count in zip(SETTINGS, [400, 50, 50, 50, 200, 50], strict=True)
         )
-        model = RateModel(GROUND, readings, PATHS)
+        model = RateModel(GROUND, measurements, PATHS)
         off.append((slowdown(model, ASKED) - true_slowdown(ASKED)) / model.ratio_doubt(ASKED)[0])
     rms = float(np.sqrt(np.mean(np.square(off))))
     print(f"off by {np.mean(off):+.2f} doubts on average, {rms:.2f} in all")
@@ -101,8 +106,8 @@ def test_the_doubt_of_a_slowdown_is_what_estimates_are_off_by() -> None:
 
 
 def test_the_same_error_here_and_there_is_no_doubt_of_their_ratio() -> None:
-    readings = (window(GROUND.default_mhz, 50),)
-    model = RateModel(GROUND, readings, PATHS)
+    measurements = (window(GROUND.default_mhz, 50),)
+    model = RateModel(GROUND, measurements, PATHS)
     near = np.array([GROUND.default_mhz, (TOP, TOP, TOP - 15)], dtype=np.float64)
     doubts = model.ratio_doubt(near)
     assert doubts[0] == pytest.approx(0.0, abs=1e-9)
@@ -115,41 +120,43 @@ def test_a_window_that_may_be_luck_makes_no_job_late_and_one_that_is_sure_does()
     budget = true_s - 1.0 + 0.005  # really in time
     others = tuple(window(clocks, 400) for clocks in SETTINGS[:-1])
     unlucky = known((*others, window(now, 50, luck=0.006)), now, budget)
-    assert unlucky.likely_s(now) < unlucky.deadline_s < unlucky.readings[-1].time_s
+    assert unlucky.likely_s(now) < unlucky.deadline_s < unlucky.measurements[-1].time_s
     sure = known((*others, window(now, 50, luck=0.006, stray=0.002)), now, budget)
     assert sure.likely_s(now) > sure.deadline_s
 
 
 def test_a_noisy_baseline_is_measured_twice_as_long() -> None:
-    facts = Facts(
+    facts = ExplorerInput(
         GROUND, (GRID,) * STAGES, GROUND.default_mhz, Slo(max_slowdown=0.05), 50, (0,) * 3
     )
     for stray, windows in ((0.04, 16), (0.01, 8), (0.001, 1)):
-        book, counted = Notebook("noisy"), 0
+        log, counted = MeasurementLog("noisy"), 0
         while True:
-            book, _ = book.noted(window(GROUND.default_mhz, stray=stray))
+            log, _ = log.add(window(GROUND.default_mhz, stray=stray))
             counted += 1
-            if Prober().advise(facts, book).verdict != "measure":
+            if Explorer().advise(facts, log).verdict != "measure":
                 break
         assert counted == windows
 
 
 def test_the_luck_of_a_window_is_what_it_strays_beyond_what_is_believed() -> None:
-    assert lucky(window(GROUND.default_mhz, stray=0.005)) == 0.0
-    assert lucky(window(GROUND.default_mhz)) == pytest.approx(STRAY / 50**0.5, rel=0.05)
+    assert excess_noise(window(GROUND.default_mhz, stray=0.005)) == 0.0
+    assert excess_noise(window(GROUND.default_mhz)) == pytest.approx(STRAY / 50**0.5, rel=0.05)
 
 
 def test_the_spread_of_operations_is_kept_and_older_texts_have_none() -> None:
-    book = Notebook("kept")
+    log = MeasurementLog("kept")
     for spread in (0.01, 0.03):
         told = replace(window(GROUND.default_mhz, detailed=True), operation_sd_ratio=spread)
-        book, complaint = book.noted(told)
+        log, complaint = log.add(told)
         assert not complaint
-    assert book.readings[0].operation_sd_ratio == pytest.approx((0.0001 + 0.0009) ** 0.5 / 2**0.5)
-    assert Notebook.restored(book.state(), "kept") == book
-    older = json.loads(book.state())
-    del older["readings"][0]["operation_sd_ratio"]
-    restored = Notebook.restored(json.dumps(older), "kept")
-    assert restored.readings[0].operation_sd_ratio is None
-    nonsense = replace(book.readings[0], operation_sd_ratio=float("nan"))
-    assert book.noted(nonsense)[0].refused == 1
+    assert log.measurements[0].operation_sd_ratio == pytest.approx(
+        (0.0001 + 0.0009) ** 0.5 / 2**0.5
+    )
+    assert MeasurementLog.restored(log.state(), "kept") == log
+    older = json.loads(log.state())
+    del older["measurements"][0]["operation_sd_ratio"]
+    restored = MeasurementLog.restored(json.dumps(older), "kept")
+    assert restored.measurements[0].operation_sd_ratio is None
+    nonsense = replace(log.measurements[0], operation_sd_ratio=float("nan"))
+    assert log.add(nonsense)[0].refused == 1

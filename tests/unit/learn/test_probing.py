@@ -9,56 +9,61 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, Evidence, Facts
-from joulecut_controller.learn.explorer import Notebook, Prober, window_iterations
-from joulecut_controller.learn.probe import PAYBACK_WINDOWS
+from joulecut_controller.learn.clock_search import PAYBACK_WINDOWS, cheapest
+from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, Evidence, ExplorerInput
+from joulecut_controller.learn.explorer import Explorer, capped_mhz
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.measurement_log import (
+    JobConstants,
+    Measurement,
+    MeasurementLog,
+    window_iterations,
+)
 from joulecut_controller.learn.probes import GAIN_MIN, Probes
-from joulecut_controller.learn.rate_cap import capped_mhz
 from joulecut_controller.learn.rate_model import RateModel
-from joulecut_controller.learn.rate_paths import Paths
-from joulecut_controller.learn.rate_window import Ground, Reading
-from joulecut_controller.learn.search import cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
 
 
-def facts(stages: int, now: tuple[int, ...] | None = None, budget: float = 0.05) -> Facts:
+def facts(stages: int, now: tuple[int, ...] | None = None, budget: float = 0.05) -> ExplorerInput:
     default = (TOP,) * stages
-    ground = Ground(Pipeline("1f1b", stages, 8), default, TOP, 80.0)
-    return Facts(
+    ground = JobConstants(Pipeline("1f1b", stages, 8), default, TOP, 80.0)
+    return ExplorerInput(
         ground, (CLOCKS,) * stages, now or default, Slo(max_slowdown=budget), 50, (0,) * stages
     )
 
 
-def reading(clocks: tuple[int, ...], share: float = 0.8, work: tuple[float, ...] = ()) -> Reading:
+def measurement(
+    clocks: tuple[int, ...], share: float = 0.8, work: tuple[float, ...] = ()
+) -> Measurement:
     """What an exact plant of that clock share would tell; `work` are relative stage times."""
     times = [
         (work[s] if work else 1.0) * (1.0 - share + share * TOP / mhz)
         for s, mhz in enumerate(clocks)
     ]
     each = np.array([[[t / 3], [2 * t / 3]] for t in times]) * 0.01
-    time_s = float(Paths(Pipeline("1f1b", len(clocks), 8)).iteration_s(each)[0])
+    time_s = float(LongestPaths(Pipeline("1f1b", len(clocks), 8)).iteration_s(each)[0])
     energy = tuple(
         (50.0 + 250.0 * (mhz / TOP) ** 2.4) * t * 0.08 + 80.0 * max(0.0, time_s - t * 0.08)
         for mhz, t in zip(clocks, times, strict=True)
     )
-    return Reading(clocks, 50, time_s, 0.001 * time_s, energy)
+    return Measurement(clocks, 50, time_s, 0.001 * time_s, energy)
 
 
 def walk(stages: int, share: float, work: tuple[float, ...], budget: float) -> list[Advice]:
     """Follows the advice until it says enough, and checks every step on the way."""
-    prober, book, at = Prober(), Notebook("walk"), facts(stages, budget=budget)
-    first = reading(at.now_mhz, share, work)
+    explorer, log, at = Explorer(), MeasurementLog("walk"), facts(stages, budget=budget)
+    first = measurement(at.now_mhz, share, work)
     advices: list[Advice] = []
     for _ in range(60):
-        told = reading(at.now_mhz, share, work)
+        told = measurement(at.now_mhz, share, work)
         assert told.time_s <= first.time_s * (1.0 + budget) * (1.0 + OVER_RATIO + 0.001)
-        book, complaint = book.noted(told)
+        log, complaint = log.add(told)
         assert not complaint
-        lowest = [min(r.clocks_mhz[s] for r in book.readings) for s in range(stages)]
-        advice = prober.advise(at, book)
+        lowest = [min(r.clocks_mhz[s] for r in log.measurements) for s in range(stages)]
+        advice = explorer.advise(at, log)
         advices.append(advice)
         if advice.verdict == "enough":
             break
@@ -91,8 +96,8 @@ def test_a_job_that_follows_its_clock_in_part_is_learnt_to_the_budget() -> None:
     advices = walk(3, 0.8, (1.0, 1.0, 1.07), 0.05)
     assert advices[-1].verdict == "enough"
     assert "nothing more to learn" in advices[-1].reason
-    end = reading(advices[-1].clocks_mhz, 0.8, (1.0, 1.0, 1.07))
-    start = reading((TOP,) * 3, 0.8, (1.0, 1.0, 1.07))
+    end = measurement(advices[-1].clocks_mhz, 0.8, (1.0, 1.0, 1.07))
+    start = measurement((TOP,) * 3, 0.8, (1.0, 1.0, 1.07))
     assert 1.035 < end.time_s / start.time_s <= 1.05 + 1e-9
     assert sum(end.energy_j) < 0.93 * sum(start.energy_j)
 
@@ -102,7 +107,7 @@ def test_slack_that_no_iteration_time_shows_is_found_by_making_room(
     work: tuple[float, ...],
 ) -> None:
     def judge(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        told = [reading(tuple(map(int, row)), 0.87, work) for row in rows]
+        told = [measurement(tuple(map(int, row)), 0.87, work) for row in rows]
         return np.array([r.time_s for r in told]), np.array([sum(r.energy_j) for r in told])
 
     end = judge(np.array([walk(4, 0.87, work, 0.05)[-1].clocks_mhz]))
@@ -118,8 +123,8 @@ def test_a_stage_may_be_lighter_until_it_was_waited_for() -> None:
     tried = [(TOP,) * 3, (TOP, TOP, 1350), (TOP, 1350, 1350)]
 
     def model(busy: tuple[tuple[float, ...], ...] = ()) -> RateModel:
-        readings = [replace(reading(mhz, 0.9, work), busy_s=busy) for mhz in tried]
-        return RateModel(at.ground, readings, Paths(at.ground.pipeline))
+        measurements = [replace(measurement(mhz, 0.9, work), busy_s=busy) for mhz in tried]
+        return RateModel(at.ground, measurements, LongestPaths(at.ground.pipeline))
 
     lighter = [model().lighter(stage, 0.06) for stage in range(3)]
     assert lighter[2] is None, "lowering it slowed the job by as much as its own work"
@@ -131,31 +136,31 @@ def test_a_stage_may_be_lighter_until_it_was_waited_for() -> None:
 
 
 def test_nothing_is_advised_before_the_baseline_nor_before_a_window_ended() -> None:
-    prober, at = Prober(), facts(2)
-    assert prober.advise(at, Notebook()).verdict == "measure"
-    assert "baseline" in prober.advise(at, Notebook()).reason
-    book, _ = Notebook().noted(reading((TOP, TOP)))
+    explorer, at = Explorer(), facts(2)
+    assert explorer.advise(at, MeasurementLog()).verdict == "measure"
+    assert "baseline" in explorer.advise(at, MeasurementLog()).reason
+    log, _ = MeasurementLog().add(measurement((TOP, TOP)))
     moved = replace(at, now_mhz=(1350, TOP))
-    assert prober.advise(moved, book).verdict == "measure"
-    assert "1350/1410" in prober.advise(moved, book).reason
+    assert explorer.advise(moved, log).verdict == "measure"
+    assert "1350/1410" in explorer.advise(moved, log).reason
 
 
 def test_an_unreachable_target_goes_back_to_default_clocks_and_says_so() -> None:
-    book, _ = Notebook().noted(reading((TOP, TOP)))
-    slo = Slo(max_iteration_time_s=book.readings[0].time_s * 0.98, given_as="min_rate")
-    advice = Prober().advise(replace(facts(2), slo=slo), book)
+    log, _ = MeasurementLog().add(measurement((TOP, TOP)))
+    slo = Slo(max_iteration_time_s=log.measurements[0].time_s * 0.98, given_as="min_rate")
+    advice = Explorer().advise(replace(facts(2), slo=slo), log)
     assert advice.verdict == "enough"
     assert "unreachable" in advice.reason
 
 
 def test_a_late_job_is_raised_at_once() -> None:
-    book = Notebook()
+    log = MeasurementLog()
     for clocks in ((TOP, TOP), (1200, 1200)):
-        book, _ = book.noted(reading(clocks, 1.0))
-    advice = Prober().advise(facts(2, (1200, 1200), 0.02), book)
+        log, _ = log.add(measurement(clocks, 1.0))
+    advice = Explorer().advise(facts(2, (1200, 1200), 0.02), log)
     assert advice.verdict == "raise"
     assert all(a >= 1200 for a in advice.clocks_mhz)
-    assert reading(advice.clocks_mhz, 1.0).time_s <= book.readings[0].time_s * 1.02
+    assert measurement(advice.clocks_mhz, 1.0).time_s <= log.measurements[0].time_s * 1.02
 
 
 @pytest.mark.parametrize(
@@ -172,77 +177,79 @@ def test_a_late_job_is_raised_at_once() -> None:
     ],
 )
 def test_windows_that_cannot_be_true_are_refused_and_counted(broken: dict[str, object]) -> None:
-    book, _ = Notebook().noted(reading((TOP, TOP)))
-    after, complaint = book.noted(replace(reading((TOP, TOP)), **broken))  # type: ignore[arg-type]
+    log, _ = MeasurementLog().add(measurement((TOP, TOP)))
+    after, complaint = log.add(replace(measurement((TOP, TOP)), **broken))  # type: ignore[arg-type]
     assert complaint.startswith("window refused")
-    assert after.readings == book.readings
+    assert after.measurements == log.measurements
     assert after.refused == 1
 
 
 def test_a_job_that_became_another_is_learnt_anew() -> None:
-    book, _ = Notebook().noted(reading((TOP, TOP)))
-    book, _ = book.noted(reading((1350, TOP)))
-    slower = reading((TOP, TOP))
-    book, said = book.noted(replace(slower, time_s=slower.time_s * 1.1))
-    assert "learning anew" in said
-    assert len(book.readings) == 1
-    assert book.restarts == 1
+    log, _ = MeasurementLog().add(measurement((TOP, TOP)))
+    log, _ = log.add(measurement((1350, TOP)))
+    slower = measurement((TOP, TOP))
+    log, said = log.add(replace(slower, time_s=slower.time_s * 1.1))
+    assert "learning starts again" in said
+    assert len(log.measurements) == 1
+    assert log.restarts == 1
 
 
 def test_a_change_seen_below_default_clocks_asks_for_a_new_baseline() -> None:
-    book = Notebook()
+    log = MeasurementLog()
     for clocks in ((TOP, TOP), (1350, TOP)):
-        book, _ = book.noted(reading(clocks))
-    lowered = reading((1350, TOP))
-    book, said = book.noted(replace(lowered, time_s=lowered.time_s * 1.1))
-    assert "learning anew" in said
-    assert book.readings == ()
-    advice = Prober().advise(facts(2, (1350, TOP)), book)
+        log, _ = log.add(measurement(clocks))
+    lowered = measurement((1350, TOP))
+    log, said = log.add(replace(lowered, time_s=lowered.time_s * 1.1))
+    assert "learning starts again" in said
+    assert log.measurements == ()
+    advice = Explorer().advise(facts(2, (1350, TOP)), log)
     assert (advice.verdict, advice.clocks_mhz) == ("raise", (TOP, TOP))
 
 
 def test_the_notebook_survives_as_text_and_gives_the_same_advice_to_the_last_bit() -> None:
-    book, at = Notebook("shape"), facts(2, (1350, TOP))
+    log, at = MeasurementLog("shape"), facts(2, (1350, TOP))
     for clocks in ((TOP, TOP), (1350, TOP)):
-        book, _ = book.noted(reading(clocks))
-    back = Notebook.restored(book.state(), "shape")
-    assert back == book
-    assert repr(Prober().advise(at, back)) == repr(Prober().advise(at, book))
+        log, _ = log.add(measurement(clocks))
+    back = MeasurementLog.restored(log.state(), "shape")
+    assert back == log
+    assert repr(Explorer().advise(at, back)) == repr(Explorer().advise(at, log))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 9, "shape": "shape"}', "null"])
 def test_a_damaged_or_foreign_memory_is_an_empty_one(text: str) -> None:
-    assert Notebook.restored(text, "shape") == Notebook("shape")
-    book, _ = Notebook("other").noted(reading((TOP, TOP)))
-    assert Notebook.restored(book.state(), "shape") == Notebook("shape")
+    assert MeasurementLog.restored(text, "shape") == MeasurementLog("shape")
+    log, _ = MeasurementLog("other").add(measurement((TOP, TOP)))
+    assert MeasurementLog.restored(log.state(), "shape") == MeasurementLog("shape")
 
 
 def test_memory_is_bounded_and_keeps_the_baseline() -> None:
-    book = Notebook()
+    log = MeasurementLog()
     for step in range(300):
-        book, _ = book.noted(reading((TOP - step, TOP)))
-    assert len(book.readings) <= 96
-    assert book.readings[0].clocks_mhz == (TOP, TOP)
+        log, _ = log.add(measurement((TOP - step, TOP)))
+    assert len(log.measurements) <= 96
+    assert log.measurements[0].clocks_mhz == (TOP, TOP)
 
 
 def test_flat_time_and_energy_are_a_cap_and_not_a_law() -> None:
-    top = reading((TOP, TOP))
+    top = measurement((TOP, TOP))
     capped = replace(top, clocks_mhz=(1350, TOP))
     assert capped_mhz((TOP, TOP), (top, capped), (0, 0)) == (1350, 1350)
     assert capped_mhz((TOP, TOP), (top, capped), (0, 1)) == (1350, TOP)
-    assert capped_mhz((TOP, TOP), (top, reading((1350, TOP))), (0, 0)) == (TOP, TOP)
+    assert capped_mhz((TOP, TOP), (top, measurement((1350, TOP))), (0, 0)) == (TOP, TOP)
     near = replace(top, clocks_mhz=(TOP - 15, TOP))
     assert capped_mhz((TOP, TOP), (top, near), (0, 0)) == (TOP, TOP), "so little is noise"
 
 
-def told(clocks: tuple[int, ...], share: float, work: tuple[float, ...], spread: float) -> Reading:
+def told(
+    clocks: tuple[int, ...], share: float, work: tuple[float, ...], spread: float
+) -> Measurement:
     """The same job in jitter, told with its busy times: means over many draws."""
-    plain = reading(clocks, share, work)
+    plain = measurement(clocks, share, work)
     busy = [
         w * 0.01 * (1.0 - share + share * TOP / mhz) for w, mhz in zip(work, clocks, strict=True)
     ]
     each = np.array([[[b / 3], [2 * b / 3]] for b in busy])
-    drawn = Paths(Pipeline("1f1b", len(clocks), 8)).jittered_s(each, spread, 400)[:, 0]
+    drawn = LongestPaths(Pipeline("1f1b", len(clocks), 8)).jittered_s(each, spread, 400)[:, 0]
     return replace(
         plain,
         time_s=float(drawn.mean()),
@@ -255,9 +262,11 @@ def test_jitter_is_known_from_iterations_and_what_it_adds_from_the_graph() -> No
     """Lowered until they are as slow as the slowest, stages wait for each other's luck."""
     work, spread, ground = (0.93, 0.93, 1.0), 0.04, facts(3).ground
     tried = [(TOP,) * 3, (1365, TOP, TOP), (1365, 1365, TOP)]
-    readings = [told(mhz, 0.9, work, spread) for mhz in tried]
-    model = RateModel(ground, readings, Paths(ground.pipeline))
-    still = RateModel(ground, [replace(r, time_sd_s=0.0) for r in readings], Paths(ground.pipeline))
+    measurements = [told(mhz, 0.9, work, spread) for mhz in tried]
+    model = RateModel(ground, measurements, LongestPaths(ground.pipeline))
+    still = RateModel(
+        ground, [replace(r, time_sd_s=0.0) for r in measurements], LongestPaths(ground.pipeline)
+    )
     alike = np.array([[1320.0, 1320.0, TOP]])
     true_s = told((1320, 1320, TOP), 0.9, work, spread).time_s
     assert model.time_s(alike)[0] == pytest.approx(true_s, rel=0.002)
@@ -270,7 +279,7 @@ def test_busy_times_bound_what_lowering_may_cost_whatever_the_card_does(
 ) -> None:
     work, at = (0.93, 0.95, 1.0), facts(3)
     first = told((TOP,) * 3, 0.9, work, 0.0)
-    paths = Paths(at.ground.pipeline)
+    paths = LongestPaths(at.ground.pipeline)
     known = Evidence(at, (first,), RateModel(at.ground, (first,), paths))
     blind = replace(first, busy_s=())
     guessed = Evidence(at, (blind,), RateModel(at.ground, (blind,), paths))
@@ -284,11 +293,11 @@ def test_busy_times_bound_what_lowering_may_cost_whatever_the_card_does(
 
 def test_from_clocks_that_may_be_late_only_those_that_are_not_follow() -> None:
     """So that no two windows in a row are late."""
-    at, book = facts(2, (1350, 1350), 0.0447), Notebook()  # 1350 MHz take 4.44 % longer
+    at, log = facts(2, (1350, 1350), 0.0447), MeasurementLog()  # 1350 MHz take 4.44 % longer
     for clocks in ((TOP, TOP), (1380, TOP), (1380, 1380), (1350, 1380), (1350, 1350)):
-        told_s = reading(clocks, 1.0)
-        book, _ = book.noted(replace(told_s, time_sd_s=0.004 * told_s.time_s))
-    advice = Prober().advise(at, book)
+        told_s = measurement(clocks, 1.0)
+        log, _ = log.add(replace(told_s, time_sd_s=0.004 * told_s.time_s))
+    advice = Explorer().advise(at, log)
     assert advice.verdict in ("settle", "raise")
     assert "surely" in advice.reason or advice.verdict == "raise"
     assert sum(advice.clocks_mhz) > 2 * 1350
@@ -296,13 +305,13 @@ def test_from_clocks_that_may_be_late_only_those_that_are_not_follow() -> None:
 
 def test_room_that_does_not_pay_back_is_not_made() -> None:
     """No window costs more than ten times what the cheapest clocks promise."""
-    prober, book, at = Prober(), Notebook("walk"), facts(4, budget=0.01)
-    work, paths = (0.97, 1.05, 0.94, 1.0), Paths(facts(4).ground.pipeline)
+    explorer, log, at = Explorer(), MeasurementLog("walk"), facts(4, budget=0.01)
+    work, paths = (0.97, 1.05, 0.94, 1.0), LongestPaths(facts(4).ground.pipeline)
     dear = 0
     for _ in range(30):
-        book, _ = book.noted(reading(at.now_mhz, 0.87, work))
-        known = Evidence(at, book.readings, RateModel(at.ground, book.readings, paths))
-        probe = Probes(known).next() or Probes(known).supposed()
+        log, _ = log.add(measurement(at.now_mhz, 0.87, work))
+        known = Evidence(at, log.measurements, RateModel(at.ground, log.measurements, paths))
+        probe = Probes(known).next() or Probes(known).hypothetical()
         now_j = known.judge_one(at.now_mhz)[1]
         dearer = known.judge_one(probe.clocks_mhz)[1] / now_j - 1.0 if probe is not None else 0.0
         if probe is not None and dearer > 0.0:
@@ -310,7 +319,7 @@ def test_room_that_does_not_pay_back_is_not_made() -> None:
             promise = 1.0 - best.cost / now_j if best is not None else 0.0
             assert dearer <= PAYBACK_WINDOWS * max(promise, probe.gain_ratio) + 1e-9
             dear += 1
-        advice = prober.advise(at, book)
+        advice = explorer.advise(at, log)
         if advice.verdict == "enough":
             break
         at = replace(at, now_mhz=advice.clocks_mhz)
@@ -318,18 +327,20 @@ def test_room_that_does_not_pay_back_is_not_made() -> None:
 
 
 def test_many_longest_paths_at_once_are_each_the_longest_path() -> None:
-    dice = np.random.default_rng(3)
-    times = dice.uniform(0.5, 1.5, size=(3, 2, 5))
-    together = Paths(Pipeline("1f1b", 3, 6)).iteration_s(times)
-    alone = [Paths(Pipeline("1f1b", 3, 6)).iteration_s(times[:, :, i : i + 1]) for i in range(5)]
+    rng = np.random.default_rng(3)
+    times = rng.uniform(0.5, 1.5, size=(3, 2, 5))
+    together = LongestPaths(Pipeline("1f1b", 3, 6)).iteration_s(times)
+    alone = [
+        LongestPaths(Pipeline("1f1b", 3, 6)).iteration_s(times[:, :, i : i + 1]) for i in range(5)
+    ]
     assert together == pytest.approx(np.concatenate(alone), rel=1e-12)
-    same = Paths(Pipeline("1f1b", 3, 6)).iteration_s(np.ones((3, 2, 1)))
+    same = LongestPaths(Pipeline("1f1b", 3, 6)).iteration_s(np.ones((3, 2, 1)))
     assert same[0] == pytest.approx(2.0 * (6 + 3 - 1))
 
 
 def test_a_schedule_that_reports_cannot_tell_apart_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="zb-h1 has parts that no report tells apart"):
-        Paths(Pipeline("zb-h1", 2, 4))
+        LongestPaths(Pipeline("zb-h1", 2, 4))
 
 
 def test_the_search_agrees_with_trying_everything() -> None:

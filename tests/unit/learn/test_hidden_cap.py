@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import Evidence, Facts
-from joulecut_controller.learn.explorer import Notebook, Prober
-from joulecut_controller.learn.rate_cap import capped_mhz
+from joulecut_controller.learn.clock_search import Floats, cheapest
+from joulecut_controller.learn.evidence import Evidence, ExplorerInput
+from joulecut_controller.learn.explorer import Explorer, capped_mhz
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement, MeasurementLog
 from joulecut_controller.learn.rate_model import RateModel
-from joulecut_controller.learn.rate_paths import Paths
-from joulecut_controller.learn.rate_window import Ground, Reading
-from joulecut_controller.learn.search import Floats, cheapest
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
@@ -20,15 +19,15 @@ TOP, CAP = 1710, 1410
 GRID = tuple(range(900, TOP + 1, 15))
 STAGES, SHARE = 4, 0.8
 PIPELINE = Pipeline("1f1b", STAGES, 8)
-GROUND = Ground(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
-PATHS = Paths(PIPELINE)
+GROUND = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+PATHS = LongestPaths(PIPELINE)
 
 
-def facts(now: tuple[int, ...] = (TOP,) * STAGES) -> Facts:
-    return Facts(GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=0.05), 50, (0,) * STAGES)
+def facts(now: tuple[int, ...] = (TOP,) * STAGES) -> ExplorerInput:
+    return ExplorerInput(GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=0.05), 50, (0,) * STAGES)
 
 
-def window(clocks: tuple[int, ...], detailed: bool = False) -> Reading:
+def window(clocks: tuple[int, ...], detailed: bool = False) -> Measurement:
     """What an exact plant would tell whose GPUs never run above the cap."""
     ratios = [min(mhz, CAP) / CAP for mhz in clocks]
     busy = [0.01 * (1.0 - SHARE + SHARE / ratio) for ratio in ratios]
@@ -39,25 +38,25 @@ def window(clocks: tuple[int, ...], detailed: bool = False) -> Reading:
         for ratio, s in zip(ratios, busy, strict=True)
     )
     told = tuple((s / 3, 2 * s / 3) for s in busy) if detailed else ()
-    return Reading(clocks, 50, time_s, 0.001 * time_s, energy, told)
+    return Measurement(clocks, 50, time_s, 0.001 * time_s, energy, told)
 
 
-def learnt(detailed: bool) -> tuple[Notebook, Advice]:
+def learnt(detailed: bool) -> tuple[MeasurementLog, Advice]:
     """The advice followed until it says enough."""
-    prober, book, at = Prober(), Notebook("walk"), facts()
+    explorer, log, at = Explorer(), MeasurementLog("walk"), facts()
     for _ in range(90):
-        book, _ = book.noted(window(at.now_mhz, detailed))
-        advice = prober.advise(at, book)
+        log, _ = log.add(window(at.now_mhz, detailed))
+        advice = explorer.advise(at, log)
         if advice.verdict == "enough":
             break
         at = replace(at, now_mhz=advice.clocks_mhz)
-    return book, advice
+    return log, advice
 
 
 @pytest.mark.parametrize("detailed", [False, True])
 def test_a_plain_of_three_steps_is_crossed_and_the_way_down_from_it_found(detailed: bool) -> None:
-    book, advice = learnt(detailed)
-    base = book.readings[0]
+    log, advice = learnt(detailed)
+    base = log.measurements[0]
     saved, possible = (
         1.0 - sum(window(clocks).energy_j) / sum(base.energy_j)
         for clocks in (advice.clocks_mhz, (1335,) * STAGES)  # 4.5 % slower
@@ -87,7 +86,7 @@ def test_a_rough_plain_is_a_plain_and_slower_work_is_not() -> None:
     default, kinds = (TOP,) * STAGES, (0,) * STAGES
     top = window(default)
 
-    def changed(time: float, energy: float) -> Reading:
+    def changed(time: float, energy: float) -> Measurement:
         joules = tuple(j * energy for j in top.energy_j)
         return replace(top, clocks_mhz=(1635,) * STAGES, time_s=top.time_s * time, energy_j=joules)
 
@@ -101,12 +100,14 @@ def test_a_rough_plain_is_a_plain_and_slower_work_is_not() -> None:
 def test_a_plain_that_goes_on_below_the_last_window_on_it_is_no_law_of_power(edge: int) -> None:
     """Where a cap ends lies between two windows: what is flat there tells nothing of the rest."""
     ground = replace(GROUND, default_mhz=(edge,) * STAGES)
-    readings = tuple(window((mhz,) * STAGES) for mhz in (TOP, 1635, 1560, 1485, edge, 1380))
-    model = RateModel(ground, readings, PATHS)
+    measurements = tuple(window((mhz,) * STAGES) for mhz in (TOP, 1635, 1560, 1485, edge, 1380))
+    model = RateModel(ground, measurements, PATHS)
     asked = [window((mhz,) * STAGES) for mhz in (1305, 1230)]
-    rows = np.array([reading.clocks_mhz for reading in asked], dtype=np.float64)
-    guessed_j = model.energy_j(rows, np.array([reading.time_s for reading in asked])).sum(axis=1)
-    true_j = [sum(reading.energy_j) for reading in asked]
+    rows = np.array([measurement.clocks_mhz for measurement in asked], dtype=np.float64)
+    guessed_j = model.energy_j(rows, np.array([measurement.time_s for measurement in asked])).sum(
+        axis=1
+    )
+    true_j = [sum(measurement.energy_j) for measurement in asked]
     assert guessed_j == pytest.approx(true_j, rel=0.01), model.energy_j(rows)
 
 
@@ -127,10 +128,10 @@ SWEPT = (
 
 def test_on_a_measured_plain_it_does_not_stop_before_anything_is_saved() -> None:
     """It once did, after nine windows: flat energy was taken for a card whose volts never fall."""
-    readings = tuple(Reading(mhz, 50, s, 1.5e-4, joules) for mhz, s, joules in SWEPT)
-    ground = Ground(Pipeline("1f1b", STAGES, 24), (TOP,) * STAGES, TOP, 70.38)
-    at = replace(facts(readings[-1].clocks_mhz), ground=ground)
-    advice = Prober().advise(at, Notebook("sweep", readings))
+    measurements = tuple(Measurement(mhz, 50, s, 1.5e-4, joules) for mhz, s, joules in SWEPT)
+    ground = JobConstants(Pipeline("1f1b", STAGES, 24), (TOP,) * STAGES, TOP, 70.38)
+    at = replace(facts(measurements[-1].clocks_mhz), ground=ground)
+    advice = Explorer().advise(at, MeasurementLog("sweep", measurements))
     assert advice.verdict == "probe", advice.reason
     assert min(advice.clocks_mhz) < 1485, "below all that was measured"
 
@@ -138,8 +139,8 @@ def test_on_a_measured_plain_it_does_not_stop_before_anything_is_saved() -> None
 def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
     """From default clocks, from the middle of the plain, and from clocks that are late."""
     ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
-    readings = (window((TOP,) * STAGES), window((1350,) * STAGES))
-    known = Evidence(facts(), readings, RateModel(ground, readings, PATHS))
+    measurements = (window((TOP,) * STAGES), window((1350,) * STAGES))
+    known = Evidence(facts(), measurements, RateModel(ground, measurements, PATHS))
     costs = []
     for start in ((TOP,) * STAGES, (1560, TOP, 1590, 1560), (900,) * STAGES):
         found = known.cheapest((GRID,) * STAGES, start, known.deadline_s)
@@ -153,8 +154,8 @@ def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
 def test_what_is_kept_on_the_plain_is_the_clock_that_runs() -> None:
     """Two clocks that a cap hides are the same: none is exchanged for another."""
     ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
-    readings = (window((TOP,) * STAGES), window((1560, 1350, 1350, 1350)))
-    known = Evidence(facts(), readings, RateModel(ground, readings, PATHS))
+    measurements = (window((TOP,) * STAGES), window((1560, 1350, 1350, 1350)))
+    known = Evidence(facts(), measurements, RateModel(ground, measurements, PATHS))
     found = known.cheapest((GRID,) * STAGES, (1560, 1350, 1350, 1350), known.deadline_s)
     assert found is not None
     assert set(found.clocks_mhz) <= {mhz for mhz in GRID if mhz < CAP} | {1560, TOP}

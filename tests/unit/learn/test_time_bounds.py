@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from joulecut_controller.learn.ceiling import ceiling_s, floor_s
-from joulecut_controller.learn.rate_paths import Paths
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.time_bounds import ceiling_s, floor_s
 from joulecut_engine.graph.pipeline import Pipeline
 
 CLOCKS = np.arange(900, 1411, 15)
 
 
 def drawn(seed: int, stages: int, count: int) -> np.ndarray:
-    dice = np.random.default_rng(seed)
-    return dice.choice(CLOCKS, (count, stages)).astype(np.float64)
+    rng = np.random.default_rng(seed)
+    return rng.choice(CLOCKS, (count, stages)).astype(np.float64)
 
 
 @settings(max_examples=40)
@@ -40,10 +40,10 @@ def test_it_is_the_least_that_a_linear_program_finds(seed: int, stages: int, win
 def test_no_schedule_whose_work_follows_its_clock_at_most_is_longer_or_shorter(
     seed: int, stages: int, windows: int, cap_mhz: int
 ) -> None:
-    dice = np.random.default_rng(seed)
-    paths = Paths(Pipeline("1f1b", stages, 6))
-    still, moved = dice.uniform(0.0, 1.0, (2, stages, 2, 1))
-    luck = float(dice.uniform(0.0, 0.1))
+    rng = np.random.default_rng(seed)
+    paths = LongestPaths(Pipeline("1f1b", stages, 6))
+    still, moved = rng.uniform(0.0, 1.0, (2, stages, 2, 1))
+    luck = float(rng.uniform(0.0, 0.1))
 
     def time_s(clocks_mhz: np.ndarray) -> np.ndarray:
         each = still + moved * 1410.0 / np.minimum(clocks_mhz, cap_mhz).T[:, None, :]

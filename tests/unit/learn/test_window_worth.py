@@ -5,25 +5,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.learn.evidence import Evidence, Facts
-from joulecut_controller.learn.explorer import Notebook, Prober
-from joulecut_controller.learn.probe import ROOM_WINDOWS, progress
+from joulecut_controller.learn.clock_search import ROOM_WINDOWS, Floats, progress
+from joulecut_controller.learn.evidence import Evidence, ExplorerInput
+from joulecut_controller.learn.explorer import Explorer
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement, MeasurementLog
 from joulecut_controller.learn.probes import GAIN_MIN, Probes
 from joulecut_controller.learn.rate_model import RateModel
-from joulecut_controller.learn.rate_paths import Paths
-from joulecut_controller.learn.rate_window import Ground, Reading
-from joulecut_controller.learn.search import Floats
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, STAGES = 1410, 3
 GRID = tuple(range(900, TOP + 1, 15))
 PIPELINE = Pipeline("1f1b", STAGES, 8)
-GROUND = Ground(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
-PATHS = Paths(PIPELINE)
+GROUND = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+PATHS = LongestPaths(PIPELINE)
 
 
-def window(clocks: tuple[int, ...], share: float, work: tuple[float, ...]) -> Reading:
+def window(clocks: tuple[int, ...], share: float, work: tuple[float, ...]) -> Measurement:
     """What an exact plant of that clock share would tell."""
     busy = [0.01 * w * (1.0 - share + share * TOP / f) for w, f in zip(work, clocks, strict=True)]
     each = np.array([[[s / 3], [2 * s / 3]] for s in busy])
@@ -32,7 +31,7 @@ def window(clocks: tuple[int, ...], share: float, work: tuple[float, ...]) -> Re
         (50.0 + 250.0 * (mhz / TOP) ** 2.4) * 8 * s + 80.0 * (time_s - 8 * s)
         for mhz, s in zip(clocks, busy, strict=True)
     )
-    return Reading(clocks, 50, time_s, 0.002 * time_s, energy)
+    return Measurement(clocks, 50, time_s, 0.002 * time_s, energy)
 
 
 def test_room_for_a_far_step_is_worth_more_than_none_for_a_short_one() -> None:
@@ -65,18 +64,18 @@ def test_what_is_likely_in_time_is_new_within_the_evidence_cheaper_and_bounded(
 ) -> None:
     settings_mhz = {(TOP,) * STAGES: None}
     settings_mhz |= {tuple(TOP - 15 * step for step in each): None for each in steps}
-    readings = tuple(window(clocks, share, tuple(work)) for clocks in settings_mhz)
-    facts = Facts(
+    measurements = tuple(window(clocks, share, tuple(work)) for clocks in settings_mhz)
+    facts = ExplorerInput(
         GROUND, (GRID,) * STAGES, (TOP,) * STAGES, Slo(max_slowdown=0.03), 50, (0,) * STAGES
     )
-    known = Evidence(facts, readings, RateModel(GROUND, readings, PATHS))
+    known = Evidence(facts, measurements, RateModel(GROUND, measurements, PATHS))
     probe = Probes(known).inside()
     if probe is None:
         return
     assert probe.clocks_mhz not in settings_mhz
     assert known.known(probe.clocks_mhz)
     assert probe.gain_ratio >= GAIN_MIN
-    assert known.bearable(np.array([probe.clocks_mhz], dtype=np.float64))[0]
+    assert known.acceptable(np.array([probe.clocks_mhz], dtype=np.float64))[0]
     assert probe.stages == tuple(s for s, mhz in enumerate(probe.clocks_mhz) if mhz < TOP)
 
 
@@ -84,15 +83,17 @@ def test_what_is_likely_in_time_is_new_within_the_evidence_cheaper_and_bounded(
 def test_a_small_budget_is_used_to_the_last_clock_that_is_in_time(budget: float) -> None:
     """Steps of the table are large here: one that is likely in time is worth a window."""
     work, share = (0.99, 1.0, 0.97), 0.8
-    prober, book, now = Prober(), Notebook("walk"), (TOP,) * STAGES
+    explorer, log, now = Explorer(), MeasurementLog("walk"), (TOP,) * STAGES
     for _ in range(60):
-        book, _ = book.noted(window(now, share, work))
-        facts = Facts(GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES)
-        advice = prober.advise(facts, book)
+        log, _ = log.add(window(now, share, work))
+        facts = ExplorerInput(
+            GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES
+        )
+        advice = explorer.advise(facts, log)
         if advice.verdict == "enough":
             break
         now = advice.clocks_mhz
-    base = book.readings[0]
+    base = log.measurements[0]
     left = [
         clocks
         for s in range(STAGES)

@@ -1,12 +1,11 @@
-"""Least squares with a prior and with a memory for what the model cannot say.
+"""Bayesian least squares with a smooth residual, for a job's numbers.
 
-A handful of measurements cannot carry a dozen free numbers, so every number starts from what
-is known of GPUs in general, and how far it may stray is part of the fit. What remains between
-model and measurement is kept as a smooth residual (a Gaussian process), so that predictions
-near a measured point agree with it. Pure and deterministic: same readings, same bytes.
+A few measurements cannot determine a dozen numbers, so each has a prior mean and standard
+deviation. What the model cannot express is kept as a Gaussian process over clocks, so predictions
+near a measured point agree with it. Gauss-Newton with halved steps; same input, same bytes.
 
-The mathematics is that of a linearised Bayesian regression (Rasmussen & Williams, Gaussian
-Processes for Machine Learning, 2006, section 2.7: explicit basis functions).
+Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, section 2.7 (explicit basis
+functions).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,32 +19,32 @@ Model = Callable[[Floats], Floats]  # numbers (count, guesses) -> predictions (r
 
 ROUNDS = 8  # Gauss-Newton converges in three to five; a bound is a bound
 HALVINGS = 5
-ROUGHNESS = (10.0, 1.0)  # standard deviations are first taken for so many times as large
-SETTLED = 1e-4  # a smaller step, in prior standard deviations, changes nothing
-# Iteration time has kinks where another stage becomes the slowest. Differences over half of
-# what is unknown look beyond them.
+ROUGHNESS = (10.0, 1.0)  # factors on the standard deviations, one descent each
+SETTLED = 1e-4  # smallest useful step, in prior standard deviations
+# Iteration time has kinks where another stage becomes the slowest. Differences over half a
+# standard deviation see beyond them.
 STEP = 0.5
 STEP_MIN = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What each number is before any measurement: mean and standard deviation, shape (count,)."""
+    """Mean and standard deviation of each number before any measurement, shape (count,)."""
 
     mean: Floats
     sd: Floats
 
     def misfit(self, numbers: Floats) -> Floats:
-        """What it speaks against numbers of shape (count,) or (count, guesses): chi squared."""
+        """Chi-squared of numbers of shape (count,) or (count, guesses)."""
         return np.asarray((((numbers.T - self.mean) / self.sd) ** 2).sum(axis=-1))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of the model that share one residual: what was measured, and how it may stray.
+    """Rows of the model that share one residual, with their measurements.
 
-    `rows` index the model's predictions; `noise` holds variances of the measurements,
-    `residual` the prior covariance of what the model cannot say; shapes (n,), (n,), (n, n).
+    `rows` index the predictions; `noise` holds variances of the measurements (n,), `residual` the
+    prior covariance of the residual (n, n).
     """
 
     rows: NDArray[np.int64]
@@ -56,37 +55,38 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Numbers, their covariance, and per block the whitener and what is left over.
+    """Numbers, their covariance, and per block whitener and residuals.
 
-    `steps` are those that every derivative of this fit is taken over: derivatives of one kinked
-    model over other steps would contradict each other.
+    `steps` are the differences of every derivative of this fit: a model with kinks has other
+    derivatives over other steps.
     """
 
     numbers: Floats
     covariance: Floats
     steps: Floats
     whiteners: tuple[Floats, ...]
-    leftovers: tuple[Floats, ...]
+    residuals: tuple[Floats, ...]
     slopes: tuple[Floats, ...]  # by block, of shape (n, count)
 
     @property
     def misfit(self) -> float:
-        """What the measurements speak against these numbers: chi squared, the prior apart."""
+        """Chi-squared of the measurements, without the prior."""
         return float(
             sum(
                 np.sum((white @ left) ** 2)
-                for white, left in zip(self.whiteners, self.leftovers, strict=True)
+                for white, left in zip(self.whiteners, self.residuals, strict=True)
             )
         )
 
     def residual(self, block: int, nearness: Floats) -> Floats:
-        """The residual at new points, from their covariance with the block's: (m, n) -> (m,)."""
+        """Residual at new points, from their covariance with the block's: (m, n) -> (m,)."""
         white = self.whiteners[block]
-        return np.asarray(nearness @ (white.T @ (white @ self.leftovers[block])))
+        return np.asarray(nearness @ (white.T @ (white @ self.residuals[block])))
 
     def variance(self, block: int, nearness: Floats, own: float | Floats, slopes: Floats) -> Floats:
-        """Of a prediction at new points: `own` is the residual's prior variance, `slopes` the
-        model's derivatives there, of shape (m, count).
+        """Variance of a prediction at new points (m,).
+
+        `own` is the residual's prior variance, `slopes` (m, count) the model's derivatives there.
         """
         white = self.whiteners[block]
         near = nearness @ white.T
@@ -107,10 +107,10 @@ def slopes_of(model: Model, at: Floats, steps: Floats) -> Floats:
 
 
 def fit(model: Model, prior: Prior, blocks: Sequence[Block], start: Floats | None = None) -> Fitted:
-    """The most probable numbers, by Gauss-Newton with halved steps, from the prior's mean.
+    """Most probable numbers, by Gauss-Newton with halved steps from the prior's mean.
 
-    First with the measurements taken for rough, then as they are: over a landscape with kinks
-    the direct way ends in the first hollow. From a `start` that fits but for a little, at once.
+    The first descent takes measurements for ten times as noisy: a direct one ends in the first
+    local minimum between kinks. A good `start` needs one descent only.
     """
     at = prior.mean.copy() if start is None else start
     precision = np.diag(1.0 / prior.sd**2)
@@ -142,7 +142,7 @@ def _descend(
     at: Floats,
     precision: Floats,
 ) -> tuple[Floats, Floats]:
-    """Numbers of less misfit than `at`, and their precision."""
+    """Numbers of lower cost than `at`, and their precision."""
 
     def cost_of(predicted: Floats, numbers: Floats) -> float:
         far = (numbers - prior.mean) / prior.sd
@@ -195,3 +195,27 @@ def _normal(
         precision = precision + leaning.T @ leaning
         pull = pull + leaning.T @ (white @ (block.measured - here[block.rows]))
     return precision, pull
+
+
+class ClockKernel:
+    """Covariances (Gaussian kernel) of clocks with the clocks of measurements (n, stages).
+
+    Above `default_mhz` all clocks are one. Distances are shares of `clock_max_mhz`.
+    """
+
+    def __init__(self, measured_mhz: Floats, default_mhz: Floats, clock_max_mhz: float) -> None:
+        self._default, self._top = default_mhz, clock_max_mhz
+        self._measured = self.seen(measured_mhz)
+
+    def seen(self, clocks_mhz: Floats) -> Floats:
+        return np.asarray(np.minimum(clocks_mhz, self._default) / self._top)
+
+    def all(self, clocks_mhz: Floats, sd: float, reach: float) -> Floats:
+        """Covariance of a residual that depends on all stages' clocks: (m, n)."""
+        apart = (self.seen(clocks_mhz)[:, None, :] - self._measured) / reach
+        return np.asarray(sd**2 * np.exp(-0.5 * (apart**2).sum(axis=2)))
+
+    def one(self, clocks_mhz: Floats, stage: int, sd: float, reach: float) -> Floats:
+        """Covariance of a residual that depends on one stage's clock: (m, n)."""
+        apart = (self.seen(clocks_mhz)[:, None, stage] - self._measured[None, :, stage]) / reach
+        return np.asarray(sd**2 * np.exp(-0.5 * apart**2))

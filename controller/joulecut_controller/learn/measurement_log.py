@@ -1,0 +1,204 @@
+"""Measured windows of one job without a profile: the whole memory of learning.
+
+Everything else is computed from the log again, so a restarted controller continues with the same
+numbers. The log is bounded, refuses impossible windows, and is emptied if the job has changed.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+
+from joulecut_engine.graph.pipeline import Pipeline
+
+TIME_NOISE_MIN = 1e-4  # of a mean iteration time: clocks of computers are no better over a window
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One window of iterations at one set of clocks (MHz, observed, by stage).
+
+    `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
+    stage and kind (order of `KINDS`); empty at L1, where `operation_sd_ratio` is None too.
+    """
+
+    clocks_mhz: tuple[int, ...]
+    iterations: int
+    time_s: float
+    time_sd_s: float
+    energy_j: tuple[float, ...]
+    busy_s: tuple[tuple[float, ...], ...] = ()
+    operation_sd_ratio: float | None = None  # of one operation; None if not reported
+
+    @property
+    def stderr_ratio(self) -> float:
+        return float(max(TIME_NOISE_MIN, self.time_sd_s / self.time_s / self.iterations**0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class JobConstants:
+    """Numbers of a job that need no window.
+
+    `default_mhz` is the clock each stage runs at without a lock; a power cap holds it below the
+    highest clock.
+    """
+
+    pipeline: Pipeline
+    default_mhz: tuple[int, ...]
+    clock_max_mhz: int
+    blocking_power_w: float  # 0 if unknown
+
+
+MEASUREMENTS_MAX = 96  # distinct settings; a job of 8 stages needs about 40
+ITERATIONS_MAX = 800  # of one setting: later windows still count a sixteenth ...
+STDERR_ENOUGH = 0.0005  # ... or as many as give this error; a hundredth of a usual budget
+ITERATIONS_MIN = 8  # fewer give no useful standard deviation
+# A window that differs by more from an earlier one at the same clocks is of a changed job.
+MOVED_RATIO = 0.015
+MOVED_STDERRS = 5.0
+VERSION = 1
+
+# A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
+WINDOW_ITERATIONS = 50
+WINDOW_ITERATIONS_MIN = 12
+WINDOW_S = 12.0
+
+
+def window_iterations(iteration_s: float) -> int:
+    """Iterations per window, by the time of one iteration."""
+    fit = int(WINDOW_S / iteration_s) if iteration_s > 0.0 else WINDOW_ITERATIONS
+    return max(WINDOW_ITERATIONS_MIN, min(WINDOW_ITERATIONS, fit))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementLog:
+    """Measurements of a job in one `shape` (pipeline, GPUs), one per setting, oldest first."""
+
+    shape: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    refused: int = 0  # windows that could not be true
+    restarts: int = 0  # how often the job had changed
+
+    def add(self, measurement: Measurement) -> tuple["MeasurementLog", str]:
+        """The log with one more window; and why it was refused or the log was emptied, if so."""
+        complaint = _complaint(measurement)
+        if complaint:
+            return replace(self, refused=self.refused + 1), f"window refused: {complaint}"
+        old = next((r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz), None)
+        if old is not None and bool(old.busy_s) == bool(measurement.busy_s):
+            moved = measurement.time_s / old.time_s - 1.0
+            doubt = math.hypot(old.stderr_ratio, measurement.stderr_ratio)
+            if abs(moved) > max(MOVED_RATIO, MOVED_STDERRS * doubt):
+                # The first measurement is the baseline: this one, or to be measured again.
+                again = (measurement,) if old is self.measurements[0] else ()
+                new = replace(self, measurements=again, restarts=self.restarts + 1)
+                return new, (
+                    f"iteration time changed by {moved:+.1%} at the same clocks: what was learnt "
+                    "no longer holds, learning starts again"
+                )
+            measurement = _merged(old, measurement)
+        kept = [r for r in self.measurements if r.clocks_mhz != measurement.clocks_mhz]
+        if kept and bool(kept[0].busy_s) != bool(measurement.busy_s):
+            if measurement.clocks_mhz != self.measurements[0].clocks_mhz:
+                return (
+                    replace(self, measurements=()),
+                    "the job reports other numbers than before: learning starts again",
+                )
+            kept = []  # the job began or stopped reporting its operations
+        if len(kept) >= MEASUREMENTS_MAX:
+            del kept[1]  # the first one is the baseline
+        where = next((i for i, r in enumerate(self.measurements) if r is old), len(kept))
+        kept.insert(min(where, len(kept)), measurement)
+        return replace(self, measurements=tuple(kept)), ""
+
+    def state(self) -> str:
+        """The log as text for a store."""
+        state = {
+            "version": VERSION,
+            "shape": self.shape,
+            "readings": [asdict(measurement) for measurement in self.measurements],
+            "refused": self.refused,
+            "restarts": self.restarts,
+        }
+        return json.dumps(state, separators=(",", ":"))
+
+    @classmethod
+    def restored(cls, text: str, shape: str) -> "MeasurementLog":
+        """Read `state()` back; an empty log if the text is damaged or of another shape."""
+        try:
+            held = json.loads(text)
+            if held["version"] != VERSION or held["shape"] != shape:
+                return cls(shape)
+            measurements = tuple(_measurement(one) for one in held["readings"])[:MEASUREMENTS_MAX]
+            made = cls(shape, measurements, int(held["refused"]), int(held["restarts"]))
+        except (ValueError, KeyError, TypeError):
+            return cls(shape)
+        return cls(shape) if any(_complaint(one) for one in made.measurements) else made
+
+
+def _complaint(measurement: Measurement) -> str:
+    """Why a window is impossible; empty if it is fine."""
+    numbers = [
+        measurement.time_s,
+        *measurement.energy_j,
+        *(s for each in measurement.busy_s for s in each),
+    ]
+    stages = len(measurement.clocks_mhz)
+    if not all(math.isfinite(n) and n > 0.0 for n in numbers):
+        return "a time or an energy is not above 0"
+    spreads = (measurement.time_sd_s, measurement.operation_sd_ratio or 0.0)
+    if not all(math.isfinite(spread) and spread >= 0.0 for spread in spreads):
+        return "its spread is not a number"
+    if measurement.iterations < ITERATIONS_MIN:
+        return f"only {measurement.iterations} iterations"
+    if len(measurement.energy_j) != stages or (
+        measurement.busy_s and len(measurement.busy_s) != stages
+    ):
+        return "it does not cover every stage"
+    if min(measurement.clocks_mhz, default=0) <= 0:
+        return "a clock is unknown"
+    return ""
+
+
+def _merged(old: Measurement, new: Measurement) -> Measurement:
+    """Two windows as one, weighted by iterations."""
+    total = old.iterations + new.iterations
+    share = new.iterations / total
+
+    def mean(a: float, b: float) -> float:
+        return a + share * (b - a)
+
+    time_s = mean(old.time_s, new.time_s)
+    sd_s = math.sqrt(mean(old.time_sd_s**2, new.time_sd_s**2))
+    enough = math.ceil((sd_s / time_s / STDERR_ENOUGH) ** 2)
+    spreads = old.operation_sd_ratio, new.operation_sd_ratio
+    known = [spread for spread in spreads if spread is not None]
+    return Measurement(
+        new.clocks_mhz,
+        min(total, max(ITERATIONS_MAX, enough)),
+        time_s,
+        sd_s,
+        tuple(map(mean, old.energy_j, new.energy_j)),
+        tuple(tuple(map(mean, a, b)) for a, b in zip(old.busy_s, new.busy_s, strict=True)),
+        math.sqrt(mean(known[0] ** 2, known[1] ** 2)) if len(known) == len(spreads) else None,
+    )
+
+
+def _measurement(held: dict[str, object]) -> Measurement:
+    clocks, energies, busy = held["clocks_mhz"], held["energy_j"], held["busy_s"]
+    if not (isinstance(clocks, list) and isinstance(energies, list) and isinstance(busy, list)):
+        raise TypeError("not a measurement")
+    iterations, time_s, sd_s = held["iterations"], held["time_s"], held["time_sd_s"]
+    if not (isinstance(iterations, int) and isinstance(time_s, float) and isinstance(sd_s, float)):
+        raise TypeError("not a measurement")
+    spread = held.get("operation_sd_ratio")  # absent in older texts
+    if not (spread is None or isinstance(spread, float)):
+        raise TypeError("not a measurement")
+    return Measurement(
+        tuple(int(mhz) for mhz in clocks),
+        iterations,
+        time_s,
+        sd_s,
+        tuple(float(joules) for joules in energies),
+        tuple(tuple(float(s) for s in each) for each in busy),
+        spread,
+    )
