@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.clock_search import Floats, cheapest
+from joulecut_controller.learn.clock_search import cheapest
 from joulecut_controller.learn.evidence import Evidence, ExplorerInput
 from joulecut_controller.learn.explorer import Explorer, capped_mhz
 from joulecut_controller.learn.iteration_form import LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement, MeasurementLog
 from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.regression import Floats
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 

@@ -107,7 +107,7 @@ def test_a_window_run_only_to_learn_leaves_a_part_of_the_room() -> None:
 def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() -> None:
     seen = SEEN[:2]
     known = evidence(*seen)
-    other = known.model.expected()
+    other = known.model.with_expected_work()
     assert other is not None
     rows = np.array(seen, dtype=np.float64)
     likeliest_s, expected_s = known.model.busy_s(rows)[0], other.busy_s(rows)[0]
@@ -119,7 +119,7 @@ def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() 
 
 
 def test_work_that_was_told_is_not_guessed() -> None:
-    assert evidence(*SEEN, told=True).model.expected() is None
+    assert evidence(*SEEN, told=True).model.with_expected_work() is None
 
 
 # A budget in which one clock of the table is more than half of the room. All that wait are lowered

@@ -9,8 +9,8 @@ import pytest
 from joulecut_controller.learn.evidence import Evidence, ExplorerInput, excess_noise
 from joulecut_controller.learn.explorer import Explorer
 from joulecut_controller.learn.iteration_form import LongestPaths
-from joulecut_controller.learn.measurement_log import MeasurementLog
-from joulecut_controller.learn.rate_model import JobConstants, Measurement, RateModel
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement, MeasurementLog
+from joulecut_controller.learn.rate_model import RateModel
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
@@ -155,7 +155,7 @@ def test_the_spread_of_operations_is_kept_and_older_texts_have_none() -> None:
     )
     assert MeasurementLog.restored(log.state(), "kept") == log
     older = json.loads(log.state())
-    del older["measurements"][0]["operation_sd_ratio"]
+    del older["readings"][0]["operation_sd_ratio"]
     restored = MeasurementLog.restored(json.dumps(older), "kept")
     assert restored.measurements[0].operation_sd_ratio is None
     nonsense = replace(log.measurements[0], operation_sd_ratio=float("nan"))

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.learn.clock_search import ROOM_WINDOWS, Floats, progress
+from joulecut_controller.learn.clock_search import ROOM_WINDOWS, progress
 from joulecut_controller.learn.evidence import Evidence, ExplorerInput
 from joulecut_controller.learn.explorer import Explorer
 from joulecut_controller.learn.iteration_form import LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement, MeasurementLog
 from joulecut_controller.learn.probes import GAIN_MIN, Probes
 from joulecut_controller.learn.rate_model import RateModel
+from joulecut_controller.learn.regression import Floats
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import Pipeline
 
