@@ -9,9 +9,8 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from joulecut_controller.observe.blend import blended
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
 from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
@@ -27,6 +26,7 @@ from joulecut_controller.view import GpuView, StageLoad, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
+BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
 PENDING_MAX = 1024  # closed iterations whose clocks no snapshot has confirmed yet
@@ -293,3 +293,30 @@ def mature(window: Window) -> bool:
         stderr_s(window) <= BASELINE_STDERR_RATIO_MAX * window.time_mean_s
         or window.iterations >= ITERATIONS_KEPT  # a noisier job will not get any better
     )
+
+
+def blended(known: Window, seen: Window, wanted: int) -> Window:
+    """A baseline updated by a hold-out window too short to replace it: both as one window of at
+    most `wanted` iterations, all of the newer ones counted. So the baseline follows a drifting job.
+    """
+    if seen.iterations < BLEND_ITERATIONS_MIN:
+        return known
+    older = max(0, min(known.iterations, wanted - seen.iterations))
+    share = seen.iterations / (seen.iterations + older)
+    variance = (1.0 - share) * known.time_sd_s**2 + share * seen.time_sd_s**2
+    return replace(
+        seen,
+        iterations=seen.iterations + older,
+        time_mean_s=known.time_mean_s + share * (seen.time_mean_s - known.time_mean_s),
+        time_sd_s=math.sqrt(variance),
+        energy_j=_between(known.energy_j, seen.energy_j, share),
+        power_w=_between(known.power_w, seen.power_w, share),
+        operation_sd_ratio=_between(known.operation_sd_ratio, seen.operation_sd_ratio, share),
+        gpu_sd_ratio=_between(known.gpu_sd_ratio, seen.gpu_sd_ratio, share),
+    )
+
+
+def _between(known: float | None, seen: float | None, share: float) -> float | None:
+    if known is None or seen is None:
+        return known if seen is None else seen
+    return known + share * (seen - known)

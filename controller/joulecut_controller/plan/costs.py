@@ -54,10 +54,6 @@ class Costs:
         row = _row(self.pipeline, operation.stage, operation.chunk, by_part=self.by_part)
         return self.table[row, operation.kind].get(clock_mhz)
 
-    @property
-    def stages(self) -> int:
-        return len(self.default_mhz)
-
 
 @dataclass(frozen=True, slots=True)
 class _Priced:

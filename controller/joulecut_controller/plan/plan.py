@@ -8,7 +8,7 @@ from typing import Literal
 
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.problem import Solution
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 Verb = Literal["hold", "lower", "raise", "clear"]
 
@@ -81,6 +81,24 @@ class Plan:
     @property
     def changes_nothing(self) -> bool:
         return not self.actions or bool(self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan before it has a number, made from the planner's choice or from a trial.
+
+    `problem` and `goal` are what the solver answered; a trial has `reach_mhz`, the lowest clock
+    allowed by stage, instead.
+    """
+
+    clocks: tuple[int | None, ...]
+    actions: tuple[Action, ...]
+    forecast: Forecast
+    deadline_s: float
+    solution: Solution | None = None
+    problem: Problem | None = None
+    goal: Goal | None = None
+    reach_mhz: tuple[int, ...] | None = None
 
 
 def verb_of(

@@ -21,11 +21,10 @@ from joulecut_controller.plan.evaluation import (
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
 from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, surely_above
-from joulecut_controller.plan.plan import Forecast
+from joulecut_controller.plan.plan import Draft, Forecast
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
-from joulecut_controller.plan.trial import Trial
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
@@ -62,7 +61,7 @@ class Decision:
     state: PlannerState
     choice: Choice | None = None
     late: bool = False
-    trial: Trial | None = None  # of a job without a profile, in place of a choice
+    trial: Draft | None = None  # of a job without a profile, in place of a choice
     advice: Advice | None = None
 
     @property

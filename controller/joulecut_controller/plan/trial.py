@@ -5,30 +5,19 @@ why. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput
-from joulecut_controller.plan.plan import Action, Forecast, verb_of
+from joulecut_controller.plan.plan import Action, Draft, Forecast, verb_of
 from joulecut_controller.view import JobView
 
 UNBOUNDED_GAP = 1.0  # nothing is known about how good the best plan would be
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Clocks to run for at least a window. `reach_mhz` bounds what may be asked by stage."""
-
-    actions: tuple[Action, ...]
-    forecast: Forecast
-    deadline_s: float
-    reach_mhz: tuple[int, ...]
-
-
 def trial_of(
     job: JobView, facts: ExplorerInput, advice: Advice, running: Mapping[str, int]
-) -> Trial | None:
-    """None where the advice changes nothing or has no figures."""
+) -> Draft | None:
+    """Clocks to run for at least a window; None where the advice has no change or no figures."""
     figures = (advice.time_s, advice.energy_j, advice.baseline_time_s, advice.baseline_energy_j)
     time_s, energy_j, base_s, base_j = figures
     if not advice.changes or advice.deadline_s is None:
@@ -50,7 +39,8 @@ def trial_of(
     if all(action.verb == "hold" for action in actions):
         return None
     lowest = min(advice.lowest_mhz)
-    return Trial(
+    return Draft(
+        clocks=tuple(action.clock_mhz for action in actions),
         actions=tuple(actions),
         forecast=Forecast(
             iteration_time_s=time_s,

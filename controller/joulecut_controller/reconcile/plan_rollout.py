@@ -5,39 +5,19 @@ state that follows is kept here; the next decision starts from it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import actions_for, release_actions
 from joulecut_controller.plan.guard import Authority, refusal
-from joulecut_controller.plan.plan import Action, Forecast, Plan
+from joulecut_controller.plan.plan import Draft, Forecast, Plan
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.trial import Trial
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.view import JobView, View
-from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_wire.errors import JoulecutError
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A plan before it has a number, made from the planner's choice or from a trial.
-
-    `problem` and `goal` are what the solver answered; a trial has `reach_mhz`, the lowest clock
-    allowed by stage, instead.
-    """
-
-    clocks: tuple[int | None, ...]
-    actions: tuple[Action, ...]
-    forecast: Forecast
-    deadline_s: float
-    solution: Solution | None = None
-    problem: Problem | None = None
-    goal: Goal | None = None
-    reach_mhz: tuple[int, ...] | None = None
 
 
 def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Draft | None:
@@ -45,7 +25,7 @@ def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Dr
     their lease allows (0: none).
     """
     if decision.trial is not None:
-        return _draft_of_trial(decision.trial)
+        return decision.trial
     choice = decision.choice
     if decision.verdict != "change" or choice is None:
         return None
@@ -57,16 +37,6 @@ def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Dr
         solution=choice.solution,
         problem=choice.costs.problem,
         goal=choice.goal,
-    )
-
-
-def _draft_of_trial(trial: Trial) -> Draft:
-    return Draft(
-        clocks=tuple(action.clock_mhz for action in trial.actions),
-        actions=trial.actions,
-        forecast=trial.forecast,
-        deadline_s=trial.deadline_s,
-        reach_mhz=trial.reach_mhz,
     )
 
 
