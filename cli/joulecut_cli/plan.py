@@ -12,7 +12,7 @@ from joulecut_cli.prove import add_prove, prove_seconds
 from joulecut_wire.command import Parser
 
 PROG = "joulecut plan"
-# Of releases before `--prove`: what was searched by default then is the default's quick search.
+# Of releases before `--prove`: `quick` is the first answer, the others go on.
 EFFORTS = ("quick", "usual", "thorough")
 
 

@@ -93,7 +93,7 @@ def run(options: Namespace, granularity: Granularity, prove_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """What is printed: the plan, and what jitter or switching makes of it."""
+    """Prints the plan, with its margin or its clock changes."""
 
     job: JobFile
     problem: Problem

@@ -13,7 +13,7 @@ from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.errors import BadInput
 
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-PERCENT_MAX = 1e6  # ten thousand times slower: nobody means that
+PERCENT_MAX = 1e6  # ten thousand times slower: a mistake
 STAGES_NAMED = 3  # on a critical path, in a complaint of one line
 SECONDS_MAX = 1e9  # thirty years
 
@@ -51,7 +51,7 @@ def too_fast(
 
 
 def critical(problem: Problem, granularity: Granularity) -> str:
-    """Who decides the fastest time: the stages of a critical path, most operations first."""
+    """The stages of a critical path, which decides the fastest time; most operations first."""
     fastest = baseline(problem)
     if granularity != "computation":  # a clock for many is the fastest of few
         solver = Solver(problem, granularity)

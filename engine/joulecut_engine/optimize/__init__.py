@@ -1,10 +1,10 @@
-"""The solver: least energy within a deadline, with a certificate.
+"""The solver: least energy within a deadline, with a lower bound.
 
-`problem` holds the values asked and answered, `solver` is the door (`solve`, `frontier`,
-`Solver`, `prepared`), `schedule` prices a choice (`makespan`, `baseline`), `opinion` checks
-what others found (`check`). Inside, a clock per operation: `network` lays the problem out,
-`interior` and `relaxation` answer one deadline, `pivot` and `sweep` many, `face` and
-`rounding` find real clocks; one clock for many: `groups`, `tied` and `bounds`. `compiled`
-alone knows the compiler. Import from those modules: this one stays empty, so that whoever
-needs the values alone does not load a solver. Pure.
+`problem` holds the values asked and answered, `formulation` makes them from a profile, `solver`
+is the door, `check` judges any answer without knowing the solver. A clock per operation:
+`activity_network`, `relaxation`, `rounding`, `computation`. A clock for many: `clock_groups`,
+`shared_clock`, `shared_clock_bound`. Few changes: `clock_change*`, `k_change_dp`. Jitter:
+`jitter`, `jitter_margin`, `slack_reallocation`. `compiled` alone knows the compiler. Pure.
+
+This module stays empty: values alone can be imported without a solver.
 """

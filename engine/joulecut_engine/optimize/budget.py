@@ -1,4 +1,4 @@
-"""Who gets how much of a limited power: the job that makes most of the next watt.
+"""Allocation of a limited power: the next watt goes to the job that makes most of it.
 
 Equal shares are wrong twice: a job that has slack gives up power for nothing, and one without
 pays for every watt. Along a job's frontier each step to a slower plan saves power and costs

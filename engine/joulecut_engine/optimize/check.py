@@ -1,4 +1,4 @@
-"""A second opinion on any plan, by somebody who does not know how it was found.
+"""An independent check of any plan, whatever found it.
 
 Plain loops over the problem's own data; nothing of the solver is imported, so a fault there
 cannot hide itself here.
@@ -13,7 +13,7 @@ TOLERANCE = 1e-9  # relative: times and energies of a plan must be right to this
 
 
 def check(problem: Problem, goal: Goal, solution: Solution) -> tuple[str, ...]:
-    """What is wrong with a solution, one sentence per fault; empty when it is right."""
+    """Faults of a solution, one sentence each; empty when it is right."""
     count = len(problem.graph.operations)
     clocks, starts = len(solution.clocks), len(solution.start_s)
     if clocks != count or starts != count:
@@ -41,7 +41,7 @@ def _granularity(problem: Problem, solution: Solution) -> list[str]:
     if solution.granularity == "computation":
         return []
     if solution.granularity not in {"gpu", "edge"}:
-        return [f"nobody here can judge granularity {solution.granularity}"]
+        return [f"unknown granularity {solution.granularity}"]
     complaints = []
     for stage, indices in enumerate(problem.graph.order):
         within = _between(problem, indices) if solution.granularity == "edge" else []

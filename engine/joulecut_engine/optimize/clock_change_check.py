@@ -1,7 +1,7 @@
-"""A second opinion on plans under switching, by somebody who does not know how they were found.
+"""An independent check of plans under switching, whatever found them.
 
-Runs what is asked for event by event, in plain loops over the problem's own data, and compares:
-times, clocks, energy, every limit. Nothing that searches is imported.
+Runs the clocks that are asked for event by event, in plain loops over the problem's own data, and
+compares times, clocks, energy and every limit. Nothing that searches is imported.
 """
 
 import math
@@ -18,7 +18,7 @@ TOLERANCE = 1e-9  # relative: as for any other plan
 def check(
     problem: Problem, goal: Goal, switching: Switching, switched: Switched
 ) -> tuple[str, ...]:
-    """What is wrong, one sentence per fault; empty when the plan is right."""
+    """Faults of a plan, one sentence each; empty when it is right."""
     plan, count = switched.plan, len(problem.graph.operations)
     sizes = (len(plan.clocks), len(plan.start_s), len(switched.asked_mhz))
     if sizes != (count,) * 3:
@@ -35,7 +35,8 @@ def check(
 
 
 class _Timeline:
-    """What is run. Raises LookupError where an operation runs at a clock nobody measured."""
+    """The timeline that is run. Raises LookupError where an operation runs at a clock without a
+    measurement."""
 
     def __init__(self, problem: Problem, switching: Switching, asked_mhz: tuple[int, ...]) -> None:
         operations = problem.graph.operations
@@ -159,9 +160,9 @@ def _times(problem: Problem, goal: Goal, switched: Switched, really: _Timeline) 
         )
     if not really.iteration_s <= goal.deadline_s * (1 + TOLERANCE):
         complaints.append(f"iteration time {really.iteration_s!r} s misses {goal.deadline_s!r} s")
-    told = [(c.operation, c.from_mhz, c.to_mhz) for stage in switched.changes for c in stage]
-    if sorted(told) != sorted(really.asked_at):
-        complaints.append(f"{len(told)} changes are told, {len(really.asked_at)} are asked for")
+    named = [(c.operation, c.from_mhz, c.to_mhz) for stage in switched.changes for c in stage]
+    if sorted(named) != sorted(really.asked_at):
+        complaints.append(f"{len(named)} changes are named, {len(really.asked_at)} are asked for")
     return complaints
 
 

@@ -59,7 +59,7 @@ def assured(
     target_s: float | None = None,
     tolerance: float = TOLERANCE,
 ) -> SwitchAssured:
-    """As `margin.assured`, under switching: the judge's figures meet the target and are told.
+    """As `jitter_margin.assured`, under switching: the judge's figures meet the target.
 
     Without `target_s` the deadline's slowdown is granted to the jittering baseline, whose
     clocks never change. Raises Infeasible where not even mean times keep the deadline.
@@ -85,7 +85,7 @@ def assured(
         limit_s *= (1 - MISS) / missed
     plan = margin.left(plans, _measured(search, other, statistic), target)
     spread = other.spread(search.asked(plan))
-    told = Assured(
+    kept = Assured(
         plan=plan.plan,
         spread=spread,
         unassured=full.plan,
@@ -95,7 +95,7 @@ def assured(
         target_s=target,
         met=of(spread, statistic) <= target,
     )
-    return SwitchAssured(told, plan, full)
+    return SwitchAssured(kept, plan, full)
 
 
 class SwitchTrials:
@@ -168,8 +168,8 @@ class _Margin:
         candidates = [self._unslowed(self._full, measured, limit_s)]
         plan = self._full
         for _ in range(EARLIER):
-            told_s = plan.plan.iteration_time_s * limit_s / seconds(plan)
-            early_s = min(told_s * (1 - MISS), self._goal.deadline_s)
+            aimed_s = plan.plan.iteration_time_s * limit_s / seconds(plan)
+            early_s = min(aimed_s * (1 - MISS), self._goal.deadline_s)
             plan = self._earlier(max(early_s, self._search.fastest_s))
             candidates.append(self._unslowed(plan, measured, limit_s))
             if (1 - NEAR) * limit_s <= seconds(plan) <= limit_s:

@@ -25,7 +25,7 @@ REACH = 12  # operations by which a beginning moves at most
 
 
 class _Desk(NamedTuple):
-    """What is known of each stage while a timeline is run."""
+    """State of each stage while a timeline is run."""
 
     now: Ints  # the clock that it has
     wanted: Ints  # the clock it asked for last
@@ -48,7 +48,7 @@ def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
 
 @exact
 def through(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float, float, int, bool]:
-    """As `realise`, and whether the limits are kept; seconds are told also where they are not."""
+    """As `realise`, and whether the limits are kept; seconds are exact also where they are not."""
     # Arrays by name, not in tuples: handing those on costs ten times as much as the work itself.
     desk = _opened(track, asked)
     now, wanted, head, tail, asks, first, latest = desk

@@ -1,4 +1,4 @@
-"""From what was measured to what is asked: a profile and a pipeline become a `Problem`.
+"""The solver's question: a profile and a pipeline become a `Problem`.
 
 Options that can never pay are dropped here, once per distinct (stage, kind), so that the
 solver sees 20-30 options instead of a whole sweep.
@@ -106,7 +106,7 @@ def mismatch(pipeline: Pipeline, profile: Profile) -> str:
 
 
 def completed(profile: Profile, kinds: Sequence[Kind], weight_share: float | None) -> Profile:
-    """A profile that also tells kinds which follow from what was measured.
+    """A profile with the kinds that follow from measured ones.
 
     A whole backward is an input and a weight gradient at the same clock, one after the
     other. The other way a share has to be stated: `weight_share` is the part of a backward's
@@ -135,7 +135,7 @@ def lockstep(members: Sequence[Profile], blocking_power_w: float) -> Profile:
 
     At every clock that all were measured at: the time of the slowest, and per GPU the mean
     energy, where those that are done early wait at the blocking power. Raises ValueError
-    where members tell different kinds or share no clock.
+    where members have different kinds or share no clock.
     """
     if len(members) == 1:
         return members[0]

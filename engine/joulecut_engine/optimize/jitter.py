@@ -22,7 +22,7 @@ SEED = 20_261_120  # any fixed number
 DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that no search has seen; any other seed
 ENTRIES = 2_000_000  # operations x draws timed at once: 16 MB an array
 ENTRIES_KEPT = 16_000_000  # luck that is not drawn again for every plan: 128 MB
-SIBLINGS_CRITICAL = 64  # who is slowest of more is hardly another: extremes grow with the logarithm
+SIBLINGS_CRITICAL = 64  # the slowest of more is hardly another: extremes grow with the logarithm
 P95 = 0.95
 
 
@@ -30,7 +30,7 @@ P95 = 0.95
 class Noise:
     """Relative standard deviations (fractions of the mean, which is kept) and siblings.
 
-    `operation`: each operation anew. `gpu`: one factor for all that a GPU does in an
+    `operation`: each operation on its own. `gpu`: one factor for all that a GPU does in an
     iteration. Both are log-normal, so nothing takes negative time. `communication_s`: mean of
     an exponentially distributed delay, in seconds, of each transfer between stages; it only
     ever adds. `siblings`: data-parallel pipelines that meet at the end of the iteration.
@@ -164,7 +164,7 @@ def _log_normal(dice: np.random.Generator, deviation: float, size: tuple[int, in
 
 
 def judge_of(problem: Problem, noise: Noise) -> Trials:
-    """Trials of other luck: a plan made on some draws suits them, and these tell by how much."""
+    """Trials of other luck: a plan made on some draws suits them, and these show by how much."""
     return Trials(problem, noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
 
 

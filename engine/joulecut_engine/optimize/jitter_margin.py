@@ -35,7 +35,7 @@ STEPS = 7  # halvings: the margin is then known to a hundredth of itself
 ROUNDING = 1e-10  # of the deadline: sums in another order
 SHARES = (0.33, 0.67)  # of the earlier deadline, mixed with slowing taken back
 # A search that sees the same draws again and again ends with a plan that suits them: at P95, the
-# mean of ten, by 0.1-0.2 % of the time. Other luck tells; then the search aims so much lower.
+# mean of ten, by 0.1-0.2 % of the time. Other luck shows it; then the search aims so much lower.
 AIMS = 3
 
 
@@ -92,7 +92,7 @@ def assured(
     Without `target_s` the deadline's slowdown is granted to the jittering baseline: target =
     statistic of the baseline x (deadline / iteration time of the baseline + tolerance). The
     mean-time deadline of `goal` is kept in any case. With a `judge` (trials of other luck) it
-    is the judge's figures that meet the target and are told. Raises Infeasible.
+    is the judge's figures that meet the target. Raises Infeasible.
     """
     fastest = baseline(problem)
     granted = goal.deadline_s / fastest.iteration_time_s + tolerance
@@ -219,11 +219,11 @@ class _Search:
     def _mixed(self, plan: Solution, share: float) -> Solution:
         """A share of the way from the fastest plan to this one, rounded to the fast side."""
         one = _mixed_by_clock if plan.granularity != "computation" else _mixed_by_time
-        told = list(zip(self._menus, self._anchor.clocks, plan.clocks, strict=True))
+        triples = list(zip(self._menus, self._anchor.clocks, plan.clocks, strict=True))
         # Microbatches share their menus and mostly their clocks: each is asked once.
-        which = [(id(menu), id(fast), id(slow)) for menu, fast, slow in told]
+        which = [(id(menu), id(fast), id(slow)) for menu, fast, slow in triples]
         mixed = {
-            key: one(*each, share) for key, each in dict(zip(which, told, strict=True)).items()
+            key: one(*each, share) for key, each in dict(zip(which, triples, strict=True)).items()
         }
         return self._priced(tuple(mixed[key] for key in which))
 

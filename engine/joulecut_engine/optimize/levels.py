@@ -23,7 +23,7 @@ LANES = 16  # schedules side by side: 8 take as long for each, 32 a third longer
 class Levels:
     """`operation[k]` is the graph's index of row k; `edges` are in row numbers.
 
-    Row k waits for `before[begins[k]:begins[k + 1]]`; nobody waits for the `last`.
+    Row k waits for `before[begins[k]:begins[k + 1]]`; nothing waits for the `last`.
     """
 
     operation: Ints

@@ -32,6 +32,9 @@ LATER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 WINDOW = 64  # rows: about four microbatches of eight stages; half and twice as much did worse
 TRIALS = 5  # per window before the next one has its turn
 THRIFT_MAX = 1.3  # above 1 an operation gives way; far above 1 it gives way too much to come back
+# In half of the passes a price is up to so much of the mean price higher: an operation that the
+# relaxation gives time for nothing would else never give way.
+SCATTER = 1.0
 RAMP = 0.3  # thrift given up per sweep
 HEAT = 0.004  # of what options cost apart: at first a trial may cost so much more (times a log)
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
@@ -176,11 +179,14 @@ class _Search:
         rows, choice, keep = self._rows, _blank(self._rows), option.copy()
         horizon_s = max(float(_makespan(rows, option)), self._least_s)
         choice.option[:] = option
-        state = np.array([seed], dtype=np.uint64)
-        until_s = horizon_s * (1 + FITS)
+        state, dice = np.array([seed], dtype=np.uint64), np.random.default_rng(seed)
+        until_s, mean_w = horizon_s * (1 + FITS), float(self._prices_w.mean())
         for k in range(passes):
             heat = heat_j * max(0.0, 1.0 - 1.2 * k / passes)
-            _vary(rows, choice, until_s, self._prices_w, state, k % 2 == 0, k % 4 < 2, heat)
+            alike = k % 4 < 2
+            scatter = 0.0 if alike else SCATTER
+            prices_w = self._prices_w + scatter * mean_w * dice.random(len(option))
+            _vary(rows, choice, until_s, prices_w, state, k % 2 == 0, alike, heat)
             if rows.cost[choice.option].sum() < rows.cost[keep].sum():
                 keep[:] = choice.option
         return keep if self._value_j(keep) < self._value_j(option) else option

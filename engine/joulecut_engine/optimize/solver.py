@@ -1,7 +1,7 @@
 """The door of the solver: a problem and a goal in, a plan with its certificate out.
 
 `solve` answers at once. `improvements` goes on from an answer, for a better plan and a tighter
-bound, as long as it is asked; whoever asks watches the clock.
+bound, as long as it is asked. The caller watches the clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,11 +1,11 @@
-"""What a pipeline should do when it must wait for a slower sibling: run late, on purpose.
+"""A pipeline that must wait for a slower sibling: it runs late, on purpose.
 
 Data-parallel pipelines meet once per iteration. One that would be early waits, and waiting
 draws power whatever it planned; so with a sibling that takes T' it may take
 T = max(T', min(D, T_E)) and spend the least effective cost within that (Perseus, SOSP'24,
 section 3.2; D is its own deadline, T_E the time of least energy of a lone pipeline).
 Stragglers come and go faster than a solver should be asked, so answers come from a kept
-frontier. With a synchronisation per layer nobody knows which iteration is early: no credit.
+frontier. With a synchronisation per layer it is unknown which iteration is early: no credit.
 """
 
 from bisect import bisect_left, bisect_right
@@ -49,7 +49,7 @@ def time_s(deadline_s: float, cheapest_s: float, straggler_s: float, sync: Sync)
 class Kept:
     """The frontier of effective cost of one pipeline, from T_min to T_c; kept in memory.
 
-    Built once with `points` solves (`progress` hears (done, points)); then `answer` costs
+    Built once with `points` solves (`progress` gets (done, points)); then `answer` costs
     microseconds. Raises ValueError for fewer than 2 points.
     """
 
@@ -111,7 +111,7 @@ class Kept:
         until_s = time_s(deadline_s, self.cheapest_s, straggler_s, sync)
         within = max(0, bisect_right(self._times_s, until_s * (1 + SLACK)) - 1)
         if straggler_s <= until_s * (1 - SLACK) or sync == "layer":
-            # Nobody is waited for: the iteration ends with this plan.
+            # Without a straggler to wait for the iteration ends with this plan.
             within = self._best[within]
             until_s = self._times_s[within]
         price_w = self._problem.time_price_w

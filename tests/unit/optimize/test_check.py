@@ -87,7 +87,7 @@ FAULTS: dict[str, tuple[Callable[[Solution], Solution], str]] = {
     ),
     "a granularity it cannot judge": (
         lambda p: replace(p, granularity="kernel"),  # type: ignore[arg-type]
-        "nobody here can judge granularity kernel",
+        "unknown granularity kernel",
     ),
 }
 

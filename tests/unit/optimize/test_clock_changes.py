@@ -227,6 +227,19 @@ def test_tied_clocks_are_asked_for_tied(granularity: str) -> None:
     assert finer.plan.energy_j <= found.plan.energy_j * (1 + 1e-9)
 
 
+def test_more_search_never_costs() -> None:
+    problem = wavy()
+    goal = Goal(1.02 * baseline(problem).iteration_time_s)
+    switching = Switching(max_per_iteration=4, latency_s=0.015, late="within")
+    search = ClockChangeSearch(problem, switching)
+    before = search.solve(goal, quick=True)
+    for after in itertools.islice(search.improvements(goal, before), 2):
+        assert check(problem, goal, switching, after) == ()
+        assert after.plan.energy_j <= before.plan.energy_j
+        assert after.plan.lower_bound_j >= min(before.plan.lower_bound_j, after.plan.energy_j)
+        before = after
+
+
 def test_a_deadline_that_changes_cannot_keep_names_the_fastest_found() -> None:
     problem = wavy()
     with pytest.raises(Infeasible) as none:
@@ -266,9 +279,9 @@ FAULTS: dict[str, tuple[Callable[[Switched], Switched], str]] = {
         lambda s: replace(s, plan=replace(s.plan, lower_bound_j=s.plan.energy_j * 1.01)),
         "lower bound",
     ),
-    "a change that is not told": (
+    "a change that is not named": (
         lambda s: replace(s, changes=((), *s.changes[1:])),
-        "changes are told",
+        "changes are named",
     ),
     "a start too early": (
         lambda s: replace(

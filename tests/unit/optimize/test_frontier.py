@@ -1,5 +1,7 @@
 """The frontier: from T_min to T_E, nothing dominated, every bound for its own time."""
 
+import itertools
+
 import pipelines
 import pytest
 from hypothesis import given, settings
@@ -103,3 +105,15 @@ def test_what_is_remembered_is_bounded() -> None:
     for k in range(3 * KEPT_MAX):
         asked.at(Goal(asked.fastest_s * (1 + 0.001 * k)))
     assert len(asked._kept) <= KEPT_MAX
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_proving_makes_no_point_worse(granularity: Granularity) -> None:
+    asked = prepared(pipelines.public_problem("a40", microbatches=4), granularity)
+    first = asked.points(5)
+    last = first
+    for last in itertools.islice(asked.improvements(first), 12):
+        for point in first:
+            within = [p for p in last if p.iteration_time_s <= point.iteration_time_s * (1 + 1e-9)]
+            assert min(p.energy_j for p in within) <= point.energy_j
+    assert max(point.gap for point in last) <= max(point.gap for point in first)
