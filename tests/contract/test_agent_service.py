@@ -221,7 +221,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.slow
 def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
     """The kernel goes on taking their messages, so nothing but a ping can tell."""
     argv = [sys.executable, "-c", FREEZE, node.ready["grpc"]]

@@ -28,7 +28,7 @@ def entries(name: str, unit_s: float) -> tuple[Setting, Priced, dict[str, Entry]
     return setting, start, {entry.name: entry for entry in found}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_emulation_is_reproduced_and_ours_is_not_lower(name: str) -> None:
     unit_s, intrinsic, extrinsic = PUBLISHED[name]
@@ -55,7 +55,7 @@ def test_the_published_emulation_is_reproduced_and_ours_is_not_lower(name: str) 
     assert perseus.plan.time_s > perseus.claimed.time_s
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_an_eighth_less_power_costs_hardly_any_throughput(name: str) -> None:
     problem = pipelines.public_problem(name, 96)

@@ -142,7 +142,7 @@ def test_every_plan_is_right_and_within_1_percent(name: str, microbatches: int) 
         assert plan.gap <= GAP_MAX, f"{slowdown:.1%} slower"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["a100", "a40"])
 @pytest.mark.parametrize("microbatches", [48, 96])
 def test_every_large_plan_is_right_and_within_1_percent(name: str, microbatches: int) -> None:

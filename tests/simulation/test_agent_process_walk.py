@@ -204,7 +204,7 @@ def node() -> Iterator[RunningAgent]:
         yield running.start()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_gpu_stays_locked_without_a_lease(node: RunningAgent, seed: int) -> None:
     watch = Watch(node.state_dir / "gpus.state", node.gpus.cards)

@@ -15,7 +15,6 @@ def nothing_held_by_itself(cluster: Cluster) -> None:
     until(lambda: cluster.restores().get("lease_expired"), "given back for another cause")
 
 
-@pytest.mark.slow
 def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
     cluster.policy("recommend")
     first, url, epoch = cluster.controller()
@@ -45,7 +44,6 @@ def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
     assert "Traceback" not in second.log.read_text()
 
 
-@pytest.mark.slow
 def test_a_stopped_controller_is_a_dead_one(cluster: Cluster) -> None:
     """Frozen, not killed: its sockets stay open, and still the GPUs come back."""
     cluster.policy("enforce")

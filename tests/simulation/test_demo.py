@@ -128,7 +128,7 @@ def _summary(path: Path) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_demo_saves_keeps_its_target_and_gives_everything_back(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     with demo("--duration", "40", "--summary", str(path)) as running:
@@ -155,7 +155,7 @@ def test_a_short_demo_saves_keeps_its_target_and_gives_everything_back(tmp_path:
     assert (told["gpus_restored"], told["gpus_total"]) == (8, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "slo", ["min_rate: {value: 195, unit: iterations/min}", "max_iteration_time: 308ms"]
 )
@@ -168,7 +168,7 @@ def test_absolute_targets_are_kept_too(tmp_path: Path, slo: str) -> None:
     assert job["controlled"]["iteration_time_s"] <= 0.308 * 1.01
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_target_out_of_reach_changes_nothing_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     slo = "max_iteration_time: 200ms"
@@ -182,7 +182,7 @@ def test_a_target_out_of_reach_changes_nothing_and_says_so(tmp_path: Path) -> No
     assert told["gpus_restored"] == 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None:
     with demo() as running:
         running.wait_for("recommend:")
@@ -203,7 +203,6 @@ def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None
         assert not folder.exists()
 
 
-@pytest.mark.slow
 def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     with demo("--duration", "60", "--summary", str(path)) as running:
@@ -219,7 +218,7 @@ def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> No
     assert told["commands_sent"] >= 1  # a plan may leave some GPUs at their default
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_before_anything_is_up_leaves_nothing() -> None:
     with demo() as running:
         running.wait_for("Joulecut demo")
@@ -228,7 +227,7 @@ def test_ctrl_c_before_anything_is_up_leaves_nothing() -> None:
         assert not any(map(_alive, running.pids()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_demo_takes_its_processes_with_it() -> None:
     with demo() as running:
         running.wait_for("recommend:")
@@ -239,7 +238,7 @@ def test_a_killed_demo_takes_its_processes_with_it() -> None:
         subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reader_that_goes_away_ends_the_demo_in_good_order() -> None:
     """`joulecut demo | head` must not leave a cluster running that nobody sees."""
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -4,7 +4,6 @@ import json
 import subprocess
 from typing import Any
 
-import pytest
 from running_cluster import BIN, LIMIT_S, Cluster, until
 
 
@@ -16,7 +15,6 @@ def receipt(*source: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 def test_the_receipt_outlives_the_controller(cluster: Cluster) -> None:
     cluster.policy("enforce")
     process, url, _ = cluster.controller()

@@ -40,7 +40,7 @@ print(json.dumps(sorted(versions())))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_warm_up_compiles_everything() -> None:
     """Each in a process of its own. What the first compiles stays on disk: of it the second loads
     what it calls, and not what that calls in turn."""
