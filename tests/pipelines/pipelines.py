@@ -1,6 +1,7 @@
 """Small pipelines of every shape, and a slow sure way to solve them, for tests of the solver."""
 
 import csv
+import io
 import itertools
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +15,8 @@ from joulecut_engine.graph.pipeline import KINDS, SCHEDULES, SENDS, Pipeline, Pr
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import problem
 from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_sim import profile as sim_profile
+from joulecut_sim import skus as sim_skus
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "perseus"
 PUBLIC = {
@@ -23,8 +26,18 @@ PUBLIC = {
 }
 
 
-def public_rows(name: str) -> list[dict[str, str]]:
-    """The CSV rows of a public profile; skips the test where the data is absent."""
+SIMULATED = {"simulated a100": "a100", "simulated a40": "a40"}
+CARDS = {"a100": "a100-sxm", "a40": "a40"}
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """CSV rows of a profile: simulated without noise, or public (skips where it is absent)."""
+    if name in SIMULATED:
+        out = io.StringIO(newline="")
+        card = sim_skus.SKUS[CARDS[SIMULATED[name]]]
+        sim_profile.write(sim_profile.rows(card, 8, scale=1.0, noise=0.0, seed=1), out)
+        out.seek(0)
+        return list(csv.DictReader(out))
     path = PUBLIC[name][0]
     if not path.is_file():
         pytest.skip(f"no {path}: public profiles are read in place")
@@ -32,12 +45,14 @@ def public_rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def public_problem(
-    name: str, microbatches: int, stages: int = 8, schedule: Schedule = "1f1b"
-) -> Problem:
-    """The public profile as a problem; fewer stages are taken from the end, head included."""
+def blocking_power_w(name: str) -> float:
+    return PUBLIC[SIMULATED.get(name, name)][1]
+
+
+def profiled(name: str, microbatches: int, stages: int = 8, schedule: Schedule = "1f1b") -> Problem:
+    """A profile as a problem; fewer stages are taken from the end, head included."""
     options = defaultdict(list)
-    for row in public_rows(name):
+    for row in rows(name):
         option = ClockOption(int(row["frequency"]), float(row["time"]), float(row["energy"]))
         options[int(row["stage"]), row["instruction"]].append(option)
     profile = Profile(
@@ -47,7 +62,7 @@ def public_problem(
             for kind in KINDS
         }
     )
-    return problem(Pipeline(schedule, stages, microbatches), profile, PUBLIC[name][1])
+    return problem(Pipeline(schedule, stages, microbatches), profile, blocking_power_w(name))
 
 
 def with_sends(pipeline: Pipeline, clocks: int, seed: int, send_s: float = 0.004) -> Problem:

@@ -20,7 +20,7 @@ POINTS = 0.004  # of tolerance: their fit and ours differ by so much
 
 
 def entries(name: str, unit_s: float) -> tuple[Setting, Priced, dict[str, Entry]]:
-    problem = pipelines.public_problem(name, 96)
+    problem = pipelines.profiled(name, 96)
     fastest = baseline(problem)
     setting = Setting(problem, fastest.iteration_time_s, stragglers=(1.2,), pipelines=16)
     found = contest.entries(setting, ("computation",), unit_s)
@@ -58,7 +58,7 @@ def test_the_published_emulation_is_reproduced_and_ours_is_not_lower(name: str) 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_an_eighth_less_power_costs_hardly_any_throughput(name: str) -> None:
-    problem = pipelines.public_problem(name, 96)
+    problem = pipelines.profiled(name, 96)
     fastest = baseline(problem)
     power_w = 0.88 * fastest.energy_j / fastest.iteration_time_s
     setting = Setting(problem, fastest.iteration_time_s, power_w=power_w)

@@ -47,7 +47,7 @@ class Judge:
     """The CSV and a schedule, and what a plan really costs."""
 
     def __init__(self, name: str, microbatches: int) -> None:
-        rows = pipelines.public_rows(name)
+        rows = pipelines.rows(name)
         self.rows = {
             (int(r["stage"]), r["instruction"], int(r["frequency"])): (
                 float(r["time"]),
@@ -55,7 +55,7 @@ class Judge:
             )
             for r in rows
         }
-        self.power_w = pipelines.PUBLIC[name][1]
+        self.power_w = pipelines.blocking_power_w(name)
         self.stages = 1 + max(int(r["stage"]) for r in rows)
         self.programs = operations_in_order(self.stages, microbatches)
 
@@ -101,7 +101,7 @@ class Judge:
 def judged(name: str, microbatches: int, granularity: Granularity, slowdown: float) -> Solution:
     """A plan that passed everything but the size of its gap."""
     judge = Judge(name, microbatches)
-    problem = pipelines.public_problem(name, microbatches)
+    problem = pipelines.profiled(name, microbatches)
     keys = [(o.stage, o.microbatch, o.kind) for o in problem.graph.operations]
     fastest = judge.fastest()
     assert set(keys) == set(fastest)
@@ -130,11 +130,11 @@ _SOLVERS: dict[tuple[str, int, Granularity], Solver] = {}
 def solvers(name: str, microbatches: int, granularity: Granularity) -> Solver:
     key = (name, microbatches, granularity)
     if key not in _SOLVERS:
-        _SOLVERS[key] = Solver(pipelines.public_problem(name, microbatches), granularity)
+        _SOLVERS[key] = Solver(pipelines.profiled(name, microbatches), granularity)
     return _SOLVERS[key]
 
 
-@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("name", ["a100", "a40", "simulated a100"])
 @pytest.mark.parametrize("microbatches", [4, 5, 8, 12, 24])
 def test_every_plan_is_right_and_within_1_percent(name: str, microbatches: int) -> None:
     for slowdown in SLOWDOWNS:
@@ -154,14 +154,14 @@ def test_every_large_plan_is_right_and_within_1_percent(name: str, microbatches:
 @pytest.mark.parametrize("microbatches", [12, 24, 48, 96])
 def test_no_less_is_saved_than_the_published_frontiers_save(microbatches: int) -> None:
     plan = judged("a100", microbatches, "computation", 0.0)
-    fastest = baseline(pipelines.public_problem("a100", microbatches))
+    fastest = baseline(pipelines.profiled("a100", microbatches))
     assert 1 - plan.energy_j / fastest.energy_j >= PUBLISHED_SAVING[microbatches]
 
 
-@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("name", ["a100", "a40", "simulated a100"])
 @pytest.mark.parametrize("microbatches", [4, 12])
 def test_plans_with_one_clock_per_gpu_are_right(name: str, microbatches: int) -> None:
-    problem = pipelines.public_problem(name, microbatches)
+    problem = pipelines.profiled(name, microbatches)
     saved = []
     for slowdown in (0.0, 0.02, 0.1):
         plan = judged(name, microbatches, "gpu", slowdown)

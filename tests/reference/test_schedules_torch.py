@@ -113,6 +113,7 @@ def test_every_kept_order_is_compared() -> None:
     assert set(kept()) == headings
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: named(*shape))
 def test_torch_still_makes_it(shape: tuple[Schedule, int, int, int]) -> None:
     assert torchs(*shape) == kept()[named(*shape)]

@@ -92,6 +92,7 @@ def test_gpustat_sees_the_cards(node: FakeNvml) -> None:
     _run(node, python, "-m", "gpustat", "--no-color")  # it shows the loss its own way
 
 
+@pytest.mark.long
 def test_nvitop_sees_the_cards(node: FakeNvml) -> None:
     screen = _run(node, _python_with("nvitop"), "-m", "nvitop", "--once", "--ascii")
     name = node.ask("answer = n.nvmlDeviceGetName(n.nvmlDeviceGetHandleByIndex(0))")
@@ -103,6 +104,7 @@ def test_nvitop_sees_the_cards(node: FakeNvml) -> None:
     assert str(os.getpid()) in screen
 
 
+@pytest.mark.long
 def test_zeus_measures_and_sets(node: FakeNvml) -> None:
     """Its monitor from the energy counter, then its setters, which ours must be told from."""
     script = """

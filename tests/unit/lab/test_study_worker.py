@@ -160,6 +160,7 @@ def test_types_by_generation_and_cards_by_uuid() -> None:
     assert _same((one, two), "3") is None
 
 
+@pytest.mark.long
 def test_torch_runs_the_layer() -> None:
     """On the CPU, with a made-up meter: the numbers mean nothing, the loop is the real one."""
     if importlib.util.find_spec("torch") is None:

@@ -98,7 +98,7 @@ def test_a_hint_for_another_problem_is_left_aside() -> None:
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
-    problem = pipelines.public_problem("a40", microbatches=6)
+    problem = pipelines.profiled("simulated a40", microbatches=6)
     goal = Goal(baseline(problem).iteration_time_s * 1.01)
     assert solve(problem, goal, "computation") == solve(problem, goal, "computation")
 
@@ -208,7 +208,7 @@ def test_an_impossible_deadline_names_the_fastest_time(
 
 
 def test_an_endless_deadline_is_no_deadline() -> None:
-    problem = pipelines.public_problem("a100", microbatches=4)
+    problem = pipelines.profiled("simulated a100", microbatches=4)
     for granularity in GRANULARITIES:
         plan = solve(problem, Goal(float("inf")), granularity)
         assert check(problem, Goal(float("inf")), plan) == ()
@@ -278,7 +278,7 @@ def test_more_search_never_costs_and_never_lowers_the_bound(
 
 def test_a_small_certificate_does_not_end_the_search() -> None:
     """At 8 x 12 and 2 % the first answer is within 0.5 % of its bound; better ones exist."""
-    problem = pipelines.public_problem("a40", microbatches=12)
+    problem = pipelines.profiled("simulated a40", microbatches=12)
     solver = Solver(problem, "computation")
     goal = Goal(solver.fastest_s * 1.02)
     first = solver.solve(goal)
@@ -286,9 +286,9 @@ def test_a_small_certificate_does_not_end_the_search() -> None:
     assert last.energy_j < first.energy_j
 
 
-@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("name", ["a100", "a40", "simulated a100", "simulated a40"])
 @pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
-def test_published_profiles_have_small_gaps(name: str, slowdown: float) -> None:
-    problem = pipelines.public_problem(name, microbatches=12)
+def test_profiles_of_sweeps_have_small_gaps(name: str, slowdown: float) -> None:
+    problem = pipelines.profiled(name, microbatches=12)
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     assert solve(problem, goal, "computation").gap <= 0.006

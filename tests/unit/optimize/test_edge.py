@@ -80,7 +80,7 @@ def test_the_search_alone_is_near_and_never_below_its_bound(
 def test_the_gap_of_coarse_plans_is_honest_and_small(
     granularity: Granularity, slowdown: float
 ) -> None:
-    problem = pipelines.public_problem("a100", microbatches=12)
+    problem = pipelines.profiled("simulated a100", microbatches=12)
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     plan = solve(problem, goal, granularity)
     assert check(problem, goal, plan) == ()
@@ -91,14 +91,14 @@ def test_the_gap_of_coarse_plans_is_honest_and_small(
 
 
 def test_freedom_saves() -> None:
-    problem = pipelines.public_problem("a40", microbatches=24)
+    problem = pipelines.profiled("simulated a40", microbatches=24)
     goal = Goal(baseline(problem).iteration_time_s * 1.005)
     energies = [solve(problem, goal, g).energy_j for g in ("gpu", "edge", "computation")]
     assert energies == sorted(energies, reverse=True)
 
 
 def test_distinguishing_cases_only_sharpens_a_bound() -> None:
-    problem = pipelines.public_problem("a40", microbatches=12)
+    problem = pipelines.profiled("simulated a40", microbatches=12)
     computation = Computation(problem)
     groups = Groups(problem, "gpu")
     task = Task(computation.fastest_s * 1.03, problem.time_price_w, computation.fastest_s)

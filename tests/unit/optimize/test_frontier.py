@@ -40,9 +40,12 @@ def test_each_bound_holds_at_its_own_time(problem: Problem) -> None:
         assert point.energy_j == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_it_spans_the_useful_times_of_a_public_profile(granularity: Granularity) -> None:
-    problem = pipelines.public_problem("a40", microbatches=4)
+@pytest.mark.parametrize(
+    ("name", "granularity"),
+    [("a40", "computation"), *(("simulated a40", granularity) for granularity in ("gpu", "edge"))],
+)
+def test_it_spans_the_useful_times_of_a_profile(name: str, granularity: Granularity) -> None:
+    problem = pipelines.profiled(name, microbatches=4)
     points = frontier(problem, 12, granularity)
     assert points[0].iteration_time_s == pytest.approx(baseline(problem).iteration_time_s)
     endless = solve(problem, Goal(float("inf")), granularity)
@@ -59,13 +62,13 @@ def test_it_spans_the_useful_times_of_a_public_profile(granularity: Granularity)
 
 def test_it_says_how_far_it_has_come() -> None:
     heard: list[tuple[int, int]] = []
-    problem = pipelines.public_problem("a100", microbatches=4)
+    problem = pipelines.profiled("simulated a100", microbatches=4)
     frontier(problem, 3, "computation", progress=lambda done, of: heard.append((done, of)))
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_one_point_is_no_frontier() -> None:
-    problem = pipelines.public_problem("a100", microbatches=4)
+    problem = pipelines.profiled("simulated a100", microbatches=4)
     with pytest.raises(ValueError, match="at least 2"):
         frontier(problem, 1, "computation")
 
@@ -92,7 +95,7 @@ def test_more_time_never_gets_a_worse_plan(
 
 
 def test_no_plan_for_a_deadline_below_the_fastest() -> None:
-    asked = prepared(pipelines.public_problem("a100", microbatches=4), "computation")
+    asked = prepared(pipelines.profiled("simulated a100", microbatches=4), "computation")
     with pytest.raises(Infeasible):
         asked.at(Goal(asked.fastest_s * 0.999))
     assert asked.least().iteration_time_s > asked.fastest_s

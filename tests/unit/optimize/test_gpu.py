@@ -59,10 +59,10 @@ def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> N
     assert plan.lower_bound_j <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("name", ["simulated a100", "simulated a40"])
 @pytest.mark.parametrize("slowdown", [0.005, 0.02, 0.1])
-def test_the_search_alone_is_optimal_on_public_profiles(name: str, slowdown: float) -> None:
-    problem = pipelines.public_problem(name, microbatches=8, stages=3)
+def test_the_search_alone_is_optimal_on_simulated_profiles(name: str, slowdown: float) -> None:
+    problem = pipelines.profiled(name, microbatches=8, stages=3)
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     computation = Computation(problem)
     relaxed = computation.relax(goal)
@@ -117,7 +117,7 @@ def test_the_fastest_with_one_clock_may_be_slower_than_the_baseline() -> None:
 
 
 def test_a_hint_competes() -> None:
-    problem = pipelines.public_problem("a40", microbatches=4)
+    problem = pipelines.profiled("simulated a40", microbatches=4)
     fastest_s = baseline(problem).iteration_time_s
     before = solve(problem, Goal(fastest_s * 1.02), "gpu")
     after = solve(problem, Goal(fastest_s * 1.021), "gpu", hint=before)
@@ -140,7 +140,7 @@ def test_a_deep_pipeline_with_hardly_a_choice(stages: int) -> None:
 
 def test_a_case_of_single_choices_is_not_split_again() -> None:
     """It was, and a group of no choice had no bound."""
-    problem = pipelines.public_problem("a40", microbatches=8, stages=8, schedule="gpipe")
+    problem = pipelines.profiled("simulated a40", microbatches=8, stages=8, schedule="gpipe")
     goal = Goal(baseline(problem).iteration_time_s * 1.02)
     plan = solve(problem, goal, "gpu")
     assert check(problem, goal, plan) == ()

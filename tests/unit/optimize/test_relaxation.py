@@ -204,10 +204,10 @@ def test_it_stays_below_the_linear_program_and_near_it(
     assert expected - 1e-4 * scale <= found <= expected + 1e-9 * scale
 
 
-@pytest.mark.parametrize("name", ["a100", "a40"])
+@pytest.mark.parametrize("name", ["simulated a100", "simulated a40"])
 @pytest.mark.parametrize("slowdown", [0.0, 0.013, 0.1, 0.3])
-def test_it_equals_the_linear_program_on_public_profiles(name: str, slowdown: float) -> None:
-    problem = pipelines.public_problem(name, microbatches=12)
+def test_it_equals_the_linear_program_on_simulated_profiles(name: str, slowdown: float) -> None:
+    problem = pipelines.profiled(name, microbatches=12)
     goal = Goal(Computation(problem).fastest_s * (1 + slowdown))
     expected = linear_program(problem, goal)
     assert bound(problem, goal) == pytest.approx(expected, rel=1e-7)
