@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
 
 TIMEOUT_S = 120.0  # Prometheus's own default limit for a query
@@ -88,7 +89,11 @@ class Prometheus:
     def __init__(self, url: str, access: Access) -> None:
         self.url = _checked(url)
         self._headers = access.headers()
-        if self._headers and self.url.startswith("http://") and not _loopback(self.url):
+        if (
+            self._headers
+            and self.url.startswith("http://")
+            and not is_loopback(urllib.parse.urlsplit(self.url).hostname or "")
+        ):
             what = f"{self.url} would receive a secret without encryption"
             raise BadInput("--prometheus", what, "https://, or an address of this machine")
         handlers: list[urllib.request.BaseHandler] = [_Straight()]
@@ -202,11 +207,6 @@ def _checked(url: str) -> str:
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
         raise BadInput("--prometheus", f"{url!r} has characters that no URL has", ALLOWED)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-
-
-def _loopback(url: str) -> bool:
-    host = urllib.parse.urlsplit(url).hostname or ""
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def _secret(path: Path) -> str:

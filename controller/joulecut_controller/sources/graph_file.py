@@ -4,13 +4,12 @@ YAML (`operations:` with one mapping each) or CSV with the same names as columns
 field is checked; the first fault names its place.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecut_controller.sources import csv_file
 from joulecut_engine.graph import Circular, Graph, graph_of
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Kind, Operation
@@ -30,7 +29,6 @@ ENERGY_J = (0.0, 1e12)  # a send may cost nothing on top
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
 _WHOLE = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_SHOWN_MAX = 40  # characters of a field repeated in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +96,9 @@ def _operation(entry: _Entry) -> Operation:
     name, kind = entry.fields["id"], entry.fields["kind"]
     if not _ID.fullmatch(name):
         allowed = "up to 64 letters, digits and . _ : / - after a letter or digit"
-        raise entry.bad("id", f"{_shown(name)} does not fit", allowed)
+        raise entry.bad("id", f"{csv_file.shown(name)} does not fit", allowed)
     if kind not in KINDS_ALL:
-        raise entry.bad("kind", f"{_shown(kind)} is not a kind", ", ".join(KINDS_ALL))
+        raise entry.bad("kind", f"{csv_file.shown(kind)} is not a kind", ", ".join(KINDS_ALL))
     return Operation(
         stage=_whole(entry, "stage", STAGE_MAX),
         microbatch=_whole(entry, "microbatch", COUNT_MAX),
@@ -136,7 +134,9 @@ def _edges(
     for i, (entry, operation) in enumerate(zip(entries, operations, strict=True)):
         for name in entry.after:
             if name not in index:
-                raise entry.bad("after", f"{_shown(name)} is not an operation", "ids of this file")
+                raise entry.bad(
+                    "after", f"{csv_file.shown(name)} is not an operation", "ids of this file"
+                )
             if index[name] == i:
                 raise entry.bad("after", f"{name} waits for itself", "other operations")
             if (index[name], i) in edges and entry.after.count(name) > 1:
@@ -204,53 +204,18 @@ def _from_yaml(path: Path) -> Iterator[_Entry]:
 
 
 def _from_csv(path: Path) -> Iterator[_Entry]:
-    text = _text(path)
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
-    try:
-        for row in rows:
-            fields = [field.strip() for field in row]
-            where = f"{path}:{rows.line_num}"
-            if not any(fields):
-                continue
-            if not columns:
-                columns = _header(where, fields)
-                continue
-            if len(fields) != len(columns):
-                raise BadInput(where, f"{len(fields)} fields", f"{len(columns)}, as in the header")
-            given = {k: v for k, v in zip(columns, fields, strict=True) if v}
-            after = tuple(given.pop("after", "").split())
-            yield _complete(where, given, after)
-    except csv.Error as error:
-        raise BadInput(f"{path}:{rows.line_num}", str(error), "a CSV file") from None
-
-
-def _header(where: str, fields: list[str]) -> list[str]:
-    for column in fields:
-        if column not in KEYS:
-            raise BadInput(where, f"unknown column {_shown(column)}", ", ".join(KEYS))
-        if fields.count(column) > 1:
-            raise BadInput(where, f"column {column} given twice", "one of each")
-    for column in REQUIRED:
-        if column not in fields:
-            raise BadInput(where, f"column {column} is missing", ", ".join(KEYS))
-    return fields
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        what = getattr(error, "strerror", None) or "cannot be read"
-        raise BadInput(str(path), what, "a readable file") from None
-    if len(raw) > FILE_BYTES_MAX:
-        raise BadInput(str(path), "too large", f"at most {FILE_BYTES_MAX} bytes")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise BadInput(f"{path}:{line}", f"byte {error.start} is not UTF-8", "UTF-8") from None
+    for line, fields in csv_file.rows(
+        csv_file.read(path, FILE_BYTES_MAX), str(path), FILE_BYTES_MAX
+    ):
+        where = f"{path}:{line}"
+        if not columns:
+            columns = csv_file.header(where, fields, KEYS, REQUIRED)
+            continue
+        csv_file.check_width(where, fields, columns)
+        given = {k: v for k, v in zip(columns, fields, strict=True) if v}
+        after = tuple(given.pop("after", "").split())
+        yield _complete(where, given, after)
 
 
 def _complete(where: str, fields: dict[str, str], after: tuple[str, ...]) -> _Entry:
@@ -263,9 +228,9 @@ def _complete(where: str, fields: dict[str, str], after: tuple[str, ...]) -> _En
 def _whole(entry: _Entry, key: str, high: int) -> int:
     field = entry.fields.get(key, "0")
     if not _WHOLE.fullmatch(field):
-        raise entry.bad(key, f"{_shown(field)} is not a whole number", f"from 0 to {high}")
+        raise entry.bad(key, f"{csv_file.shown(field)} is not a whole number", f"from 0 to {high}")
     if int(field) > high:
-        raise entry.bad(key, f"{_shown(field)} is out of range", f"from 0 to {high}")
+        raise entry.bad(key, f"{csv_file.shown(field)} is out of range", f"from 0 to {high}")
     return int(field)
 
 
@@ -274,12 +239,7 @@ def _number(entry: _Entry, key: str, span: tuple[float, float]) -> float:
     unit = "seconds" if key.endswith("_s") else "joules"
     allowed = f"{unit} from {low:g} to {high:g}"
     if not _NUMBER.fullmatch(field):
-        raise entry.bad(key, f"{_shown(field)} is not a number from 0 up", allowed)
+        raise entry.bad(key, f"{csv_file.shown(field)} is not a number from 0 up", allowed)
     if not low <= float(field) <= high:
-        raise entry.bad(key, f"{_shown(field)} is out of range", allowed)
+        raise entry.bad(key, f"{csv_file.shown(field)} is out of range", allowed)
     return float(field)
-
-
-def _shown(field: str) -> str:
-    short = field if len(field) <= _SHOWN_MAX else field[:_SHOWN_MAX] + "..."
-    return f'"{short}"'

@@ -8,12 +8,11 @@ time (s) and energy (J) of one forward or backward. Other instructions are those
 `workload.Kind`; a backward may be given as `input` and `weight` instead.
 """
 
-import csv
-import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecut_controller.sources import csv_file
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, KINDS_ALL, SENDS, Kind, Profile
 from joulecut_wire.errors import BadInput
@@ -47,7 +46,6 @@ _SPANS = {
 # Allowed instructions; sends have no clock, so their cost is in the job file.
 INSTRUCTIONS = tuple(kind for kind in KINDS_ALL if kind not in SENDS)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_SHOWN_MAX = 40  # characters of a field repeated in a message
 
 
 def read(path: Path, *, whole: bool = True) -> Profile:
@@ -55,32 +53,15 @@ def read(path: Path, *, whole: bool = True) -> Profile:
 
     `whole` wants every kind of every stage, as a plan does; a fit takes any of them.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        what = getattr(error, "strerror", None) or "cannot be read"
-        raise BadInput(str(path), what, "a readable CSV file") from None
+    raw = csv_file.read(path, FILE_BYTES_MAX)
     return parse(raw, str(path), whole=whole)
 
 
 def parse(raw: bytes, name: str, *, whole: bool = True) -> Profile:
     """As `read`, from bytes that are already at hand; `name` is used in messages."""
-    if len(raw) > FILE_BYTES_MAX:
-        raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
-    try:
-        text = raw.decode("utf-8-sig")  # spreadsheets put a byte order mark first
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise BadInput(f"{name}:{line}", f"byte {error.start} is not UTF-8", "UTF-8") from None
     reader = _Reader(name)
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        for fields in rows:
-            if any(field.strip() for field in fields):
-                reader.take(rows.line_num, [field.strip() for field in fields])
-    except csv.Error as error:
-        raise BadInput(f"{name}:{rows.line_num}", str(error), "a CSV file") from None
+    for line, fields in csv_file.rows(raw, name, FILE_BYTES_MAX):
+        reader.take(line, fields)
     return reader.profile(whole=whole)
 
 
@@ -95,11 +76,10 @@ class _Reader:
 
     def take(self, line: int, fields: list[str]) -> None:
         if not self._columns:
-            self._columns = self._header(line, fields)
+            where = f"{self._name}:{line}"
+            self._columns = csv_file.header(where, fields, COLUMNS, COLUMNS)
             return
-        if len(fields) != len(self._columns):
-            what = f"{len(fields)} fields"
-            raise BadInput(f"{self._name}:{line}", what, f"{len(self._columns)}, as in the header")
+        csv_file.check_width(f"{self._name}:{line}", fields, self._columns)
         row = dict(zip(self._columns, fields, strict=True))
         stage = int(self._number(line, "stage", row))
         kind = self._kind(line, row)
@@ -142,18 +122,6 @@ class _Reader:
                 allowed = f"rows of every kind for every stage from 0 to {stages - 1}"
                 raise BadInput(f"{self._name}: stage", what, allowed)
 
-    def _header(self, line: int, fields: list[str]) -> list[str]:
-        where = f"{self._name}:{line}"
-        for column in fields:
-            if column not in COLUMNS:
-                raise BadInput(where, f"unknown column {_shown(column)}", ", ".join(COLUMNS))
-            if fields.count(column) > 1:
-                raise BadInput(where, f"column {column} given twice", "one of each")
-        missing = [column for column in COLUMNS if column not in fields]
-        if missing:
-            raise BadInput(where, f"column {missing[0]} is missing", ", ".join(COLUMNS))
-        return fields
-
     def _at(self, line: int, column: str) -> str:
         return f"{self._name}:{line}: {column}"
 
@@ -163,21 +131,16 @@ class _Reader:
             if word == kind:
                 return kind
         allowed = ", ".join(INSTRUCTIONS)
-        raise BadInput(self._at(line, "instruction"), _shown(word), allowed)
+        raise BadInput(self._at(line, "instruction"), csv_file.shown(word), allowed)
 
     def _number(self, line: int, column: str, row: dict[str, str]) -> float:
         field, span = row[column], _SPANS[column]
         where = self._at(line, column)
         if not _NUMBER.fullmatch(field):
-            raise BadInput(where, f"{_shown(field)} is not a number", span.text)
+            raise BadInput(where, f"{csv_file.shown(field)} is not a number", span.text)
         value = float(field)
         if not span.low <= value <= span.high:
-            raise BadInput(where, f"{_shown(field)} is out of range", span.text)
+            raise BadInput(where, f"{csv_file.shown(field)} is out of range", span.text)
         if span.whole and value != int(value):
-            raise BadInput(where, f"{_shown(field)} is not a whole number", span.text)
+            raise BadInput(where, f"{csv_file.shown(field)} is not a whole number", span.text)
         return value
-
-
-def _shown(field: str) -> str:
-    short = field if len(field) <= _SHOWN_MAX else field[:_SHOWN_MAX] + "..."
-    return f'"{short}"'
