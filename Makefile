@@ -3,7 +3,7 @@
 #   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P]
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
-#   make test-long  random walks, mutants, torch, rendering, heavy worlds
+#   make test-long  walks of processes, failover, torch, rendering, documented commands
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it

@@ -146,6 +146,7 @@ def refused_everywhere(cluster: Cluster, epoch: int) -> None:
             assert "is older than" in results[0].reason
 
 
+@pytest.mark.long
 def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None:
     a = pair.start("a")
     first = a.wait_until_leading()
@@ -187,6 +188,7 @@ def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None
         assert "Traceback" not in one.log
 
 
+@pytest.mark.long
 def test_a_leader_frozen_for_a_while_comes_back_as_a_standby(pair: Pair, capsys: Any) -> None:
     """Its connections stay open all the time: only the database's clock can end its term."""
     a = pair.start("a")
@@ -227,6 +229,7 @@ def test_a_leader_frozen_for_a_while_comes_back_as_a_standby(pair: Pair, capsys:
         assert "Traceback" not in one.log
 
 
+@pytest.mark.long
 def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
     a = pair.start("a")
     first = a.wait_until_leading()
@@ -259,6 +262,7 @@ def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
         assert "Traceback" not in one.log
 
 
+@pytest.mark.long
 def test_the_database_hangs_for_a_while(pair: Pair, server: Postgres) -> None:
     """Frozen: connections stay open and nothing answers. The page still does."""
     a = pair.start("a")
@@ -277,6 +281,7 @@ def test_the_database_hangs_for_a_while(pair: Pair, server: Postgres) -> None:
     assert "Traceback" not in a.log
 
 
+@pytest.mark.long
 def test_a_second_controller_on_the_same_file_is_a_standby(cluster: Cluster) -> None:
     """Without any database server: on one machine, for upgrades."""
     pair = Pair(cluster, "sqlite:///controller.db", {"check_s": 0.5})  # type: ignore[arg-type]

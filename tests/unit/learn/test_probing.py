@@ -83,6 +83,7 @@ def walk(stages: int, share: float, work: tuple[float, ...], budget: float) -> l
     heavier=st.floats(0.9, 1.2),
     budget=st.sampled_from([0.005, 0.02, 0.05, 0.1]),
 )
+@pytest.mark.long
 def test_whatever_the_card_does_every_step_is_short_named_and_in_time(
     stages: int, share: float, heavier: float, budget: float
 ) -> None:
