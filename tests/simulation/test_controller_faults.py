@@ -176,7 +176,7 @@ def test_a_policy_that_changes_no_clock_keeps_them_while_the_store_is_full(
     controller.run(60)
     assert world.clocks_mhz() == held
     assert controller.boards[-1].policy_digest == "2"
-    assert "the trail waits" in controller.boards[-1].sentence
+    assert "the audit log waits" in controller.boards[-1].sentence
     assert controller.reconciler.metrics.results["failed"] == 0
 
 

@@ -389,7 +389,7 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     controller = controlled(world, store, replace(policy, jobs=(job,)))
     controller.run(20)
     assert controller.job.holdout is not None
-    assert "still being learnt" in controller.job.holdout.text
+    assert "still being learned" in controller.job.holdout.text
     until_held_out(controller, passes=250)
     before = next(p for b in reversed(controller.boards) if (p := b.jobs[0].applied))
     lowered_mhz = [a.clock_mhz or world.sku.clock_max_mhz for a in before.actions]

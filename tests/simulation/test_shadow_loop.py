@@ -78,7 +78,7 @@ def test_at_default_clocks_only_the_default_is_checked(
     verdict, count = told(controller), len(wanted(controller))
     assert not verdict.yes
     assert f"not yet: predictions checked at 0 of {count} clocks" in verdict.text
-    assert "iteration time explained to" in verdict.text
+    assert "iteration time prediction error" in verdict.text
     assert "baseline steady" in verdict.text
     assert "SLO slack" in verdict.text
     promises, scores = kept(store)
@@ -212,7 +212,7 @@ def test_a_gpu_that_cannot_be_set_is_a_reason_against(
     controller = recommending(world, store)
     world.agents["n1:1"].stands_back.add(world.uuids[0])
     controller.run(2)
-    assert "its agent stands back" in told(controller).text
+    assert "its agent backs off" in told(controller).text
 
 
 def test_a_job_that_is_enforced_is_not_asked_about(
