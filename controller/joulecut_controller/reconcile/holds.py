@@ -16,7 +16,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL, Hold, HoldKind
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.verify.breaker import Breaker, Ended, limit_of
+from joulecut_controller.verify.breaker import Breaker, IterationTime, limit_of
 
 TOPIC = "hold"
 RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held
@@ -230,7 +230,7 @@ class Breakers:
         limit = limit_of(observation.view.policy, baseline, allotted_s)
         since_s = watched.controlled_since_s if held else watched.default_since_s
         ended = tuple(
-            Ended(one.duration_s, max(one.peers_s.values()) if one.peers_s else None)
+            IterationTime(one.duration_s, max(one.peers_s.values()) if one.peers_s else None)
             for one in measured.reported
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )
@@ -239,11 +239,11 @@ class Breakers:
         else:
             finding = watched.breaker.at_default(ended, limit)
         if finding == "trip":
-            hold = self._holds.trip(job, f"{watched.breaker.story}, twice in a row")
+            hold = self._holds.trip(job, f"{watched.breaker.evidence}, twice in a row")
             self._audit.note("hold", job, hold.sentence, by=hold.by, trips=self._holds.trips(job))
         elif finding == "not-ours":
             self._holds.acquit(job)
-            text = f"the trip does not count: at default clocks {watched.breaker.story}"
+            text = f"the trip does not count: at default clocks {watched.breaker.evidence}"
             self._audit.note("hold", job, text)
 
     def rearm(self, observation: JobObservation) -> Hold | None:

@@ -40,7 +40,7 @@ Finding = Literal["", "trip", "ours", "not-ours"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class IterationTime:
     """One iteration, as reported: its duration, and that of the sibling it waited for."""
 
     duration_s: float
@@ -104,13 +104,15 @@ class Breaker:
         self._quiet: deque[float] = deque(maxlen=QUIET_WINDOWS)
         self._quiet_lane = _Lane(WINDOWS[0])
         self._peer_s: float | None = None
-        self.story = ""  # of the newest finding, in numbers
+        self.evidence = ""  # of the newest finding, in numbers
 
-    def controlled(self, iterations: Iterable[Ended], limit: Limit, *, peers_ours: bool) -> Finding:
-        """Iterations that ran under clocks of ours: `trip` once two windows were too slow.
+    def controlled(
+        self, iterations: Iterable[IterationTime], limit: Limit, *, peers_ours: bool
+    ) -> Finding:
+        """Iterations under our clocks: `trip` once two windows were too slow.
 
-        `peers_ours` says that the siblings waited for are under our clocks too: then only
-        what they took at default clocks excuses anything.
+        `peers_ours`: the siblings waited for are under our clocks too, so only their time at
+        default clocks excuses a slow window.
         """
         for one in iterations:
             if one.peer_s is None:
@@ -123,14 +125,14 @@ class Breaker:
                     continue
                 lane.slow = lane.slow + 1 if self._above(full, lane.size, limit) else 0
                 if lane.slow >= WINDOWS_TO_TRIP:
-                    self._tell(full, allowed_s)
+                    self._describe(full, allowed_s)
                     self.forget()
                     self._judging = True
                     return "trip"
         return ""
 
-    def at_default(self, iterations: Iterable[Ended], limit: Limit) -> Finding:
-        """Iterations that ran at default clocks: after a trip they say whose fault it was."""
+    def at_default(self, iterations: Iterable[IterationTime], limit: Limit) -> Finding:
+        """Iterations at default clocks: after a trip they show whether our clocks caused it."""
         found: Finding = ""
         for one in iterations:
             self._peer_s = one.peer_s
@@ -141,13 +143,13 @@ class Breaker:
                     self._quiet.append(quiet[0])
             full = self._after.take(ratio) if self._judging else None
             if full is not None:
-                self._tell(full, limit.limit_s)
+                self._describe(full, limit.limit_s)
                 self._judging = False
                 found = "not-ours" if self._above(full, self._after.size, limit) else "ours"
         return found
 
     def forget(self) -> None:
-        """Windows begun count no longer: what is judged now is another thing than before."""
+        """Drops open windows: the clocks or the job changed."""
         for lane in (*self._lanes, self._after):
             lane.ratios.clear()
             lane.slow = 0
@@ -155,7 +157,7 @@ class Breaker:
 
     @property
     def tolerance_ratio(self) -> float:
-        """How far windows at default clocks were seen to wander, or what is usual."""
+        """Drift between windows at default clocks as observed, or a usual value."""
         if len(self._quiet) < QUIET_WINDOWS_MIN:
             return TOLERANCE_RATIO_MIN
         wander = WANDER_DEVIATIONS * statistics.stdev(self._quiet)
@@ -167,5 +169,5 @@ class Breaker:
         stderr = math.hypot(MEDIAN_STDERR_RATIO * noise / math.sqrt(size), limit.doubt_ratio)
         return middle - DOUBT_STDERRS * stderr > 1.0 + self.tolerance_ratio
 
-    def _tell(self, full: tuple[float, float], allowed_s: float) -> None:
-        self.story = f"{full[0] * allowed_s:.4g} s an iteration, {allowed_s:.4g} s allowed"
+    def _describe(self, full: tuple[float, float], allowed_s: float) -> None:
+        self.evidence = f"{full[0] * allowed_s:.4g} s an iteration, {allowed_s:.4g} s allowed"

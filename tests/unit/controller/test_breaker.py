@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import JobPolicy, Slo
-from joulecut_controller.verify.breaker import WINDOWS, Breaker, Ended, Limit, limit_of
+from joulecut_controller.verify.breaker import WINDOWS, Breaker, IterationTime, Limit, limit_of
 from joulecut_controller.view import Window
 
 BASE_S = 2.0
@@ -29,7 +29,7 @@ def limit(noise: float = 0.01, budget: float = 0.02) -> Limit:
 def run(breaker: Breaker, times_s: list[float], within: Limit) -> int:
     """How many iterations it took to trip; 0 where it did not."""
     for count, time_s in enumerate(times_s, 1):
-        if breaker.controlled([Ended(time_s)], within, peers_ours=False) == "trip":
+        if breaker.controlled([IterationTime(time_s)], within, peers_ours=False) == "trip":
             return count
     return 0
 
@@ -104,9 +104,9 @@ def test_honest_noisy_jobs_do_not_trip() -> None:
             if chance.random() < 0.02:
                 time_s *= 3.0
             if number < 8 * WINDOWS[0]:
-                breaker.at_default([Ended(time_s)], within)
+                breaker.at_default([IterationTime(time_s)], within)
                 continue
-            ended = [Ended(time_s * 1.02)]
+            ended = [IterationTime(time_s * 1.02)]
             tripped += breaker.controlled(ended, within, peers_ours=False) == "trip"
     assert tripped <= 1, f"{tripped} false trips in a million iterations"
 
@@ -116,8 +116,8 @@ def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
     within, steady, wandering = limit(0.001, 0.0), Breaker(), Breaker()
     for window in range(8):
         drift = 1.006 if window % 2 else 0.994
-        assert not wandering.at_default([Ended(BASE_S * drift)] * WINDOWS[0], within)
-        assert not steady.at_default([Ended(BASE_S)] * WINDOWS[0], within)
+        assert not wandering.at_default([IterationTime(BASE_S * drift)] * WINDOWS[0], within)
+        assert not steady.at_default([IterationTime(BASE_S)] * WINDOWS[0], within)
     late = [BASE_S * 1.008] * WINDOWS[0] * 6
     assert run(steady, late, within) > 0
     assert run(wandering, late, within) == 0
@@ -126,20 +126,20 @@ def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
 
 def test_waiting_for_a_straggler_is_not_an_own_slowdown() -> None:
     breaker = Breaker()
-    waits = [Ended(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
+    waits = [IterationTime(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
     assert breaker.controlled(waits, limit(), peers_ours=False) == ""
-    slower = [Ended(BASE_S * 1.8, BASE_S * 1.5)] * WINDOWS[0] * 8
+    slower = [IterationTime(BASE_S * 1.8, BASE_S * 1.5)] * WINDOWS[0] * 8
     assert breaker.controlled(slower, limit(), peers_ours=False) == "trip"
 
 
 def test_a_sibling_under_our_own_clocks_excuses_only_what_it_took_without_them() -> None:
     """Else a plan that slows one pipeline would be excused for slowing the other."""
-    within, waits = limit(), [Ended(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
+    within, waits = limit(), [IterationTime(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
     assert Breaker().controlled(waits, within, peers_ours=True) == "trip"
     known = Breaker()
     known.at_default(waits, within)
     assert known.controlled(waits, within, peers_ours=True) == ""
-    known.controlled([Ended(BASE_S)], within, peers_ours=True)  # the straggler recovered
+    known.controlled([IterationTime(BASE_S)], within, peers_ours=True)  # the straggler recovered
     assert known.controlled(waits, within, peers_ours=True) == "trip"
 
 
@@ -147,7 +147,7 @@ def test_a_sibling_under_our_own_clocks_excuses_only_what_it_took_without_them()
 def test_default_clocks_tell_whose_fault_a_trip_was(after: float, finding: str) -> None:
     breaker = Breaker()
     assert run(breaker, [BASE_S * 1.1] * WINDOWS[0] * 2, limit()) > 0
-    some = [Ended(BASE_S * after)] * (WINDOWS[0] - 1)
+    some = [IterationTime(BASE_S * after)] * (WINDOWS[0] - 1)
     assert breaker.at_default(some, limit()) == ""
     assert breaker.at_default(some, limit()) == finding
     assert breaker.at_default(some * 4, limit()) == "", "a trip is judged once"
