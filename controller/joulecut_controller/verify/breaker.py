@@ -1,10 +1,9 @@
-"""Whether a job is slower than it agreed to while its clocks are ours, whatever the plan says.
+"""The breaker: trips where a job under our clocks is slower than its policy allows.
 
-The last word before a person's. It knows no predictor, no solver and no plan: it holds the
-iterations that a job reports under our clocks against the last measurement at default clocks
-and the policy. Two windows in a row above the budget, and not by chance, trip it; what happens
-at default clocks afterwards says whether the clocks were to blame. Windows run on over changes
-of plan: a planner that changes its mind all the time is judged like any other. Pure and bounded.
+It knows no estimator, solver or plan: it compares reported iterations under our clocks with the
+last measurement at default clocks and the policy. Two windows in a row significantly above the
+limit trip it; iterations at default clocks afterwards show whether the clocks were the cause.
+Windows continue across plan changes, so that frequent changes hide nothing. Pure and bounded.
 """
 
 import math
@@ -26,9 +25,9 @@ WINDOWS_TO_TRIP = 2
 DOUBT_STDERRS = 3.5
 MEDIAN_STDERR_RATIO = 1.2533  # of a median over a mean, for normal noise: sqrt(pi / 2)
 NORMAL_MAD_RATIO = 1.4826  # standard deviation over median absolute deviation, likewise
-# Means of a job at default clocks wander by a few tenths of a percent over minutes (room,
-# network), and the planner sees smaller lateness sooner; what this job was seen to wander is
-# taken where it is more.
+# Means of a job at default clocks drift by a few tenths of a percent over minutes (room, network),
+# and the planner reacts to smaller lateness sooner. The observed drift of the job counts where it
+# is larger.
 TOLERANCE_RATIO_MIN = 0.005
 TOLERANCE_RATIO_MAX = 0.02  # a job that wanders more gets its default clocks back too often
 QUIET_WINDOWS = 8  # windows at default clocks remembered for that
@@ -49,8 +48,8 @@ class IterationTime:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What an iteration may take on average, in seconds; `baseline_s` at default clocks,
-    known to `doubt_ratio` (one standard error), with iterations that scatter by `noise_ratio`.
+    """The allowed mean iteration time, in seconds; `baseline_s` is that at default clocks, with
+    relative standard error `doubt_ratio` and relative standard deviation `noise_ratio`.
     """
 
     limit_s: float
@@ -60,10 +59,10 @@ class Limit:
 
 
 def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = None) -> Limit:
-    """The promise to the job in measured seconds.
+    """The job's limit in measured seconds.
 
-    Under a target that default clocks miss themselves, they are the limit: what a job takes
-    without us is not our doing. `allotted_s` is what a power budget asks for.
+    Where default clocks miss the target themselves, they are the limit. `allotted_s` is the
+    deadline that a power budget sets.
     """
     mean_s = baseline.time_mean_s
     promised_s = policy.slo.mean_deadline_s(mean_s, baseline.time_sd_s)

@@ -1,7 +1,7 @@
-"""How sure a mean is: where the truth lies in 95 of 100 cases, for values that may be kin.
+"""95 % confidence interval of a mean, for values that may be correlated.
 
-Student's interval for the mean of n values. Where values share what they were made of, it is
-at least that of Newey and West (Econometrica 55, 1987), with the critical values of Kiefer and
+Student's interval for the mean of n values. Where neighbouring values share windows, it is at
+least that of Newey and West (Econometrica 55, 1987), with the critical values of Kiefer and
 Vogelsang (Econometric Theory 21, 2005, Bartlett kernel) that small samples need.
 """
 
@@ -13,14 +13,14 @@ import numpy as np
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
-LAGS_PER_SHARED = 3  # values that share a part scatter together, by slow noise a little beyond it
+LAGS_PER_SHARED = 3  # values that share a part are correlated, by slow noise a little beyond it
 # Kiefer and Vogelsang's for 97.5 %: coefficients of powers of the lags' part of all values.
 CRITICAL = (1.9600, 2.9694, 0.4160, -0.5324)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and where the truth lies in 95 of 100 such cases."""
+    """An estimate with its 95 % confidence interval."""
 
     mid: float
     low: float

@@ -1,10 +1,10 @@
-"""One hold-out against the plan at its own time: what drifts slowly is in both, and cancels.
+"""Paired difference of one hold-out and the plan's windows around it, so that slow drift cancels.
 
 A job's energy per iteration drifts (rooms warm up, sequences grow, other jobs load the
 switch), so the mean of all windows at default clocks says little about the mean of all under
-a plan. The contrast is the logarithm of a ratio, the plan's level being drawn as a straight
-line through its windows before and after: a linear drift cancels exactly. A step inside the
-neighbourhood moves one contrast by up to half its height, either way, and widens the interval.
+a plan. The difference is the logarithm of a ratio, with the plan's level interpolated linearly
+between its windows before and after: a linear drift cancels exactly. A step inside the
+neighbourhood moves one difference by up to half its height, either way, and widens the interval.
 """
 
 import math
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from joulecut_controller.verify.window import MeasuredWindow
 
 NEIGHBOURS = 2  # on each side: more would lower the variance by a tenth, and reach further
-REACH_S = 3600.0  # what ran earlier or later says nothing about a hold-out of minutes;
+REACH_S = 3600.0  # windows further away do not compare with a hold-out of minutes;
 REACH_SPANS = 4.0  # a longer one has its neighbours as many of its lengths away at most
 WINDOW_S_MAX = 86_400.0  # longer, and a wall clock was set in the middle of it
 NUMBER_MAX = 1e15  # joules or seconds of an iteration: more is damage, and breaks sums
@@ -53,7 +53,7 @@ def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, .
     return tuple(sorted(unique.values(), key=_mid_s))
 
 
-def contrasts(windows: Sequence[MeasuredWindow]) -> tuple[PairedDifference, ...]:
+def paired_differences(windows: Sequence[MeasuredWindow]) -> tuple[PairedDifference, ...]:
     """Every hold-out of one shape that has windows of a plan on both sides, by time.
 
     `windows` as `usable_windows` gives them.
@@ -77,11 +77,11 @@ def contrasts(windows: Sequence[MeasuredWindow]) -> tuple[PairedDifference, ...]
             if _mid_s(window) <= ended_s + reach_s and window.begun_unix_s >= ended_s - OVERLAP_S
         ][:NEIGHBOURS]
         if before and after:
-            found.append(_contrast(held, before, after, middle_s))
+            found.append(_difference(held, before, after, middle_s))
     return tuple(found)
 
 
-def _contrast(
+def _difference(
     held: Sequence[MeasuredWindow],
     before: Sequence[MeasuredWindow],
     after: Sequence[MeasuredWindow],

@@ -1,7 +1,7 @@
-"""A job's receipt: what it saved, what it paid for that in time, and every change of its clocks.
+"""A job's receipt: energy saved, time lost, and every change of its clocks.
 
-The changes come from the audit trail, which was written before each command was sent: what
-is not in it did not happen by our hand.
+The changes come from the audit log, which is written before each command is sent, so it is
+complete.
 """
 
 import json
@@ -12,12 +12,12 @@ from typing import Protocol
 
 from joulecut_controller.verify.report import JobReport
 
-# Kinds of the audit trail that change clocks, or say why they will be changed.
+# Kinds of audit log events that change clocks, or say why they will be changed.
 KINDS = frozenset({"apply", "clear", "verify", "drift", "hold"})
 
 
-class Told(Protocol):
-    """One line of the audit trail, as `ports.Event` has it."""
+class AuditLine(Protocol):
+    """One line of the audit log, as `ports.Event` has it."""
 
     @property
     def at_unix_s(self) -> float: ...
@@ -37,7 +37,7 @@ class Told(Protocol):
 class Change:
     """What was done to the job's clocks, or found about them, and why.
 
-    `clocks` counts GPUs by the clock they were told, in MHz; 0 is default clocks. `reason` is
+    `clocks` counts GPUs by the clock set, in MHz; 0 is default clocks. `reason` is
     the plan's own; empty where `text` says it all, or the plan's line is no longer kept.
     """
 
@@ -63,7 +63,7 @@ class Receipt:
     cut: bool = False
 
 
-def changes(events: Iterable[Told], job: str, since_unix_s: float) -> tuple[Change, ...]:
+def changes(events: Iterable[AuditLine], job: str, since_unix_s: float) -> tuple[Change, ...]:
     """The job's changes since a time, oldest first, from the trail in its order, newest first."""
     trail = [event for event in events if event.job == job]
     reasons: dict[int, str] = {}
@@ -85,7 +85,7 @@ def changes(events: Iterable[Told], job: str, since_unix_s: float) -> tuple[Chan
 
 
 def _clocks(detail: str) -> tuple[tuple[int, int], ...]:
-    """How many GPUs were told which clock; nothing where the line does not say."""
+    """GPUs by the clock set; empty where the line has no settings."""
     try:
         known = json.loads(detail)
         settings = known["settings"].values()

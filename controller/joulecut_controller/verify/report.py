@@ -1,7 +1,7 @@
 """Savings of a period, by job and tenant: measured, with what is unknown.
 
-Made from records alone, so that the running controller and a command that reads the store of
-a controller long gone give the same answer.
+Made from records alone, so that a running controller and a command that reads the store of a
+stopped one give the same result.
 """
 
 import math
@@ -21,7 +21,7 @@ SWITCH = "verify: {holdout: 5%}"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a policy and the agents say of a job; `holdout` is None where no policy is known."""
+    """A job as policy and agents know it; `holdout` is None without a policy."""
 
     tenant: str = NO_TENANT
     holdout: float | None = None

@@ -1,13 +1,13 @@
-"""What default clocks would have cost: measured from hold-out windows, with an honest interval.
+"""The measured saving: hold-out windows compared with the plan's windows around them.
 
-A job's energy per iteration drifts, so each hold-out is compared with the plan's windows
-around it (`contrast`), and the mean of those contrasts is the effect: a switchback experiment
+A job's energy per iteration drifts, so each hold-out gives one paired difference with the plan's
+windows around it; their mean is the effect: a switchback experiment
 with randomised order (Bojinov, Simchi-Levi, Zhao, "Design and Analysis of Switchback
 Experiments", Management Science 69, 2023). Carry-over is removed by the windows themselves:
-their warm-up is not in them. How sure the mean is says `interval`.
+their warm-up is not in them. `interval` gives the confidence interval of the mean.
 
-Temperature is *not* held constant: clocks that are lower make cooler GPUs, which leak less,
-and that is part of what was saved. The room's own temperature cancels as any drift does.
+Temperature is *not* held constant: lower clocks make cooler GPUs, which leak less, and that is
+part of the saving. The room's temperature cancels like any drift.
 """
 
 import math
@@ -19,7 +19,7 @@ from joulecut_controller.verify.interval import Interval, student_interval
 from joulecut_controller.verify.paired_difference import (
     NEIGHBOURS,
     PairedDifference,
-    contrasts,
+    paired_differences,
     usable_windows,
 )
 from joulecut_controller.verify.window import MeasuredWindow
@@ -34,13 +34,13 @@ COUNTER_STEP_SD_S = 0.1 / math.sqrt(6.0)
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What one job saves in one shape. Ratios are fractions of what default clocks take.
+    """Saving of one job in one shape. Ratios are fractions of the figures at default clocks.
 
-    `saved_ratio` and `slowdown_ratio` are None where they cannot be told, and `reason` then
-    says why. Energies and times are per iteration, of all the job's GPUs: with intervals
-    those of the compared windows (geometric means, the plan's at the hold-outs' times),
-    else plain means. `holdouts` counts contrasts, `windows_*` all usable windows, `unusable`
-    those that hold no measurement or came twice. `days` is from the first to the last.
+    `saved_ratio` and `slowdown_ratio` are None where they cannot be estimated; `reason` then says
+    why. Energies and times are per iteration, of all the job's GPUs: with intervals those of the
+    compared windows (geometric means, the plan's at the hold-outs' times), else plain means.
+    `holdouts` counts paired differences, `windows_*` all usable windows, `unusable` those without a
+    measurement or stored twice. `days` is from the first to the last.
     """
 
     job: str
@@ -114,7 +114,7 @@ def _of_shape(windows: Sequence[MeasuredWindow]) -> Saving:
         )
     if not arms["plan"]:
         return replace(bare, reason="no window under a plan yet")
-    found = contrasts(windows)
+    found = paired_differences(windows)
     if len(found) < HOLDOUTS_MIN:
         reason = (
             f"{len(found)} hold-outs with windows of a plan before and after, "
@@ -125,12 +125,10 @@ def _of_shape(windows: Sequence[MeasuredWindow]) -> Saving:
 
 
 def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
-    floor = statistics.fmean([COUNTER_STEP_SD_S / contrast.span_s for contrast in found])
+    floor = statistics.fmean([COUNTER_STEP_SD_S / difference.span_s for difference in found])
     shared = _shared(found)
-    energy = student_interval(
-        [contrast.energy_log for contrast in found], floor_sd=floor, shared=shared
-    )
-    time = student_interval([contrast.time_log for contrast in found], floor_sd=0.0, shared=shared)
+    energy = student_interval([one.energy_log for one in found], floor_sd=floor, shared=shared)
+    time = student_interval([one.time_log for one in found], floor_sd=0.0, shared=shared)
     cooler = [c.cooler_celsius for c in found if c.cooler_celsius is not None]
     bare = replace(
         bare, holdouts=len(found), cooler_celsius=statistics.fmean(cooler) if cooler else None
@@ -141,8 +139,8 @@ def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
             f"{math.expm1(energy.half_width):.0%}, time to {math.expm1(time.half_width):.0%}"
         )
         return replace(bare, reason=reason)
-    level_energy = statistics.fmean([contrast.level_energy_log for contrast in found])
-    level_time = statistics.fmean([contrast.level_time_log for contrast in found])
+    level_energy = statistics.fmean([difference.level_energy_log for difference in found])
+    level_time = statistics.fmean([difference.level_time_log for difference in found])
     return replace(
         bare,
         saved_ratio=Interval(
@@ -157,7 +155,7 @@ def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
 
 
 def _shared(found: Sequence[PairedDifference]) -> int:
-    """Of how many contrasts after one the first neighbour is not after its last, on average and
+    """Of how many differences after one the first neighbour is not after its last, on average and
     rounded up, but for a few that chance brought together.
     """
     pairs = sum(

@@ -1,9 +1,9 @@
 """Shadow scores: recommendations compared with clocks that ran anyway; is enforcing advisable?
 
-A job in recommend mode never runs at the clocks it is advised. But other hands set clocks too
-(a site's lock, a power cap, an enforced hour, the default itself), and whenever a GPU is seen
-at a clock that something was promised for, the promise can be checked. A promise is written
-down before, and never touched afterwards. Pure.
+A job in mode recommend does not run at the recommended clocks. But clocks change for other reasons
+(a site's lock, a power cap, an enforced hour, the default itself), and whenever a GPU runs at a
+clock that a promise covers, the promise can be scored. A promise is stored before and never changed
+afterwards. Pure.
 """
 
 import json

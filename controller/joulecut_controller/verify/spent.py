@@ -1,8 +1,8 @@
-"""The energy that a job spent under plans in a period, and what that makes of a saved ratio.
+"""Energy that a job spent under plans in a period, and the joules that a saved ratio means.
 
-Three parts that are never mixed: energy measured in windows; energy of the time between two
-windows of one plan, which is taken to be like them (a plan's number at both ends means that
-its clocks held in between); and everything else, which is not counted.
+Three parts stay separate: energy measured in windows; energy between two windows of one plan,
+assumed to be like them (one generation at both ends means that its clocks held in between); and
+everything else, which is not counted.
 """
 
 import math
@@ -14,8 +14,8 @@ from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.window import MeasuredWindow
 
 # Windows are taken around hold-outs, which at a share of 1 % may be eighteen hours apart. A plan
-# that is taken back gets a new number when it returns, so the number is what vouches for the
-# time between; a day bounds what one mistake can add.
+# applied again gets a new generation, so an equal generation proves the time between; a day bounds
+# what one mistake can add.
 BETWEEN_S_MAX = 86_400.0
 
 
