@@ -1,7 +1,7 @@
 """`joulecut completion bash|zsh|fish`: a script that completes commands, flags and jobs.
 
 The script asks the program for flags and jobs when they are completed, so no list is kept twice
-and a shell starts no slower. shtab has no fish and needs every parser built (docs/adr/0012).
+and a shell starts no slower (docs/adr/0012).
 """
 
 from joulecut_cli.controller_client import DEFAULT_URL, Controller

@@ -12,9 +12,9 @@ from typing import Any
 from joulecut_cli import figures, plot
 from joulecut_cli.granularity import ALL
 from joulecut_cli.jobfile import JobFile, read
+from joulecut_cli.jobkeys import must_be_punctual, too_late
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
-from joulecut_cli.switchkeys import must_be_punctual, too_late
 from joulecut_cli.switchshown import Limited
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.clock_change_search import ClockChangeSearch

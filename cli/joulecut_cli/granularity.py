@@ -1,4 +1,4 @@
-"""Which granularities a command takes."""
+"""The granularities of commands."""
 
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
 from joulecut_wire.errors import BadInput
@@ -9,7 +9,7 @@ SHOWN = ", ".join(BUILT)
 
 
 def read_granularity(word: str) -> Granularity:
-    """Raises BadInput for what is none."""
+    """Raises BadInput for any other word."""
     return _one(word, SHOWN)
 
 

@@ -11,20 +11,21 @@ Read strictly: a key that is not known may be one that matters. docs/jobfile.md 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from joulecut_cli.jitterkeys import Jitter, read_jitter
 from joulecut_cli.jobkeys import (
     GRAPH_KEYS,
     KEYS,
     LATER_KEYS,
     Costs,
+    Jitter,
     mapping,
     must_be_bounded,
     read_costs,
+    read_jitter,
     read_pipeline,
+    read_switching,
     read_sync,
     value,
 )
-from joulecut_cli.switchkeys import read_switching
 from joulecut_controller.policy.quantity import POWER_W_MAX, number, text
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file

@@ -1,17 +1,31 @@
-"""The keys of a job file, read one by one: shape, communication, collectives, optimizer.
+"""Keys of a job file: pipeline, communication, collectives, optimizer, jitter and switching.
 
-What they mean together with a profile is judged in `jobfile`.
+```yaml
+jitter: {operation: 3%, gpu: 1%, communication: 0.2ms, siblings: 16, hold: p95}
+switching: {latency_s: 0.01, max_per_iteration: 8, min_dwell_s: 0.5, cost_s: 0.001, cost_j: 0.2}
+```
+Each key is read on its own; `jobfile` checks them together with the profile.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, whole
+from joulecut_controller.policy.quantity import (
+    Fault,
+    choice,
+    duration,
+    nearest,
+    number,
+    percentage,
+    shown,
+    whole,
+)
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import (
     SCHEDULES_ALL,
     SENDS,
+    Granularity,
     Kind,
     Pipeline,
     Schedule,
@@ -26,8 +40,14 @@ from joulecut_engine.graph.shape import (
     kinds_of,
     misfit,
 )
+from joulecut_engine.optimize.clock_changes import LATENCIES_MIN, UNLIMITED, Switching
+from joulecut_engine.optimize.clock_groups import inner
+from joulecut_engine.optimize.jitter import Noise
+from joulecut_engine.optimize.jitter_margin import Statistic
+from joulecut_engine.optimize.problem import Problem
 from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document, KeyPath
+from joulecut_wire.errors import BadInput
 
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; beyond that nobody waits
 TIME_S_MAX, ENERGY_J_MAX = 1e6, 1e12  # as in a profile
@@ -187,3 +207,113 @@ def value(
         return reader(given)
     except Fault as fault:
         raise document.bad(path, fault.what, fault.allowed) from None
+
+
+PERCENT_MAX = 100.0  # a standard deviation as large as the mean: no longer a training job
+SIBLINGS_MAX = 4096  # more pipelines than anybody trains with; half a minute of draws
+_JITTER_KEYS = ("operation", "gpu", "communication", "siblings", "hold")
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """`hold` names what must meet the deadline: 95 of 100 iterations, or their mean."""
+
+    noise: Noise
+    hold: Statistic
+
+
+def read_jitter(document: Document, data: dict[str, object]) -> Jitter | None:
+    """None where the job file has no such key. Raises BadInput."""
+    if "jitter" not in data:
+        return None
+    place = ("jitter",)
+    keys = mapping(document, place, data["jitter"], (), _JITTER_KEYS)
+    share, delay = percentage(PERCENT_MAX), duration(above_zero=False)
+    hold: Statistic = value(
+        document, (*place, "hold"), keys.get("hold", "p95"), choice("p95", "mean")
+    )
+    return Jitter(
+        Noise(
+            operation=value(document, (*place, "operation"), keys.get("operation", 0), share),
+            gpu=value(document, (*place, "gpu"), keys.get("gpu", 0), share),
+            communication_s=value(
+                document, (*place, "communication"), keys.get("communication", 0), delay
+            ),
+            siblings=value(
+                document, (*place, "siblings"), keys.get("siblings", 1), whole(1, SIBLINGS_MAX)
+            ),
+        ),
+        hold,
+    )
+
+
+SECONDS_MAX, JOULES_MAX = 1e6, 1e12  # as for operations
+_SWITCHING_KEYS = ("min_dwell_s", "max_per_iteration", "cost_s", "cost_j", "latency_s", "late")
+
+
+def read_switching(document: Document, data: dict[str, object]) -> Switching | None:
+    """None where the job file has no such key. Raises BadInput."""
+    if "switching" not in data:
+        return None
+    place = ("switching",)
+    keys = mapping(document, place, data["switching"], (), _SWITCHING_KEYS)
+    seconds, joules = number(0.0, SECONDS_MAX), number(0.0, JOULES_MAX)
+
+    def amount(key: str) -> float:
+        reader = joules if key.endswith("_j") else seconds
+        return value(document, (*place, key), keys.get(key, 0.0), reader)
+
+    most = UNLIMITED
+    if "max_per_iteration" in keys:
+        reader = whole(0, UNLIMITED)
+        most = value(document, (*place, "max_per_iteration"), keys["max_per_iteration"], reader)
+    return Switching(
+        min_dwell_s=amount("min_dwell_s"),
+        max_per_iteration=most,
+        cost_s=amount("cost_s"),
+        cost_j=amount("cost_j"),
+        latency_s=amount("latency_s"),
+        late=value(document, (*place, "late"), keys.get("late", "next"), choice("next", "within")),
+    )
+
+
+def too_late(problem: Problem, switching: Switching, granularity: Granularity) -> str | None:
+    """Why clocks cannot follow the operations of a granularity; None where they can."""
+    if granularity == "gpu" or switching.latency_s == 0.0:
+        return None
+    indices = [i for line in problem.graph.order for i in _changing(problem, line, granularity)]
+    menus = problem.measured or problem.options
+    if not indices:
+        return None
+    shortest = min(indices, key=lambda i: min(o.time_s for o in menus[i]))
+    time_s = min(o.time_s for o in menus[shortest])
+    if time_s >= LATENCIES_MIN * switching.latency_s:
+        return None
+    return (
+        f"{switching.latency_s:g} s is more than a fifth of the shortest operation that "
+        f"granularity {granularity} gives a clock, {problem.graph.operations[shortest]} "
+        f"with {time_s:.4g} s"
+    )
+
+
+def must_be_punctual(
+    source: str, problem: Problem, switching: Switching, granularity: Granularity
+) -> None:
+    """Raises BadInput for a granularity that clocks cannot follow."""
+    complaint = too_late(problem, switching, granularity)
+    if complaint is not None:
+        allowed = "a latency of at most a fifth of it, or --granularity gpu"
+        raise BadInput(f"{source}: switching.latency_s", complaint, allowed)
+
+
+def _changing(problem: Problem, line: tuple[int, ...], granularity: Granularity) -> list[int]:
+    """Operations of a GPU that may have a clock of their own: with `edge` those outside."""
+    between = inner(problem, line) if granularity == "edge" else range(0)
+    menus = problem.measured or problem.options
+    return [
+        i
+        for k, i in enumerate(line)
+        if k not in between
+        and menus[i][0].clock_mhz != ANY_CLOCK_MHZ
+        and problem.graph.operations[i].kind not in SENDS
+    ]

@@ -1,4 +1,4 @@
-"""What a plan really takes when times vary, for `joulecut plan`: both times, and their price."""
+"""Iteration times of a plan under jitter, mean and P95, as text and JSON of `joulecut plan`."""
 
 import math
 from typing import Any
@@ -30,7 +30,7 @@ def as_json(found: Assured) -> dict[str, Any]:
 
 
 def as_text(found: Assured, fastest: Solution) -> list[str]:
-    """Baseline, plan without margin, plan, under the same luck."""
+    """Baseline, plan without margin and plan, under the same noise samples."""
 
     def row(name: str, spread: Spread, energy_j: float) -> list[str]:
         saving = figures.percent(1 - energy_j / fastest.energy_j)
@@ -53,7 +53,7 @@ def as_text(found: Assured, fastest: Solution) -> list[str]:
 
 
 def too_late(found: Assured) -> BadInput:
-    """A deadline that jitter makes impossible; names what is possible, rounded up."""
+    """The error for a deadline that jitter makes impossible, with the shortest possible one."""
     fastest_s = of(found.spread, found.statistic)
     step_s = 10.0 ** (math.floor(math.log10(fastest_s)) - 4)
     at_least = f"{math.ceil(fastest_s / step_s) * step_s:.6g} s"

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from joulecut_cli import lateness, plot, switchshown, timeline
 from joulecut_cli.jobfile import JobFile, read
+from joulecut_cli.jobkeys import must_be_punctual
 from joulecut_cli.planshown import as_json, as_text
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
-from joulecut_cli.switchkeys import must_be_punctual
 from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize import clock_change_margin

@@ -1,8 +1,10 @@
 """The simulated GPUs of one node, in a file that outlives every process that uses it.
 
-Agent, keeper, job and tests map the same file; a SIGKILL of any of them leaves the GPUs
-as they were, as a real driver would. A file lock orders the writers and dies with its
-holder. A reboot is a fresh driver load: clocks at default, counters at zero.
+Agent, keeper, job and tests map the same file. A SIGKILL of any of them leaves the GPUs as they
+were, as a real driver does. A file lock orders the writers and dies with its holder. A card has
+two slots of fixed size and a byte that selects one: a writer fills the other and flips the byte,
+so a write that is cut short leaves the old card. A reboot is a fresh driver load: clocks at
+default, counters at zero.
 """
 
 import fcntl

@@ -1,9 +1,9 @@
-"""A training job on simulated GPUs: a process of its own that knows nothing of Joulecut.
+"""A training job on simulated GPUs: a process of its own, independent of Joulecut.
 
-It runs iteration after iteration at whatever clocks its GPUs have, hands the work to the
-state files, and reports it to each node's agent by datagrams, as a real job does. It
-keeps a virtual schedule: an iteration ends when physics says, not when a busy machine got
-round to it. A clock change counts from the next iteration on.
+It runs iteration after iteration at the current clocks of its GPUs, hands the work to the state
+files, and reports it to each node's agent by datagrams, as a real job does. It keeps a virtual
+schedule: an iteration ends at its simulated time, however busy the machine is. A clock change
+counts from the next iteration on.
 
     python -m joulecut_sim.job --config job.yaml
 """

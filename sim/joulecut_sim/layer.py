@@ -1,7 +1,7 @@
-"""What one decoder layer asks of a card: its kernels, counted, before any clock is chosen.
+"""The kernels of one decoder layer: operations, bytes and tiles, independent of any clock.
 
 The plant's own count, from the shapes of a GPT layer (attention and a four times wider MLP):
-the predictors count for themselves, so that an error on either side shows as a residual.
+the predictors have a count of their own, so an error of either shows as a residual.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ def kernels(layer: Shape, dtype: Dtype, which: Pass) -> tuple[Kernel, ...]:
 
 
 def flops(layer: Shape, which: Pass) -> float:
-    """Floating-point operations of the matrix products: what is useful about a layer."""
+    """Floating-point operations of the matrix products, the useful work of a layer."""
     forward = sum(kernel.flops for kernel in _products(layer, "fp16"))
     return forward * (3.0 if which == "training" else 1.0)
 

@@ -1,9 +1,12 @@
-"""What the decoder-layer plant knows of a card's silicon, beyond its clocks and limits.
+"""A decoder layer on a simulated card: time, power by cause and the clock under the power limit.
 
-Its own form, on purpose unlike the predictors': a voltage that bends smoothly, leakage that
-follows temperature, and power counted by what causes it. Peaks, SMs and bandwidths are the
-data sheets' (dense). The watts of all cards but the A30 are assumed: chosen so that a large
-layer in 16 bits meets the card's limit about where measured training stages do.
+A kernel's time blends those of its products, memory traffic and instruction issue, which overlap
+in part, plus a gap that no clock shortens. Power is the sum of four causes; a governor finds the
+clock at which it meets the card's limit, and the temperature at which leakage and cooling agree.
+The form differs on purpose from the predictors': the voltage bends smoothly and leakage follows
+temperature. Peaks, SMs and bandwidths are those of the data sheets (dense). The watts of all cards
+but the A30 are assumed, such that a large layer in 16 bits meets the card's limit at about the
+clock where measured training stages do.
 """
 
 from collections.abc import Mapping, Sequence

@@ -97,7 +97,7 @@ def power_limit_w(sku: Sku, card: Card) -> float:
 
 
 def clock_mhz(sku: Sku, card: Card, when_s: float) -> int:
-    """The SM clock the card runs at: what is allowed under load, the lowest otherwise."""
+    """The SM clock: the highest allowed one under load, the lowest otherwise."""
     low, high = lock_at(card, when_s)
     work = work_at(card, when_s)
     if work is None and card.load_ratio <= 0.0:

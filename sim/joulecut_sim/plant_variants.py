@@ -1,7 +1,8 @@
-"""A plant that replays a measured sweep row by row: no curve, no smoothing, jumps and all.
+"""Plants without the fitted curves of `gpt3`: a replayed sweep, and a card of another form.
 
-What a formula would iron out stays: on the public A40 sweep time jumps by up to a tenth
-between neighbouring clocks. The sweep is read where it lies; nothing of it is carried.
+The replay keeps the jumps of a measurement: on the public A40 sweep time jumps by up to a tenth
+between neighbouring clocks. The odd card fits no predictor's formula: its voltage goes in steps,
+leakage grows with power, and work is bound by memory above a plateau. Its numbers are assumed.
 """
 
 import csv
@@ -38,7 +39,7 @@ class ReplayedCurve:
 
 
 class ReplayPlant(Plant):
-    """A pipeline whose operations cost what the sweep says, on GPUs that differ a little."""
+    """A pipeline whose operations cost as measured in the sweep, on GPUs that differ a little."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ LEAK_RATIO = 0.12  # of the dynamic power squared over the limit
 STATIC_W = 62.0
 SWING_W = 118.0  # at 1 GHz and the floor voltage
 PLATEAU_MHZ = {"forward": 1290.0, "backward": 1200.0}  # above: bound by memory
-PLATEAU_TILT = 0.06  # what is left of the clock's effect there
+PLATEAU_TILT = 0.06  # remaining effect of the clock there
 FULL_S = {"forward": 0.05, "backward": 0.1}  # one operation of a stage at the highest clock
 LAST_STAGE_RATIO = 1.06
 

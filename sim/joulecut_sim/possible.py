@@ -21,7 +21,7 @@ Choice = tuple[int, ...]  # an index into the swept clocks, per stage
 
 BATCH = 4096  # clock vectors evaluated at once: 25 MB for 768 operations
 REACH = 5  # clocks a single move may go; the last descent goes all the way
-DRAWS = 64  # the mean of a ratio of two plans with the same luck is known to 0.02 % at 4 % jitter
+DRAWS = 64  # gives the ratio of two plans under equal noise to 0.02 % at 4 % jitter
 SEED = 1
 PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the budget, to begin from
 ROUNDS_MAX = 60  # descents take fewer than 20; a bound is a bound
@@ -68,9 +68,10 @@ def search(plant: Plant, slowdown: float) -> Possible:
 
 
 def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
-    """The same where operations jitter by `plant.noise.operation`: the mean iteration, of which
-    every plan has the same luck, keeps the deadline. The slowest of several jittering stages is
-    slower than each, so plans that are exact on mean times come late.
+    """As `search`, with operations that jitter by `plant.noise.operation`.
+
+    The mean iteration keeps the deadline, under the same noise for every plan. The slowest of
+    several jittering stages is slower than each, so plans exact on mean times come late.
     """
     if plant.noise.operation <= 0.0:
         return search(plant, slowdown)
@@ -107,11 +108,11 @@ class _Grid:
 
     def __init__(self, plant: Plant, draws: int = 0) -> None:
         self._steps = plant.steps
-        self._luck = np.ones((len(self._steps), 1))
+        self._noise = np.ones((len(self._steps), 1))
         if draws:
             dice = np.random.default_rng(SEED)
-            luck = dice.normal(1.0, plant.noise.operation, (len(self._steps), draws))
-            self._luck = np.maximum(0.5, luck)  # as the plant does
+            noise = dice.normal(1.0, plant.noise.operation, (len(self._steps), draws))
+            self._noise = np.maximum(0.5, noise)  # as the plant does
         self.stages = plant.stages
         self._microbatches = plant.microbatches
         self._waiting_w = np.array([plant.waiting_w(stage) for stage in range(self.stages)])
@@ -139,7 +140,7 @@ class _Grid:
 
     @property
     def draws(self) -> int:
-        return self._luck.shape[1]
+        return self._noise.shape[1]
 
     def evaluate(self, choices: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Iteration time and energy of many plans; `choices` has shape (plans, stages)."""
@@ -149,11 +150,11 @@ class _Grid:
         ]
         free: list[Floats] = [np.zeros((len(choices), 1)) for _ in range(self.stages)]
         ends: list[Floats] = []
-        for step, luck in zip(self._steps, self._luck, strict=True):
+        for step, noise in zip(self._steps, self._noise, strict=True):
             begin = free[step.stage]
             if step.needs >= 0:
                 begin = np.maximum(begin, ends[step.needs])
-            end = begin + durations[step.stage][step.instruction][:, None] * luck
+            end = begin + durations[step.stage][step.instruction][:, None] * noise
             free[step.stage] = end
             ends.append(end)
         time_s = np.maximum.reduce(free).mean(axis=1)

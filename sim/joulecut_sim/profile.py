@@ -17,7 +17,7 @@ from joulecut_sim.skus import SKUS, Sku, find
 from joulecut_wire.command import FINE, Parser, guarded
 from joulecut_wire.errors import BadInput
 
-STAGES_MAX = 256  # what is written must be read: a profile has no more
+STAGES_MAX = 256  # the reader's limit
 SCALE_MIN, SCALE_MAX = 1e-6, 1e6  # times from 50 ns to half a day, in joules that have a number
 # Neighbouring clocks of the public sweeps differ by this much for no reason.
 NOISE_TIME = 0.002

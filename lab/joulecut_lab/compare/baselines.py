@@ -21,7 +21,7 @@ CAPS_MAX = 512  # power caps tried; two sweeps of a hundred clocks have fewer
 
 
 def menus_of(problem: Problem) -> tuple[tuple[ClockOption, ...], ...]:
-    """All that was measured: a rule that knows no frontier also takes dominated options."""
+    """All measured options: a rule without a frontier also takes dominated ones."""
     return problem.measured or problem.options
 
 

@@ -1,7 +1,7 @@
-"""Every rule for clocks on one job, timed, and priced by the same judge.
+"""Every rule for clocks on one job, timed and priced by the same judge.
 
-What a rule claims does not count: its clocks are laid out in exact longest paths and priced
-with the measured options, ours like the others'.
+A rule's own claim does not count: its clocks are laid out in exact longest paths and priced with
+the measured options.
 """
 
 import time
@@ -155,7 +155,7 @@ class Outcome:
     perseus_unit_s: float
 
     def left_out(self) -> str:
-        """What the job file says and no rule here is asked about; empty for nothing."""
+        """Keys of the job file that no rule uses; empty for none."""
         return self.job.left_out("jitter", "switching")
 
     def saving(self, joules: float, of_j: float | None = None) -> float:
@@ -175,7 +175,7 @@ class Outcome:
         return cluster_baseline_j(self.setting, self.fastest)
 
     def claimed_saving(self, entry: Entry) -> float:
-        """What a rule that reckons for itself says it saves."""
+        """The saving that a rule with its own cost model claims."""
         assert entry.claimed is not None
         return self.saving(entry.claimed.energy_j, self._floored(entry).energy_j)
 

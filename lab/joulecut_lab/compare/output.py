@@ -1,4 +1,4 @@
-"""A comparison for people: what each rule saves, then stragglers and the power limit."""
+"""A comparison as text, JSON and chart: savings of each rule, with stragglers and a power limit."""
 
 from pathlib import Path
 from typing import Any

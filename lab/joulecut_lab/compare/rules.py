@@ -100,7 +100,7 @@ class Rule(Protocol):
 
 
 class Chosen:
-    """A rule with a number left open: the best of its plans. It knows no stragglers."""
+    """The best plan of a rule with one free parameter. It ignores stragglers."""
 
     def __init__(self, setting: Setting, plans: Callable[[Problem], Sequence[Clocks]]) -> None:
         self._setting = setting
@@ -113,7 +113,7 @@ class Chosen:
         assert found is not None, "every rule has plans"
         return found
 
-    def waiting(self, until_s: float) -> Clocks:  # noqa: ARG002 -- it never hears of it
+    def waiting(self, until_s: float) -> Clocks:  # noqa: ARG002 -- the rule ignores stragglers
         return self.plan()
 
     def limited(self, power_w: float) -> Clocks | None:

@@ -55,7 +55,7 @@ class AgentClocks:
         except BaseException:
             self.close()
             raise
-        # The term that the agent knows, not a new one: a controller must not think that
+        # The epoch that the agent has seen, not a new one: a controller must not conclude that
         # another has taken over from it.
         self._epoch = max(1, node.epoch_seen)
         self._ttl_s = min(TTL_S, node.ttl_max_s)

@@ -7,7 +7,7 @@ from joulecut_lab.study.cell import Cell
 from joulecut_sim.layer import Dtype
 
 Basis = Literal["measured", "simulated"]
-DEFAULT_CLOCK = 0  # asked for none: the driver decides
+DEFAULT_CLOCK = 0  # no request: the driver decides
 
 
 @dataclass(frozen=True, slots=True)

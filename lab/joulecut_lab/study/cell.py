@@ -18,7 +18,7 @@ LOWEST_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One layer in one data type: what is swept over clocks."""
+    """One layer in one data type, swept over clocks."""
 
     layer: Shape
     dtype: Dtype
@@ -34,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was asked for; an empty `clocks_mhz` means `count` clocks spread evenly."""
+    """The requested sweep; an empty `clocks_mhz` means `count` clocks spread evenly."""
 
     models: tuple[str, ...]
     sequences: tuple[int, ...]

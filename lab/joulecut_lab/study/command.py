@@ -1,4 +1,4 @@
-"""`joulecut study`: finds the part of the study that was asked for."""
+"""`joulecut study`: finds the requested part of the study."""
 
 import importlib
 

@@ -1,4 +1,8 @@
-"""Puts the predictors through every split and collects what they said."""
+"""The predictors under test and their scores over every split.
+
+`Curves` is the product's estimator (physics, forest and measurements of the layer itself),
+`Layers` predicts a layer from its shape, `PlainForest` is the common baseline.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

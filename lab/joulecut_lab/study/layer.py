@@ -51,7 +51,7 @@ def sweep(
         for clock in asked_mhz:
             clocks.ask(clock)
             measured = measure(bench, rule)
-            clocks.check()  # a row must not be of another clock than it says
+            clocks.check()  # a row must be of the clock it names
             if not measured.stable:
                 at = f"{clock} MHz" if clock else "the default clock"
                 say(f"{one} at {at}: not stable after {measured.windows} windows")
@@ -235,7 +235,7 @@ def _collected(
     rule: Rule,
     out: Path | None,
 ) -> list[Row]:
-    """All rows; what was measured is kept even where the sweep ends early."""
+    """All rows; those measured before an early end are kept."""
     rows: list[Row] = []
     try:
         for found in sweep(bench, clocks, selection.cells(), grid, rule=rule, say=_say):

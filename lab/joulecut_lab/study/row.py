@@ -1,7 +1,6 @@
-"""A study as a tidy table: one row per layer, data type and clock, and whose numbers they are.
+"""A study as a tidy table: one row per layer, data type and clock; its curves and their best points.
 
-CSV always; Parquet where pyarrow is installed. Reading checks every field and names the
-line, since people bring files of their own.
+CSV always; Parquet where pyarrow is installed. Reading checks every field and names the line.
 """
 
 import csv
@@ -71,7 +70,7 @@ class Row:
 
     @property
     def nominal_mhz(self) -> float:
-        """The clock asked for; where none was, the mean clock seen."""
+        """The requested clock; without a request, the mean clock seen."""
         return float(self.clock_asked_mhz or self.clock_mhz)
 
 
@@ -195,7 +194,7 @@ def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
 def _parquet(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
     try:
         table = _pyarrow("pyarrow.parquet").read_table(path)
-    except ValueError:  # pyarrow's ArrowInvalid is one; it says so in several lines
+    except ValueError:  # pyarrow's ArrowInvalid is one, with a message of several lines
         raise BadInput(str(path), "is not Parquet", "a Parquet file") from None
     _check_head(path, table.column_names)
     return [

@@ -1,7 +1,9 @@
-"""How good a prediction is: errors of its numbers, and of the clocks it would choose.
+"""Splits of a study's rows into training and test, and scores of predictions.
 
-Errors of time and power can cancel in energy and hide a bad choice, so regret (energy above
-the best choice within a budget) and overshoot of that budget stand beside them.
+A random split asks for a clock between two measured ones of the same layer; holding out a whole
+shape, model or card measures predictions of unseen work. Errors of time and power can cancel in
+energy, so the scores include the clocks a prediction would choose: regret (energy above the best
+choice within a slowdown budget) and overshoot of that budget.
 """
 
 import zlib

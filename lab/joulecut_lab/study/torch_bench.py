@@ -1,8 +1,8 @@
-"""A real card on the bench: torch runs the layers, the agent's back end reads the card, and
-nothing sets its clock.
+"""A real card on the bench: torch runs the layers and the agent's back end reads the sensors.
 
-The one place of the study that looks for torch, and only when asked: it is loaded by name,
-so that everything else works without it.
+torch is loaded by name and only on request, so everything else works without it; the same layers
+run on a CPU. A worker keeps the card's queue filled while it is measured, since a card that waits
+for this process would be measured idle. Nothing here sets a clock.
 """
 
 import importlib
@@ -39,7 +39,7 @@ class Worker(Protocol):
         ...
 
     def start(self, passes: int) -> Callable[[], bool]:
-        """Queues so many passes; the answer says whether they are done."""
+        """Queues so many passes; the returned function tests whether they are done."""
         ...
 
     def close(self) -> None: ...

@@ -123,7 +123,7 @@ class Cluster:
                 self._look_for_keeper(node, keeper)
 
     def _look_for_keeper(self, node: str, before: Witness) -> None:
-        """An agent starts another keeper by itself; its pid is what a person wants to know."""
+        """Prints the pid of a keeper that its agent has restarted."""
         pid = next(iter(children(self._agents[node].pid)), 0)
         if pid and pid != before.pid:
             self._keepers[node] = Witness.of(pid)
@@ -179,7 +179,7 @@ def _wait_end(child: Child, limit_s: float) -> None:
 
 
 def _command(name: str) -> tuple[str, ...]:
-    """A command of ours from this very installation, whatever PATH says."""
+    """A command of this installation, independent of PATH."""
     beside = Path(sys.executable).with_name(name)
     if not beside.exists():
         raise Unavailable(f"{name} is not installed here: pip install 'joulecut[all]'")

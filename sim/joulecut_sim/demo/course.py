@@ -95,7 +95,7 @@ def _signals(watch: Watch) -> Iterator[None]:
 
 
 class Course:
-    """The phases, and what was seen in them."""
+    """The phases and their measurements."""
 
     def __init__(
         self, settings: Settings, slo: Slo, folder: Folder, say: Say, show: Callable[[str], None]
@@ -129,7 +129,7 @@ class Course:
         return ""
 
     def end(self) -> str:
-        """Ends all processes and judges what they left; what is wrong with it, or nothing."""
+        """Ends all processes and checks the state they left; the fault, or empty."""
         cluster = self._cluster
         if cluster is None:
             self._folder.remove()

@@ -50,7 +50,7 @@ class Running:
     process: subprocess.Popen[bytes]
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
     ready: re.Match[str] | None = None
-    heard: threading.Event = field(default_factory=threading.Event)  # all it ever said
+    heard: threading.Event = field(default_factory=threading.Event)  # its output has ended
 
 
 class Child:
@@ -94,7 +94,7 @@ class Child:
         threading.Thread(target=self._listen, args=(self._life,), daemon=True).start()
 
     def wait_ready(self, pause: Callable[[float], None]) -> re.Match[str]:
-        """Its ready line. Raises Unavailable where it dies first, or says nothing."""
+        """Its ready line. Raises Unavailable where it dies first or prints none."""
         limit_s = time.monotonic() + READY_S_MAX
         while time.monotonic() < limit_s:
             if self.ready is not None:
@@ -110,7 +110,7 @@ class Child:
 
     def last_words(self) -> str:
         lines = [line for line in self._life.lines if line.strip()] if self._life else []
-        return lines[-1].strip() if lines else "it said nothing"
+        return lines[-1].strip() if lines else "no output"
 
     def died(self) -> str:
         """How it died, once per death; empty while it runs or where it should not."""

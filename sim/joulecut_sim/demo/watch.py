@@ -1,7 +1,7 @@
-"""Keeps an eye on everything while a phase of the demo runs.
+"""Observes a phase of the demo from outside: metrics of agents, reports of the job, API of the page.
 
-One tick looks after the processes, reads what the job reported and what the agents counted,
-and prints the live numbers from time to time.
+One tick supervises the processes, reads what is new, and prints live numbers from time to time.
+The demo's result rests on these observations alone and never on a plan.
 """
 
 import http.client
@@ -24,7 +24,7 @@ _APPLIED = re.compile(
 
 
 def get(address: str, path: str) -> bytes | None:
-    """The body of a page on this machine; None where there is no good answer."""
+    """The body of a page on this machine; None without a good answer."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=HTTP_S_MAX)
     try:
