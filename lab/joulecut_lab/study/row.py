@@ -1,4 +1,4 @@
-"""A study as a tidy table: one row per layer, data type and clock; its curves and their best points.
+"""A study as a tidy table: a row per layer, data type and clock; its curves and best points.
 
 CSV always; Parquet where pyarrow is installed. Reading checks every field and names the line.
 """

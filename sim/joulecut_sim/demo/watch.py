@@ -1,4 +1,4 @@
-"""Observes a phase of the demo from outside: metrics of agents, reports of the job, API of the page.
+"""Observes a phase of the demo from outside: metrics of agents, reports of the job, the page.
 
 One tick supervises the processes, reads what is new, and prints live numbers from time to time.
 The demo's result rests on these observations alone and never on a plan.
