@@ -7,8 +7,8 @@ from golden_text import same_as_golden
 
 from joulecut_cli.audit import report
 from joulecut_controller.audit.auditor import Auditor, Estimate
-from joulecut_controller.audit.finding import Amount, Audit, Saving
-from joulecut_controller.audit.reading import SHARED, Frame, Name, Reading
+from joulecut_controller.audit.finding import Amount, Audit, PlanSaving
+from joulecut_controller.audit.reading import SHARED, Frame, GpuName, GpuReading
 from joulecut_controller.policy.policy import Cost
 
 KEPT = Path(__file__).parent / "day0"
@@ -22,21 +22,21 @@ ABOUT = report.About(
 )
 
 
-def _gpu(number: int, step: int) -> Reading:
+def _gpu(number: int, step: int) -> GpuReading:
     """Two jobs, one GPU of nobody and one of many."""
     hours = step * STEP_S / 3600.0
     uuid = f"GPU-{number}"
     if number == 8:
-        return Reading(uuid, "", None, 55.0, 210.0, 0.0, None, frozenset())
+        return GpuReading(uuid, "", None, 55.0, 210.0, 0.0, None, frozenset())
     if number == 9:
-        return Reading(uuid, SHARED, None, 140.0, 1100.0, 0.6, None, frozenset())
+        return GpuReading(uuid, SHARED, None, 140.0, 1100.0, 0.6, None, frozenset())
     owner = "train/gpt3" if number < 4 else "4711"
     if owner == "4711" and hours >= 12:
-        return Reading(uuid, owner, None, 62.0, 210.0, 0.0, None, frozenset())
+        return GpuReading(uuid, owner, None, 62.0, 210.0, 0.0, None, frozenset())
     hot = number == 2 and hours >= 6
     reasons = frozenset({"hw_thermal", "hw_slowdown"}) if hot else frozenset[str]()
     clock_mhz, power_w = (1185.0, 290.0) if hot else (1410.0, 372.0 + number)
-    return Reading(uuid, owner, None, power_w, clock_mhz, 0.97, None, reasons, 400.0)
+    return GpuReading(uuid, owner, None, power_w, clock_mhz, 0.97, None, reasons, 400.0)
 
 
 def audited() -> Audit:
@@ -44,7 +44,7 @@ def audited() -> Audit:
     for step in range(STEPS + 1):
         readings = tuple(_gpu(number, step) for number in range(10))
         auditor.take(Frame(step * STEP_S, STEP_S, readings))
-    names = {f"GPU-{n}": Name(f"GPU-{n}", f"node{n // 8}/{n % 8}", "A100") for n in range(10)}
+    names = {f"GPU-{n}": GpuName(f"GPU-{n}", f"node{n // 8}/{n % 8}", "A100") for n in range(10)}
     [gpt3] = [job for job in auditor.jobs() if job.name == "train/gpt3"]
     text = "above the frontier at the same 5.32 s, by gpt3.csv"
     known = Estimate(
@@ -53,7 +53,7 @@ def audited() -> Audit:
             "no iteration time of its siblings: reports with peer_iteration_time_s would tell"
         ),
         savings=tuple(
-            Saving(
+            PlanSaving(
                 granularity, ratio, ratio * gpt3.work_j, "within 5.43 s an iteration, by gpt3.csv"
             )
             for granularity, ratio in (("gpu", 0.06), ("edge", 0.09), ("computation", 0.127))
@@ -80,7 +80,7 @@ def test_a_page_of_html_obeys_no_name() -> None:
     """A pod may be called whatever somebody likes."""
     auditor = Auditor()
     for step in range(3):
-        reading = Reading("g", "<script>alert(1)</script>", None, 100.0, 900.0, 0.9)
+        reading = GpuReading("g", "<script>alert(1)</script>", None, 100.0, 900.0, 0.9)
         auditor.take(Frame(step * 60.0, 60.0, (reading,)))
     html = report.as_html(auditor.finish({}, {}), ABOUT)
     assert "<script>" not in html

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from joulecut_controller.audit.reading import NO_OWNER, SHARED, Frame, Name, Reading
+from joulecut_controller.audit.reading import NO_OWNER, SHARED, Frame, GpuName, GpuReading
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.policy.owner import instance_of, shared
 from joulecut_controller.view import GpuView
@@ -87,7 +87,7 @@ class Watch:
         # Two steps at least: the first sample only begins to count.
         self.step_s = max(seconds / STEPS_MAX, min(STEP_S_MIN, seconds / 4.0))
         self._look_s = min(LOOK_S, self.step_s / 2.0)
-        self.gpus: dict[str, Name] = {}
+        self.gpus: dict[str, GpuName] = {}
         self.rates: dict[str, Rate] = {}
         self.allocations: dict[str, Allocation] = {}  # the newest, by job
         self.silent: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class Watch:
                 continue
             about = gpu.description
             top_mhz = float(about.clocks_mhz[-1]) if about.clocks_mhz else 0.0
-            self.gpus.setdefault(gpu.uuid, Name(gpu.uuid, gpu.place, about.model, top_mhz))
+            self.gpus.setdefault(gpu.uuid, GpuName(gpu.uuid, gpu.place, about.model, top_mhz))
             owners[gpu.uuid] = self._owner(gpu, reporting.get(gpu.uuid, NO_OWNER))
             _add(means.setdefault(gpu.uuid, _StepMeans()), gpu, owners[gpu.uuid])
         for arrived in reports:
@@ -205,8 +205,8 @@ def _add(mean: _StepMeans, gpu: GpuView, owner: str) -> None:
     mean.on_purpose = mean.on_purpose or shown.lease is not None
 
 
-def _reading(uuid: str, mean: _StepMeans) -> Reading:
-    return Reading(
+def _reading(uuid: str, mean: _StepMeans) -> GpuReading:
+    return GpuReading(
         uuid=uuid,
         owner=mean.owner,
         energy_j=mean.energy_j,

@@ -14,7 +14,7 @@ from pathlib import Path
 from joulecut_cli import agent_client
 from joulecut_cli.audit import job_estimate, report
 from joulecut_cli.audit.agents import Watch
-from joulecut_cli.audit.job_estimate import Known, Seen
+from joulecut_cli.audit.job_estimate import Observed, OperatorInput
 from joulecut_cli.audit.prometheus import Access, Prometheus
 from joulecut_cli.audit.series import History
 from joulecut_cli.progress import Progress, solving
@@ -99,7 +99,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     return given
 
 
-def _cost(given: argparse.Namespace, facts: Known) -> Cost:
+def _cost(given: argparse.Namespace, facts: OperatorInput) -> Cost:
     """Flags override the policy."""
     cost = facts.cost
     price = cost.kwh if given.kwh_price is None else given.kwh_price
@@ -112,7 +112,7 @@ def _cost(given: argparse.Namespace, facts: Known) -> Cost:
 
 
 def _past(
-    given: argparse.Namespace, facts: Known, cost: Cost, duration_s: float
+    given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
 ) -> tuple[Audit, report.About]:
     if duration_s < FOR_S_MIN:
         raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
@@ -133,7 +133,7 @@ def _past(
         )
         for frame in history.frames(progress.advance):
             auditor.take(frame)
-    seen = Seen(gpus=history.gpus, rates={}, allocations={}, bloat_j=history.bloat_j)
+    seen = Observed(gpus=history.gpus, rates={}, allocations={}, bloat_j=history.bloat_j)
     about = report.About(
         source=f"{server.url} ({history.exporter.title} series)",
         ended_unix_s=end_s,
@@ -144,7 +144,7 @@ def _past(
 
 
 def _live(
-    given: argparse.Namespace, facts: Known, cost: Cost, duration_s: float
+    given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
 ) -> tuple[Audit, report.About]:
     watch = Watch(
         _addresses(given), duration_s, tls=_certificates(given), server_name=given.server_name
@@ -152,7 +152,7 @@ def _live(
     auditor = Auditor()
     with Progress(f"watching {given.agents} (an interrupt ends it early)") as progress:
         watch.follow(auditor.take, progress.advance)
-    seen = Seen(gpus=watch.gpus, rates=watch.rates, allocations=watch.allocations, bloat_j={})
+    seen = Observed(gpus=watch.gpus, rates=watch.rates, allocations=watch.allocations, bloat_j={})
     lost = (f"no answer from {', '.join(watch.silent)}",) if watch.silent else ()
     about = report.About(
         source=given.agents, ended_unix_s=time.time(), step_s=watch.step_s, cost=cost, notes=lost
@@ -160,7 +160,7 @@ def _live(
     return _judged(auditor, facts, seen), about
 
 
-def _judged(auditor: Auditor, facts: Known, seen: Seen) -> Audit:
+def _judged(auditor: Auditor, facts: OperatorInput, seen: Observed) -> Audit:
     jobs = auditor.jobs()
     with Progress(solving("comparing profiles with measurements")):
         estimates = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from joulecut_cli.audit.owners import of_dcgm, of_ours
-from joulecut_controller.audit.reading import Name
+from joulecut_controller.audit.reading import GpuName
 from joulecut_wire import metrics
 from joulecut_wire.errors import Unavailable
 
@@ -134,7 +134,7 @@ def words_of(text: str) -> set[str]:
     return {word for bit, word in REASON_BITS if mask & bit}
 
 
-def dcgm_name(uuid: str, labels: Mapping[str, str]) -> Name:
+def dcgm_name(uuid: str, labels: Mapping[str, str]) -> GpuName:
     """Host, index and model. `Hostname` became `hostname` in 2026."""
     host = labels.get("Hostname") or labels.get("hostname") or labels.get("instance", "?")
-    return Name(uuid, f"{host}/{labels.get('gpu', '?')}", labels.get("modelName", ""))
+    return GpuName(uuid, f"{host}/{labels.get('gpu', '?')}", labels.get("modelName", ""))

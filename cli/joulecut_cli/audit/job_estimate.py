@@ -10,10 +10,10 @@ from pathlib import Path
 
 from joulecut_cli import jobfile
 from joulecut_cli.audit.agents import Rate
-from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, Facts
+from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, OwnerTotals
 from joulecut_controller.audit.finding import Amount
 from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
-from joulecut_controller.audit.reading import Name
+from joulecut_controller.audit.reading import GpuName
 from joulecut_controller.policy.owner import matches
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo
 from joulecut_controller.sources.policy_file import load
@@ -27,7 +27,7 @@ NO_SLOWDOWN = Slo(max_slowdown=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OperatorInput:
     """A policy, a job file, or neither. A job file describes the largest job."""
 
     policy: Policy | None = None
@@ -39,26 +39,28 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """What a source provides beside frames. `bloat_j` is the estimate of a running controller."""
 
-    gpus: Mapping[str, Name]
+    gpus: Mapping[str, GpuName]
     rates: Mapping[str, Rate]
     allocations: Mapping[str, Allocation]
     bloat_j: Mapping[str, Mapping[str, float]]
 
 
-def read(path: Path | None) -> Known:
+def read(path: Path | None) -> OperatorInput:
     """Raises BadInput as the readers of the two kinds of file do."""
     if path is None:
-        return Known()
+        return OperatorInput()
     data = document.load(path).data
     if isinstance(data, dict) and ("pipeline" in data or "graph" in data) and "jobs" not in data:
-        return Known(job=jobfile.read(path))
-    return Known(policy=load(path))
+        return OperatorInput(job=jobfile.read(path))
+    return OperatorInput(policy=load(path))
 
 
-def estimate(known: Known, facts: Facts, seen: Seen, *, largest: bool) -> Estimate:
+def estimate(
+    known: OperatorInput, facts: OwnerTotals, seen: Observed, *, largest: bool
+) -> Estimate:
     """Predicted bloat and savings of one job."""
     found = _problem(known, facts, seen, largest=largest)
     if isinstance(found, str):
@@ -80,7 +82,7 @@ def estimate(known: Known, facts: Facts, seen: Seen, *, largest: bool) -> Estima
     return Estimate(ground.intrinsic(), extrinsic, ground.savings(deadline_s))
 
 
-def _by_controller(facts: Facts, seen: Seen, why: str) -> Estimate:
+def _by_controller(facts: OwnerTotals, seen: Observed, why: str) -> Estimate:
     """From the series of a running controller."""
     said = seen.bloat_j.get(facts.name) or seen.bloat_j.get(facts.name.rpartition("/")[2])
     if not said:
@@ -94,7 +96,7 @@ def _by_controller(facts: Facts, seen: Seen, why: str) -> Estimate:
 
 
 def _problem(
-    known: Known, facts: Facts, seen: Seen, *, largest: bool
+    known: OperatorInput, facts: OwnerTotals, seen: Observed, *, largest: bool
 ) -> tuple[Problem, Slo, str, bool] | str:
     """The job's problem, its target, where its costs come from, and whether it is one pipeline;
     or why there is none.
@@ -120,7 +122,7 @@ def _priced(job: JobPolicy) -> tuple[Problem, Slo, str, bool] | str:
     return asked, job.slo, job.profile.source, job.pipeline.data_parallel == 1
 
 
-def _entry(policy: Policy, facts: Facts, seen: Seen) -> JobPolicy | None:
+def _entry(policy: Policy, facts: OwnerTotals, seen: Observed) -> JobPolicy | None:
     """The entry by name, by the owner of its GPUs, or by its list of GPUs."""
     places = {seen.gpus[uuid].place for uuid in facts.uuids if uuid in seen.gpus}
     allocation = seen.allocations.get(facts.name)

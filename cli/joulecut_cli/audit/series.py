@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from joulecut_cli.audit.exporters import DCGM, OURS, any_of_ours, dcgm_name, exporter_of, words_of
 from joulecut_cli.audit.owners import OwnerHistory
 from joulecut_cli.audit.prometheus import Prometheus, Series, samples
-from joulecut_controller.audit.reading import Frame, Name, Reading
+from joulecut_controller.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire import metrics
 
 STEPS_MAX = 1_440  # of a whole audit: a minute each for a day
@@ -41,7 +41,7 @@ class History:
         self._names = server.names(begin_s, end_s, any_of_ours(matcher))
         self.exporter = exporter_of(self._names, server.url)
         self._owners = OwnerHistory()
-        self.gpus: dict[str, Name] = {}
+        self.gpus: dict[str, GpuName] = {}
         self.bloat_j: dict[str, dict[str, float]] = {}  # estimates of a controller, by job and kind
         self.step_s = self._step(end_s - begin_s, end_s)
         self.steps = max(1, round((end_s - begin_s) / self.step_s))
@@ -148,7 +148,7 @@ class History:
         for series in self._ask(self._over(name, "", last=True), at, count):
             uuid, host = series.metric.get("uuid", ""), series.metric.get("instance", "")
             place = f"{host.rpartition(':')[0] or host}/{series.metric.get('index', '?')}"
-            self.gpus.setdefault(uuid, Name(uuid, place, series.metric.get("model", "")))
+            self.gpus.setdefault(uuid, GpuName(uuid, place, series.metric.get("model", "")))
 
     def _see_bloat(self, at: int, count: int) -> None:
         name = metrics.JOB_ENERGY_BLOAT.full_name
@@ -177,12 +177,12 @@ class History:
             yield Frame(at_s, self.step_s, tuple(readings))
 
 
-def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> Reading:
+def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> GpuReading:
     figures = {name: column[step] for name, column in row.figures.items()}
     busy, engine = figures.get("busy"), figures.get("engine")
     tensor, sm = figures.get("tensor"), figures.get("sm")
     busy = next((one for one in (busy, engine, sm) if one is not None), None)
-    return Reading(
+    return GpuReading(
         uuid=uuid,
         owner=owner,
         energy_j=figures.get("energy"),

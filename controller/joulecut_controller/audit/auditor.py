@@ -9,10 +9,10 @@ energy used; only the owner of that energy may be lost.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulecut_controller.audit.finding import Amount, Audit, JobFinding, Remainder, Saving
+from joulecut_controller.audit.finding import Amount, Audit, JobFinding, PlanSaving, Remainder
 from joulecut_controller.audit.lockstep import MEMBERS_MIN, compare, working
-from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, Name, Reading
-from joulecut_controller.audit.slow_gpus import Pace, slow_gpus
+from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuName, GpuReading
+from joulecut_controller.audit.slow_gpus import GpuClocks, slow_gpus
 
 # Two readings so many steps apart: something was missed.
 GAP_STEPS = 1.5
@@ -36,11 +36,11 @@ class Spent:
 class Meter:
     """Remembers one GPU's last reading."""
 
-    last: Reading | None = None
+    last: GpuReading | None = None
     last_s: float = 0.0
     resets: int = 0
 
-    def step(self, now: Reading, at_s: float, span_s: float) -> tuple[Spent, ...]:
+    def step(self, now: GpuReading, at_s: float, span_s: float) -> tuple[Spent, ...]:
         """Energy and time since the last reading; empty at the first."""
         before, since_s = self.last, at_s - self.last_s
         if before is not None and since_s <= 0.0:
@@ -57,7 +57,9 @@ class Meter:
         half = None if joules is None else joules / 2.0  # reassigned somewhere in the step
         return Spent(before.owner, since_s / 2.0, half), Spent(now.owner, since_s / 2.0, half)
 
-    def _joules(self, before: Reading, now: Reading, since_s: float, *, gap: bool) -> float | None:
+    def _joules(
+        self, before: GpuReading, now: GpuReading, since_s: float, *, gap: bool
+    ) -> float | None:
         integral_j = None if gap or now.power_w is None else now.power_w * since_s
         if now.energy_j is None or before.energy_j is None:
             return integral_j
@@ -82,14 +84,14 @@ class Estimate:
 
     intrinsic: Amount
     extrinsic: Amount
-    savings: tuple[Saving, ...] = ()
+    savings: tuple[PlanSaving, ...] = ()
 
 
 NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
 
 
 @dataclass(slots=True)
-class Facts:
+class OwnerTotals:
     """Measured totals of one owner."""
 
     name: str
@@ -119,7 +121,7 @@ class Facts:
             float(max(self.clocks_s, key=lambda mhz: self.clocks_s[mhz])) if self.clocks_s else None
         )
 
-    def spend(self, spent: Spent, reading: Reading) -> None:
+    def spend(self, spent: Spent, reading: GpuReading) -> None:
         self.uuids.add(reading.uuid)
         self.gpu_s += spent.seconds
         if spent.joules is not None:
@@ -146,8 +148,8 @@ class Auditor:
 
     def __init__(self) -> None:
         self._meters: dict[str, Meter] = {}
-        self._paces: dict[str, Pace] = {}
-        self._facts: dict[str, Facts] = {}
+        self._paces: dict[str, GpuClocks] = {}
+        self._facts: dict[str, OwnerTotals] = {}
         self._gap_s = self._untold_s = self._energy_j = 0.0
         self._first_s: float | None = None
         self._last_s = 0.0
@@ -158,7 +160,7 @@ class Auditor:
         if self._first_s is None:
             self._first_s = frame.at_s
         self._last_s, self._step_s = frame.at_s, frame.span_s
-        teams: dict[str, list[Reading]] = {}
+        teams: dict[str, list[GpuReading]] = {}
         for reading in frame.readings:
             meter = self._meters.setdefault(reading.uuid, Meter())
             spent = meter.step(reading, frame.at_s, frame.span_s)
@@ -167,18 +169,18 @@ class Auditor:
             if spent and not spent[-1].gap:
                 teams.setdefault(reading.owner, []).append(reading)
                 if working(reading) and reading.clock_mhz:
-                    pace = self._paces.setdefault(reading.uuid, Pace())
+                    pace = self._paces.setdefault(reading.uuid, GpuClocks())
                     pace.work(reading, frame.span_s)
         for owner, readings in teams.items():
             if owner not in {NO_OWNER, SHARED, UNSEEN}:
                 self._compare(self._facts[owner], readings, frame.span_s)
 
-    def jobs(self) -> tuple[Facts, ...]:
+    def jobs(self) -> tuple[OwnerTotals, ...]:
         """Measured totals of each job so far, the largest first."""
         known = (f for name, f in self._facts.items() if name not in {NO_OWNER, SHARED, UNSEEN})
         return tuple(sorted(known, key=lambda f: (-f.energy_j, f.name)))
 
-    def finish(self, names: Mapping[str, Name], estimates: Mapping[str, Estimate]) -> Audit:
+    def finish(self, names: Mapping[str, GpuName], estimates: Mapping[str, Estimate]) -> Audit:
         """The audit, with the estimates of each job."""
         return Audit(
             gpus=len(self._meters),
@@ -192,14 +194,14 @@ class Auditor:
             energy_unknown_s=self._untold_s,
         )
 
-    def _count(self, spent: Spent, reading: Reading) -> None:
-        facts = self._facts.setdefault(spent.owner, Facts(spent.owner))
+    def _count(self, spent: Spent, reading: GpuReading) -> None:
+        facts = self._facts.setdefault(spent.owner, OwnerTotals(spent.owner))
         facts.spend(spent, reading)
         self._energy_j += spent.joules or 0.0
         self._gap_s += spent.seconds if spent.gap else 0.0
         self._untold_s += spent.seconds if spent.joules is None else 0.0
 
-    def _compare(self, facts: Facts, readings: list[Reading], span_s: float) -> None:
+    def _compare(self, facts: OwnerTotals, readings: list[GpuReading], span_s: float) -> None:
         found = compare(readings)
         if found is None:
             return
@@ -215,18 +217,18 @@ class Auditor:
             facts.unlike_s += span_s
 
     def _rest(self) -> Remainder:
-        free = self._facts.get(NO_OWNER, Facts(NO_OWNER))
+        free = self._facts.get(NO_OWNER, OwnerTotals(NO_OWNER))
         judged = free.judged_s >= 0.5 * free.gpu_s
         return Remainder(
             free_j=free.energy_j,
             free_idle_j=free.idle_j if judged else None,
             free_gpu_s=free.gpu_s,
-            shared_j=self._facts.get(SHARED, Facts(SHARED)).energy_j,
-            unseen_j=self._facts.get(UNSEEN, Facts(UNSEEN)).energy_j,
+            shared_j=self._facts.get(SHARED, OwnerTotals(SHARED)).energy_j,
+            unseen_j=self._facts.get(UNSEEN, OwnerTotals(UNSEEN)).energy_j,
         )
 
 
-def _finding(facts: Facts, estimate: Estimate) -> JobFinding:
+def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
     idle = Amount.unknown("no series has the utilisation of its GPUs")
     if judged:
@@ -248,7 +250,7 @@ def _finding(facts: Facts, estimate: Estimate) -> JobFinding:
     )
 
 
-def _variability(facts: Facts) -> Amount:
+def _variability(facts: OwnerTotals) -> Amount:
     if not facts.compared_s:
         return Amount.unknown(_incomparable(facts))
     if facts.unlike_s > 0.5 * facts.slow_s:
@@ -263,7 +265,7 @@ def _variability(facts: Facts) -> Amount:
     return Amount(facts.above_j, "measured", text)
 
 
-def _incomparable(facts: Facts) -> str:
+def _incomparable(facts: OwnerTotals) -> str:
     if facts.purpose_s:
         return "its clocks are set on purpose, so they are not compared"
     if facts.untold_clocks_s > sum(facts.clocks_s.values()):

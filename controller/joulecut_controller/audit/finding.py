@@ -26,7 +26,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class PlanSaving:
     """Energy that plans of one granularity would save of a job; None where there is none."""
 
     granularity: Granularity
@@ -51,7 +51,7 @@ class JobFinding:
     intrinsic: Amount
     extrinsic: Amount
     variability: Amount
-    savings: tuple[Saving, ...] = ()
+    savings: tuple[PlanSaving, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

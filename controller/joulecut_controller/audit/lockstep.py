@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.audit.reading import Reading
+from joulecut_controller.audit.reading import GpuReading
 
 BUSY_RATIO = 0.5  # "at work" in a step
 # Two steps of a clock table (15 MHz of 1410) and the averaging over a step stay below.
@@ -32,16 +32,16 @@ class Comparison:
     """
 
     members: int
-    slow: tuple[tuple[Reading, float], ...]
+    slow: tuple[tuple[GpuReading, float], ...]
     alike: bool
     bloat_w: float
 
 
-def working(reading: Reading) -> bool:
+def working(reading: GpuReading) -> bool:
     return reading.busy_ratio is not None and reading.busy_ratio >= BUSY_RATIO
 
 
-def compare(readings: Sequence[Reading]) -> Comparison | None:
+def compare(readings: Sequence[GpuReading]) -> Comparison | None:
     """None where too few GPUs are at work, their clocks are unknown, or set on purpose."""
     members = [one for one in readings if working(one) and one.clock_mhz]
     if len(members) < MEMBERS_MIN or any(one.on_purpose for one in members):
@@ -61,7 +61,7 @@ def compare(readings: Sequence[Reading]) -> Comparison | None:
     )
 
 
-def _alike(readings: Sequence[Reading]) -> bool:
+def _alike(readings: Sequence[GpuReading]) -> bool:
     """Compares SM or tensor activity where known, else power."""
     works = [one.work_ratio for one in readings if one.work_ratio is not None]
     powers = [one.power_w for one in readings if one.power_w is not None]
@@ -71,7 +71,7 @@ def _alike(readings: Sequence[Reading]) -> bool:
     return max(compared) - min(compared) <= ALIKE_RATIO * statistics.fmean(compared)
 
 
-def _above(members: Sequence[Reading], slowest: Sequence[Reading]) -> float:
+def _above(members: Sequence[GpuReading], slowest: Sequence[GpuReading]) -> float:
     powers = [one.power_w for one in slowest if one.power_w is not None]
     if not powers:
         return 0.0

@@ -8,7 +8,7 @@ granularity within its target. Pure; several solves, seconds.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from joulecut_controller.audit.finding import Amount, Saving
+from joulecut_controller.audit.finding import Amount, PlanSaving
 from joulecut_controller.plan.solver_cache import Prepared
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
@@ -84,7 +84,7 @@ class ProfileEstimate:
         text = f"while a sibling took {peer_s:.4g} s and was waited for, by {self._source}"
         return Amount(beyond * self._now.work_j * self._now.waited_share, "predicted", text)
 
-    def savings(self, deadline_s: float) -> tuple[Saving, ...]:
+    def savings(self, deadline_s: float) -> tuple[PlanSaving, ...]:
         """Of every granularity within a deadline in the job's seconds."""
         scale = self.iteration_s / (self._now.iteration_s or self.iteration_s)
         goal = Goal(max(deadline_s * scale, self.iteration_s) * (1.0 + ROUNDING))
@@ -93,10 +93,10 @@ class ProfileEstimate:
             ratio = None if self.unexplained else self._saved(goal, granularity)
             if ratio is None:
                 why = self.unexplained or "no plan of this granularity keeps the target"
-                made.append(Saving(granularity, None, None, why))
+                made.append(PlanSaving(granularity, None, None, why))
                 continue
             text = f"within {goal.deadline_s:.4g} s an iteration, by {self._source}"
-            made.append(Saving(granularity, ratio, ratio * self._now.work_j, text))
+            made.append(PlanSaving(granularity, ratio, ratio * self._now.work_j, text))
         return tuple(made)
 
     def _saved(

@@ -18,7 +18,7 @@ POWER_BRAKE = "hw_power_brake"
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class GpuName:
     """Labels of a GPU. `place` is node and index, empty where unknown; `top_mhz` is the highest
     clock that its driver lists, 0 where unknown.
     """
@@ -30,7 +30,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GpuReading:
     """One GPU in one step. `energy_j` is its counter at the end of the step; power, clock and
     the two ratios are means over the step. `work_ratio` is how much of the card is busy (SM or
     tensor activity), `busy_ratio` for how much of the time anything runs. `reasons` is None
@@ -55,4 +55,4 @@ class Frame:
 
     at_s: float
     span_s: float
-    readings: tuple[Reading, ...]
+    readings: tuple[GpuReading, ...]

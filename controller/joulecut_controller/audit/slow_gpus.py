@@ -17,8 +17,8 @@ from joulecut_controller.audit.reading import (
     POWER_CAP,
     SETTING,
     THERMAL_REASONS,
-    Name,
-    Reading,
+    GpuName,
+    GpuReading,
 )
 
 SLOW_SHARE_MIN = 0.1  # of its busy time: a minute of warming up does not count
@@ -40,7 +40,7 @@ GRAVE = CAUSES[:3]
 
 
 @dataclass(slots=True)
-class _Clocks:
+class _ClockSums:
     """Seconds, mean and range of a clock."""
 
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class _Clocks:
     high_mhz: float = 0.0
     reasons_s: dict[str, float] = field(default_factory=dict)  # by cause
 
-    def add(self, reading: Reading, seconds: float) -> None:
+    def add(self, reading: GpuReading, seconds: float) -> None:
         mhz = reading.clock_mhz or 0.0
         self.seconds += seconds
         self.product += mhz * seconds
@@ -72,18 +72,18 @@ class _Clocks:
 
 
 @dataclass(slots=True)
-class Pace:
+class GpuClocks:
     """Clocks of one GPU at work, and while it was slow."""
 
-    busy: _Clocks = field(default_factory=_Clocks)
-    slow: _Clocks = field(default_factory=_Clocks)
+    busy: _ClockSums = field(default_factory=_ClockSums)
+    slow: _ClockSums = field(default_factory=_ClockSums)
     usual_product: float = 0.0  # MHz seconds of the others, while it was slow
     has_reasons: bool = False  # whether event reasons are exported
     purpose_s: float = 0.0
     limit_w: float | None = None
     job: str = ""
 
-    def work(self, reading: Reading, seconds: float) -> None:
+    def work(self, reading: GpuReading, seconds: float) -> None:
         """A step at work with a known clock."""
         self.busy.add(reading, seconds)
         self.has_reasons = self.has_reasons or reading.reasons is not None
@@ -91,20 +91,20 @@ class Pace:
         self.limit_w = reading.power_limit_w or self.limit_w
         self.job = reading.owner or self.job
 
-    def lag(self, reading: Reading, usual_mhz: float, seconds: float) -> None:
+    def lag(self, reading: GpuReading, usual_mhz: float, seconds: float) -> None:
         """A step in which it was slower than the others of its job."""
         self.slow.add(reading, seconds)
         self.usual_product += usual_mhz * seconds
 
 
 def slow_gpus(
-    paces: Mapping[str, Pace], names: Mapping[str, Name], step_s: float
+    paces: Mapping[str, GpuClocks], names: Mapping[str, GpuName], step_s: float
 ) -> tuple[SlowGpu, ...]:
     """Slow ones, the worst loss of time first."""
     tops, limits = _tops(paces, names), _limits(paces, names)
     found = []
     for uuid, pace in paces.items():
-        name = names.get(uuid, Name(uuid))
+        name = names.get(uuid, GpuName(uuid))
         top_mhz, limit_w = tops[name.model], limits.get(name.model)
         one = _judge(pace, name, top_mhz, limit_w, step_s)
         if one is not None:
@@ -114,26 +114,26 @@ def slow_gpus(
     )
 
 
-def _tops(paces: Mapping[str, Pace], names: Mapping[str, Name]) -> dict[str, float]:
+def _tops(paces: Mapping[str, GpuClocks], names: Mapping[str, GpuName]) -> dict[str, float]:
     """The highest clock at work of each model, or what its driver lists."""
     tops: dict[str, float] = {}
     for uuid, pace in paces.items():
-        name = names.get(uuid, Name(uuid))
+        name = names.get(uuid, GpuName(uuid))
         tops[name.model] = max(tops.get(name.model, 0.0), pace.busy.high_mhz, name.top_mhz)
     return tops
 
 
-def _limits(paces: Mapping[str, Pace], names: Mapping[str, Name]) -> dict[str, float]:
+def _limits(paces: Mapping[str, GpuClocks], names: Mapping[str, GpuName]) -> dict[str, float]:
     """The usual power limit of each model."""
     by_model: dict[str, list[float]] = {}
     for uuid, pace in paces.items():
         if pace.limit_w:
-            by_model.setdefault(names.get(uuid, Name(uuid)).model, []).append(pace.limit_w)
+            by_model.setdefault(names.get(uuid, GpuName(uuid)).model, []).append(pace.limit_w)
     return {model: statistics.median_high(limits) for model, limits in by_model.items()}
 
 
 def _judge(
-    pace: Pace, name: Name, top_mhz: float, limit_w: float | None, step_s: float
+    pace: GpuClocks, name: GpuName, top_mhz: float, limit_w: float | None, step_s: float
 ) -> SlowGpu | None:
     busy, slow = pace.busy, pace.slow
     if slow.seconds >= max(SLOW_SHARE_MIN * busy.seconds, STEPS_MIN * step_s):
@@ -155,11 +155,11 @@ def _judge(
     return None
 
 
-def _often(busy: _Clocks, cause: str) -> bool:
+def _often(busy: _ClockSums, cause: str) -> bool:
     return busy.held_s(cause) > GRAVE_SHARE_MIN * busy.seconds
 
 
-def _locked(pace: Pace, top_mhz: float, step_s: float) -> bool:
+def _locked(pace: GpuClocks, top_mhz: float, step_s: float) -> bool:
     """Its clock stood still below what others of its model reach, and no cap or heat is why."""
     busy = pace.busy
     if pace.purpose_s or busy.seconds < 2 * STEPS_MIN * step_s or not busy.still:
@@ -168,14 +168,14 @@ def _locked(pace: Pace, top_mhz: float, step_s: float) -> bool:
     return held < REASON_SHARE_MIN * busy.seconds and busy.high_mhz < top_mhz * (1.0 - SLOW_RATIO)
 
 
-def _cause(slow: _Clocks) -> Cause:
+def _cause(slow: _ClockSums) -> Cause:
     for _, cause in CAUSES:
         if slow.held_s(cause) >= REASON_SHARE_MIN * slow.seconds:
             return cause
     return "clock lock" if slow.still else "unknown"
 
 
-def _hint(pace: Pace) -> str:
+def _hint(pace: GpuClocks) -> str:
     if not pace.has_reasons:
         return "a guess, as no series has clock event reasons"
     if pace.busy.held_s("clock lock"):
@@ -183,7 +183,7 @@ def _hint(pace: Pace) -> str:
     return "no event reason, as under a clock lock"
 
 
-def _text(pace: Pace, slow: _Clocks, cause: Cause, limit_w: float | None) -> str:
+def _text(pace: GpuClocks, slow: _ClockSums, cause: Cause, limit_w: float | None) -> str:
     if cause == "power cap" and pace.limit_w and limit_w and limit_w - pace.limit_w > LIMIT_SLACK_W:
         return f"power limit {pace.limit_w:.0f} W, others {limit_w:.0f} W"
     if cause == "clock lock":
@@ -195,7 +195,13 @@ def _text(pace: Pace, slow: _Clocks, cause: Cause, limit_w: float | None) -> str
 
 
 def _found(
-    pace: Pace, name: Name, cause: Cause, *, seconds: float, clock: tuple[float, float], text: str
+    pace: GpuClocks,
+    name: GpuName,
+    cause: Cause,
+    *,
+    seconds: float,
+    clock: tuple[float, float],
+    text: str,
 ) -> SlowGpu:
     """`clock` is its own and the usual one, in MHz."""
     return SlowGpu(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.audit.auditor import Auditor, Meter
-from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, Reading
+from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuReading
 
 STEP_S = 60.0
 
@@ -19,7 +19,7 @@ def _frames(steps: list[tuple[float, str] | None]) -> Auditor:
             continue
         power_w, owner = step
         energy_j += power_w * STEP_S if number else 0.0
-        reading = Reading("g", owner, energy_j, power_w, 1410.0, 0.9)
+        reading = GpuReading("g", owner, energy_j, power_w, 1410.0, 0.9)
         auditor.take(Frame(number * STEP_S, STEP_S, (reading,)))
     return auditor
 
@@ -47,28 +47,28 @@ def test_jobs_and_the_rest_add_up_to_the_boards(steps: list[tuple[float, str] | 
 
 def test_a_counter_that_began_anew_is_bridged_by_power() -> None:
     meter = Meter()
-    meter.step(Reading("g", "a", 9e6, 300.0), 0.0, STEP_S)
-    [spent] = meter.step(Reading("g", "a", 400.0, 250.0), 60.0, STEP_S)
+    meter.step(GpuReading("g", "a", 9e6, 300.0), 0.0, STEP_S)
+    [spent] = meter.step(GpuReading("g", "a", 400.0, 250.0), 60.0, STEP_S)
     assert spent.joules == pytest.approx(250.0 * 60.0)
     assert meter.resets == 1
 
 
 def test_a_counter_that_leaps_is_not_believed() -> None:
     meter = Meter()
-    meter.step(Reading("g", "a", 1e3, 300.0), 0.0, STEP_S)
-    [spent] = meter.step(Reading("g", "a", 1e12, 300.0), 60.0, STEP_S)
+    meter.step(GpuReading("g", "a", 1e3, 300.0), 0.0, STEP_S)
+    [spent] = meter.step(GpuReading("g", "a", 1e12, 300.0), 60.0, STEP_S)
     assert spent.joules == pytest.approx(300.0 * 60.0)
 
 
 def test_without_counter_and_power_nothing_is_made_up() -> None:
     meter = Meter()
-    meter.step(Reading("g", "a"), 0.0, STEP_S)
-    [spent] = meter.step(Reading("g", "a"), 60.0, STEP_S)
+    meter.step(GpuReading("g", "a"), 0.0, STEP_S)
+    [spent] = meter.step(GpuReading("g", "a"), 60.0, STEP_S)
     assert (spent.joules, spent.seconds) == (None, 60.0)
 
 
 def test_a_gpu_that_changed_hands_unseen_belongs_to_neither() -> None:
     meter = Meter()
-    meter.step(Reading("g", "a", 1000.0), 0.0, STEP_S)
-    [spent] = meter.step(Reading("g", "b", 61_000.0), 600.0, STEP_S)
+    meter.step(GpuReading("g", "a", 1000.0), 0.0, STEP_S)
+    [spent] = meter.step(GpuReading("g", "b", 61_000.0), 600.0, STEP_S)
     assert (spent.owner, spent.joules, spent.gap) == (UNSEEN, 60_000.0, True)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from joulecut_controller.audit.auditor import Auditor
 from joulecut_controller.audit.finding import Audit, Cause
 from joulecut_controller.audit.lockstep import compare
-from joulecut_controller.audit.reading import Frame, Name, Reading
+from joulecut_controller.audit.reading import Frame, GpuName, GpuReading
 
 STEP_S = 60.0
-A100 = Name("", "", "A100", 1410.0)
+A100 = GpuName("", "", "A100", 1410.0)
 
 
 def gpu(
@@ -23,8 +23,8 @@ def gpu(
     work: float | None = None,
     limit_w: float = 400.0,
     on_purpose: bool = False,
-) -> Reading:
-    return Reading(
+) -> GpuReading:
+    return GpuReading(
         f"g{number}",
         "job",
         None,
@@ -38,15 +38,15 @@ def gpu(
     )
 
 
-def audit(*steps: list[Reading], top_mhz: float = 1410.0) -> Audit:
+def audit(*steps: list[GpuReading], top_mhz: float = 1410.0) -> Audit:
     auditor = Auditor()
     for number, readings in enumerate(steps):
         auditor.take(Frame(number * STEP_S, STEP_S, tuple(readings)))
-    names = {one.uuid: Name(one.uuid, "n/0", "A100", top_mhz) for one in steps[0]}
+    names = {one.uuid: GpuName(one.uuid, "n/0", "A100", top_mhz) for one in steps[0]}
     return auditor.finish(names, {})
 
 
-def steady(*readings: Reading, top_mhz: float = 1410.0) -> Audit:
+def steady(*readings: GpuReading, top_mhz: float = 1410.0) -> Audit:
     return audit(*[list(readings)] * 20, top_mhz=top_mhz)
 
 
