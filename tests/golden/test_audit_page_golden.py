@@ -50,7 +50,7 @@ def audited() -> Audit:
     known = Estimate(
         intrinsic=Amount(0.118 * gpt3.work_j, "predicted", text),
         extrinsic=Amount.unknown(
-            "no iteration time of its siblings: reports with peer_iteration_time_s would tell"
+            "no iteration time of its siblings: reports need peer_iteration_time_s"
         ),
         savings=tuple(
             PlanSaving(

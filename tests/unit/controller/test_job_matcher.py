@@ -162,7 +162,7 @@ def test_a_job_that_is_not_there_is_said_in_one_line(known: Gpus, line: str) -> 
         ({}, slurm("8"), "it belongs to 8 (slurm), not to train/run"),
         ({}, pod("some-pod", "some-pod"), ""),  # a pod's own name is not its job's
         ({}, Allocation("", "shared", source="process"), "it has several owners"),
-        ({"pods": GPT3}, None, "its agent names no owner"),
+        ({"pods": GPT3}, None, "its agent reports no owner"),
         ({"pods": GPT3}, pod("run"), ""),
         ({"pods": GPT3}, pod("next"), "it belongs to train/next (kubernetes), not to train/run"),
     ],
