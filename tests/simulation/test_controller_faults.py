@@ -58,7 +58,7 @@ def test_leases_lost_behind_our_back_are_drift(world: World, store: DatabaseStor
     assert not world.at_default()
 
 
-def test_a_silent_job_is_given_back(world: World, store: DatabaseStore) -> None:
+def test_a_silent_job_is_released(world: World, store: DatabaseStore) -> None:
     controller = enforcing(world, store)
     world.running = False
     controller.run(10)

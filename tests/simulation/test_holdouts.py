@@ -172,7 +172,7 @@ def test_the_share_of_time_is_the_policys_and_clocks_come_back_soon(
 # -- what comes between --------------------------------------------------------------------
 
 
-def test_a_controller_that_starts_anew_in_the_middle_drops_the_window(store: DatabaseStore) -> None:
+def test_a_restarted_controller_drops_the_open_window(store: DatabaseStore) -> None:
     world = HeldOutWorld()
     first = controlled(world, store)
     until_held_out(first)

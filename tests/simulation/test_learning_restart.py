@@ -118,7 +118,7 @@ def _nonsense(content: str) -> str:
     ],
     ids=["cut", "text", "short", "newer", "nonsense"],
 )
-def test_what_cannot_be_read_is_said_in_one_line_and_learning_begins_anew(
+def test_damaged_state_is_one_line_and_learning_starts_over(
     store: DatabaseStore, damage: object, said: str
 ) -> None:
     assert callable(damage)
@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_said_in_one_line_and_learning_begins_anew(
     assert _bytes(_asked(world, after)) == _bytes(_asked(world, fresh))
 
 
-def test_another_profile_begins_anew(store: DatabaseStore) -> None:
+def test_another_profile_starts_over(store: DatabaseStore) -> None:
     world = World()
     first, _ = _learning(world, store)
     first.stop()

@@ -76,7 +76,7 @@ def bench(tmp_path: Path) -> Iterator[JobBench]:
     store.close()
 
 
-def test_what_was_taken_is_held_until_it_is_given_back(bench: JobBench) -> None:
+def test_an_applied_plan_is_held_until_released(bench: JobBench) -> None:
     assert (bench.applied_plan.plan, bench.applied_plan.generation) == (None, 0)
     assert bench.apply(3) == "4 lowered (GPUs)"
     assert bench.applied_plan.generation == bench.applied_plan.generation_last == 3
@@ -116,7 +116,7 @@ def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> No
     assert bench.context.audit.newest[0].text == "4 GPUs back to default clocks: enough"
 
 
-def test_leases_of_another_attempt_are_strays_and_ours_are_not(bench: JobBench) -> None:
+def test_leases_of_another_attempt_are_orphaned(bench: JobBench) -> None:
     bench.apply(1)
     bench.world.advance(LEASE_SHOWN_S + 0.1)
     view, observation = bench.look()
@@ -128,7 +128,7 @@ def test_leases_of_another_attempt_are_strays_and_ours_are_not(bench: JobBench) 
     assert bench.world.at_default()
 
 
-def test_an_old_picture_is_no_evidence_of_strays(bench: JobBench) -> None:
+def test_an_old_view_shows_no_orphaned_leases(bench: JobBench) -> None:
     """A pass may take seconds for the jobs before: ages count from when it looked."""
     bench.apply(1)
     bench.context.leases.end("killed")

@@ -43,7 +43,7 @@ def test_what_must_be_written_first_is_not_shown_before_it_is(audit: AuditLog) -
     assert audit.trouble == ""
 
 
-def test_what_is_told_waits_in_its_order_and_costs_one_try_a_pass(
+def test_posted_lines_wait_in_order_and_cost_one_try_per_pass(
     audit: AuditLog, paper: Paper
 ) -> None:
     for i in range(5):

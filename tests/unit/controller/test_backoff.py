@@ -18,7 +18,7 @@ def test_each_failure_doubles_the_wait_up_to_a_limit(
     assert backoff.wait(now_s + wait_s * 0.9).endswith("after: refused")
 
 
-def test_what_was_forgiven_begins_anew_but_is_not_forgotten_at_once() -> None:
+def test_after_forgiving_the_next_failure_counts_as_the_first() -> None:
     backoff = Backoff(1.0)
     for _ in range(5):
         backoff.fail("drift", 100.0)

@@ -37,7 +37,7 @@ class Job:
     """Two GPUs, an iteration every 0.1 s that takes longer under a lock; looked at each second."""
 
     def __init__(self) -> None:
-        self.ledger = IterationStats(lag_s=0.2)
+        self.stats = IterationStats(lag_s=0.2)
         self.now_s = self.ended_s = 100.0
         self.iteration, self.energy_j = 0, 0.0
         self.foreign_mhz = FREE_MHZ  # of GPU a
@@ -48,7 +48,7 @@ class Job:
         for _ in range(count):
             self.now_s += 1.0
             self.energy_j += 200.0
-            measured = self.ledger.fold("job", STAGES, self._reports(), self._gpus(), self.now_s)
+            measured = self.stats.fold("job", STAGES, self._reports(), self._gpus(), self.now_s)
         return measured
 
     @property
@@ -175,7 +175,7 @@ def test_our_own_lease_is_not_somebody_elses() -> None:
     assert measured.at_default
 
 
-def test_one_odd_reading_starts_nothing_anew() -> None:
+def test_one_odd_reading_starts_no_new_window() -> None:
     job = Job()
     before = job.looks(10)
     job.words = {"clock_sm_mhz": LOCKED_MHZ}
@@ -198,28 +198,28 @@ def test_it_holds_only_what_is_below_what_was_seen_free(
     """Whatever is shown: a GPU is taken for held only at a clock that was seen, and below what
     it ran at freely, unless its agent says so.
     """
-    foreign, seen = ExternalClockLocks(), set()
+    locks, seen = ExternalClockLocks(), set()
     for second, (mhz, leased, slow) in enumerate(readings):
         lease = Lease("job", 1, 1, 0, mhz, 9.0) if leased else None
         shown = GpuSnapshot("a", clock_sm_mhz=mhz, lease=lease, slow_reason=slow)
         seen.add(mhz)
-        foreign.look({"a": view("a", shown)}, {"a": mhz if leased else 0}, float(second))
-        held = foreign.held_mhz.get("a")
+        locks.look({"a": view("a", shown)}, {"a": mhz if leased else 0}, float(second))
+        held = locks.held_mhz.get("a")
         if leased:
             assert held is None
         if held is not None:
             assert held in seen
-            assert foreign.doubt
+            assert locks.doubt
             assert held < FREE_MHZ * (1.0 - SLACK_RATIO)
 
 
 def test_a_clock_that_was_just_coming_back_is_taken_for_nothing() -> None:
     """A new leader meets GPUs whose lease of the old one has just run out."""
-    foreign, rose = ExternalClockLocks(), []
+    locks, rose = ExternalClockLocks(), []
     for second, clock_mhz in enumerate((LOCKED_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ)):
         shown = {"a": view("a", GpuSnapshot("a", clock_sm_mhz=clock_mhz))}
-        foreign.look(shown, {"a": 0}, float(second))
-        rose.append(foreign.rose)
+        locks.look(shown, {"a": 0}, float(second))
+        rose.append(locks.rose)
     assert not any(rose)
-    assert not foreign.held_mhz
-    assert not foreign.doubt
+    assert not locks.held_mhz
+    assert not locks.doubt

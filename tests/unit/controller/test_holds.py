@@ -93,7 +93,7 @@ def test_three_trips_in_a_day_end_control_until_a_person_speaks(
     assert holds.trips("a") == 0
 
 
-def test_old_trips_and_foreign_faults_are_forgotten(store: DatabaseStore, clock: Clock) -> None:
+def test_old_and_withdrawn_trips_are_forgotten(store: DatabaseStore, clock: Clock) -> None:
     holds = Holds(store, clock)
     holds.trip("a", "late")
     holds.acquit("a")

@@ -36,7 +36,7 @@ class Job:
     """A job of two GPUs that is looked at every `interval_s`."""
 
     def __init__(self, *, interval_s: float = 1.0, duration_s: float = 0.1) -> None:
-        self.ledger = IterationStats(lag_s=LAG_S)
+        self.stats = IterationStats(lag_s=LAG_S)
         self.interval_s, self.duration_s = interval_s, duration_s
         self.now_s, self.iteration, self.ended_s = 100.0, 0, 100.0
         self.locks = dict.fromkeys(UUIDS, 0)
@@ -85,7 +85,7 @@ class Job:
             self.now_s += self.interval_s
             for uuid in UUIDS:
                 self.energy_j[uuid] += self.power_w * self.interval_s
-            measured = self.ledger.fold("job", STAGES, self.reports(), self.gpus(), self.now_s)
+            measured = self.stats.fold("job", STAGES, self.reports(), self.gpus(), self.now_s)
         return measured
 
 
@@ -169,7 +169,7 @@ def test_no_window_mixes_two_sets_of_clocks(
     job.locks = dict.fromkeys(UUIDS, 1200)
     job.duration_s = after_s
     if own_hand:
-        job.ledger.changed("job", job.locks, job.now_s, job.now_s)
+        job.stats.changed("job", job.locks, job.now_s, job.now_s)
     measured = job.looks(8)
     for window, pace_s in ((measured.baseline, before_s), (measured.current, after_s)):
         if window is not None:
@@ -264,7 +264,7 @@ def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
     remembered = Window(100, 0.5, 0.001, 1.0, 2.0)
     job = Job()
     job.now_s += 1.0
-    measured = job.ledger.fold(
+    measured = job.stats.fold(
         "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda: remembered
     )
     assert measured.baseline == remembered
@@ -273,14 +273,14 @@ def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
 def test_memory_is_bounded() -> None:
     job = Job(interval_s=60.0, duration_s=0.01)
     measured = job.looks(10)
-    track = job.ledger._tracks["job"]
+    track = job.stats._tracks["job"]
     assert track.window.iterations <= ITERATIONS_KEPT
     assert len(track.pending) <= PENDING_MAX
     assert len(track.open) <= 16
     assert measured.current is not None
     assert measured.current.iterations <= RECENT
-    job.ledger.keep_only([])
-    assert not job.ledger._tracks
+    job.stats.keep_only([])
+    assert not job.stats._tracks
 
 
 def test_a_jobs_own_words_are_bounded_too() -> None:
@@ -303,22 +303,22 @@ def test_a_jobs_own_words_are_bounded_too() -> None:
             )
             for stage, uuid in enumerate(UUIDS)
         ]
-        measured = job.ledger.fold("job", STAGES, reported, job.gpus(), job.now_s)
+        measured = job.stats.fold("job", STAGES, reported, job.gpus(), job.now_s)
     assert all(len(load.busy_s) <= KINDS_MAX for load in measured.loads)
     assert all("forward" in load.busy_s for load in measured.loads), "known before, still counted"
 
 
-def test_an_iteration_that_is_told_over_and_over_takes_no_more_room() -> None:
+def test_a_repeated_iteration_takes_no_more_memory() -> None:
     job = Job()
     job.peer_s = 0.2
     job.looks(3)
     job.silent = {"b"}
     job.now_s += 1.0
     repeated = job.reports()[-1:] * 10_000
-    job.ledger.fold("job", STAGES, repeated, job.gpus(), job.now_s)
+    job.stats.fold("job", STAGES, repeated, job.gpus(), job.now_s)
     [open_one] = [
         one
-        for one in job.ledger._tracks["job"].open.values()
+        for one in job.stats._tracks["job"].open.values()
         if one.number == repeated[0].report.iteration
     ]
     assert open_one.peers_s == {"a": 0.2}

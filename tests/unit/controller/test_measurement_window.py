@@ -57,7 +57,7 @@ def test_a_checkpoint_changes_neither_time_nor_power(
         assert window.power_w == pytest.approx(BUSY_W, rel=1e-6)
 
 
-def test_power_is_told_up_to_the_newest_iteration_only() -> None:
+def test_power_covers_time_up_to_the_newest_iteration() -> None:
     """What runs now may be a checkpoint: nobody knows before it ends."""
     window = run([2.0] * 40, {39: 60.0})
     window = window.summary(64)

@@ -25,12 +25,12 @@ def reported(uuid: str, iteration: int, at_s: float, duration_s: float = TAKES_S
     )
 
 
-def numbers(turn: SequenceFilter, *asked: int, uuid: str = "a") -> list[int]:
-    taken = turn.taken([reported(uuid, n, 0.0) for n in asked], UUIDS)
+def numbers(sequence: SequenceFilter, *asked: int, uuid: str = "a") -> list[int]:
+    taken = sequence.taken([reported(uuid, n, 0.0) for n in asked], UUIDS)
     return [one.report.iteration for one in taken]
 
 
-def looked_at(ledger: IterationStats, now_s: float, reports: list[ArrivedReport]) -> Measured:
+def looked_at(stats: IterationStats, now_s: float, reports: list[ArrivedReport]) -> Measured:
     gpus = {
         uuid: GpuView(
             GpuDescription(uuid, i, "sim", (900, 1410)),
@@ -41,12 +41,10 @@ def looked_at(ledger: IterationStats, now_s: float, reports: list[ArrivedReport]
         )
         for i, uuid in enumerate(UUIDS)
     }
-    return ledger.fold("job", STAGES, reports, gpus, now_s)
+    return stats.fold("job", STAGES, reports, gpus, now_s)
 
 
-def life(
-    ledger: IterationStats, seconds: range, strays: dict[int, list[ArrivedReport]]
-) -> Measured:
+def life(stats: IterationStats, seconds: range, strays: dict[int, list[ArrivedReport]]) -> Measured:
     """Ten iterations a second of all three GPUs, told in turn; `strays` come between."""
     for second in seconds:
         reports: list[ArrivedReport] = []
@@ -54,33 +52,33 @@ def life(
             at_s, number = second - 1 + 0.1 * tenth, 10 * second + tenth
             reports += [reported(uuid, number, at_s) for uuid in UUIDS]
             reports += strays.get(number, [])
-        measured = looked_at(ledger, float(second), reports)
+        measured = looked_at(stats, float(second), reports)
     return measured
 
 
-def test_what_is_told_twice_or_late_is_refused_and_counted() -> None:
-    turn = SequenceFilter()
-    assert numbers(turn, 5, 6, 6, 5, 7) == [5, 6, 7]
-    assert turn.refused == {"duplicate": 1, "reordered": 1}
+def test_duplicate_and_late_reports_are_refused_and_counted() -> None:
+    sequence = SequenceFilter()
+    assert numbers(sequence, 5, 6, 6, 5, 7) == [5, 6, 7]
+    assert sequence.refused == {"duplicate": 1, "reordered": 1}
 
 
 def test_a_restarted_job_counts_on_from_its_third_report() -> None:
-    turn = SequenceFilter()
-    assert numbers(turn, 900, 0, 1, 2, 3) == [900, *range(RESTART_IN_ROW - 1, 4)]
-    assert numbers(turn, 2, 2, 1) == []  # an echo does not count on
+    sequence = SequenceFilter()
+    assert numbers(sequence, 900, 0, 1, 2, 3) == [900, *range(RESTART_IN_ROW - 1, 4)]
+    assert numbers(sequence, 2, 2, 1) == []  # an echo does not count on
 
 
 def test_gpus_have_their_own_turns_and_strangers_none() -> None:
-    turn = SequenceFilter()
-    assert numbers(turn, 5, uuid="a") == numbers(turn, 5, uuid="b") == [5]
-    assert list(turn.taken([reported("c", 5, 0.0)], ("a", "b"))) == []
-    assert not turn.refused
+    sequence = SequenceFilter()
+    assert numbers(sequence, 5, uuid="a") == numbers(sequence, 5, uuid="b") == [5]
+    assert list(sequence.taken([reported("c", 5, 0.0)], ("a", "b"))) == []
+    assert not sequence.refused
 
 
 @given(st.lists(st.integers(0, 40), max_size=80))
 def test_each_report_is_taken_or_counted(asked: list[int]) -> None:
-    turn = SequenceFilter()
-    assert len(numbers(turn, *asked)) + sum(turn.refused.values()) == len(asked)
+    sequence = SequenceFilter()
+    assert len(numbers(sequence, *asked)) + sum(sequence.refused.values()) == len(asked)
 
 
 def _old_again() -> Iterator[tuple[int, list[ArrivedReport]]]:
@@ -97,11 +95,11 @@ def _from_the_future() -> Iterator[tuple[int, list[ArrivedReport]]]:
 
 def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
     for strays, reason in ((_old_again(), "reordered"), (_from_the_future(), "apart")):
-        ledger = IterationStats(lag_s=LAG_S)
-        before = life(ledger, range(1, 30), {})
+        stats = IterationStats(lag_s=LAG_S)
+        before = life(stats, range(1, 30), {})
         assert before.baseline is not None
         assert not before.refused
-        after = life(ledger, range(30, 45), dict(strays))
+        after = life(stats, range(30, 45), dict(strays))
         for window in (after.baseline, after.current):
             assert window is not None
             assert abs(window.time_mean_s / TAKES_S - 1.0) < 1e-9
@@ -109,23 +107,23 @@ def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
 
 
 def test_one_silent_gpu_and_one_lost_report_do_not_stop_the_count() -> None:
-    turn = SequenceFilter()
+    sequence = SequenceFilter()
     for number in range(10):
         for uuid in UUIDS:
-            numbers(turn, number, uuid=uuid)
-    assert not turn.apart(5, ("a", "b"))  # c was there and is near: its report was lost
+            numbers(sequence, number, uuid=uuid)
+    assert not sequence.apart(5, ("a", "b"))  # c was there and is near: its report was lost
     for number in range(10, 10 + 4 * NEAR):
         for uuid in ("a", "b"):
-            numbers(turn, number, uuid=uuid)
-        assert not turn.apart(number, ("a", "b"))  # c stopped
-    assert not turn.refused
+            numbers(sequence, number, uuid=uuid)
+        assert not sequence.apart(number, ("a", "b"))  # c stopped
+    assert not sequence.refused
 
 
 def test_a_job_may_tell_by_one_rank_alone() -> None:
-    ledger = IterationStats(lag_s=LAG_S)
+    stats = IterationStats(lag_s=LAG_S)
     measured: Any = None
     for second in range(1, 20):
         reports = [reported("b", 10 * second + t, second - 1 + 0.1 * t) for t in range(1, 11)]
-        measured = looked_at(ledger, float(second), reports)
+        measured = looked_at(stats, float(second), reports)
     assert measured.current.iterations > 30
     assert not measured.refused

@@ -9,7 +9,8 @@ from joulecut_controller.reconcile.reconciler import steady_sentence
 
 def test_plans_that_wait_for_mode_enforce_are_counted() -> None:
     one = job("recommend")
-    assert one.decision is not None and one.decision.forecast is not None
+    assert one.decision is not None
+    assert one.decision.forecast is not None
     saved = f"{-one.decision.forecast.saved_ratio:+.1%}".replace("%", " %")
     assert steady_sentence((one,)) == (
         f"all jobs steady. 1 plan available: {saved} energy (recommend)"

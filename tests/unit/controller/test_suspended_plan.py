@@ -122,5 +122,5 @@ def test_whatever_forbids_a_plan_forbids_a_hold_out_and_forgets_what_ran(
         assert made.topic != "holdout"
 
 
-def test_nothing_is_put_aside_where_nothing_ran() -> None:
+def test_without_a_plan_nothing_is_suspended() -> None:
     assert held_out(PlannerState(mode="enforce")).state.suspended is None

@@ -11,20 +11,20 @@ def reported(
     operation: float, gpu: float, iterations: int, microbatches: int = 48
 ) -> OperationVariance:
     """What a GPU would report whose forwards take 1 s and whose backwards take 2 s."""
-    dice, scatter = random.Random(1), OperationVariance()
+    dice, variance = random.Random(1), OperationVariance()
     for _ in range(iterations):
         slow = dice.gauss(1.0, gpu)
         sums = [
             sum(mean_s * slow * dice.gauss(1.0, operation) for _ in range(microbatches))
             for mean_s in (1.0, 2.0)
         ]
-        scatter.add((sums[0], microbatches), (sums[1], microbatches))
-    return scatter
+        variance.add((sums[0], microbatches), (sums[1], microbatches))
+    return variance
 
 
 @pytest.mark.parametrize("operation", [0.0, 0.01, 0.03])
 @pytest.mark.parametrize("gpu", [0.0, 0.005, 0.02])
-def test_what_varies_per_operation_and_per_gpu_is_told_apart(operation: float, gpu: float) -> None:
+def test_variance_per_operation_and_per_gpu_are_separated(operation: float, gpu: float) -> None:
     found = ratios([reported(operation, gpu, 400)])
     assert found is not None
     assert found[0] == pytest.approx(operation, rel=0.1, abs=1e-6)
@@ -36,8 +36,8 @@ def test_a_few_iterations_tell_nothing() -> None:
     assert ratios([]) is None
 
 
-def test_a_kind_that_did_not_run_is_left_aside() -> None:
-    scatter = OperationVariance()
+def test_a_kind_that_did_not_run_is_ignored() -> None:
+    variance = OperationVariance()
     for _ in range(2 * ITERATIONS_MIN):
-        scatter.add((1.0, 4.0), (0.0, 0.0))
-    assert ratios([scatter]) is None
+        variance.add((1.0, 4.0), (0.0, 0.0))
+    assert ratios([variance]) is None

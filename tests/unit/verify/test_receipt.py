@@ -38,7 +38,7 @@ def test_a_plan_made_before_the_period_still_explains_a_change_in_it() -> None:
     assert first.reason == "saves 12 %"
 
 
-def test_a_damaged_line_of_the_trail_is_told_without_its_clocks() -> None:
+def test_a_damaged_line_is_shown_without_its_clocks() -> None:
     for detail in ("", "{", "[]", '{"settings": 3}', '{"settings": {"a": "x"}}', '{"cut": 1}'):
         broken = Event(1.0, "apply", "j", 2, "applied", detail)
         [change] = changes([broken], "j", 0.0)
