@@ -32,7 +32,7 @@ from running_agent import RunningAgent  # noqa: E402
 from fixture import CompilerMissing, FakeNvml  # noqa: E402
 from joulecut import Reporter  # noqa: E402
 from joulecut_wire import codec  # noqa: E402
-from joulecut_wire.messages import Command, ProgramStep, Setting  # noqa: E402
+from joulecut_wire.messages import Command, ScheduleStep, Setting  # noqa: E402
 from joulecut_wire.v1 import agent_pb2 as pb  # noqa: E402
 
 GPUS = 8
@@ -200,7 +200,7 @@ def marks(node: RunningAgent, fake: FakeNvml, count: int, pause_s: float = 0.11)
     """From a job's datagram to the setter call that the driver records, under a clock program."""
     gpus = node.describe().gpus
     high_mhz, low_mhz = gpus[0].clocks_mhz[-1], gpus[0].clocks_mhz[-20]
-    program = (ProgramStep("forward", low_mhz), ProgramStep("backward", high_mhz))
+    program = (ScheduleStep("forward", low_mhz), ScheduleStep("backward", high_mhz))
     settings = tuple(Setting(gpu.uuid, high_mhz, 0, None, program, 1.0) for gpu in gpus)
     command = Command(1, "marked", 10_000, 60.0, settings, "benchmark")
     results = codec.decode_results(node.stub.Apply(codec.encode_command(command), timeout=10.0))

@@ -1,26 +1,22 @@
-"""A small text file that every process of the node may read, replaced whole.
-
-Written for people and scripts who cannot ask the agent, so trouble with it is said once and
-hinders nothing.
-"""
+"""A small text file that any process of the node may read, replaced as a whole."""
 
 import contextlib
 import os
 from pathlib import Path
 
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 
 
-class Notice:
-    """One file. Whoever reads it sees the old text or the new one, never a part."""
+class AtomicFile:
+    """A reader sees the old text or the new one, never a part. A failure is logged once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written = ""
-        self._said = ""
+        self._logged = ""
 
-    def put(self, text: str) -> None:
-        """Only where something changed. Never raises: it says so once."""
+    def replace(self, text: str) -> None:
+        """Writes if the text has changed. Never raises."""
         if text == self._written:
             return
         fresh = self._path.with_suffix(".new")
@@ -28,11 +24,11 @@ class Notice:
             fresh.write_text(text)
             fresh.chmod(0o644)
             os.replace(fresh, self._path)
-            self._written, self._said = text, ""
+            self._written, self._logged = text, ""
         except OSError as error:
-            if str(error) != self._said:
-                say("agent", f"{self._path}: {error.strerror}")
-            self._said = str(error)
+            if str(error) != self._logged:
+                log("agent", f"{self._path}: {error.strerror}")
+            self._logged = str(error)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):

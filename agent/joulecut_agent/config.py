@@ -1,265 +1,327 @@
-"""The agent's configuration file: read whole and checked before anything starts.
+"""The agent's configuration file, read and checked as a whole before anything starts.
 
-An unknown key is a warning here, because measuring must go on after a typing error in a
-file that was rolled out to a thousand nodes; a wrong value is refused, with file and line.
+An unknown key is a warning: a typing error rolled out to a thousand nodes must not stop measuring.
+A wrong value is refused, with file and line. In the sections on access an unknown key is refused
+too: a mistyped role would be lost.
 """
 
-import math
 import os
 import socket
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent import devices, protection
-from joulecut_agent.jobs import settings as attribution
+from joulecut_agent import devices
+from joulecut_agent.config_reader import ConfigReader, is_word
+from joulecut_agent.control.access import PATTERNS_MAX, ROLES, LocalSocket, Rules
+from joulecut_agent.control.audit_log import AuditLimits
+from joulecut_agent.jobs.owner import SOURCES
+from joulecut_agent.jobs.pods import ApiServer
+from joulecut_agent.jobs.registry import AttributionSettings
 from joulecut_agent.keeper import keeper
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.log import say
 from joulecut_agent.settings import Settings
 from joulecut_wire import document
 from joulecut_wire.address import is_loopback
-from joulecut_wire.document import Document, KeyPath
+from joulecut_wire.document import KeyPath
 from joulecut_wire.errors import BadInput
+from joulecut_wire.tls import TlsFiles
 
-NODE = "JOULECUT_NODE"  # of the environment: Kubernetes tells a pod its node by it
+NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
 METRICS = "127.0.0.1:9430"
 GRPC = "127.0.0.1:9431"
-SOCKET = "/run/joulecut/jobs.sock"  # where `joulecut.Reporter` looks too
+SOCKET = "/run/joulecut/jobs.sock"  # the default of `joulecut.Reporter` too
 STATE_DIR = "/var/lib/joulecut"
-SOCKET_PATH_BYTES_MAX = 107  # sun_path holds 108, the last of them zero
-CLOCK_MHZ_MAX = 10_000  # no GPU comes near; a value in kHz or Hz is caught
-POWER_W_MAX = 10_000.0  # no board comes near; a value in mW is caught
-SPREAD_S_MAX = 60.0  # a GPU that nobody holds must not stay slow for longer than a lease may
+CLOCK_MHZ_MAX = 10_000  # above every GPU; catches kHz and Hz
+POWER_W_MAX = 10_000.0  # above every board; catches mW
+RESTORE_JITTER_S_MAX = 60.0  # no longer than a lease may last
+PATTERN_LENGTH_MAX = 256
+PATTERN_STARS_MAX = 8
+AUDIT_BYTES_MIN, AUDIT_BYTES_MAX = 1 << 16, 1 << 30  # one long line fits; a disk is not filled
+AUDIT_FILES_MAX = 100
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
+CREDENTIALS = "/var/run/secrets/kubernetes.io/serviceaccount"
+HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
+PORT_VARIABLE = "KUBERNETES_SERVICE_PORT"
 KEYS = (
     "device", "node", "listen", "state_dir", "journal_dir", "sample_interval_s", "lease", "bounds",
-    "power",
-    "site_default", "keeper", "stop_file", "attribution", "reports", *protection.KEYS,
+    "power", "site_default", "keeper", "stop_file", "attribution", "reports",
+    "tls", "access", "audit", "web_config",
 )  # fmt: skip
 
 
 def load(path: Path, node: str | None = None) -> Settings:
-    """`node` wins over the file. Raises BadInput with file, line and key; warns of unknown keys."""
-    return _Reading(document.load(path), path.resolve().parent).settings(node)
+    """`node` overrides the file. Raises BadInput; warns of unknown keys."""
+    doc = document.load(path)
+    if not isinstance(doc.data, dict):
+        raise doc.bad((), "no mapping of keys", ", ".join(KEYS))
+    config = ConfigReader(doc, path.resolve().parent)
+    device = config.text(("device",), None, devices.names())
+    config.warn_unknown((), [*KEYS, *devices.names()])
+    config.warn_unknown(
+        ("listen",), ["metrics", "grpc", "socket", "grpc_socket", "grpc_socket_group"]
+    )
+    config.warn_unknown(("lease",), ["ttl_s_max", "restore_spread_s"])
+    config.warn_unknown(("power",), ["safe"])
+    grpc = config.address(("listen", "grpc"), GRPC)
+    tls = _tls(config)
+    if tls is None and not is_loopback(grpc[0]):
+        allowed = "a loopback address, or a section tls"
+        raise config.bad(("listen", "grpc"), f"{grpc[0]} without encryption", allowed)
+    return Settings(
+        device=device,
+        options=config.mapping((device,)),
+        node=_node(config, node),
+        metrics=config.address(("listen", "metrics"), METRICS),
+        grpc=grpc,
+        local_socket=_local_socket(config),
+        keeper=_keeper(config),
+        socket=str(_report_socket(config)),
+        sample_interval_s=config.number(("sample_interval_s",), 1.0, 0.05, 60.0),
+        keeper_mode=_keeper_mode(config),
+        tls=tls,
+        rules=_rules(config),
+        audit=_audit(config),
+        web_config=config.optional_path(("web_config",)),
+        attribution=_attribution(config),
+        keys_ignored=config.ignored,  # last: after every section was read
+    )
 
 
-class _Reading:
-    def __init__(self, doc: Document, folder: Path) -> None:
-        self._doc = doc
-        self._folder = folder
-        self._ignored = 0
-
-    def settings(self, node: str | None) -> Settings:
-        doc = self._doc
-        if not isinstance(doc.data, dict):
-            raise doc.bad((), "no mapping of keys", ", ".join(KEYS))
-        device = self._text(("device",), None, devices.names())
-        self._warn((), [*KEYS, *devices.names()])
-        self._warn(("listen",), ["metrics", "grpc", "socket", *protection.LISTEN_KEYS])
-        self._warn(("lease",), ["ttl_s_max", "restore_spread_s"])
-        self._warn(("power",), ["safe"])
-        grpc = self._address(("listen", "grpc"), GRPC)
-        tls = protection.tls(doc, self._folder)
-        if tls is None and not is_loopback(grpc[0]):
-            allowed = "a loopback address, or a section tls"
-            raise doc.bad(("listen", "grpc"), f"{grpc[0]} without encryption", allowed)
-        local = protection.local_socket(doc, self._folder)
-        if local is not None:
-            self._fits(("listen", "grpc_socket"), Path(local.path))
-        state_dir = self._path(("state_dir",), STATE_DIR)
-        self._fits(("state_dir",), state_dir / "keeper.sock")
-        jobs = self._path(("listen", "socket"), SOCKET)
-        self._fits(("listen", "socket"), jobs)
-        return Settings(
-            device=device,
-            options=self._mapping((device,)),
-            node=self._node(node),
-            metrics=self._address(("listen", "metrics"), METRICS),
-            grpc=grpc,
-            socket=str(jobs),
-            sample_interval_s=self._number(("sample_interval_s",), 1.0, 0.05, 60.0),
-            keeper_mode=self._keeper(),
-            keeper=keeper.Settings(
-                str(state_dir),
-                self._bounds(),
-                self._range(("site_default",)),
-                self._power_safe(),
-                self._number(("lease", "restore_spread_s"), 0.0, 0.0, SPREAD_S_MAX),
-                str(self._path(("stop_file",), str(state_dir / "stop"))),
-                self._journal_dir(state_dir),
-            ),
-            tls=tls,
-            rules=protection.rules(doc),
-            local_socket=local,
-            audit=protection.audit(doc),
-            web_config=protection.web_config(doc, self._folder),
-            attribution=attribution.read(self),
-            keys_ignored=self._ignored,  # last, when every section was read
-        )
-
-    def _node(self, given: str | None) -> str:
-        """By flag, by file, by environment, or else the host's own name."""
-        named = _word("--node", given) or self._text(("node",), "")
-        return named or _word(NODE, os.environ.get(NODE) or None) or socket.gethostname()
-
-    def _journal_dir(self, state_dir: Path) -> str:
-        """ "" where the journal lies in the state directory."""
-        folder = self._path(("journal_dir",), str(state_dir))
-        return "" if folder.resolve() == state_dir.resolve() else str(folder)
-
-    def _bounds(self) -> Bounds:
-        plain = Bounds()
-        names = [name for name in Bounds.__slots__ if name != "ttl_s_max"]
-        self._warn(("bounds",), names)
-        low, high = self._range(("bounds",)) or (0, 0)
-        low_w = self._number(("bounds", "power_min_w"), 0.0, 0.0, POWER_W_MAX)
-        high_w = self._number(("bounds", "power_max_w"), 0.0, 0.0, POWER_W_MAX)
-        if high_w and low_w > high_w:
-            where = ("bounds", "power_min_w")
-            raise self._doc.bad(where, f"{low_w:g} W", f"at most {high_w:g} W")
-        return Bounds(
-            ttl_s_max=self._number(("lease", "ttl_s_max"), plain.ttl_s_max, 0.1, 3600.0),
-            clock_min_mhz=low,
-            clock_max_mhz=high,
-            min_dwell_s=self._number(("bounds", "min_dwell_s"), plain.min_dwell_s, 0.0, 3600.0),
-            writes_per_minute=int(
-                self._number(
-                    ("bounds", "writes_per_minute"), plain.writes_per_minute, 1, 600, whole=True
-                )
-            ),
-            changed_share_per_minute=self._number(
-                ("bounds", "changed_share_per_minute"), plain.changed_share_per_minute, 0.0, 1.0
-            ),
-            power_min_w=low_w,
-            power_max_w=high_w,
-        )
-
-    def _power_safe(self) -> str | int:
-        """What a power limit falls to: "recorded", "keep", or milliwatts."""
-        path = ("power", "safe")
-        value = self._value(path)
-        if value is None or value == "recorded" or value == "keep":  # noqa: PLR1714 -- a list has no hash
-            return "keep" if value == "keep" else "recorded"
-        if isinstance(value, str):
-            allowed = f"recorded, keep, or watts from 1 to {POWER_W_MAX:g}"
-            raise self._doc.bad(path, f"{value!r}", allowed)
-        return round(1000.0 * self._number(path, 0.0, 1.0, POWER_W_MAX))
-
-    def _range(self, path: KeyPath) -> tuple[int, int] | None:
-        if path == ("site_default",):
-            self._warn(path, ["clock_min_mhz", "clock_max_mhz"])
-        given = self._mapping(path)
-        low = int(self._number((*path, "clock_min_mhz"), 0, 0, CLOCK_MHZ_MAX, whole=True))
-        high = int(self._number((*path, "clock_max_mhz"), 0, 0, CLOCK_MHZ_MAX, whole=True))
-        if high and low > high:
-            raise self._doc.bad((*path, "clock_min_mhz"), f"{low} MHz", f"at most {high} MHz")
-        if path == ("site_default",) and given and not high:
-            raise self._doc.bad(path, "no clock_max_mhz", "the clock that the site locks")
-        return (low, high) if given else None
-
-    def _keeper(self) -> str:
-        mode = self._text(("keeper",), "child")
-        if mode in {"child", "none"}:
-            return mode
-        if "/" not in mode:
-            raise self._doc.bad(("keeper",), f"{mode!r}", "child, none, or a path with a /")
-        path = self._path(("keeper",), mode)
-        self._fits(("keeper",), path)
-        return str(path)
-
-    def _mapping(self, path: KeyPath) -> dict[str, Any]:
-        value = self._value(path)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise self._doc.bad(path, f"{value!r}", "a mapping of keys")
-        return value
-
-    def _value(self, path: KeyPath) -> Any:
-        value = self._doc.data
-        for depth, key in enumerate(path):
-            if value is None:
-                return None
-            if not isinstance(value, dict):
-                raise self._doc.bad(path[:depth], f"{value!r}", "a mapping of keys")
-            value = value.get(str(key))
-        return value
-
-    def _text(
-        self, path: KeyPath, default: str | None, allowed: Iterable[str] | None = None
-    ) -> str:
-        value = self._value(path)
-        words = ", ".join(allowed) if allowed is not None else "printable text without spaces"
-        if value is None:
-            if default is None:
-                raise self._doc.bad(path, "is missing", words)
-            return default
-        if not _is_word(value) or (allowed is not None and value not in allowed):
-            raise self._doc.bad(path, f"{value!r}", words)
-        return str(value)
-
-    def _number(
-        self, path: KeyPath, default: float, low: float, high: float, whole: bool = False
-    ) -> float:
-        value = self._value(path)
-        if value is None:
-            return default
-        kind = "a whole number" if whole else "a number"
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        good = good and math.isfinite(value) and low <= value <= high
-        if not good or (whole and value != int(value)):
-            raise self._doc.bad(path, f"{value!r}", f"{kind} from {low:g} to {high:g}")
-        return float(value)
-
-    def _address(self, path: KeyPath, default: str) -> tuple[str, int]:
-        value = self._value(path)
-        text = default if value is None else value
-        host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
-        host = host.removeprefix("[").removesuffix("]")
-        if (
-            not host
-            or not host.isprintable()
-            or " " in host
-            or not port.isascii()
-            or not port.isdigit()
-            or len(port) > 5
-            or int(port) > 65_535
-        ):
-            raise self._doc.bad(path, f"{value!r}", "HOST:PORT, port 0 for a free one")
-        return host, int(port)
-
-    def _path(self, path: KeyPath, default: str) -> Path:
-        value = self._value(path)
-        if value is None:
-            return Path(default)
-        if not isinstance(value, str) or not value.isprintable() or not value:
-            raise self._doc.bad(path, f"{value!r}", "a path")
-        return self._folder / value
-
-    def _fits(self, key: KeyPath, path: Path) -> None:
-        size = len(str(path).encode())
-        if size > SOCKET_PATH_BYTES_MAX:
-            what = f"{size} bytes is too long for the socket {path.name} in it"
-            raise self._doc.bad(key, what, f"at most {SOCKET_PATH_BYTES_MAX} bytes in all")
-
-    def _warn(self, path: KeyPath, known: Iterable[str]) -> None:
-        value = self._value(path)
-        words = list(known)
-        for key in value if isinstance(value, dict) else ():
-            if key not in words:
-                error = BadInput(
-                    self._doc.where((*path, key)), "unknown key is ignored", ", ".join(words)
-                )
-                say("agent", f"warning: {error}")
-                self._ignored += 1
+def _node(config: ConfigReader, given: str | None) -> str:
+    """By flag, by file, by environment, or else the host name."""
+    named = _checked_word("--node", given) or config.text(("node",), "")
+    return named or _checked_word(NODE, os.environ.get(NODE) or None) or socket.gethostname()
 
 
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and bool(value) and " " not in value
-
-
-def _word(where: str, value: str | None) -> str:
-    """What a flag or a variable says, "" where it says nothing."""
-    if value is not None and not _is_word(value):
+def _checked_word(where: str, value: str | None) -> str:
+    """The value of a flag or variable, "" if not given."""
+    if value is not None and not is_word(value):
         raise BadInput(where, f"{value!r}", "printable text without spaces")
     return value or ""
+
+
+def _report_socket(config: ConfigReader) -> Path:
+    path = config.path(("listen", "socket"), SOCKET)
+    config.check_socket_path(("listen", "socket"), path)
+    return path
+
+
+# -- keeper ------------------------------------------------------------------------------
+
+
+def _keeper_mode(config: ConfigReader) -> str:
+    mode = config.text(("keeper",), "child")
+    if mode in {"child", "none"}:
+        return mode
+    if "/" not in mode:
+        raise config.bad(("keeper",), f"{mode!r}", "child, none, or a path with a /")
+    path = config.path(("keeper",), mode)
+    config.check_socket_path(("keeper",), path)
+    return str(path)
+
+
+def _keeper(config: ConfigReader) -> keeper.Settings:
+    state_dir = config.path(("state_dir",), STATE_DIR)
+    config.check_socket_path(("state_dir",), state_dir / "keeper.sock")
+    journal_dir = config.path(("journal_dir",), str(state_dir))
+    return keeper.Settings(
+        state_dir=str(state_dir),
+        bounds=_bounds(config),
+        site_default=_site_default(config),
+        power_safe=_power_safe(config),
+        restore_jitter_s=config.number(
+            ("lease", "restore_spread_s"), 0.0, 0.0, RESTORE_JITTER_S_MAX
+        ),
+        stop_file=str(config.path(("stop_file",), str(state_dir / "stop"))),
+        journal_dir="" if journal_dir.resolve() == state_dir.resolve() else str(journal_dir),
+    )
+
+
+def _bounds(config: ConfigReader) -> Bounds:
+    plain = Bounds()
+    config.warn_unknown(("bounds",), [name for name in Bounds.__slots__ if name != "ttl_s_max"])
+    low_mhz, high_mhz = _clock_range(config, "bounds")
+    low_w = config.number(("bounds", "power_min_w"), 0.0, 0.0, POWER_W_MAX)
+    high_w = config.number(("bounds", "power_max_w"), 0.0, 0.0, POWER_W_MAX)
+    if high_w and low_w > high_w:
+        raise config.bad(("bounds", "power_min_w"), f"{low_w:g} W", f"at most {high_w:g} W")
+    return Bounds(
+        ttl_s_max=config.number(("lease", "ttl_s_max"), plain.ttl_s_max, 0.1, 3600.0),
+        clock_min_mhz=low_mhz,
+        clock_max_mhz=high_mhz,
+        min_dwell_s=config.number(("bounds", "min_dwell_s"), plain.min_dwell_s, 0.0, 3600.0),
+        writes_per_minute=config.whole(
+            ("bounds", "writes_per_minute"), plain.writes_per_minute, 1, 600
+        ),
+        changed_share_per_minute=config.number(
+            ("bounds", "changed_share_per_minute"), plain.changed_share_per_minute, 0.0, 1.0
+        ),
+        power_min_w=low_w,
+        power_max_w=high_w,
+    )
+
+
+def _site_default(config: ConfigReader) -> tuple[int, int] | None:
+    path = ("site_default",)
+    config.warn_unknown(path, ["clock_min_mhz", "clock_max_mhz"])
+    low_mhz, high_mhz = _clock_range(config, "site_default")
+    if not config.mapping(path):
+        return None
+    if not high_mhz:
+        raise config.bad(path, "no clock_max_mhz", "the clock that the site locks")
+    return low_mhz, high_mhz
+
+
+def _clock_range(config: ConfigReader, section: str) -> tuple[int, int]:
+    config.mapping((section,))
+    low = config.whole((section, "clock_min_mhz"), 0, 0, CLOCK_MHZ_MAX)
+    high = config.whole((section, "clock_max_mhz"), 0, 0, CLOCK_MHZ_MAX)
+    if high and low > high:
+        raise config.bad((section, "clock_min_mhz"), f"{low} MHz", f"at most {high} MHz")
+    return low, high
+
+
+def _power_safe(config: ConfigReader) -> str | int:
+    """The power limit after a lease has expired: "recorded", "keep", or milliwatts."""
+    path = ("power", "safe")
+    value = config.value(path)
+    if value is None:
+        return "recorded"
+    if isinstance(value, str):
+        if value not in {"recorded", "keep"}:
+            allowed = f"recorded, keep, or watts from 1 to {POWER_W_MAX:g}"
+            raise config.bad(path, f"{value!r}", allowed)
+        return value
+    return round(1000.0 * config.number(path, 0.0, 1.0, POWER_W_MAX))
+
+
+# -- access ------------------------------------------------------------------------------
+
+
+def _tls(config: ConfigReader) -> TlsFiles | None:
+    given = config.strict_mapping(("tls",), ("cert", "key", "client_ca"))
+    if given is None:
+        return None
+    paths = [config.optional_path(("tls", key)) for key in ("cert", "key", "client_ca")]
+    missing = [key for key in ("cert", "key", "client_ca") if key not in given]
+    if missing:
+        raise config.bad(("tls",), f"{missing[0]} is missing", "cert, key and client_ca")
+    cert, key, ca = paths
+    if cert is None or key is None or ca is None:
+        raise config.bad(("tls",), "a path is empty", "cert, key and client_ca")
+    return TlsFiles(cert, key, ca)
+
+
+def _rules(config: ConfigReader) -> Rules:
+    given = config.strict_mapping(("access",), (*ROLES, "loopback"))
+    if given is None:
+        return Rules()
+    patterns = {
+        role: _patterns(config, ("access", role), given[role]) for role in given.keys() & ROLES
+    }
+    if "loopback" not in given:
+        return Rules(patterns)
+    roles = _texts(config, ("access", "loopback"), given["loopback"])
+    for i, role in enumerate(roles):
+        if role not in ROLES:
+            raise config.bad(("access", "loopback", i), f"{role!r}", ", ".join(ROLES))
+    return Rules(patterns, roles)
+
+
+def _patterns(config: ConfigReader, path: KeyPath, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    texts = _texts(config, path, value)
+    for i, text in enumerate(texts):
+        if text != text.strip() or text.count("*") > PATTERN_STARS_MAX:
+            allowed = f"a DNS name, a URI, CN=NAME, or *, with at most {PATTERN_STARS_MAX} stars"
+            raise config.bad((*path, i), f"{text!r}", allowed)
+    return texts
+
+
+def _texts(config: ConfigReader, path: KeyPath, value: Any) -> tuple[str, ...]:
+    allowed = f"a list of up to {PATTERNS_MAX} texts"
+    if not isinstance(value, list) or len(value) > PATTERNS_MAX:
+        raise config.bad(path, "too long" if isinstance(value, list) else "not a list", allowed)
+    for i, text in enumerate(value):
+        good = isinstance(text, str) and text.isprintable() and 0 < len(text) <= PATTERN_LENGTH_MAX
+        if not good:
+            allowed = f"a text of up to {PATTERN_LENGTH_MAX} characters"
+            raise config.bad((*path, i), f"{text!r}", allowed)
+    return tuple(value)
+
+
+def _audit(config: ConfigReader) -> AuditLimits:
+    plain = AuditLimits()
+    config.strict_mapping(("audit",), ("bytes_max", "files_max"))
+    return AuditLimits(
+        config.whole(("audit", "bytes_max"), plain.bytes_max, AUDIT_BYTES_MIN, AUDIT_BYTES_MAX),
+        config.whole(("audit", "files_max"), plain.files_max, 1, AUDIT_FILES_MAX),
+    )
+
+
+def _local_socket(config: ConfigReader) -> LocalSocket | None:
+    path = config.optional_path(("listen", "grpc_socket"))
+    group = config.value(("listen", "grpc_socket_group"))
+    if path is not None:
+        config.check_socket_path(("listen", "grpc_socket"), path)
+    if group is None:
+        return None if path is None else LocalSocket(str(path))
+    if path is None:
+        where = ("listen", "grpc_socket_group")
+        raise config.bad(where, "without listen.grpc_socket", "both, or none")
+    if not isinstance(group, str) or not group.isprintable() or not group:
+        raise config.bad(("listen", "grpc_socket_group"), f"{group!r}", "the name of a group")
+    return LocalSocket(str(path), group)
+
+
+# -- attribution -------------------------------------------------------------------------
+
+
+def _attribution(config: ConfigReader) -> AttributionSettings:
+    at = ("attribution",)
+    kubernetes, slurm = (*at, "kubernetes"), (*at, "slurm")
+    config.warn_unknown(at, ("order", "kubernetes", "slurm", "proc", "cgroups"))
+    config.warn_unknown(("reports",), ["bind"])
+    config.warn_unknown(kubernetes, ("pod_resources", "pods", "credentials", "pod_logs"))
+    config.warn_unknown(slurm, ["mapping_dir"])
+    in_kubernetes = bool(config.mapping(kubernetes)) or "kubernetes" in config.mapping(at)
+    mapping_dir = config.optional_path((*slurm, "mapping_dir"))
+    if config.mapping(slurm) and mapping_dir is None:
+        raise config.bad((*slurm, "mapping_dir"), "is missing", "a directory")
+    found = AttributionSettings(
+        order=_source_order(config, (*at, "order")),
+        mapping_dir=mapping_dir,
+        proc=config.path((*at, "proc"), "/proc"),
+        cgroups=config.path((*at, "cgroups"), "/sys/fs/cgroup"),
+        bind=config.text(("reports", "bind"), "owner", ("owner", "any")),
+    )
+    if not in_kubernetes:
+        return found
+    return replace(
+        found,
+        pod_resources=config.path((*kubernetes, "pod_resources"), POD_RESOURCES),
+        api=_api_server(config, kubernetes),
+        pod_logs=config.optional_path((*kubernetes, "pod_logs")),
+    )
+
+
+def _source_order(config: ConfigReader, path: KeyPath) -> tuple[str, ...]:
+    given = config.value(path)
+    if given is None:
+        return SOURCES
+    good = isinstance(given, list) and given and all(word in SOURCES for word in given)
+    if not good or len(set(given)) < len(given):
+        raise config.bad(path, f"{given!r}", f"a list of {', '.join(SOURCES)}, each once")
+    return tuple(given)
+
+
+def _api_server(config: ConfigReader, kubernetes: tuple[str, ...]) -> ApiServer | None:
+    if config.text((*kubernetes, "pods"), "none", ("api", "none")) == "none":
+        return None
+    host, port = os.environ.get(HOST_VARIABLE, ""), os.environ.get(PORT_VARIABLE, "443")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        what = f"api, but {HOST_VARIABLE} and {PORT_VARIABLE} name no server"
+        raise config.bad((*kubernetes, "pods"), what, "none outside a pod")
+    return ApiServer(host, int(port), config.path((*kubernetes, "credentials"), CREDENTIALS))

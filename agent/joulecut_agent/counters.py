@@ -1,15 +1,15 @@
-"""Counters that several threads raise and the exporter reads: plain numbers, bounded keys."""
+"""Counters of the agent: raised by any thread, read by the exporter."""
 
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 
-KEYS_MAX = 1024  # of one counter; labels are words of ours or of the driver, never of a job
+KEYS_MAX = 1024  # label sets of one counter; labels never come from a job
 BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)  # a read to a hang
 
 
-class Tally:
+class Counters:
     """Each count has a name and its label values; durations fall into BUCKETS_S."""
 
     def __init__(self) -> None:

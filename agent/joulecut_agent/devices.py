@@ -1,7 +1,6 @@
-"""Finds the device back end that the configuration names, without importing any other.
+"""Device back ends by name, found as entry points of the group `joulecut.devices`.
 
-Back ends register under the entry-point group `joulecut.devices`: so the agent can run on
-a simulator that it knows nothing of.
+Only the configured back end is imported; the agent does not know the simulator.
 """
 
 from importlib.metadata import entry_points
@@ -17,10 +16,7 @@ def names() -> list[str]:
 
 
 def address(name: str) -> str:
-    """Where a back end is, as `module:name`: for a process that loads it by itself.
-
-    Raises BadInput on a name nobody registered.
-    """
+    """Import path of a back end, `module:name`. Raises BadInput on an unknown name."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             return point.value
@@ -28,7 +24,7 @@ def address(name: str) -> str:
 
 
 def load(name: str) -> Backend:
-    """Raises BadInput on a name nobody registered, Unavailable where its role is missing."""
+    """Raises BadInput on an unknown name, Unavailable if its package is not installed."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             try:

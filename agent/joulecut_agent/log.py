@@ -1,7 +1,7 @@
-"""One line per event on standard error, which must never stop or fail who writes it.
+"""One line per event on standard error; writing it never blocks or fails the process.
 
-A reader that died or fell asleep is no reason to leave a GPU capped: a line that would
-raise or block is dropped. Whatever a stranger put into it, it stays one line.
+A GPU must not stay capped because the reader of a pipe died: a line that would block or raise is
+dropped. Unprintable characters are replaced, so that an event stays one line.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ LINE_BYTES_MAX = 4000  # below PIPE_BUF: a pipe that polls writable takes it who
 STDERR = 2
 
 
-def say(who: str, line: str) -> None:
-    text = "".join(c if c.isprintable() else "?" for c in f"{who}: {line}")
+def log(component: str, line: str) -> None:
+    text = "".join(c if c.isprintable() else "?" for c in f"{component}: {line}")
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [STDERR], [], 0)[1]:
             os.write(STDERR, text.encode(errors="replace")[:LINE_BYTES_MAX] + b"\n")

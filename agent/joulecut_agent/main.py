@@ -1,6 +1,6 @@
-"""The command `joulecut-agent`: run, keeper, restore, release, resume, audit.
+"""The command `joulecut-agent`.
 
-Each subcommand imports what it needs and no more: a keeper carries no gRPC.
+Each subcommand imports only what it needs: a keeper has no gRPC, and `--help` has nothing.
 """
 
 import gc
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecut_agent import __version__
 from joulecut_wire import duration
 from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from joulecut_agent.settings import Settings
 
 COMMANDS = ("run", "keeper", "restore", "release", "resume", "audit")
-USAGE = "each with --config FILE; release and resume ask the keeper on this node"
-SINCE_S_MAX = 10 * 366 * 86_400.0  # longer than any trail
-WINDOW_S_MAX = 3600.0  # the keeper's own bound
+USAGE = "each needs --config FILE; release and resume ask the keeper of this node"
+SINCE_S_MAX = 10 * 366 * 86_400.0  # longer than any audit log
+WINDOW_S_MAX = 3600.0  # as in the keeper
 
 
 def main() -> int:
@@ -34,17 +35,21 @@ def main() -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises JoulecutError."""
-    _need_role()
-    parser = Parser("joulecut-agent", "measures GPUs, and holds their clocks under leases")
+    parser = Parser("joulecut-agent", "Measures GPUs, and holds their clocks under leases.")
+    version = f"%(prog)s {__version__}"
+    parser.add_argument("--version", action="version", version=version)
     parser.add_argument("command", choices=COMMANDS, help=USAGE)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the agent's configuration")
-    parser.add_argument("--node", metavar="NAME", help="of run: the name it goes by")
-    parser.add_argument("--for", dest="duration", metavar="TIME", help="of release: 90s, 10m, 1h")
-    parser.add_argument("--since", metavar="TIME", help="of audit: 90s, 10m, 24h")
-    parser.add_argument("--json", action="store_true", help="of audit: one JSON object a line")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="configuration file of the agent"
+    )
+    parser.add_argument("--node", metavar="NAME", help="for run: name of this node")
+    parser.add_argument("--for", dest="duration", metavar="TIME", help="for release: 90s, 10m, 1h")
+    parser.add_argument("--since", metavar="TIME", help="for audit: 90s, 10m, 24h")
+    parser.add_argument("--json", action="store_true", help="for audit: one JSON object a line")
     parser.add_argument("--agent-fd", type=int, default=-1, help=SUPPRESS)
     parser.add_argument("--settings", default="", help=SUPPRESS)
     args = parser.parse_args(argv)
+    _check_installed()
     try:
         if args.command == "keeper" and args.settings:
             return _child(args.agent_fd, args.settings)
@@ -68,8 +73,8 @@ def dispatch(argv: list[str]) -> int:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
 
 
-def _need_role() -> None:
-    """Says what is missing before anything else fails on it. Raises Unavailable."""
+def _check_installed() -> None:
+    """Raises Unavailable if a package of the agent is not installed."""
     for module in ("google", "grpc", "msgspec", "prometheus_client", "yaml"):
         if find_spec(module) is None:
             raise Unavailable(f"{module} is not installed: pip install 'joulecut[agent]'")
@@ -79,14 +84,14 @@ def _settings(path: Path, node: str | None = None) -> "Settings":
     from joulecut_agent import config  # noqa: PLC0415
 
     settings = config.load(path, node)
-    # Everybody may look in (intent.json); what is not for everybody says so itself.
+    # World-readable (intent.json); files with secrets have their own mode.
     for folder in filter(None, (settings.keeper.state_dir, settings.keeper.journal_dir)):
         Path(folder).mkdir(mode=0o755, parents=True, exist_ok=True)
     return settings
 
 
 def _run(settings: "Settings") -> int:
-    # Read when gRPC loads: what it has to say of an address that is taken, we say in one line.
+    # Read when gRPC loads: an address in use is reported in one line of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from joulecut_agent.loop import Agent  # noqa: PLC0415
 
@@ -94,16 +99,17 @@ def _run(settings: "Settings") -> int:
 
 
 def _keeper(settings: "Settings") -> int:
-    """A keeper of its own. One that starts inside a release window opens nothing until it is over;
-    but where a lock is left, which no window begins with, that comes first.
+    """A keeper as a service. Inside a release window it opens nothing until the window is over.
+
+    A window begins without a lock of ours; if the journal names one, it is restored first.
     """
     from joulecut_agent.control import local_release  # noqa: PLC0415
     from joulecut_agent.keeper import keeper  # noqa: PLC0415
-    from joulecut_agent.log import say  # noqa: PLC0415
+    from joulecut_agent.log import log  # noqa: PLC0415
 
     window = local_release.window(settings.keeper.state_dir)
     if window.left_s() and not keeper.journal(settings.keeper).held:
-        say("keeper", "started inside a release window: nothing is opened until it is over")
+        log("keeper", "started inside a release window: nothing is opened until it is over")
         if not window.wait():
             return 0
     return _keep(settings.keeper, settings.device, settings.options, -1)
@@ -112,7 +118,7 @@ def _keeper(settings: "Settings") -> int:
 def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
     from joulecut_agent import devices, memory, scheduling  # noqa: PLC0415
     from joulecut_agent.keeper import keeper  # noqa: PLC0415
-    from joulecut_agent.keeper.writer_process import Hand  # noqa: PLC0415
+    from joulecut_agent.keeper.writer_process import WriterProcess  # noqa: PLC0415
 
     backend = devices.load(device)
 
@@ -121,25 +127,25 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
         memory.give_back()
         return writer
 
-    scheduling.be_prompt()
-    gc.freeze()  # what is loaded now is never worth a look again, least of all during an order
-    return keeper.run(settings, Hand(open_writer), agent_fd)
+    scheduling.request_short_slices()
+    gc.freeze()  # objects of the start live on; a collection must not delay a write
+    return keeper.run(settings, WriterProcess(open_writer), agent_fd)
 
 
 def _audit(path: Path, since: str | None, as_json: bool) -> int:
     from joulecut_agent import config  # noqa: PLC0415
-    from joulecut_agent.control import audit_print  # noqa: PLC0415
+    from joulecut_agent.control import audit_log  # noqa: PLC0415
 
     since_s = None if since is None else duration.seconds(since, "--since", SINCE_S_MAX)
     folder = Path(config.load(path).keeper.state_dir)
-    return audit_print.run(folder, since_s, as_json=as_json)
+    return audit_log.print_log(folder, since_s, as_json=as_json)
 
 
-def _noted(settings: "Settings", op: str, act: Callable[[], int], **asked: Any) -> int:
-    from joulecut_agent.control import audit_print  # noqa: PLC0415
+def _recorded(settings: "Settings", op: str, act: Callable[[], int], **asked: Any) -> int:
+    from joulecut_agent.control import audit_log  # noqa: PLC0415
 
     folder = Path(settings.keeper.state_dir)
-    return audit_print.noted(folder, settings.audit, op, act, **asked)
+    return audit_log.record_command(folder, settings.audit, op, act, **asked)
 
 
 def _restore(settings: "Settings") -> int:
@@ -147,7 +153,7 @@ def _restore(settings: "Settings") -> int:
 
     backend = devices.load(settings.device)
     state_dir = settings.keeper.state_dir
-    return _noted(
+    return _recorded(
         settings,
         "restore",
         lambda: restore.run(
@@ -162,7 +168,7 @@ def _release(settings: "Settings", duration_s: float) -> int:
     from joulecut_agent.control import local_release  # noqa: PLC0415
 
     sockets, file = _sockets(settings), local_release.window(settings.keeper.state_dir)
-    return _noted(
+    return _recorded(
         settings,
         "release",
         lambda: local_release.release(sockets, file, duration_s),
@@ -174,11 +180,11 @@ def _resume(settings: "Settings") -> int:
     from joulecut_agent.control import local_release  # noqa: PLC0415
 
     file = local_release.window(settings.keeper.state_dir)
-    return _noted(settings, "resume", lambda: local_release.resume(_sockets(settings), file))
+    return _recorded(settings, "resume", lambda: local_release.resume(_sockets(settings), file))
 
 
 def _sockets(settings: "Settings") -> list[Path]:
-    """Where a keeper of this node may listen."""
+    """Sockets on which a keeper of this node may listen."""
     sockets = [Path(settings.keeper.state_dir) / "keeper.sock"]
     if settings.keeper_mode not in {"child", "none"}:
         sockets.insert(0, Path(settings.keeper_mode))

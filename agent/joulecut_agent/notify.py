@@ -1,7 +1,7 @@
-"""Tells systemd how the agent is, in the few bytes of sd_notify(3), without its library.
+"""Status and watchdog messages to systemd, as sd_notify(3) sends them.
 
-A main loop that no longer turns is restarted by systemd; one that only waits for a driver is
-not: another start would wait for it too.
+systemd restarts an agent whose main loop stands still. One that waits for a driver is not
+restarted: the next would wait too.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ import socket
 
 
 class Notifier:
-    """Says nothing where nobody listens (NOTIFY_SOCKET is not set)."""
+    """Does nothing without NOTIFY_SOCKET."""
 
     def __init__(self) -> None:
-        # Children must not speak for us.
+        # Children must not notify for this process.
         path = os.environ.pop("NOTIFY_SOCKET", "")
         os.environ.pop("WATCHDOG_USEC", "")
         os.environ.pop("WATCHDOG_PID", "")
@@ -25,19 +25,19 @@ class Notifier:
         self._send(f"READY=1\nSTATUS={status}")
 
     def alive(self, status: str) -> None:
-        """Feeds the watchdog; the status only where it has changed."""
+        """Feeds the watchdog, and sends the status if it has changed."""
         news = f"\nSTATUS={status}" if status != self._status else ""
         self._status = status
         self._send(f"WATCHDOG=1{news}")
 
     def stopping(self) -> None:
-        self._send("STOPPING=1\nSTATUS=giving every GPU back")
+        self._send("STOPPING=1\nSTATUS=restoring every GPU")
 
     def _send(self, text: str) -> None:
         if not self._path:
             return
         with (
-            contextlib.suppress(OSError),  # systemd is restarting: it asks again
+            contextlib.suppress(OSError),  # systemd is restarting, and asks again
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line,
         ):
             line.setblocking(False)

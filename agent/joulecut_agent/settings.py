@@ -1,20 +1,21 @@
-"""What an agent runs with, as one checked value: made by `config`, used by `loop`."""
+"""Checked settings of an agent: made by `config`, used by `loop` and `parts`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joulecut_agent.control.access import LocalSocket, Rules
-from joulecut_agent.control.audit_log import Limits
-from joulecut_agent.jobs.settings import AttributionSettings
+from joulecut_agent.control.audit_log import AuditLimits
+from joulecut_agent.jobs.registry import AttributionSettings
 from joulecut_agent.keeper import keeper
 from joulecut_wire.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`keeper_mode` is child, none, or the path of a keeper's socket; addresses are host, port.
-    `keys_ignored` is how many keys of the file mean nothing to this version.
+    """`keeper_mode` is child, none, or the path of a keeper's socket; addresses are (host, port).
+
+    `keys_ignored`: number of unknown keys in the file.
     """
 
     device: str
@@ -29,7 +30,7 @@ class Settings:
     tls: TlsFiles | None = None
     rules: Rules = field(default_factory=Rules)
     local_socket: LocalSocket | None = None
-    audit: Limits = field(default_factory=Limits)
+    audit: AuditLimits = field(default_factory=AuditLimits)
     web_config: Path | None = None
     attribution: AttributionSettings = field(default_factory=AttributionSettings)
     keys_ignored: int = 0

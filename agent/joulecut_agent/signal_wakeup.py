@@ -1,6 +1,6 @@
-"""Signals as something to read, because a loop that waits for sockets should wait for one thing.
+"""Signals as a readable socket, for a loop that waits for sockets.
 
-Without it a signal that comes just before the wait would be seen only after it.
+Without it a signal that arrives just before the wait would be noticed only after it.
 """
 
 import contextlib
@@ -8,20 +8,20 @@ import signal
 import socket
 from collections.abc import Iterator
 
-GO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # each asks this process to leave in order
+LEAVE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def signal_bell() -> Iterator[socket.socket]:
-    """A socket that becomes readable when a signal asks this process to go. Main thread only."""
-    bell, ringer = socket.socketpair()
-    with bell, ringer:
-        bell.setblocking(False)
-        ringer.setblocking(False)
-        before = signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
-        for number in GO:
+def signal_wakeup() -> Iterator[socket.socket]:
+    """A socket that becomes readable on a signal of LEAVE. Main thread only."""
+    wakeup, signalled = socket.socketpair()
+    with wakeup, signalled:
+        wakeup.setblocking(False)
+        signalled.setblocking(False)
+        before = signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
+        for number in LEAVE:
             signal.signal(number, lambda *_: None)
         try:
-            yield bell
+            yield wakeup
         finally:
             signal.set_wakeup_fd(before)

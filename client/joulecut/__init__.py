@@ -1,4 +1,4 @@
-"""What a training script imports: standard library only, and never in its way."""
+"""Package for training scripts: standard library only; it never blocks or fails a step."""
 
 from joulecut.reporter import Reporter
 

@@ -1,7 +1,7 @@
-"""Two lines in a training loop, so that its job is controlled by its own rate and not by guesses.
+"""Reports iterations of a training job to the agent of its node, in two lines of a training loop.
 
-A report is one small datagram to the node's agent. It can neither block nor break a
-training step: whatever goes wrong, the report is lost and training goes on.
+A report is one small datagram. It neither blocks nor breaks a training step: on any error the
+report is lost and training goes on.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from collections.abc import Mapping
 
 SOCKET = "/run/joulecut/jobs.sock"  # the agent's own default
 SOCKET_VARIABLE = "JOULECUT_SOCKET"
-DATAGRAM_BYTES_MAX = 8192  # what the agent takes
+DATAGRAM_BYTES_MAX = 8192  # the agent's own bound
 VERSION = 1
 
 
 class Reporter:
     """Reports iterations of one job on one GPU.
 
-    `job` and `uuid` (the GPU's own, "GPU-...") name them, `stage` is the pipeline stage from
-    0. `socket` is the agent's; by default $JOULECUT_SOCKET, else /run/joulecut/jobs.sock.
-    Use it in the process that trains: when that process ends, the agent knows the job ended.
+    `uuid` is the GPU's ("GPU-..."), `stage` the pipeline stage from 0. `socket` is the agent's;
+    by default $JOULECUT_SOCKET, else /run/joulecut/jobs.sock. Use it in the training process: the
+    job ends for the agent when that process exits.
     """
 
     def __init__(self, job: str, uuid: str, stage: int, socket: str | None = None) -> None:
@@ -37,11 +37,11 @@ class Reporter:
         ops: Mapping[str, tuple[int, float]] | None = None,
         peer_iteration_time_s: float | None = None,
     ) -> bool:
-        """Reports that iteration `number` took `duration_s` seconds; whether it was sent.
+        """Reports that iteration `number` took `duration_s`; whether it was sent.
 
-        `ops` gives for each kind of operation ("forward", "backward") how often it ran and
-        how many seconds it kept the GPU busy in sum. `peer_iteration_time_s` is the slowest
-        sibling pipeline's iteration time, if this job waits for one. Never raises.
+        `ops`: by kind of operation ("forward", "backward"), its count and total seconds on the GPU.
+        `peer_iteration_time_s`: iteration time of the slowest sibling pipeline, if this job waits
+        for one. Never raises.
         """
         with contextlib.suppress(Exception):
             words = {**self._words, "iteration": number, "duration_s": duration_s}
@@ -55,9 +55,9 @@ class Reporter:
         return False
 
     def mark(self, mark: str, kind: str, microbatch: int, iteration: int) -> bool:
-        """Reports the "begin" or "end" of one operation, when it happens; whether it was sent.
+        """Reports the "begin" or "end" of an operation when it happens; whether it was sent.
 
-        Only where the GPU has a clock program does anything wait for it. Never raises.
+        Used only while the GPU has a clock schedule. Never raises.
         """
         with contextlib.suppress(Exception):
             words = {**self._words, "mark": mark, "kind": kind, "microbatch": microbatch}
@@ -81,8 +81,8 @@ class Reporter:
                 self._socket.connect(self._path)
             self._socket.send(raw)
         except BlockingIOError:
-            return False  # the agent is busy; the next iteration tells as much
+            return False  # the agent is busy; the next report follows soon
         except OSError:
-            self.close()  # no agent, or a new one: look for it again next time
+            self.close()  # no agent, or a new one: connect again next time
             return False
         return True

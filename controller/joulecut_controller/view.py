@@ -64,7 +64,7 @@ class GpuView:
             return f"not controllable: {self.description.reason or 'no reason given'}"
         if shown is not None and shown.drift:
             return f"its agent sees drift ({shown.drift})"
-        if shown is not None and shown.stands_back_s > 0.0:
+        if shown is not None and shown.backoff_s > 0.0:
             return "its agent backs off: another writer sets its clocks"
         return ""
 

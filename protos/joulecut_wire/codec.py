@@ -1,7 +1,7 @@
-"""Values to protobuf and back: the only place where the two meet on both sides.
+"""Conversion of messages to protobuf and back.
 
-Watts travel as integer milliwatts, as NVML gives them. Decoding never raises
-on content: ranges are judged where the value is used, with a reason.
+Watts travel as integer milliwatts, as NVML gives them. Decoding never raises on content: ranges are
+checked at the use of the value, which refuses with a reason.
 """
 
 from joulecut_wire import messages as m
@@ -42,7 +42,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
         ],
         stopped=node.stopped,
         roles=node.roles,
-        program_steps_max=node.program_steps_max,
+        program_steps_max=node.schedule_steps_max,
     )
 
 
@@ -74,7 +74,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
         ),
         stopped=msg.stopped,
         roles=tuple(msg.roles),
-        program_steps_max=msg.program_steps_max,
+        schedule_steps_max=msg.program_steps_max,
     )
 
 
@@ -106,7 +106,7 @@ def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
             clock_lowest_mhz=lease.clock_lowest_mhz,
         ),
         drift=gpu.drift,
-        stands_back_s=gpu.stands_back_s,
+        stands_back_s=gpu.backoff_s,
         slow_reason=gpu.slow_reason,
     )
 
@@ -149,7 +149,7 @@ def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
         if msg.HasField("lease")
         else None,
         drift=msg.drift,
-        stands_back_s=msg.stands_back_s,
+        backoff_s=msg.stands_back_s,
         slow_reason=msg.slow_reason,
     )
 
@@ -247,7 +247,7 @@ def encode_command(command: m.Command) -> pb.ApplyRequest:
                         at_end=step.at_end,
                         clock_max_mhz=step.clock_max_mhz,
                     )
-                    for step in setting.program
+                    for step in setting.clock_schedule
                 ],
                 shortest_step_s=setting.shortest_step_s,
             )
@@ -269,8 +269,8 @@ def decode_command(msg: pb.ApplyRequest) -> m.Command:
                 clock_min_mhz=setting.clock_min_mhz,
                 clock_max_mhz=setting.clock_max_mhz,
                 power_limit_w=_limit_w(setting),
-                program=tuple(
-                    m.ProgramStep(
+                clock_schedule=tuple(
+                    m.ScheduleStep(
                         step.kind,
                         step.clock_max_mhz,
                         step.microbatch if step.HasField("microbatch") else None,

@@ -1,36 +1,48 @@
-"""What agent and controller tell each other, as plain immutable values.
+"""Messages between agent and controller, as plain immutable values.
 
-`codec` turns them into protobuf and back, so that neither side's core knows
-about gRPC. Absence is `None`: a field the device cannot give is never zero.
+`codec` converts them to protobuf and back, so that the core of neither side knows gRPC. Absence is
+`None`: a field that the device cannot give is never zero.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class ClockLimits(NamedTuple):
+    """What is set on one GPU, in the driver's units.
+
+    `min_mhz` 0 is the device's lowest clock; `max_mhz` 0 and `power_mw` 0 are not set by us.
+    """
+
+    min_mhz: int
+    max_mhz: int
+    power_mw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GpuDescription:
-    """What does not change while a driver is loaded."""
+    """Properties of a GPU that do not change while a driver is loaded."""
 
     uuid: str
     index: int
     model: str
     clocks_mhz: tuple[int, ...]  # SM clocks the device supports, ascending
-    clock_min_mhz: int = 0  # the site's bounds on what may be asked; 0 is the device's own
+    clock_min_mhz: int = 0  # the site's bounds; 0: the device's own
     clock_max_mhz: int = 0
     power_limit_default_w: float = 0.0
     power_limit_min_w: float = 0.0
     power_limit_max_w: float = 0.0
     controllable: bool = False
-    reason: str = ""  # why it is not controllable; empty where it is
+    reason: str = ""  # why it is not controllable, or ""
     min_dwell_s: float = 0.0
     power_controllable: bool = False
-    set_latency_p95_s: float = 0.0  # from order to clock seen, measured; 0 where not known
+    set_latency_p95_s: float = 0.0  # from command to clock seen, measured; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """A node as its agent describes it, once a connection."""
+    """A node as its agent describes it, once per connection."""
 
     node: str
     agent_version: str
@@ -39,13 +51,13 @@ class NodeDescription:
     ttl_max_s: float
     gpus: tuple[GpuDescription, ...]
     stopped: str = ""  # why no command is taken on this node now
-    roles: tuple[str, ...] = ()  # what the caller may do here
-    program_steps_max: int = 0  # of a setting's program; 0 where none is understood
+    roles: tuple[str, ...] = ()  # of the caller on this node
+    schedule_steps_max: int = 0  # of a setting's clock schedule; 0: not supported
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to hold a GPU's clock, as the keeper sees it now."""
+    """The right to hold a GPU's clocks until it expires."""
 
     job: str
     epoch: int
@@ -54,7 +66,7 @@ class Lease:
     clock_max_mhz: int
     expires_in_s: float
     power_limit_w: float | None = None
-    clock_lowest_mhz: int = 0  # to which its program steps down; 0 without one
+    clock_lowest_mhz: int = 0  # the lowest of its clock schedule; 0 without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +86,9 @@ class GpuSnapshot:
     power_limit_enforced_w: float | None = None
     event_reasons: tuple[str, ...] = ()
     lease: Lease | None = None
-    drift: str = ""  # why the device does not show what was asked
-    stands_back_s: float = 0.0  # no command is taken so long: somebody else sets the clocks
-    slow_reason: str = ""  # why it is slow without our doing
+    drift: str = ""  # cause, while the device does not show what was set
+    backoff_s: float = 0.0  # commands are refused for so long: an external writer sets the clocks
+    slow_reason: str = ""  # why it is slower than we asked
     persistence: bool | None = None  # the driver's persistence mode; stays on the node
     process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
     mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node
@@ -94,7 +106,7 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OperationReport:
-    """How often one kind of operation ran in an iteration, and how long in sum."""
+    """Count and total time of one kind of operation in an iteration."""
 
     kind: str
     count: int
@@ -103,7 +115,7 @@ class OperationReport:
 
 @dataclass(frozen=True, slots=True)
 class IterationReport:
-    """One iteration of a job on one GPU, as the job told its agent."""
+    """One iteration of a job on one GPU, as the job reported it."""
 
     job: str
     uuid: str
@@ -116,7 +128,7 @@ class IterationReport:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Whose a GPU is. `labels` are those of its pod or job, for a policy to match."""
+    """Owner of a GPU. `labels` are those of its pod or job, for a policy to match."""
 
     uuid: str
     job: str
@@ -128,7 +140,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class WatchTick:
-    """One message of the `Watch` stream: a snapshot's age, its GPUs, the reports since."""
+    """One message of the `Watch` stream: the GPUs, their age, and the reports since the last."""
 
     sequence: int
     age_s: float
@@ -140,8 +152,8 @@ class WatchTick:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramStep:
-    """The clock from a mark of the job on; `microbatch` None is every one."""
+class ScheduleStep:
+    """The clock from an operation mark on; `microbatch` None: of every microbatch."""
 
     kind: str
     clock_max_mhz: int
@@ -153,16 +165,16 @@ class ProgramStep:
 class Setting:
     """A clock range asked for one GPU; `clock_min_mhz` 0 means the device's lowest.
 
-    A range and not a point: a GPU that has nothing to do may then still fall to idle clocks.
-    `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit. A `program`
-    steps to lower clocks on the job's marks, at least `shortest_step_s` apart.
+    A range and not a point, so that an idle GPU may still fall to idle clocks.
+    `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit.
+    `clock_schedule` lowers the clock on the job's marks, at least `shortest_step_s` apart.
     """
 
     uuid: str
     clock_max_mhz: int
     clock_min_mhz: int = 0
     power_limit_w: float | None = None
-    program: tuple[ProgramStep, ...] = ()
+    clock_schedule: tuple[ScheduleStep, ...] = ()
     shortest_step_s: float = 0.0
 
 
@@ -180,7 +192,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one setting; a refusal is a value, with its reason."""
+    """Outcome of one setting; a refusal is a value, with its reason."""
 
     uuid: str
     accepted: bool

@@ -1,7 +1,6 @@
-"""The datagrams by which a job speaks to its node's agent (version 1).
+"""Datagrams from a job to the agent of its node (version 1): one small JSON object each.
 
-One small JSON object each. Everything in it is a stranger's word: the decoder
-answers with a value or one `BadInput`, whatever the bytes are.
+Untrusted input: the decoder returns a value or raises one `BadInput`, for any bytes.
 """
 
 import math
@@ -14,9 +13,9 @@ from joulecut_wire.duration import ITERATION_S_MAX
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport, OperationReport
 
-DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit; more is not a report.
+DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit
 OPERATIONS_MAX = 64
-# Of an iteration, for one kind: timers of asynchronous work may count some of a neighbour's.
+# Of an iteration, for one kind: timers of asynchronous work may overlap.
 BUSY_SHARE_MAX = 2.0
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]  # a DNS name's length
@@ -42,7 +41,7 @@ class _Iteration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Begin or end of one operation, for jobs that tell their operations (level L2)."""
+    """Begin or end of one operation, from jobs that report operations (level L2)."""
 
     v: Annotated[int, msgspec.Meta(ge=1, le=1)]
     job: _Name
@@ -60,11 +59,11 @@ _mark = msgspec.json.Decoder(Mark)
 
 
 def decode(datagram: bytes) -> IterationReport | Mark:
-    """Reads one datagram. Raises BadInput (never anything else) on a broken one."""
+    """Decodes one datagram. Raises BadInput, and nothing else."""
     if len(datagram) > DATAGRAM_BYTES_MAX:
         raise BadInput("datagram", f"{len(datagram)} bytes", f"at most {DATAGRAM_BYTES_MAX}")
     try:
-        names = strict_json.loads(datagram)  # first: what comes after takes the last of two
+        names = strict_json.loads(datagram)  # first: msgspec accepts a key that is given twice
         if isinstance(names, dict) and "mark" in names:
             return _mark.decode(datagram)
         return _checked(_iteration.decode(datagram))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
-from joulecut_agent.ports.reader import Burst, DeviceReader, Reading, untold
+from joulecut_agent.ports.reader import Burst, DeviceReader, Reading, ignore_step
 from joulecut_agent.ports.writer import DeviceWriter
 from joulecut_sim.card import StateFile
 from joulecut_sim.physics import Card, clock_mhz, power_limit_w, power_shown_w, work_at
@@ -36,7 +36,7 @@ class SimulatedReader:
     def describe(
         self,
         leave_out: Collection[int] = (),  # noqa: ARG002 -- a file does not hang
-        step: Callable[[int], None] = untold,  # noqa: ARG002
+        step: Callable[[int], None] = ignore_step,  # noqa: ARG002
     ) -> tuple[GpuDescription, ...]:
         state, sku = self._state, self._state.sku
         return tuple(
@@ -57,7 +57,7 @@ class SimulatedReader:
     def read(
         self,
         leave_out: Collection[int] = (),
-        step: Callable[[int], None] = untold,  # noqa: ARG002
+        step: Callable[[int], None] = ignore_step,  # noqa: ARG002
     ) -> tuple[Reading, ...]:
         wanted = (index for index in range(self._state.cards) if index not in leave_out)
         return tuple(map(self._read, wanted))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import Command, Knobs
+from joulecut_agent.keeper.lease import Command, Op
 from joulecut_agent.keeper.protocol import Reply
 from joulecut_agent.ports.failure import DeviceError
+from joulecut_wire.messages import ClockLimits
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -77,7 +77,7 @@ class Board:
 def open_keeper(folder: Path, board: Board, **settings: object) -> Keeper:
     bounds = settings.pop("bounds", FREE)
     keeper = Keeper(Settings(str(folder), bounds, **settings), board)  # type: ignore[arg-type]
-    question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0)))
+    question = Command(Op.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0)))
     keeper.handle(0, question)
     return keeper
 
@@ -85,19 +85,19 @@ def open_keeper(folder: Path, board: Board, **settings: object) -> Keeper:
 def apply(
     keeper: Keeper, clocks: dict[str, tuple[int, int]], generation: int = 1, ttl_s: float = 30.0
 ) -> Reply:
-    return keeper.handle(1, Command(leases.APPLY, 1, "blue", generation, ttl_s, clocks))
+    return keeper.handle(1, Command(Op.APPLY, 1, "blue", generation, ttl_s, clocks))
 
 
 def verdicts(reply: Reply) -> set[bool]:
     return {slot.accepted for slot in reply.slots}
 
 
-def on_disk(folder: Path) -> dict[str, Knobs]:
+def on_disk(folder: Path) -> dict[str, ClockLimits]:
     return Journal(folder / "journal", BOOT.read_text().strip()).held
 
 
 def set_both(
     keeper: Keeper, uuid: str, generation: int, mhz: tuple[int, int], power_w: int
 ) -> wire.Slot:
-    command = Command(leases.APPLY, 1, "blue", generation, 30.0, {uuid: mhz})
+    command = Command(Op.APPLY, 1, "blue", generation, 30.0, {uuid: mhz})
     return keeper.handle(1, replace(command, power_mw={uuid: power_w * 1000})).slots[0]

@@ -10,9 +10,8 @@ import pytest
 from faulty_node import CLOCKS_MHZ, FREE, OURS, Card
 from walked_node import ASKED_MW, BYSTANDER, NAMED, NODE, TTL_S_MAX, WalkedNode
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.lease import STEP_S, Command
+from joulecut_agent.keeper.lease import STEP_S, STUCK, Command, Op
 
 STRANGER = "GPU-of-another-node"
 ASKED_MHZ = tuple((low, high) for low in (0, 210) for high in CLOCKS_MHZ[1:4])
@@ -67,8 +66,8 @@ class Walk(WalkedNode):
         }
         self.ever |= wanted.keys() & set(NODE)
         command = Command(
-            leases.APPLY, epoch, job, generation, ttl_s, {u: k[0] for u, k in wanted.items()},
-            power_mw={u: k[1] for u, k in wanted.items() if k[1]}, programs=programs,
+            Op.APPLY, epoch, job, generation, ttl_s, {u: k[0] for u, k in wanted.items()},
+            power_mw={u: k[1] for u, k in wanted.items() if k[1]}, schedules=programs,
         )  # fmt: skip
         assert self.keeper is not None
         self.keeper.tick()
@@ -144,7 +143,7 @@ class Walk(WalkedNode):
         if (kept := self.promised.pop(uuid, None)) and calm:
             self.promised[uuid] = kept
         self.driver.lowered.clear()
-        told = Command(leases.STEP, 0, job, generation, clocks_mhz={uuid: (0, mhz)})
+        told = Command(Op.STEP, 0, job, generation, clocks_mhz={uuid: (0, mhz)})
         self.stepping = True  # journaled with its program, and not once more
         try:
             (slot,) = self._ask(told).slots
@@ -174,7 +173,7 @@ class Walk(WalkedNode):
         """An older generation's content under its own number again, as a retry does."""
         if live := self._live():
             epoch, job, generation = self.holder[live[0]]
-            other = Command(leases.APPLY, epoch, job + "x", generation, 5.0, {live[0]: (0, 900)})
+            other = Command(Op.APPLY, epoch, job + "x", generation, 5.0, {live[0]: (0, 900)})
             assert not self._ask(other).slots[0].accepted
 
     def term(self) -> None:
@@ -187,7 +186,7 @@ class Walk(WalkedNode):
                 (math.nan, math.inf, 0.0, *[self.rng.uniform(1, TTL_S_MAX)] * 9)
             )
             reply = self._ask(
-                Command(leases.RENEW, self.rng.choice((epoch, self.epoch)), job, generation, ttl_s)
+                Command(Op.RENEW, self.rng.choice((epoch, self.epoch)), job, generation, ttl_s)
             )
             for slot in reply.slots:
                 if slot.accepted:
@@ -202,9 +201,9 @@ class Walk(WalkedNode):
         epoch = self.rng.choice((0, self.epoch, max(0, self.epoch - 1)))
         cause = self.rng.choice(("cleared", "job_ended"))
         told = dict.fromkeys(named, FREE)
-        reply = self._ask(Command(leases.CLEAR, epoch, job, clocks_mhz=told, cause=cause))
+        reply = self._ask(Command(Op.CLEAR, epoch, job, clocks_mhz=told, cause=cause))
         for slot in reply.slots:
-            if slot.reason.startswith(leases.STUCK):
+            if slot.reason.startswith(STUCK):
                 self._over(slot.uuid)
             if slot.accepted and slot.uuid:
                 self._over(slot.uuid)
@@ -215,7 +214,7 @@ class Walk(WalkedNode):
 
     def release(self) -> None:
         for_s = self.rng.choice((1.0, 60.0, 3600.0, 3601.0, -1.0, math.nan))
-        reply = self._ask(Command(leases.RELEASE, ttl_s=for_s))
+        reply = self._ask(Command(Op.RELEASE, ttl_s=for_s))
         if 0.0 <= for_s <= 3600.0:
             for uuid in NODE:
                 self._over(uuid)
@@ -225,7 +224,7 @@ class Walk(WalkedNode):
             self.counts["released"] += 1
 
     def resume(self) -> None:
-        assert self._ask(Command(leases.RESUME)).slots[0].accepted
+        assert self._ask(Command(Op.RESUME)).slots[0].accepted
 
     def nonsense(self) -> None:
         raw = self.rng.randbytes(self.rng.choice((0, 7, wire.REQUEST_BYTES)))

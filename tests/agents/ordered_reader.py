@@ -10,7 +10,7 @@ from typing import Any
 
 from joulecut_agent.monitor.reader_protocol import DRIVER
 from joulecut_agent.ports.failure import Gone
-from joulecut_agent.ports.reader import Burst, Reading, untold
+from joulecut_agent.ports.reader import Burst, Reading, ignore_step
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
@@ -50,14 +50,14 @@ class OrderedReader:
         return [index for index in range(self._orders()["gpus"]) if index not in leave_out]
 
     def describe(
-        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
     ) -> tuple[GpuDescription, ...]:
         for index in self._indices(leave_out):
             self._touch(index, step)
         return tuple(GpuDescription(f"g{i}", i, "x", (1, 2)) for i in self._indices(leave_out))
 
     def read(
-        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
     ) -> tuple[Reading, ...]:
         readings = []
         for index in self._indices(leave_out):
@@ -67,7 +67,7 @@ class OrderedReader:
         return tuple(readings)
 
     def burst(self, index: int) -> Burst:
-        self._touch(index, untold)
+        self._touch(index, ignore_step)
         return Burst(power_w=((1.0, 2.0),))
 
     def close(self) -> None: ...

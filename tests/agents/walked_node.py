@@ -13,12 +13,11 @@ from typing import Any
 
 from faulty_node import FREE, OURS, THEIRS, Card, Clock, Disk, Driver, Killed, Life
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.client import decode_reply, encode_request
-from joulecut_agent.keeper.keeper import STOP_LOOK_S, Keeper, Settings
-from joulecut_agent.keeper.lease import RETRY_S_MAX, Command
+from joulecut_agent.keeper.keeper import STOP_FILE_POLL_S, Keeper, Settings
+from joulecut_agent.keeper.lease import RETRY_S_MAX, Command, Op
+from joulecut_agent.keeper.protocol import decode_reply, encode_request
 
 TTL_S_MAX = 60.0
 NODE = tuple(f"GPU-{n}" for n in range(6))
@@ -139,7 +138,7 @@ class WalkedNode:
             epoch, job, generation = self.holder[uuid]
             power = {uuid: card.limit_mw} if card.limit_by == OURS else {}
             reply = self._ask(
-                Command(leases.YIELD, epoch, job, generation, 0.0, {uuid: FREE}, power_mw=power)
+                Command(Op.YIELD, epoch, job, generation, 0.0, {uuid: FREE}, power_mw=power)
             )
             if reply.slots[0].accepted and not power:
                 assert self.cards[uuid].clocks_mhz == mhz, "what stands there is theirs"
@@ -147,7 +146,7 @@ class WalkedNode:
     def stop_file(self) -> None:
         self.stop.touch()
         for uuid in NODE:
-            self._over(uuid, STOP_LOOK_S)
+            self._over(uuid, STOP_FILE_POLL_S)
 
     def kill(self) -> None:
         """At once, or in the middle of what comes next."""
@@ -156,10 +155,10 @@ class WalkedNode:
             raise Killed
 
     def leave(self) -> None:
-        """Asked to go, or left by its agent; then started again."""
+        """Change to go, or left by its agent; then started again."""
         assert self.keeper is not None
         cause = self.rng.choice(("shutdown", "agent_gone"))
-        if self.keeper.give_back(cause):
+        if self.keeper.restore_all(cause):
             self.counts["left"] += 1
             for uuid in NODE:
                 self._over(uuid)
@@ -229,7 +228,7 @@ class WalkedNode:
         self._mark()
         self.disk.full, self.driver.denied, self.driver.error_ratio = False, "", 0.0
         if self.stop.exists():
-            self._pass(STOP_LOOK_S)
+            self._pass(STOP_FILE_POLL_S)
             self.stop.unlink()
 
     def delete(self) -> None:
@@ -242,16 +241,16 @@ class WalkedNode:
 
     def check(self) -> None:
         self._mark()
-        spread_s = self.settings.restore_spread_s
+        restore_jitter_s = self.settings.restore_jitter_s
         for uuid, card in self.cards.items():
             limit = card.limit_by == OURS and self.settings.power_safe != "keep"
             if card.clocks_by == OURS or limit:
                 self.counts["held"] += 1
                 excused_s = max(card.since_s, self.alive_s, card.trouble_s + RETRY_S_MAX,
-                                self.driver.hung_s + spread_s)  # fmt: skip
-                late_s = self.clock.now_s - max(self.until_s[uuid] + spread_s, excused_s)
+                                self.driver.hung_s + restore_jitter_s)  # fmt: skip
+                late_s = self.clock.now_s - max(self.until_s[uuid] + restore_jitter_s, excused_s)
                 assert late_s <= 1e-6, f"{uuid} is held {late_s:.3f} s without a lease: {card}"
-            quiet_s = self.until_s[uuid] + spread_s + RETRY_S_MAX
+            quiet_s = self.until_s[uuid] + restore_jitter_s + RETRY_S_MAX
             card.muddled = card.muddled and (card.ours or self.clock.now_s < quiet_s)
             knobs = self.promised.get(uuid)
             if knobs and uuid in self._live() and self.keeper is not None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from joulecut import Reporter
-from joulecut_agent.counters import Tally
+from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.binding import Binding, Sender
 from joulecut_agent.jobs.owner import KUBERNETES, REPORT, SLURM, Owner, Owners
 from joulecut_agent.jobs.processes import Belonging, Processes
-from joulecut_agent.jobs.report_queue import Feed
-from joulecut_agent.jobs.report_socket import Jobs
+from joulecut_agent.jobs.report_queue import ReportQueue
+from joulecut_agent.jobs.report_socket import ReportSocket
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 
 UID = "12345678-1234-1234-1234-1234567890ab"
@@ -33,15 +33,15 @@ class Desk:
         self.owners: dict[str, Owners] = {}
         self.users: dict[str, tuple[int, ...]] = {}
         self.doubts = 0
-        self.tally = Tally()
+        self.counters = Counters()
         self.binding = Binding(
             Processes(self.proc),
             lambda uuid: self.owners.get(uuid, ()),
             lambda uuid: self.users.get(uuid, ()),
             self._doubt,
         )
-        self.jobs = Jobs(
-            home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], Feed(), self.tally, lambda *_: None,
+        self.jobs = ReportSocket(
+            home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], ReportQueue(), self.counters, lambda *_: None,
             binding=self.binding,
         )  # fmt: skip
 
@@ -55,12 +55,12 @@ class Desk:
 
     def speak(self, uuid: str = "GPU-a", job: str = "demo") -> str:
         """The reason for which a report of this very process was refused, or ""."""
-        before = dict(self.tally.counts(REPORTS_REFUSED.name))
+        before = dict(self.counters.counts(REPORTS_REFUSED.name))
         reporter = Reporter(job, uuid, 0, str(self.home / "jobs.sock"))
         assert reporter.iteration(1, 0.5, {})
         reporter.close()
         self.jobs.turn()
-        after = dict(self.tally.counts(REPORTS_REFUSED.name))
+        after = dict(self.counters.counts(REPORTS_REFUSED.name))
         return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
 
 
@@ -159,7 +159,7 @@ def test_the_first_user_to_speak_keeps_a_gpu_that_nobody_was_given(desk: Desk) -
 
 def test_a_gpu_of_another_node_is_refused_by_name(desk: Desk) -> None:
     assert desk.speak("GPU-z") == "unknown_gpu"
-    assert dict(desk.tally.counts(REPORTS.name)) == {("refused",): 1}
+    assert dict(desk.counters.counts(REPORTS.name)) == {("refused",): 1}
 
 
 def test_a_stranger_leaves_no_handle_behind(desk: Desk) -> None:

@@ -43,7 +43,7 @@ def _raw(node: RunningAgent, call: str, request: bytes) -> tuple[str, str]:
 def test_what_is_no_request_is_told_to_its_sender(node: RunningAgent, call: str) -> None:
     code, sentence = _raw(node, call, CUT)
     assert code == "INVALID_ARGUMENT"
-    assert sentence == f"{len(CUT)} bytes are no request of {call.lower()}: nothing was changed"
+    assert sentence == f"{len(CUT)} bytes are not a request of {call.lower()}: nothing was changed"
     assert f'joulecut_requests_malformed_total{{call="{call.lower()}"}} 1.0' in node.metrics()
     assert "Traceback" not in node.log
 
@@ -51,7 +51,7 @@ def test_what_is_no_request_is_told_to_its_sender(node: RunningAgent, call: str)
 def test_a_command_that_is_none_is_in_the_trail(node: RunningAgent) -> None:
     assert _raw(node, "Apply", NO_TEXT)[0] == "INVALID_ARGUMENT"
     trail = (node.state_dir / "audit.jsonl").read_text().splitlines()
-    (entry,) = (e for e in map(json.loads, trail) if "are no request of apply" in str(e))
+    (entry,) = (e for e in map(json.loads, trail) if "are not a request of apply" in str(e))
     assert (entry["op"], entry["result"]) == ("apply", "refused")
 
 

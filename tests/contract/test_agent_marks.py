@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
-from joulecut_agent.counters import Tally
+from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.binding import Binding
 from joulecut_agent.jobs.owner import KUBERNETES, Owner
 from joulecut_agent.jobs.processes import Processes
-from joulecut_agent.jobs.report_queue import Feed
-from joulecut_agent.jobs.report_socket import Jobs
+from joulecut_agent.jobs.report_queue import ReportQueue
+from joulecut_agent.jobs.report_socket import ReportSocket
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 from joulecut_wire.reports import Mark, decode
 
@@ -36,10 +36,10 @@ class Desk:
         self.heard: list[Mark] = []
         self.answer = ""
         self.ended: list[tuple[str, str]] = []
-        self.tally = Tally()
+        self.counters = Counters()
         binding = Binding(Processes(self.proc), lambda _: (self.owner,), lambda _: (), lambda: None)
-        self.jobs = Jobs(
-            self.path, lambda: ["GPU-a"], Feed(), self.tally,
+        self.jobs = ReportSocket(
+            self.path, lambda: ["GPU-a"], ReportQueue(), self.counters,
             lambda j, u: self.ended.append((j, u)),
             binding=binding, marked=self._marked,
         )  # fmt: skip
@@ -56,16 +56,16 @@ class Desk:
 
     def mark(self, uuid: str = "GPU-a") -> str:
         """The reason for which it was refused, or ""."""
-        before = dict(self.tally.counts(REPORTS_REFUSED.name))
+        before = dict(self.counters.counts(REPORTS_REFUSED.name))
         reporter = Reporter("demo", uuid, 3, str(self.path))
         assert reporter.mark("begin", "forward", 5, 7)
         reporter.close()
         self.jobs.turn()
-        after = dict(self.tally.counts(REPORTS_REFUSED.name))
+        after = dict(self.counters.counts(REPORTS_REFUSED.name))
         return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
 
     def accepted(self) -> int:
-        return int(dict(self.tally.counts(REPORTS.name)).get(("accepted",), 0))
+        return int(dict(self.counters.counts(REPORTS.name)).get(("accepted",), 0))
 
 
 @pytest.fixture
@@ -129,9 +129,9 @@ def test_one_who_lost_the_gpu_is_not_heard_any_more(desk: Desk) -> None:
 def test_where_no_program_waits_the_mark_is_refused_and_said(
     desk: Desk, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    desk.answer = "no clock program of job demo on GPU GPU-a"
+    desk.answer = "no clock schedule of job demo on GPU GPU-a"
     assert desk.mark() == "mark"
-    assert "no clock program of job demo" in capfd.readouterr().err
+    assert "no clock schedule of job demo" in capfd.readouterr().err
     assert desk.accepted() == 0
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
-from joulecut_agent.counters import Tally
+from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.live_jobs import HOLDERS_MAX
-from joulecut_agent.jobs.report_queue import Feed, Subscription
-from joulecut_agent.jobs.report_socket import Jobs
+from joulecut_agent.jobs.report_queue import ReportQueue, Subscription
+from joulecut_agent.jobs.report_socket import ReportSocket
 from joulecut_wire.messages import IterationReport, OperationReport
 from joulecut_wire.metrics import REPORTS
 from joulecut_wire.reports import DATAGRAM_BYTES_MAX, Mark, decode
@@ -46,20 +46,20 @@ class Desk:
     """The agent's receiving end, without an agent around it."""
 
     def __init__(self, path: Path) -> None:
-        self.tally = Tally()
+        self.counters = Counters()
         self.ended: list[tuple[str, str]] = []
-        feed = Feed()
-        self.watcher: Subscription = feed.subscribe()
-        self.jobs = Jobs(
+        report_queue = ReportQueue()
+        self.watcher: Subscription = report_queue.subscribe()
+        self.jobs = ReportSocket(
             path,
             lambda: ["GPU-a", "GPU-b"],
-            feed,
-            self.tally,
+            report_queue,
+            self.counters,
             lambda j, u: self.ended.append((j, u)),
         )
 
     def counts(self) -> dict[str, int]:
-        return {labels[0]: count for labels, count in self.tally.counts(REPORTS.name)}
+        return {labels[0]: count for labels, count in self.counters.counts(REPORTS.name)}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def desk(folder: Path) -> Iterator[Desk]:
 
 def test_it_listens_by_itself_whatever_fails(folder: Path) -> None:
     """A word that nobody can make use of costs itself, and not those after it."""
-    path, heard, tally = folder / "jobs.sock", list[str](), Tally()
+    path, heard, counters = folder / "jobs.sock", list[str](), Counters()
 
     def marked(mark: Mark) -> str:
         heard.append(mark.kind)
@@ -79,13 +79,15 @@ def test_it_listens_by_itself_whatever_fails(folder: Path) -> None:
             raise RuntimeError(mark.kind)
         return ""
 
-    jobs = Jobs(path, lambda: ["GPU-a"], Feed(), tally, lambda *_: None, marked=marked)
+    jobs = ReportSocket(
+        path, lambda: ["GPU-a"], ReportQueue(), counters, lambda *_: None, marked=marked
+    )
     jobs.start()
     reporter = Reporter("demo", "GPU-a", 0, str(path))
     for kind in ("first", "second"):
         assert reporter.mark("begin", kind, 0, 1)
     eventually("both", lambda: heard == ["first", "second"])
-    eventually("counted", lambda: tally.counts(REPORTS.name) == [(("accepted",), 1)])
+    eventually("counted", lambda: counters.counts(REPORTS.name) == [(("accepted",), 1)])
     reporter.close()
     jobs.close()
     assert not path.exists()

@@ -32,7 +32,7 @@ TICK = m.WatchTick(
     gpus=(
         m.GpuSnapshot(
             "GPU-1", energy_j=5.0, lease=m.Lease("blue", 1, 2, 0, 900, 9.0, 300.0),
-            drift="external_writer", stands_back_s=60.0, slow_reason="thermal",
+            drift="external_writer", backoff_s=60.0, slow_reason="thermal",
         ),
     ),
     stopped="the file",
@@ -116,7 +116,7 @@ def test_a_controller_reads_an_older_agents_words() -> None:
     tick = codec.decode_tick(pb.WatchResponse.FromString(old.SerializeToString()))
     (gpu,) = tick.gpus
     assert (tick.sequence, tick.stopped, tick.allocations) == (3, "", ())
-    assert (gpu.energy_j, gpu.drift, gpu.stands_back_s, gpu.slow_reason) == (5.0, "", 0.0, "")
+    assert (gpu.energy_j, gpu.drift, gpu.backoff_s, gpu.slow_reason) == (5.0, "", 0.0, "")
     assert gpu.lease == m.Lease("blue", 1, 2, 0, 900, 9.0, None)
     node = OLDER["DescribeResponse"](node="n1", gpus=[OLDER["Gpu"](uuid="GPU-1")])
     described = codec.decode_node(pb.DescribeResponse.FromString(node.SerializeToString()))

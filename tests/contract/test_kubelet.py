@@ -16,7 +16,7 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, Silent
 from joulecut_agent.jobs.kubernetes import Kubernetes
 from joulecut_agent.jobs.owner import Owner
-from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Server, Watched
+from joulecut_agent.jobs.pods import ApiPods, ApiServer, LoggedPods, Watched
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 MIG = "MIG-cccccccc-0000-0000-0000-000000000000"
@@ -61,7 +61,7 @@ def look(home: Path) -> Iterator[Callable[..., Kubernetes]]:
         watched = Watched(home / "cgroup")
         pods = None
         if api is not None:
-            pods = ApiPods(Server("127.0.0.1", api.port, api.credentials), watched)
+            pods = ApiPods(ApiServer("127.0.0.1", api.port, api.credentials), watched)
         kubernetes = Kubernetes(
             Kubelet(home / "kubelet.sock"),
             inventory=lambda: Inventory({0: A, 1: B}, {MIG: B}, {0: B}),

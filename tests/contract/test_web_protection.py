@@ -15,10 +15,12 @@ import bcrypt
 import pytest
 import yaml
 from certificates import Authority, Leaf
+from prometheus_client.registry import Collector
 from running_agent import PATIENCE_S, eventually
 
-from joulecut_agent.control.heartbeat import Health
+from joulecut_agent.control.health import Health
 from joulecut_agent.export import http_server
+from joulecut_agent.export.exporter import Families
 from joulecut_agent.export.http_server import Exporter
 from joulecut_controller.web.app import build
 from joulecut_controller.web.publisher import Publisher
@@ -30,8 +32,8 @@ PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4, b"2a")).decode()
 
 
-def nothing(*, openmetrics: bool) -> bytes:
-    return b"# EOF\n" if openmetrics else b""
+def nothing() -> Collector:
+    return Families()
 
 
 class Web:
@@ -89,7 +91,7 @@ def fetch(
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}
 
 
-class Doors:
+class ListenAddresses:
     """The same protection at the agent's page and at the controller's."""
 
     def __init__(self, kind: str, web: WebConfig) -> None:
@@ -138,7 +140,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 def test_tls_and_its_lowest_version(tmp_path: Path, kind: str) -> None:
     web = Web(tmp_path, tls_server_config={**TLS, "min_version": "TLS13"})
-    with Doors(kind, web.config).open() as port:
+    with ListenAddresses(kind, web.config).open() as port:
         assert fetch(port, web.ca.cert)[0] == 200
         assert fetch(port, web.ca.cert, highest=ssl.TLSVersion.TLSv1_2)[0] == 0
         assert fetch(port)[0] == 0, "plain text"
@@ -150,7 +152,7 @@ def test_client_certificates_by_name(tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     forged = Authority(elsewhere, "ca").leaf("prom", "DNS:prom.test")
-    with Doors(kind, web.config).open() as port:
+    with ListenAddresses(kind, web.config).open() as port:
         assert fetch(port, web.ca.cert, prom)[0] == 200
         for leaf in (other, forged, None):
             assert fetch(port, web.ca.cert, leaf)[0] == 0
@@ -164,7 +166,7 @@ def test_passwords_and_headers(tmp_path: Path, kind: str) -> None:
         basic_auth_users={"prometheus": HASH},
         http_server_config={"headers": {"X-Frame-Options": "SAMEORIGIN"}, "http2": False},
     )
-    with Doors(kind, web.config).open() as port:
+    with ListenAddresses(kind, web.config).open() as port:
         status, headers = fetch(port)
         assert status == 401
         assert headers["www-authenticate"].startswith("Basic ")
@@ -185,7 +187,7 @@ def test_passwords_and_headers(tmp_path: Path, kind: str) -> None:
 
 def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path, kind: str) -> None:
     web = Web(tmp_path, tls_server_config=TLS)
-    with Doors(kind, web.config).open() as port:
+    with ListenAddresses(kind, web.config).open() as port:
         assert fetch(port, web.ca.cert)[0] == 200
         web.write({"tls_server_config": {**TLS, "min_versoin": "TLS13"}})
         eventually("the complaint", lambda: fetch(port, web.ca.cert) and web.complaints)

@@ -50,7 +50,7 @@ gpu_snapshots = st.builds(
     event_reasons=st.tuples(names),
     lease=optional(leases),
     drift=names,
-    stands_back_s=seconds,
+    backoff_s=seconds,
     slow_reason=names,
 )
 allocations = st.builds(
@@ -110,7 +110,7 @@ nodes = st.builds(
     ),
     stopped=names,
     roles=st.lists(names, max_size=4).map(tuple),
-    program_steps_max=u32,
+    schedule_steps_max=u32,
 )
 commands = st.builds(
     m.Command,
@@ -125,8 +125,8 @@ commands = st.builds(
             clock_max_mhz=u32,
             clock_min_mhz=u32,
             power_limit_w=optional(watts),
-            program=st.lists(
-                st.builds(m.ProgramStep, names, u32, optional(u64), st.booleans()), max_size=3
+            clock_schedule=st.lists(
+                st.builds(m.ScheduleStep, names, u32, optional(u64), st.booleans()), max_size=3
             ).map(tuple),
             shortest_step_s=seconds,
         ),

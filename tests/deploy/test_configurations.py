@@ -100,7 +100,7 @@ def test_the_site_s_words_reach_both_processes(tmp_path: Path) -> None:
         assert one_of_both.keeper.bounds.clock_min_mhz == 600
         assert one_of_both.keeper.site_default == (0, 1980)
         assert one_of_both.keeper.power_safe == "keep"
-        assert one_of_both.keeper.restore_spread_s == 5
+        assert one_of_both.keeper.restore_jitter_s == 5
     assert settings["agent.yaml"].audit.bytes_max == 1_048_576
 
 

@@ -67,10 +67,10 @@ def test_a_foreign_lock_is_not_fought(driver: FakeNvml, node: RunningAgent) -> N
     driver.foreign_lock(0, 345, 900)
     gpu = _drift(node, "external_writer")
     assert gpu.lease is None
-    assert 0.0 < gpu.stands_back_s <= 60.0
+    assert 0.0 < gpu.backoff_s <= 60.0
     refused = _apply(node, uuid, 1200, 2)
     assert not refused.accepted
-    assert "stands back for" in refused.reason
+    assert "backs off for" in refused.reason
     assert driver.locks()[0] == (345, 900), "it is theirs"
     assert len(driver.writes()) == ours + 1, "nothing was written but by them"
     assert node.restore().stdout == "nothing to restore\n"
@@ -103,7 +103,7 @@ def test_a_foreign_lock_above_ours_is_not_fought(driver: FakeNvml, node: Running
     assert _apply(node, driver.uuids[0], 900, 1).accepted
     driver.foreign_lock(0, 345, 1200)
     gpu = _drift(node, "external_writer")
-    assert gpu.stands_back_s > 0.0
+    assert gpu.backoff_s > 0.0
     assert driver.locks()[0] == (345, 1200)
 
 
@@ -114,10 +114,10 @@ def test_a_step_that_ends_with_a_reset_ends_the_lease_alone(
     assert _apply(node, uuid, 900, 1).accepted
     driver.foreign_reset(0)
     gpu = _drift(node, "reset")
-    assert (gpu.lease, gpu.stands_back_s) == (None, 0.0)
+    assert (gpu.lease, gpu.backoff_s) == (None, 0.0)
     assert _apply(node, uuid, 900, 2).accepted, "the next step may be slowed again"
     driver.foreign_reset(0)
-    eventually("the second one counts", lambda: node.gpu().stands_back_s > 0.0)
+    eventually("the second one counts", lambda: node.gpu().backoff_s > 0.0)
     assert not _apply(node, uuid, 900, 3).accepted
     assert driver.locks()[0] is None
 
@@ -134,7 +134,7 @@ def test_a_limit_enforced_from_outside_is_told_and_kept(
     driver.set_out_of_band_limit(0, 400.0)
     gpu = _drift(node, "out_of_band_limit")
     assert gpu.lease is not None
-    assert gpu.stands_back_s == 0.0
+    assert gpu.backoff_s == 0.0
     driver.set_out_of_band_limit(0, 0.0)
     eventually("over", lambda: not node.gpu().drift)
     asked = f'joulecut_gpu_power_limit_watts{{kind="requested",uuid="{driver.uuids[0]}"}} 500.0'
@@ -163,7 +163,7 @@ def test_lost_persistence_ends_the_lease_and_is_told(driver: FakeNvml, node: Run
     assert _apply(node, uuid, 900, 1).accepted
     driver.lose_persistence(0)
     gpu = _drift(node, "persistence_lost")
-    assert (gpu.lease, gpu.stands_back_s) == (None, 0.0)
+    assert (gpu.lease, gpu.backoff_s) == (None, 0.0)
     assert _apply(node, uuid, 900, 2).accepted
 
 

@@ -114,7 +114,7 @@ def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
     for _ in range(20):
         assert shown(node, driver) == []
         assert node.metrics("/healthz").startswith("ok\ndriver_unresponsive: the driver")
-        assert unready(node).startswith("no GPU was read lately\ndriver_unresponsive: the driver")
+        assert unready(node).startswith("no GPU was read recently\ndriver_unresponsive: the driver")
     assert series(node, "joulecut_collect_success") == {"": 0.0}
     driver.clear_errors()
     eventually("everything is back", shows(node, driver, 0, 1, 2, 3))

@@ -8,7 +8,7 @@ import socket
 
 from running_agent import LOWER, PATIENCE_S, RunningAgent, accepted, alive, eventually
 
-from joulecut_agent.keeper.child import STOPPED_S
+from joulecut_agent.keeper.supervisor import STOPPED_S
 
 
 def test_what_epoch_was_seen_is_known_while_no_keeper_answers(node: RunningAgent) -> None:

@@ -6,8 +6,7 @@ No node knows of another: what spreads the restores is the GPU's own name.
 
 from dataclasses import dataclass, field
 
-from joulecut_agent.keeper import lease as leases
-from joulecut_agent.keeper.lease import Command, State, restored, step
+from joulecut_agent.keeper.lease import Command, Op, State, apply_event, restore_finished
 from joulecut_sim.skus import find
 
 NODES, GPUS_PER_NODE = 125, 8
@@ -22,19 +21,19 @@ class Node:
     low: set[str] = field(default_factory=set)
 
     def turn(self, now_s: float) -> None:
-        self.state, _, restores, _ = step(self.state, None, now_s, {})
+        self.state, _, restores, _ = apply_event(self.state, None, now_s, {})
         for uuid, _ in restores:
             self.low.discard(uuid)
-            self.state = restored(self.state, uuid, True, now_s)
+            self.state = restore_finished(self.state, uuid, True, now_s)
 
 
-def _cluster(spread_s: float) -> list[Node]:
+def _cluster(restore_jitter_s: float) -> list[Node]:
     nodes = []
     for n in range(NODES):
         uuids = [f"GPU-{n:04x}-{g}" for g in range(GPUS_PER_NODE)]
-        done = step(
-            State(spread_s=spread_s),
-            Command(leases.APPLY, 1, "gpt", 1, TTL_S, dict.fromkeys(uuids, (0, LOW_MHZ))),
+        done = apply_event(
+            State(restore_jitter_s=restore_jitter_s),
+            Command(Op.APPLY, 1, "gpt", 1, TTL_S, dict.fromkeys(uuids, (0, LOW_MHZ))),
             0.0,
             {},
         )
@@ -42,11 +41,11 @@ def _cluster(spread_s: float) -> list[Node]:
     return nodes
 
 
-def _powers_w(spread_s: float) -> list[float]:
+def _powers_w(restore_jitter_s: float) -> list[float]:
     """The cluster's power at each tick after the controller's last word, until all is quiet."""
-    nodes, powers_w = _cluster(spread_s), []
+    nodes, powers_w = _cluster(restore_jitter_s), []
     low_w, high_w = SKU.load_power_w(LOW_MHZ, 1.0), SKU.load_power_w(HIGH_MHZ, 1.0)
-    for tick in range(round((TTL_S + spread_s + 1.0) / TICK_S) + 1):
+    for tick in range(round((TTL_S + restore_jitter_s + 1.0) / TICK_S) + 1):
         for node in nodes:
             node.turn(tick * TICK_S)
         low = sum(len(node.low) for node in nodes)

@@ -259,7 +259,7 @@ class World:
             clock_sm_mhz=self.clocks_mhz()[uuid],
             lease=lease,
             drift=agent.drift.get(uuid, ""),
-            stands_back_s=60.0 if uuid in agent.stands_back else 0.0,
+            backoff_s=60.0 if uuid in agent.stands_back else 0.0,
         )
 
     def give(self, job: str, *uuids: str, source: str = "kubernetes", **labels: str) -> None:

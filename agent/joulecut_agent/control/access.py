@@ -1,7 +1,7 @@
-"""Who is calling, and what he may do: a name that a certificate proves, and roles for names.
+"""Callers and their roles: names proven by a certificate, and rules from names to roles.
 
-Four roles, none of which holds another: who may look may not command, and who may give GPUs
-back at night need not be able to slow them. Only names that the client CA vouched for count.
+The four roles are independent: observe does not allow commands, and clear does not allow lowering
+a clock. Only names in a certificate of the client CA count.
 """
 
 import re
@@ -16,20 +16,20 @@ from urllib.parse import unquote
 
 OBSERVE, CLEAR, RELEASE, APPLY = "observe", "clear", "release", "apply"
 ROLES = (OBSERVE, CLEAR, RELEASE, APPLY)
-EVERYBODY = "*"
-COMMON_NAME = "CN="  # before a common name, so that none is taken for a DNS name
-NAME_LENGTH_MAX = 256  # a DNS name has 253; of a URI nobody would read more in an audit line
+EVERY_NAME = "*"
+COMMON_NAME = "CN="  # prefix of a common name, to tell it from a DNS name
+NAME_LENGTH_MAX = 256  # a DNS name has 253
 NAMES_MAX = 64  # of one certificate
 PATTERNS_MAX = 256  # of one role
-UID_KEPT_S = 10.0  # ports are used again; for the audit trail alone, no role hangs on it
+UID_KEPT_S = 10.0  # ports are reused; the uid is for the audit log and gives no role
 UIDS_MAX = 64
-SOCKETS_BYTES_MAX = 4 << 20  # some 25,000 connections; a node with more tells no uid
+SOCKETS_BYTES_MAX = 4 << 20  # some 25,000 connections; beyond, the uid is unknown
 ESTABLISHED = "01"  # /proc/net/tcp, column st
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`name` stands in the audit trail; `via` is mtls, socket or loopback."""
+    """`name` is for the audit log; `via` is mtls, socket or loopback."""
 
     name: str
     via: str
@@ -38,7 +38,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class LocalSocket:
-    """A unix socket, mode 0660: who is in its group may do everything."""
+    """A unix socket, mode 0660: its group has every role."""
 
     path: str
     group: str = ""  # empty: the agent's own
@@ -46,16 +46,17 @@ class LocalSocket:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Patterns of names by role. Without a word on a role: everybody whom the CA vouches for
-    may observe, and nobody may do anything else. `loopback` are the roles of every process on
-    this node, where plain text is served at all.
+    """Patterns of names by role.
+
+    Without a rule, any name of the client CA may observe and no name has another role.
+    `loopback`: roles of every process on this node, if plain text is served.
     """
 
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     loopback: tuple[str, ...] = ROLES
 
     def roles(self, names: Iterable[str]) -> tuple[str, ...]:
-        """What a caller with these names, all of them proven, may do."""
+        """The roles of a caller with these proven names."""
         known = list(names)
         return tuple(
             role
@@ -64,14 +65,15 @@ class Rules:
         )
 
     def _patterns(self, role: str) -> tuple[str, ...]:
-        return self.patterns.get(role, (EVERYBODY,) if role == OBSERVE else ())
+        return self.patterns.get(role, (EVERY_NAME,) if role == OBSERVE else ())
 
 
 def matches(pattern: str, name: str) -> bool:
-    """`*` alone is everybody. Elsewhere it stands for any characters within one label of a DNS
-    name, or one segment of a URI. DNS names know no case; URIs and common names do.
+    """`*` alone matches every name. Within a pattern it matches one DNS label or URI segment.
+
+    DNS names are case-insensitive; URIs and common names are not.
     """
-    if pattern == EVERYBODY:
+    if pattern == EVERY_NAME:
         return True
     kind = _kind(pattern)
     if kind != _kind(name):
@@ -82,7 +84,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def caller(context: Any, rules: Rules) -> Caller:
-    """The other end of a gRPC call; with no roles where it has no name."""
+    """The caller of a gRPC call; without a name it has no roles."""
     proofs: Mapping[str, Sequence[bytes]] = context.auth_context()
     if proofs.get("transport_security_type") == [b"ssl"]:
         names = proven_names(proofs)
@@ -90,12 +92,12 @@ def caller(context: Any, rules: Rules) -> Caller:
     peer = str(context.peer())
     if peer.startswith("unix:"):
         return Caller("local socket", "socket", ROLES)
-    # Nothing but loopback is ever bound without encryption; here it is asked once more.
+    # Only loopback is bound without encryption; checked again here.
     return Caller(_UIDS.name(peer), "loopback", rules.loopback if _is_loopback(peer) else ())
 
 
 def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:
-    """URI and DNS names of the certificate; its common name only where it has neither."""
+    """URI and DNS names of the certificate; its common name only without any."""
     raw = [*proofs.get("peer_uri", ()), *proofs.get("peer_dns", ())]
     names = [_text(name) for name in raw[:NAMES_MAX]]
     if not raw:
@@ -106,7 +108,7 @@ def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:
 
 
 def _text(raw: bytes) -> str:
-    """A name as text; nothing where it holds what no name should."""
+    """A name as text; "" if it has invalid characters or length."""
     text = raw.decode("utf-8", errors="replace")
     fine = text.isprintable() and "\ufffd" not in text and len(text) <= NAME_LENGTH_MAX
     return text if fine and " " not in text[:1] else ""
@@ -123,7 +125,7 @@ def _is_loopback(peer: str) -> bool:
 
 
 class _Uids:
-    """Whose a connection from this machine is, as the kernel lists it."""
+    """The owner of a local connection, from the kernel's tables."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,7 +146,7 @@ class _Uids:
 
 
 def _uid(peer: str) -> int | None:
-    """None where the kernel does not say."""
+    """None if unknown."""
     port = unquote(peer).rpartition(":")[2]
     if not (port.isascii() and port.isdigit()):
         return None

@@ -1,7 +1,7 @@
-"""The audit trail: every command on this node, with who gave it, why, and what came of it.
+"""Audit log: every command on this node, with caller, reason and outcome.
 
-One JSON line each in `audit.jsonl`, rotated by size. It never stands in a command's way: on
-a full disk the line is lost, which is counted and said once, and the command goes on.
+One JSON line each in `audit.jsonl`, rotated by size. It never blocks a command: on a full disk the
+line is lost, which is counted and logged once.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,39 +18,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent.log import say
+from joulecut_agent.log import log
+from joulecut_wire.command import FINE
 
 FILE = "audit.jsonl"
 MODE = 0o640
-LINE_BYTES_MAX = 16_384  # sixteen GPUs with their numbers are a fifth of this
-TEXT_LENGTH_MAX = 300  # of a reason somebody gave
-REPEAT_S = 60.0  # a refusal that repeats itself must not wash the rest out of the files
+LINE_BYTES_MAX = 16_384  # sixteen GPUs take a fifth of it
+TEXT_LENGTH_MAX = 300  # of a reason
+REPEAT_S = 60.0  # a repeated refusal must not rotate everything else away
 REPEATS_MAX = 256
-LOCK_TRIES, LOCK_WAIT_S = 20, 0.005  # for another process in the middle of a line
+LOCK_TRIES, LOCK_WAIT_S = 20, 0.005  # for another process that writes a line
+LOGIN_UNSET = 2**32 - 1  # audit_login_uid of a process that no login started
 
 Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """`bytes_max` a file, `files_max` files in all."""
+class AuditLimits:
+    """`bytes_max` of one file, `files_max` files in all."""
 
     bytes_max: int = 1 << 20
     files_max: int = 8
 
 
-class Trail:
-    """Appends lines. Safe from every thread, and beside other processes."""
+class AuditLog:
+    """Appends lines. Thread-safe, and safe beside other processes."""
 
     def __init__(
-        self, folder: Path, limits: Limits, lost: Callable[[], None] = lambda: None
+        self, folder: Path, limits: AuditLimits, line_lost: Callable[[], None] = lambda: None
     ) -> None:
-        """`lost` is called for every line that could not be written."""
+        """`line_lost` is called for every line that cannot be written."""
         self._path = folder / FILE
         self._limits = limits
-        self._lost = lost
+        self._line_lost = line_lost
         self._lock = threading.Lock()
-        self._said = ""
+        self._logged = ""
         self._repeats: dict[tuple[Any, ...], tuple[float, int]] = {}
 
     def write(self, entry: Entry, now_unix_s: float | None = None) -> None:
@@ -59,15 +62,15 @@ class Trail:
         with self._lock:
             try:
                 self._append(line)
-                self._said = ""
+                self._logged = ""
             except OSError as error:
-                self._lost()
-                if str(error) != self._said:
-                    say("agent", f"audit trail {self._path}: {error.strerror}; a line is lost")
-                self._said = str(error)
+                self._line_lost()
+                if str(error) != self._logged:
+                    log("agent", f"audit log {self._path}: {error.strerror}; a line is lost")
+                self._logged = str(error)
 
     def write_refusal(self, entry: Entry, *key: Any) -> None:
-        """As `write`, but one line of a kind in REPEAT_S, with how many were left out before."""
+        """As `write`, but one line per `key` in REPEAT_S, with the number left out before."""
         now_s = time.monotonic()
         with self._lock:
             since_s, left_out = self._repeats.get(key, (-math.inf, 0))
@@ -92,12 +95,12 @@ class Trail:
                 file = _open(self._path)
                 size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
-                line = b"\n" + line  # what a full disk cut off stays a broken line of its own
+                line = b"\n" + line  # a line cut off by a full disk stays apart
             if os.write(file, line) != len(line):
                 raise OSError(28, "no space left for the whole line")
         finally:
             if file >= 0:
-                os.close(file)  # and with it goes the lock
+                os.close(file)  # releases the lock too
 
     def _rotate(self) -> None:
         numbers = range(self._limits.files_max - 1, 0, -1)
@@ -110,7 +113,7 @@ class Trail:
 
 
 def encode(entry: Entry) -> bytes:
-    """One line, whatever is in it, within LINE_BYTES_MAX."""
+    """One line, of at most LINE_BYTES_MAX."""
     cut = {key: _cut(value) for key, value in entry.items()}
     raw = json.dumps(cut, separators=(",", ":"), default=str).encode() + b"\n"
     if len(raw) > LINE_BYTES_MAX:
@@ -120,7 +123,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """None for what is no line of ours."""
+    """None for a line of another format."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -136,7 +139,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any] | None]:
-    """Every line of every file, oldest first; None for one that is broken."""
+    """Every line of every file, oldest first; None for a broken one."""
     path = folder / FILE
     files = sorted(
         (int(number), found)
@@ -156,40 +159,40 @@ def _lines(file: Any) -> Iterator[dict[str, Any] | None]:
         whole = line.endswith(b"\n") and len(line) <= LINE_BYTES_MAX
         yield decode(line) if whole else None
         while not line.endswith(b"\n") and line:
-            line = file.readline(LINE_BYTES_MAX + 1)  # the rest of one that nobody of us wrote
+            line = file.readline(LINE_BYTES_MAX + 1)  # the rest of an overlong line
 
 
 def _cut(value: Any) -> Any:
     if isinstance(value, str):
         return value[:TEXT_LENGTH_MAX]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no word for it
+        return str(value)  # not representable in JSON
     if isinstance(value, Mapping):
         return {str(key)[:TEXT_LENGTH_MAX]: _cut(item) for key, item in value.items()}
     return value
 
 
 def _open(path: Path) -> int:
-    """Appending, made with MODE where it is not there; never through a link."""
+    """Opens for appending, creates with MODE; never follows a link."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         file = os.open(path, flags)
     except FileNotFoundError:
         file = os.open(path, flags | os.O_CREAT, MODE)
         with contextlib.suppress(OSError):
-            os.fchmod(file, MODE)  # whatever the umask
-            if os.geteuid() == 0:  # a person in a hurry must not lock the agent out
+            os.fchmod(file, MODE)  # despite the umask
+            if os.geteuid() == 0:  # a file of root would lock the agent out
                 about = os.stat(path.parent)
                 os.fchown(file, about.st_uid, about.st_gid)
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(file)
-        raise OSError(22, "is no file of its own")
+        raise OSError(22, "not a regular file of its own")
     return file
 
 
 def _lock(file: int) -> bool:
-    """Whether nobody else writes; a line alone is whole anyway, only turning files over is not."""
+    """Whether the lock was taken. Needed to rotate; a single append is atomic."""
     for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,3 +205,69 @@ def _lock(file: int) -> bool:
 
 def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
+
+
+def print_log(folder: Path, since_s: float | None, *, as_json: bool) -> int:
+    """`joulecut-agent audit`: prints lines of the last `since_s`, oldest first. Raises OSError."""
+    oldest = 0.0 if since_s is None else time.time() - since_s
+    broken = 0
+    for entry in read(folder):
+        if entry is None:
+            broken += 1
+        elif entry["t"] >= oldest:
+            text = json.dumps(entry, separators=(",", ":")) if as_json else sentence(entry)
+            sys.stdout.write(text + "\n")
+    if broken:
+        sys.stderr.write(f"joulecut-agent: {broken} lines of the audit log cannot be read\n")
+    return FINE
+
+
+def sentence(entry: dict[str, Any]) -> str:
+    """One entry as one printable line."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry["t"]))
+    words = [at, entry["op"], f"by {entry.get('who') or 'unknown'} ({entry.get('via', '?')})"]
+    words += [f"{key}={entry[key]}" for key in ("job", "epoch", "generation") if key in entry]
+    if "duration_s" in entry:
+        words.append(f"for {entry['duration_s']} s")
+    gpus = entry.get("gpus")
+    if isinstance(gpus, dict):
+        words += [f"{uuid}={value}" for uuid, value in gpus.items()]
+    words.append(str(entry.get("result", "?")))
+    refused = entry.get("refused")
+    if isinstance(refused, dict):
+        words += [f"{uuid or '*'}: {reason}" for uuid, reason in refused.items()]
+    elif refused:
+        words.append(str(refused))
+    if "repeated" in entry:
+        words.append(f"(and {entry['repeated']} times before)")
+    if entry.get("why"):
+        words.append(f"({entry['why']})")
+    line = " ".join(str(word) for word in words)
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def record_command(
+    folder: Path, limits: AuditLimits, op: str, act: Callable[[], int], **asked: Any
+) -> int:
+    """Runs a command given on the node itself, and logs it with its outcome."""
+    audit_log = AuditLog(folder, limits)
+    entry = {"op": op, "who": _local_user(), "via": "node", **asked, "why": "on the node itself"}
+    try:
+        status = act()
+    except BaseException as error:
+        audit_log.write(
+            {**entry, "result": "failed", "refused": str(error) or type(error).__name__}
+        )
+        raise
+    audit_log.write({**entry, "result": "failed" if status else "accepted"})
+    return status
+
+
+def _local_user() -> str:
+    """The user id, and the login it came from (before sudo)."""
+    uid = os.getuid()
+    try:
+        login = int(Path("/proc/self/loginuid").read_text())
+    except (OSError, ValueError):
+        login = LOGIN_UNSET
+    return f"local uid {uid}" if login in {uid, LOGIN_UNSET} else f"local uid {uid}, login {login}"

@@ -1,8 +1,7 @@
-"""Stands before every call: no role, no call; and no command without its line in the trail.
+"""Authorisation of every gRPC call, and the audit line of every command.
 
-It sees requests and answers from outside, so that no path through the service can forget
-the check or the line. A method that it does not know is refused to everybody. What is no
-message at all is refused here too, with a sentence: gRPC itself would call it our own failure.
+An interceptor, so that no path through the service can skip either. An unknown method is refused.
+A request that does not parse is refused here with a reason: gRPC would report an internal error.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from joulecut_agent.control.access import APPLY, CLEAR, OBSERVE, RELEASE, Caller, Rules, caller
-from joulecut_agent.control.audit_log import Trail
+from joulecut_agent.control.audit_log import AuditLog
 
 SERVICE = "joulecut_wire.v1.AgentService"
 HEALTH = "grpc.health.v1.Health"
@@ -33,21 +32,21 @@ MW_PER_W = 1000.0
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
-class Gate(grpc.ServerInterceptor):
-    """Checks roles, tells the caller his own in `Describe`, and keeps the trail."""
+class AuthorizationInterceptor(grpc.ServerInterceptor):
+    """Checks roles, adds the caller's own to `Describe`, and writes the audit log."""
 
     def __init__(
-        self, rules: Rules, trail: Trail, denied: Callable[[str], None],
+        self, rules: Rules, audit_log: AuditLog, denied: Callable[[str], None],
         epoch_seen: Callable[[], int] | None = None, malformed: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
-        """`denied` is called with the role that a caller did not have, `malformed` with the
-        name of a call whose request was no message of it. `epoch_seen` is the
-        largest epoch of this node: who may not apply cannot raise it, or he could shut the
-        controller out for ever. None: not looked at.
+        """`denied` is called with a missing role, `malformed` with the call of a broken request.
+
+        `epoch_seen` returns the largest epoch of this node. A caller without the role apply must
+        not raise it: that would shut out the controller for ever. None: not checked.
         """
         self._epoch_seen = epoch_seen
         self._rules = rules
-        self._trail = trail
+        self._audit_log = audit_log
         self._denied = denied
         self._malformed = malformed or (lambda _: None)
 
@@ -80,7 +79,7 @@ class Gate(grpc.ServerInterceptor):
             if role not in who.roles:
                 self._deny(who, role, op, request, context)
             if request is None:
-                self._puzzle(who, role, op, raw, context)
+                self._refuse_malformed(who, role, op, raw, context)
             if role == CLEAR and APPLY not in who.roles and self._is_ahead(request.epoch):
                 self._deny(who, APPLY, op, request, context)
             if role in COMMANDS:
@@ -92,14 +91,14 @@ class Gate(grpc.ServerInterceptor):
 
         return call
 
-    def _puzzle(
+    def _refuse_malformed(
         self, who: Caller, role: str, op: str, raw: bytes, context: grpc.ServicerContext
     ) -> NoReturn:
         self._malformed(op)
-        why = f"{len(raw)} bytes are no request of {op}: nothing was changed"
+        why = f"{len(raw)} bytes are not a request of {op}: nothing was changed"
         if role in COMMANDS:
             entry = {"op": op, **_who(who), "result": "refused", "refused": why}
-            self._trail.write_refusal(entry, who.name, op, "malformed")
+            self._audit_log.write_refusal(entry, who.name, op, "malformed")
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         raise AssertionError("abort always raises")
 
@@ -109,14 +108,14 @@ class Gate(grpc.ServerInterceptor):
     def _deny(
         self, who: Caller, role: str, op: str, request: Any, context: grpc.ServicerContext
     ) -> NoReturn:
-        # The one call that needs another role than its own.
-        what = f"{op} with an epoch that is new here" if (role, op) == (APPLY, "clear") else op
-        why = f"{what} needs the role {role or 'of nobody'}; {who.name or 'a nameless caller'} has "
-        why += ", ".join(who.roles) or "none"
+        # A clear with a new epoch also needs the role apply.
+        what = f"{op} with a new epoch" if (role, op) == (APPLY, "clear") else op
+        why = f"{what} needs the role {role or '(none allows it)'}; "
+        why += f"{who.name or 'an unnamed caller'} has {', '.join(who.roles) or 'none'}"
         self._denied(role)
         asked = _asked(op, request) if role in COMMANDS and request is not None else {}
         entry = {"op": op, **_who(who), **asked, "result": "denied", "refused": why}
-        self._trail.write_refusal(entry, who.name, op)
+        self._audit_log.write_refusal(entry, who.name, op)
         code = grpc.StatusCode.PERMISSION_DENIED if who.name else grpc.StatusCode.UNAUTHENTICATED
         context.abort(code, why)
         raise AssertionError("abort always raises")
@@ -130,16 +129,16 @@ class Gate(grpc.ServerInterceptor):
             said = getattr(context, "details", lambda: b"")() or type(error).__name__
             text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
             entry = {"op": op, **_who(who), **_asked(op, request)}
-            self._trail.write_refusal(
+            self._audit_log.write_refusal(
                 {**entry, "result": "refused", "refused": text}, who.name, op, text
             )
             raise
-        entry = {"op": op, **_who(who), **_asked(op, request)}  # told when it is done
+        entry = {"op": op, **_who(who), **_asked(op, request)}
         outcome = _outcome(answer)
         if op != "renew":
-            self._trail.write({**entry, **outcome})
-        elif outcome["result"] == "refused":  # a heartbeat is no news
-            self._trail.write_refusal(
+            self._audit_log.write({**entry, **outcome})
+        elif outcome["result"] == "refused":  # an accepted heartbeat is not logged
+            self._audit_log.write_refusal(
                 {**entry, **outcome}, who.name, op, request.job, request.epoch, request.generation
             )
         return answer
@@ -150,7 +149,7 @@ def _who(who: Caller) -> dict[str, str]:
 
 
 def _asked(op: str, request: Any) -> dict[str, Any]:
-    """What was asked for, and why, in words of the trail."""
+    """The request, and its reason, as fields of the audit log."""
     if op in {"release", "resume"}:
         asked = {"duration_s": request.duration_s} if op == "release" else {}
         return {**asked, "why": request.reason}
@@ -165,7 +164,7 @@ def _asked(op: str, request: Any) -> dict[str, Any]:
 
 
 def _settings(request: Any) -> Iterator[tuple[str, str]]:
-    for setting in list(request.settings)[:64]:  # a refused request may name anything
+    for setting in list(request.settings)[:64]:  # a refused request may name any number
         words = []
         if setting.clock_max_mhz:
             words.append(f"{setting.clock_min_mhz}-{setting.clock_max_mhz}MHz")

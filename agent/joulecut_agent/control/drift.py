@@ -1,8 +1,8 @@
-"""Whether a GPU shows what was asked of it, and if not, whose doing that is.
+"""Drift: a GPU that does not show what was set, and its cause.
 
-Pure. No driver tells which clocks are locked, so the observed clock is the only witness, and
-one glance proves nothing: a cause is named once it was seen in several readings in a row. Who
-else sets this GPU is never fought: the lease ends, and the agent stands back for a while.
+Pure. No driver reports locked clocks, so the observed clock is the only evidence. One reading
+proves nothing: a cause is reported after several in a row. An external writer is never fought: the
+lease ends, and the agent backs off.
 """
 
 from dataclasses import dataclass, replace
@@ -12,23 +12,23 @@ from joulecut_wire.messages import GpuSnapshot, Lease
 EXTERNAL, RESET = "external_writer", "reset"
 NOT_REACHED, LIMIT = "not_reached", "out_of_band_limit"
 RELOAD, PERSISTENCE = "driver_reload", "persistence_lost"
-YIELDED = frozenset((EXTERNAL, RESET))  # nothing of ours is left there to undo
-CLEARED = frozenset((RELOAD, PERSISTENCE, NOT_REACHED))  # to be restored; idempotent
+YIELDED = frozenset((EXTERNAL, RESET))  # nothing of ours is left to undo
+CLEARED = frozenset((RELOAD, PERSISTENCE, NOT_REACHED))  # the restore is idempotent
 CAUSES = (EXTERNAL, RESET, NOT_REACHED, LIMIT, RELOAD, PERSISTENCE)
 
 TICKS = 3  # readings in a row: a clock change, or one late reading, spans two
-SUSPECT_S = 0.3  # and for so long, however often it is read
-SETTLE_S = 1.0  # after an order; the slowest known clock change takes a tenth of it
-BUSY_RATIO = 0.5  # the driver's own measure; below it a GPU may rest at any clock
+SUSPECT_S = 0.3  # and for this long, at any reading rate
+SETTLE_S = 1.0  # after a command; the slowest known clock change takes a tenth of it
+BUSY_RATIO = 0.5  # the driver's utilisation; below it a GPU may have any clock
 CLOCK_SLACK_MHZ = 30  # two steps of the clock list
-BELOW_SLACK_RATIO = 0.05  # boost loses some steps to temperature, and names no reason for it
+BELOW_SLACK_RATIO = 0.05  # boost loses some steps to temperature without an event reason
 LIMIT_SLACK_W = 1.0  # limits are whole watts on some boards
-STAND_S, STAND_S_MAX = 60.0, 3600.0  # a minute lets a person finish; an hour costs little
-FORGET_S = 4 * 3600.0  # who has not come back in half a shift is gone
+BACKOFF_S, BACKOFF_S_MAX = 60.0, 3600.0  # a minute for an operator to finish; an hour costs little
+FORGET_S = 4 * 3600.0  # half a shift without a failure resets the backoff
 
-PROFILE = "power_profile"  # of the device's own, that somebody asked for
+PROFILE = "power_profile"  # a workload power profile of the device
 
-REASONS = {  # of the device, for a clock below the one that is allowed; the gravest first
+REASONS = {  # event reasons of the device for a lower clock, most severe first
     "hw_power_brake": "power_brake",
     "hw_thermal": "thermal",
     "sw_thermal": "thermal",
@@ -42,43 +42,43 @@ REASONS = {  # of the device, for a clock below the one that is allowed; the gra
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What holds for a GPU: the clock it may reach, the limit we set, and since when.
+    """What is set on a GPU, since when. `default_mhz`: the clock it reaches without a lease.
 
-    `clock_max_mhz` 0: the clocks are not ours. `default_mhz` is what it reaches without us.
+    `clock_max_mhz` 0: no clocks are set by us.
     """
 
     default_mhz: int
     clock_max_mhz: int = 0
     power_limit_w: float | None = None
     since_s: float = 0.0
-    fresh: bool = False  # nothing of ours was ever written here
-    program_mhz: int = 0  # the lowest clock that a program steps down to; 0 without one
+    fresh: bool = False  # this agent's keeper has never written to it
+    schedule_mhz: int = 0  # the lowest clock of its clock schedule; 0 without one
 
     @property
     def lowest_mhz(self) -> int:
-        return self.program_mhz or self.clock_max_mhz
+        return self.schedule_mhz or self.clock_max_mhz
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What earlier readings of a GPU told; `suspect` was seen `ticks` times in a row."""
+    """Earlier readings of a GPU; the cause `suspect` was seen `ticks` times in a row."""
 
     order: Order | None = None
     energy_j: float | None = None
     persistence: bool | None = None
-    reached: bool = False  # the ordered clock was seen in force
+    reached: bool = False  # the clock that was set was seen in force
     suspect: str = ""
     ticks: int = 0
     suspect_s: float = 0.0  # since when
-    site_mhz: int = 0  # a lock that stood here before us; 0: none was seen
+    site_mhz: int = 0  # a lock of the site, found before our first write; 0: none
     site_ticks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """How often somebody else took this GPU lately, and until when we keep off it."""
+class Backoff:
+    """Failures of late because of an external writer; commands are refused until `until_s`."""
 
-    strikes: int = 0
+    failures: int = 0
     last_s: float = float("-inf")
     reset_s: float = float("-inf")
     until_s: float = float("-inf")
@@ -87,21 +87,21 @@ class Stand:
 def order_of(lease: Lease | None, default_mhz: int, *, since_s: float, fresh: bool) -> Order:
     if lease is None:
         return Order(default_mhz, fresh=fresh)
-    program_mhz = lease.clock_lowest_mhz
+    schedule_mhz = lease.clock_lowest_mhz
     return Order(
-        default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s, program_mhz=program_mhz
+        default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s, schedule_mhz=schedule_mhz
     )
 
 
 def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[Memory, str]:
-    """One reading: what to remember, and the cause of drift, "" where there is none."""
-    gone = _forgotten(memory, gpu)
+    """One reading: the new memory, and the cause of drift or ""."""
+    lost = _lost_settings(memory, gpu)
     if memory.order != order:
         memory = Memory(order, site_mhz=memory.site_mhz, site_ticks=memory.site_ticks)
     seen = _seen(memory, gpu)
     ours = bool(order.clock_max_mhz or order.power_limit_w)
-    if gone:
-        return replace(seen, suspect="", ticks=0), gone if ours else ""
+    if lost:
+        return replace(seen, suspect="", ticks=0), lost if ours else ""
     if not ours:
         return _site(seen, gpu, order), ""
     if now_s - order.since_s < SETTLE_S:
@@ -118,19 +118,19 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
 
 
 def _seen(m: Memory, gpu: GpuSnapshot) -> Memory:
-    """Each tick makes this one; spelled out it costs a fifth of `replace`."""
+    """Made at each tick; written out it costs a fifth of `replace`."""
     rest = (m.reached, m.suspect, m.ticks, m.suspect_s, m.site_mhz, m.site_ticks)
-    # A reading without a counter, as just after a reload, is no reason to forget the last one.
+    # A reading without a counter, as after a reload, keeps the last one.
     energy_j = m.energy_j if gpu.energy_j is None else gpu.energy_j
     return Memory(m.order, energy_j, gpu.persistence, *rest)
 
 
 def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
-    """Why a busy GPU runs below the clock it may reach without our doing; "" where it does not."""
+    """Why a busy GPU runs below the clock that is set, not by us; "" if it does not."""
     allowed_mhz = min(order.lowest_mhz or order.default_mhz, order.default_mhz)
     if not _busy(gpu) or gpu.clock_sm_mhz is None:
         return ""
-    # A brake, or heat, counts whatever the clock: it also cuts what no clock shows.
+    # A power brake or heat counts at any clock: it also cuts what no clock shows.
     below = gpu.clock_sm_mhz < allowed_mhz * (1.0 - BELOW_SLACK_RATIO)
     for reason, word in REASONS.items():
         if reason in gpu.event_reasons and (below or word in {"power_brake", "thermal"}):
@@ -140,38 +140,38 @@ def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
     return "site_lock" if site_mhz and below and not order.clock_max_mhz else ""
 
 
-def kept_knobs(gpu: GpuSnapshot, order: Order) -> tuple[bool, bool]:
-    """Which of (clocks, power limit) is still ours, where somebody else has set the GPU."""
+def limits_still_ours(gpu: GpuSnapshot, order: Order) -> tuple[bool, bool]:
+    """Whether (clocks, power limit) are still ours after an external write."""
     limit = _other_limit(gpu, order)
     clocks = _other_clock(gpu, order) or not limit
     return not clocks and order.clock_max_mhz > 0, not limit and order.power_limit_w is not None
 
 
-def beneath(gpu: GpuSnapshot, order: Order) -> bool:
-    """Whether a lock of ours may still be there, under the lower one that somebody else set."""
+def is_beneath_external(gpu: GpuSnapshot, order: Order) -> bool:
+    """Whether our lock may remain, hidden by a lower external one."""
     low = gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz < order.lowest_mhz
     return low and order.power_limit_w is None
 
 
-def surfaced(gpu: GpuSnapshot, clock_mhz: int) -> bool:
-    """Whether a lock at this clock, of a lease that was given up, now holds the GPU."""
+def shows_lock(gpu: GpuSnapshot, clock_mhz: int) -> bool:
+    """Whether a lock at this clock holds the GPU."""
     return _in_force(gpu, Order(clock_mhz, clock_mhz)) and not _explained(gpu)
 
 
-def struck(stand: Stand, cause: str, now_s: float) -> Stand:
-    """After somebody else was seen: a doubling delay. One reset may be a job step's end."""
+def extended(backoff: Backoff, cause: str, now_s: float) -> Backoff:
+    """After an external write: a doubling delay. One reset may be the end of a Slurm step."""
     if cause not in YIELDED and cause != NOT_REACHED:
-        return stand
-    if cause == RESET and now_s - stand.reset_s > FORGET_S:
-        return replace(stand, reset_s=now_s)
-    strikes = stand.strikes + 1 if now_s - stand.last_s <= FORGET_S else 1
-    delay_s = min(STAND_S * 2.0 ** min(strikes - 1, 16), STAND_S_MAX)
-    reset_s = now_s if cause == RESET else stand.reset_s
-    return Stand(strikes, now_s, reset_s, now_s + delay_s)
+        return backoff
+    if cause == RESET and now_s - backoff.reset_s > FORGET_S:
+        return replace(backoff, reset_s=now_s)
+    failures = backoff.failures + 1 if now_s - backoff.last_s <= FORGET_S else 1
+    delay_s = min(BACKOFF_S * 2.0 ** min(failures - 1, 16), BACKOFF_S_MAX)
+    reset_s = now_s if cause == RESET else backoff.reset_s
+    return Backoff(failures, now_s, reset_s, now_s + delay_s)
 
 
-def _forgotten(memory: Memory, gpu: GpuSnapshot) -> str:
-    """Why the driver itself has lost every setting since the last reading."""
+def _lost_settings(memory: Memory, gpu: GpuSnapshot) -> str:
+    """Cause if the driver has lost every setting since the last reading, or ""."""
     if memory.energy_j is not None and gpu.energy_j is not None and gpu.energy_j < memory.energy_j:
         return RELOAD
     return PERSISTENCE if memory.persistence and gpu.persistence is False else ""
@@ -194,11 +194,11 @@ def _suspect(seen: Memory, gpu: GpuSnapshot, order: Order) -> str:
 
 
 def _site(seen: Memory, gpu: GpuSnapshot, order: Order) -> Memory:
-    """Looks for a lock that stood here before our first write."""
+    """Looks for a lock of the site: one that was set before our first write."""
     if not (order.fresh or seen.site_mhz) or not _busy(gpu) or gpu.clock_sm_mhz is None:
         return seen
     highest_mhz = order.default_mhz * (1.0 - BELOW_SLACK_RATIO)
-    # Whatever was written since: a GPU that runs free is under nobody's lock.
+    # A GPU that reaches its default is under no lock, written to or not.
     if gpu.clock_sm_mhz >= highest_mhz or (order.fresh and _explained(gpu)):
         return replace(seen, site_mhz=0, site_ticks=0) if seen.site_ticks else seen
     if not order.fresh:
@@ -212,9 +212,9 @@ def _busy(gpu: GpuSnapshot) -> bool:
 
 
 def _explained(gpu: GpuSnapshot) -> bool:
-    """Whether the device itself names why its clock is lower: arbitration, not drift.
+    """Whether the device gives a reason for its lower clock: arbitration, not drift.
 
-    A workload power profile moves clocks and limit by itself, and names no event.
+    A workload power profile changes clocks and limit without an event reason.
     """
     return bool(gpu.power_profiles) or any(reason in REASONS for reason in gpu.event_reasons)
 
@@ -236,6 +236,6 @@ def _other_limit(gpu: GpuSnapshot, order: Order) -> bool:
 
 
 def _our_limit(gpu: GpuSnapshot, order: Order) -> bool:
-    """Whether the power cap that slows it is the one we set."""
+    """Whether the power cap in force is ours."""
     limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
     return limit_w is not None and ours_w is not None and limit_w >= ours_w - LIMIT_SLACK_W

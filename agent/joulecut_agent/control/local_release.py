@@ -1,7 +1,7 @@
-"""`joulecut-agent release` and `resume`: a release window that needs no network and no identity.
+"""`joulecut-agent release` and `resume`: a release window opened on the node itself.
 
-Made for a person on the node: whoever may open the keeper's socket may ask. The keeper gives
-every GPU back and lets go; the agent beside it follows within a second.
+Needs no network and no certificate: the permission is that of the keeper's socket. The keeper
+restores every GPU and drops its handles; the agent follows within a second.
 """
 
 import sys
@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 from joulecut_agent.control.release_file import ReleaseFile
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import BOOT_ID, RELEASE_S_MAX
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.lease import Command, Op
 from joulecut_wire.errors import Unavailable
 
-FOLLOWS_S = 1.5  # an agent asks its keeper once a second
+FOLLOWS_S = 1.5  # an agent polls its keeper once a second
 
 
 def window(state_dir: str) -> ReleaseFile:
@@ -23,26 +22,26 @@ def window(state_dir: str) -> ReleaseFile:
 
 
 def release(sockets: list[Path], file: ReleaseFile, duration_s: float) -> int:
-    """Raises Unavailable where no keeper answers, or it could not give everything back."""
+    """Raises Unavailable if no keeper answers, or it could not restore every GPU."""
     left_s, gpus = file.left_s(), file.gpus()
     if 0.0 < duration_s <= RELEASE_S_MAX:
-        file.keep(duration_s, gpus)  # first: a keeper that starts anew just then is to know
+        file.write(duration_s, gpus)  # first: a keeper that restarts meanwhile must know
     try:
-        _tell(sockets, Command(leases.RELEASE, ttl_s=duration_s))
+        _send(sockets, Command(Op.RELEASE, ttl_s=duration_s))
     except Unavailable:
-        file.put_back(left_s, gpus)
+        file.revert(left_s, gpus)
         raise
-    time.sleep(FOLLOWS_S)  # so that what is started next finds no handle
+    time.sleep(FOLLOWS_S)  # the next program finds no open handle
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + duration_s - FOLLOWS_S))
     sys.stdout.write(f"released until {until}: no device is read or set, no handle is open\n")
     return 0
 
 
 def resume(sockets: list[Path], file: ReleaseFile) -> int:
-    """Raises Unavailable where no keeper answers, and no agent waits for the end of a window."""
+    """Raises Unavailable if no keeper answers and no window was open."""
     waited = file.forget()
     try:
-        _tell(sockets, Command(leases.RESUME))
+        _send(sockets, Command(Op.RESUME))
     except Unavailable:
         if not waited:
             raise
@@ -50,7 +49,7 @@ def resume(sockets: list[Path], file: ReleaseFile) -> int:
     return 0
 
 
-def _tell(sockets: list[Path], command: Command) -> None:
+def _send(sockets: list[Path], command: Command) -> None:
     gone = ""
     for path in sockets:
         client = KeeperClient("")

@@ -1,19 +1,18 @@
-"""Gives a GPU back when the work it was set for has gone, whatever else goes on.
+"""Ends a lease when its job has ended, or its GPU has another owner.
 
-No clock outlives its job or its owner: who comes next did not agree to it.
+No clock outlives its job or its owner: the next one did not agree to it.
 """
 
 import contextlib
 import time
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
-from joulecut_agent.keeper.lease import Command
-from joulecut_agent.log import say
+from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.log import log
 
 
-class Custody:
-    """Safe to use from every thread."""
+class OwnerChange:
+    """Thread-safe."""
 
     def __init__(self, keeper: KeeperClient) -> None:
         self._keeper = keeper
@@ -25,20 +24,20 @@ class Custody:
         return {uuid: lease.job for uuid, lease in leased.items() if lease}
 
     def job_ended(self, job: str, uuid: str) -> None:
-        """The last process of a job has gone."""
-        self._give_back(uuid, job)
+        """The last process of a job has ended."""
+        self._clear(uuid, job)
 
     def owner_changed(self, uuid: str) -> None:
-        """Whatever job holds a lease on it: that was for the owner who has gone."""
+        """Ends the lease of any job: it was for the owner before."""
         if uuid in self.held():
-            say("agent", f"{uuid} has changed hands: its lease is given back")
-        self._give_back(uuid)
+            log("agent", f"{uuid} has another owner: its lease ends")
+        self._clear(uuid)
 
-    def _give_back(self, uuid: str, job: str = "") -> None:
+    def _clear(self, uuid: str, job: str = "") -> None:
         status = self._keeper.status
         if status is None or status.slots.get(uuid) is None:
             return
-        command = Command(leases.CLEAR, job=job, clocks_mhz={uuid: (0, 0)}, cause="job_ended")
+        command = Command(Op.CLEAR, job=job, clocks_mhz={uuid: (0, 0)}, cause="job_ended")
         with contextlib.suppress(KeeperGone):
             self._keeper.ask(command)
             self._keeper.refresh()

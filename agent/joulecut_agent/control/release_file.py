@@ -1,7 +1,7 @@
-"""A release window on disk, so that who starts inside of one, agent or keeper, opens no device.
+"""A release window on disk: an agent or keeper that starts inside it opens no device.
 
-Somebody replaces the driver just then: a handle that is opened for a moment is one too many.
-With the window stand the GPUs as they were last described, because nobody can be asked.
+The driver is being replaced then, and any open handle prevents it. The file also holds the GPUs as
+last described, since the driver cannot be asked.
 """
 
 import contextlib
@@ -15,63 +15,63 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_agent.keeper.keeper import RELEASE_S_MAX
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 from joulecut_wire.messages import GpuDescription
 
 NAME = "release.json"
 VERSION = 1
-LOOK_S = 0.2  # how soon a keeper that waits sees the end of the window
+POLL_S = 0.2  # of a keeper that waits for the end of the window
 BYTES_MAX = 1_000_000  # 16 GPUs with 300 clocks each take 30,000
 
 
 class ReleaseFile:
-    """`boot_id` names this boot, whose monotonic clock the end of a window is told in."""
+    """The end of the window is in the monotonic time of the boot `boot_id`."""
 
     def __init__(self, state_dir: str, boot_id: str) -> None:
         self._path = Path(state_dir) / NAME
         self._boot_id = boot_id
 
     def left_s(self) -> float:
-        """What is left of the window; 0 where there is none that can be believed."""
+        """Time left of the window; 0 without a valid one."""
         until_s, _ = self._read()
         left_s = until_s - time.monotonic()
         return left_s if 0.0 < left_s <= RELEASE_S_MAX else 0.0
 
     def gpus(self) -> tuple[GpuDescription, ...]:
-        """The GPUs of this node as of when the window began; () where that is not known."""
+        """The GPUs of this node when the window began; () if unknown."""
         return self._read()[1]
 
-    def keep(self, left_s: float, gpus: Iterable[GpuDescription]) -> bool:
-        """Whether it is kept. Never raises: without it a restart ends the window, as is said."""
-        told = [asdict(gpu) for gpu in gpus]
-        body = json.dumps([VERSION, self._boot_id, time.monotonic() + left_s, told]).encode()
+    def write(self, left_s: float, gpus: Iterable[GpuDescription]) -> bool:
+        """Whether it was written. Never raises: without it a restart ends the window."""
+        rows = [asdict(gpu) for gpu in gpus]
+        body = json.dumps([VERSION, self._boot_id, time.monotonic() + left_s, rows]).encode()
         fresh = self._path.with_suffix(".new")
         try:
             fresh.write_bytes(b"%08x %s" % (zlib.crc32(body), body))
             fresh.rename(self._path)
         except OSError as error:
-            say("agent", f"a restart would end the release window: {error.strerror or error}")
+            log("agent", f"a restart would end the release window: {error.strerror or error}")
             return False
         return True
 
-    def put_back(self, left_s: float, gpus: Iterable[GpuDescription]) -> None:
-        """What was there before a window that did not come about; 0 where none was."""
+    def revert(self, left_s: float, gpus: Iterable[GpuDescription]) -> None:
+        """Restores the window before a failed one; `left_s` 0: there was none."""
         if left_s:
-            self.keep(left_s, gpus)
+            self.write(left_s, gpus)
         else:
             self.forget()
 
     def forget(self) -> bool:
-        """Whether there was a window to forget. Never raises."""
-        there = self.left_s() > 0.0
+        """Removes the window; whether there was one. Never raises."""
+        was_open = self.left_s() > 0.0
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
-        return there
+        return was_open
 
     def wait(self) -> bool:
-        """Returns when no window is left; False where a signal asked to leave before.
+        """Returns True at the end of the window, False on a signal to leave.
 
-        For a process of one thread, before it has handlers of its own.
+        For a process with one thread and no signal handlers yet.
         """
         if not self.left_s():
             return True
@@ -79,7 +79,7 @@ class ReleaseFile:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, leave)
         try:
             while self.left_s():
-                if signal.sigtimedwait(leave, LOOK_S):
+                if signal.sigtimedwait(leave, POLL_S):
                     return False
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -90,13 +90,13 @@ class ReleaseFile:
             with self._path.open("rb") as file:
                 checksum, _, body = file.read(BYTES_MAX).partition(b" ")
             if checksum == b"%08x" % zlib.crc32(body):
-                version, boot_id, until_s, told = json.loads(body)
+                version, boot_id, until_s, rows = json.loads(body)
                 if (version, boot_id) == (VERSION, self._boot_id):
-                    return float(until_s), tuple(map(_gpu, told))
+                    return float(until_s), tuple(map(_gpu, rows))
         return 0.0, ()
 
 
 def _gpu(row: dict[str, Any]) -> GpuDescription:
-    """Raises KeyError and TypeError on words that are no description."""
+    """Raises KeyError or TypeError if `row` is not a description."""
     known = {name: row[name] for name in GpuDescription.__slots__ if name in row}
     return GpuDescription(**{**known, "clocks_mhz": tuple(row["clocks_mhz"])})

@@ -1,7 +1,7 @@
-"""Serves the agent's service where it may be reached, with gRPC health.
+"""The agent's gRPC server, with gRPC health.
 
-Three ways in: mutual TLS for the network, a unix socket whose group is the permission, and
-plain text on loopback. Nothing else is ever bound.
+It listens with mutual TLS on the network, in plain text on loopback, and on a unix socket whose
+group is the permission. Nothing else is ever bound.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from joulecut_agent.control.access import LocalSocket
-from joulecut_agent.control.authorization import SERVICE, Gate
+from joulecut_agent.control.authorization import SERVICE, AuthorizationInterceptor
 from joulecut_agent.control.service import CALLS_MAX, WATCHERS_MAX, AgentService
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.tls import Pem, Rotating
@@ -27,15 +27,15 @@ from joulecut_wire.v1 import agent_pb2_grpc
 STOP_WAIT_S = 1.0
 SOCKET_UMASK = 0o117  # leaves 0660 from the first moment on
 OPTIONS = (
-    ("grpc.so_reuseport", 0),  # or a second agent would share the port in silence
+    ("grpc.so_reuseport", 0),  # or a second agent would share the port unnoticed
     ("grpc.max_receive_message_length", 1 << 20),
-    # A watcher that froze, or whose host is gone, must not keep its place for ever.
+    # A watcher that hangs, or whose host is gone, must not keep its slot for ever.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # the same; whichever a version of gRPC obeys
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the name of the same option in other gRPC versions
 )
-# A certificate is looked at when a connection begins: so one that ran out, or whose authority
-# was taken away, is shut out within the hour. Calls under way get a minute to be taken up anew.
+# A certificate is checked when a connection begins. One that expired, or lost its CA, is shut out
+# within the hour. Calls under way get a minute to reconnect.
 TLS_OPTIONS = (
     ("grpc.max_connection_age_ms", 3_600_000),
     ("grpc.max_connection_age_grace_ms", 60_000),
@@ -43,8 +43,8 @@ TLS_OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """Where to listen: `address` (host, port) in TLS where `pem` is given."""
+class ListenAddresses:
+    """`address` is (host, port), with TLS if `pem` is given."""
 
     address: tuple[str, int]
     pem: Rotating[Pem] | None = None
@@ -52,26 +52,31 @@ class Doors:
 
 
 class Server:
-    """The service behind its doors and its gate, with gRPC health."""
+    """Serves one `AgentService` at its addresses."""
 
-    def __init__(self, service: AgentService, doors: Doors, gate: Gate) -> None:
-        """Binds, without serving yet. Raises Unavailable where an address is taken."""
+    def __init__(
+        self,
+        service: AgentService,
+        addresses: ListenAddresses,
+        interceptor: AuthorizationInterceptor,
+    ) -> None:
+        """Binds, without serving yet. Raises Unavailable if an address is taken."""
         self._service = service
-        self._local = doors.local
+        self._local = addresses.local
         self._server = grpc.server(
             ThreadPoolExecutor(WATCHERS_MAX + CALLS_MAX, thread_name_prefix="grpc"),
-            interceptors=[gate],
-            options=OPTIONS + (TLS_OPTIONS if doors.pem else ()),
+            interceptors=[interceptor],
+            options=OPTIONS + (TLS_OPTIONS if addresses.pem else ()),
         )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(service, self._server)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        host, port = doors.address
+        host, port = addresses.address
         shown = f"[{host}]" if ":" in host else host
-        self.port = self._bind(f"{shown}:{port}", doors.pem)
-        if doors.local is not None:
-            with _fresh(doors.local):
-                self._bind(f"unix:{doors.local.path}", None)
+        self.port = self._bind(f"{shown}:{port}", addresses.pem)
+        if addresses.local is not None:
+            with _fresh_socket(addresses.local):
+                self._bind(f"unix:{addresses.local.path}", None)
 
     def _bind(self, address: str, pem: Rotating[Pem] | None) -> int:
         try:
@@ -93,14 +98,14 @@ class Server:
     def stop(self) -> None:
         """Ends all calls within STOP_WAIT_S."""
         self._health.enter_graceful_shutdown()
-        self._service.leave()
+        self._service.end_watches()
         self._server.stop(STOP_WAIT_S).wait(STOP_WAIT_S + 1.0)
         if self._local is not None:
             Path(self._local.path).unlink(missing_ok=True)
 
 
 def _credentials(pem: Rotating[Pem]) -> grpc.ServerCredentials:
-    """Asks for the newest certificates at every handshake, and for one of the client."""
+    """The newest certificates at every handshake; a client certificate is required."""
 
     def configuration(now: Pem) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(now.key, now.cert)], now.ca)
@@ -123,15 +128,15 @@ def _credentials(pem: Rotating[Pem]) -> grpc.ServerCredentials:
 
 
 @contextlib.contextmanager
-def _fresh(local: LocalSocket) -> Iterator[None]:
-    """Makes room for the socket, and gives it its mode and group. Raises Unavailable.
+def _fresh_socket(local: LocalSocket) -> Iterator[None]:
+    """Makes way for the socket, and sets its mode and group. Raises Unavailable.
 
-    gRPC does not tell who is at the other end of it (SO_PEERCRED), so that the file's mode
-    and group are the whole permission.
+    gRPC does not expose the peer's credentials (SO_PEERCRED): mode and group of the file are the
+    whole permission.
     """
     path = Path(local.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _make_room(path)
+    _remove_stale(path)
     umask = os.umask(SOCKET_UMASK)
     try:
         yield
@@ -142,17 +147,17 @@ def _fresh(local: LocalSocket) -> Iterator[None]:
             os.chown(path, -1, grp.getgrnam(local.group).gr_gid)
         except (KeyError, OSError) as error:
             path.unlink(missing_ok=True)
-            why = "there is no such group" if isinstance(error, KeyError) else error.strerror
+            why = "no such group" if isinstance(error, KeyError) else error.strerror
             raise Unavailable(f"{path} cannot be given to group {local.group}: {why}") from None
 
 
-def _make_room(path: Path) -> None:
+def _remove_stale(path: Path) -> None:
     try:
         about = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(about.st_mode):
-        raise Unavailable(f"gRPC cannot listen on {path}: it is no socket")
+        raise Unavailable(f"gRPC cannot listen on {path}: it is not a socket")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

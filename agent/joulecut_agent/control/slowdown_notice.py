@@ -1,25 +1,31 @@
-"""Which GPUs are slow on purpose, said where health checks look.
+"""GPUs that are slow on purpose: why, until when, and by how much at most.
 
-A check that finds a GPU below its clocks would drain the node as sick. It can read here that
-somebody meant it, until when, and by how much at most.
+A health check that finds a GPU below its clocks would drain the node. It reads here that a lease
+slows the GPU.
 """
 
 import json
 import math
+import threading
+import time
 from dataclasses import asdict, dataclass
 
-from joulecut_agent.atomic_file import Notice
+from joulecut_agent.atomic_file import AtomicFile
+from joulecut_agent.keeper.lease import Command
 from joulecut_wire.messages import Lease
 
 HOUR_S = 3600.0
-STEP_S = 10.0  # "until" is rounded up to it: a file is not written for every heartbeat
+STEP_S = 10.0  # "until" is rounded up to it, so that a heartbeat does not write the file
 REASON_BYTES_MAX = 160
+REASONS_MAX = 4  # of one GPU: its lease's, and of commands under way
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
-    """One GPU under a lease. `max_slowdown_ratio` follows from the clocks alone: no kernel is
-    slowed by more than the clock; None under a power limit, which bounds no time.
+class SlowdownNotice:
+    """One GPU under a lease.
+
+    `max_slowdown_ratio` follows from the clocks: no kernel is slowed by more than its clock. None
+    under a power limit, which bounds no time.
     """
 
     job: str
@@ -30,26 +36,75 @@ class Intent:
     max_slowdown_ratio: float | None
 
 
-def intent_of(lease: Lease, reason: str, clock_default_mhz: int, now_unix_s: float) -> Intent:
-    """`clock_default_mhz` is what the GPU may reach without us."""
+def notice_of(
+    lease: Lease, reason: str, clock_default_mhz: int, now_unix_s: float
+) -> SlowdownNotice:
+    """`clock_default_mhz`: the clock that the GPU reaches without a lease."""
     ratio = None
     if lease.power_limit_w is None and lease.clock_max_mhz > 0 and clock_default_mhz:
         lowest_mhz = lease.clock_lowest_mhz or lease.clock_max_mhz
         ratio = round(max(0.0, clock_default_mhz / lowest_mhz - 1.0), 4)
     cut = reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
     until_s = math.ceil((now_unix_s + lease.expires_in_s) / STEP_S) * STEP_S
-    return Intent(lease.job, cut, until_s, lease.clock_max_mhz, lease.power_limit_w, ratio)
+    return SlowdownNotice(lease.job, cut, until_s, lease.clock_max_mhz, lease.power_limit_w, ratio)
 
 
 def until_label(until_unix_s: float) -> str:
-    """The next full hour in Unix seconds: a heartbeat must not make a new series."""
+    """The next full hour in Unix seconds, so that a heartbeat does not make a new series."""
     return str(int(-(-until_unix_s // HOUR_S) * HOUR_S))
 
 
-class IntentFile(Notice):
-    """A small JSON file that every process of the node may read; replaced whole."""
+class SlowdownNoticeFile(AtomicFile):
+    """The notices as JSON; any process of the node may read it."""
 
-    def write(self, intents: dict[str, Intent]) -> None:
-        """Only where something changed. Never raises: it says so once."""
-        told = {uuid: asdict(one) for uuid, one in intents.items()}
-        self.put(json.dumps({"gpus": told}, sort_keys=True) + "\n")
+    def write(self, notices: dict[str, SlowdownNotice]) -> None:
+        """Writes if a notice has changed. Never raises."""
+        gpus = {uuid: asdict(notice) for uuid, notice in notices.items()}
+        self.replace(json.dumps({"gpus": gpus}, sort_keys=True) + "\n")
+
+
+class Reasons:
+    """The reason of each GPU's newest commands, and since when they show. Thread-safe.
+
+    A command is known here before it is sent, and no reading is judged against it until it is
+    answered.
+    """
+
+    def __init__(self) -> None:
+        # Job, generation and reason of the newest commands, newest first.
+        self._reasons: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        self._answered_s: dict[str, float] = {}  # infinite while a command is under way
+        self._lock = threading.Lock()
+
+    def sent(self, command: Command, reason: str) -> None:
+        """Before a command is sent; until `answered` no reading is judged.
+
+        A command with the limits of the one before it shows in nothing else.
+        """
+        why = (command.job, command.generation, reason)
+        with self._lock:
+            for uuid in command.clocks_mhz:
+                self._reasons[uuid] = (why, *self._reasons.get(uuid, ()))[:REASONS_MAX]
+                self._answered_s[uuid] = math.inf
+
+    def answered(self, command: Command) -> None:
+        """Readings from now on show the command, accepted or not."""
+        with self._lock:
+            self._answered_s.update(dict.fromkeys(command.clocks_mhz, time.monotonic()))
+
+    def refused(self, command: Command, reason: str) -> None:
+        """Forgets the reason of a refused command."""
+        why = (command.job, command.generation, reason)
+        with self._lock:
+            for uuid in command.clocks_mhz:
+                if (known := self._reasons.get(uuid, ())) and known[0] == why:
+                    self._reasons[uuid] = known[1:]
+
+    def answered_s(self, uuid: str) -> float:
+        """When the newest command was answered (monotonic); infinite while under way."""
+        return self._answered_s.get(uuid, 0.0)
+
+    def of(self, uuid: str, lease: Lease) -> str:
+        """The reason of a lease; "" if it was taken through an earlier agent."""
+        why = {row[:2]: row[2] for row in reversed(self._reasons.get(uuid, ()))}
+        return why.get((lease.job, lease.generation), "")

@@ -1,26 +1,25 @@
-"""A controller's order as the keeper wants it and as the log tells it.
+"""Validation of a controller's command, and its form for keeper and log.
 
-What makes no sense in any state is found here, before anybody is asked.
+Refuses here what no state could accept, before the keeper is asked.
 """
 
 from joulecut_agent.control.clock_schedule import clocks_of
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper.client import MW_PER_W
-from joulecut_agent.keeper.lease import GPUS_MAX, JOB_BYTES_MAX, Command
+from joulecut_agent.keeper.lease import GPUS_MAX, JOB_BYTES_MAX, Command, Op
 from joulecut_agent.keeper.protocol import Reply
 from joulecut_wire import messages
 
 
-def misnamed(job: str) -> str:
-    """Why this is no name of a job, or ""."""
+def refuse_job_name(job: str) -> str:
+    """Reason why this is not a job's name, or ""."""
     if not job or not job.isprintable() or len(job.encode(errors="replace")) > JOB_BYTES_MAX:
         return f"job {job[:40]!r}; allowed: 1 to {JOB_BYTES_MAX} printable bytes"
     return ""
 
 
-def misshapen(wanted: messages.Command) -> str:
-    """Why this is no order at all, or ""."""
-    if why := misnamed(wanted.job):
+def refuse_command(wanted: messages.Command) -> str:
+    """Reason why this is not a valid command, or ""."""
+    if why := refuse_job_name(wanted.job):
         return why
     uuids = [setting.uuid for setting in wanted.settings]
     if not 0 < len(uuids) <= GPUS_MAX:
@@ -30,30 +29,35 @@ def misshapen(wanted: messages.Command) -> str:
     return ""
 
 
-def powerless(command: Command) -> str:
-    """Why its power limits make no sense, or ""."""
+def refuse_power_limits(command: Command) -> str:
+    """Reason to refuse its power limits, or ""."""
     zero = next((uuid for uuid, mw in command.power_mw.items() if mw <= 0), "")
     if zero:
         return f"a power limit of 0 W for {zero}; leave it out to leave the limit alone"
     return ""
 
 
-def in_keepers_words(wanted: messages.Command) -> Command:
-    """Each knob in the units of the driver."""
+def to_keeper_command(wanted: messages.Command) -> Command:
+    """The command in the driver's units."""
     limits_w = {s.uuid: s.power_limit_w for s in wanted.settings}
-    powers_mw = {u: round(w * MW_PER_W) for u, w in limits_w.items() if w is not None}
-    clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings}
-    numbers = (wanted.epoch, wanted.job, wanted.generation, wanted.ttl_s)
-    programs = {s.uuid: clocks_of(s) for s in wanted.settings if s.program}
-    return Command(leases.APPLY, *numbers, clocks, power_mw=powers_mw, programs=programs)
+    return Command(
+        Op.APPLY,
+        wanted.epoch,
+        wanted.job,
+        wanted.generation,
+        wanted.ttl_s,
+        clocks_mhz={s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings},
+        power_mw={u: round(w * MW_PER_W) for u, w in limits_w.items() if w is not None},
+        schedules={s.uuid: clocks_of(s) for s in wanted.settings if s.clock_schedule},
+    )
 
 
-def line(op: str, command: Command, reply: Reply, why: str) -> str:
-    """What the log tells of a command: one line, or "" for a heartbeat that went well."""
+def log_line(op: str, command: Command, reply: Reply, why: str) -> str:
+    """One line about a command and its outcome; "" for a heartbeat that was accepted."""
     refused = [slot for slot in reply.slots if not slot.accepted]
     if op == "renew" and not refused:
         return ""
-    clocks = _listed(command) if op == "apply" else ""
+    clocks = _limits_text(command) if op == "apply" else ""
     verdict = f"refused: {refused[0].reason}" if refused else f"accepted {len(reply.slots)}"
     return (
         f"{op} job={command.job or '*'} epoch={command.epoch} generation={command.generation}"
@@ -61,12 +65,15 @@ def line(op: str, command: Command, reply: Reply, why: str) -> str:
     )
 
 
-def _listed(command: Command) -> str:
-    words = []
-    for uuid, (low, high) in command.clocks_mhz.items():
-        power_mw = command.power_mw.get(uuid, 0)
-        knobs = [f"{low}-{high}MHz"] * bool(high) + [f"{power_mw / MW_PER_W:g}W"] * bool(power_mw)
-        if steps := command.programs.get(uuid):
-            knobs.append(f"program-down-to-{min(steps)}MHz")
-        words.append(f"{uuid}={','.join(knobs)}")
-    return " ".join(words)
+def _limits_text(command: Command) -> str:
+    gpus = []
+    for uuid in command.clocks_mhz:
+        limits, words = command.limits(uuid), list[str]()
+        if limits.max_mhz:
+            words.append(f"{limits.min_mhz}-{limits.max_mhz}MHz")
+        if limits.power_mw:
+            words.append(f"{limits.power_mw / MW_PER_W:g}W")
+        if clocks := command.schedules.get(uuid):
+            words.append(f"schedule-down-to-{min(clocks)}MHz")
+        gpus.append(f"{uuid}={','.join(words)}")
+    return " ".join(gpus)

@@ -1,6 +1,5 @@
-"""Whose each GPU is: Kubernetes, Slurm, the jobs' own reports and plain processes, in one answer.
+"""Owners of GPUs, from Kubernetes, Slurm, reports of jobs and plain processes.
 
-A GPU that changes hands must not keep the clocks of its last owner, and nobody may speak for
-a GPU that is not his. Every source is read off the sampling path; one that is silent is
-absent, never guessed.
+A GPU with a new owner must not keep the clocks of the last, and only the owner may report for it.
+Sources are read in threads apart from sampling. A silent source is absent, and never guessed.
 """

@@ -1,8 +1,8 @@
-"""Who may speak for a GPU: its owner's processes, as the kernel knows them.
+"""Which process may report for a GPU: only one of its owner, as identified by the kernel.
 
-A datagram claims a job and a GPU; the kernel says which process sent it, and that process's
-control group says which pod or Slurm job it belongs to. Where nobody gave the GPU to anybody,
-the user id is the boundary: within one user every process can pose as any other anyway.
+A datagram claims a job and a GPU. The kernel names the sending process, and its control group names
+the pod or Slurm job. A GPU without such an owner is bound to a user id: processes of one user can
+impersonate each other anyway.
 """
 
 from collections.abc import Callable, Collection
@@ -16,7 +16,7 @@ NOT_OWNER, UNVERIFIED, TAKEN = "not_owner", "unverified", "taken"
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a datagram, in the kernel's words; `pid` 0 where we cannot see the process."""
+    """Sender of a datagram by the kernel; `pid` 0 if the process is not visible."""
 
     pid: int
     uid: int
@@ -24,30 +24,31 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a word is not taken: `code` for the counter, `text` for a person."""
+    """Why a report is refused: `code` for the counter, `text` for the log."""
 
     code: str
     text: str
 
 
 class Binding:
-    """`owners` tells who was given a GPU, `users` which processes have it open."""
+    """`owners` returns the owners of a GPU, `users` the processes that have it open."""
 
     def __init__(
         self, processes: Processes, owners: Callable[[str], Owners],
         users: Callable[[str], Collection[int]], doubt: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`doubt` is called when somebody speaks for a GPU that he is not known to hold."""
+        """`doubt` is called at a report that contradicts the known owner."""
         self._processes = processes
         self._owners = owners
         self._users = users
         self._doubt = doubt
 
     def refusal(
-        self, uuid: str, sender: Sender, belongs: Belonging | None, speakers: Collection[int]
+        self, uuid: str, sender: Sender, belongs: Belonging | None, reporters: Collection[int]
     ) -> Refusal | None:
-        """None where `sender` may speak for this GPU. `speakers` are the user ids of living
-        processes that speak for it already.
+        """None if `sender` may report for this GPU.
+
+        `reporters`: user ids of the live processes that report for it already.
         """
         if owners := self.bound(uuid):
             refused = _stranger(uuid, owners, belongs)
@@ -55,19 +56,19 @@ class Binding:
                 self._doubt()
             return refused
         if belongs and belongs.pod_uid and self._pods_known():
-            self._doubt()  # perhaps it was given the GPU a moment ago
-            return Refusal(NOT_OWNER, f"GPU {uuid} was not given to the pod of that process")
-        return self._plain(uuid, sender, belongs, speakers)
+            self._doubt()  # the GPU may have been allocated to it just now
+            return Refusal(NOT_OWNER, f"GPU {uuid} is not allocated to the pod of that process")
+        return self._plain(uuid, sender, belongs, reporters)
 
     def bound(self, uuid: str) -> Owners:
-        """To whom a GPU was given by somebody else than itself."""
+        """The owners of a GPU by a scheduler, not by their own reports."""
         return tuple([owner for owner in self._owners(uuid) if owner.source in BOUND])
 
     def belonging(self, sender: Sender) -> Belonging | None:
         return self._processes.belonging(sender.pid)
 
     def _plain(
-        self, uuid: str, sender: Sender, belongs: Belonging | None, speakers: Collection[int]
+        self, uuid: str, sender: Sender, belongs: Belonging | None, reporters: Collection[int]
     ) -> Refusal | None:
         uids, cgroups = set(), set()
         for pid in self._users(uuid):
@@ -77,8 +78,8 @@ class Binding:
         same_group = belongs is not None and belongs.cgroup in cgroups - {"", "/"}
         if uids and sender.uid not in uids and not same_group:
             return Refusal(NOT_OWNER, f"GPU {uuid} is used by user {min(uids)}, not {sender.uid}")
-        if speakers and sender.uid not in speakers and not same_group:
-            return Refusal(TAKEN, f"user {min(speakers)} speaks for GPU {uuid}, not {sender.uid}")
+        if reporters and sender.uid not in reporters and not same_group:
+            return Refusal(TAKEN, f"user {min(reporters)} reports for GPU {uuid}, not {sender.uid}")
         return None
 
     def _pods_known(self) -> bool:
@@ -88,13 +89,15 @@ class Binding:
 
 
 def _stranger(uuid: str, owners: Collection[Owner], belongs: Belonging | None) -> Refusal | None:
-    """Why a process is none of those to whom the GPU was given."""
+    """Refusal of a process that belongs to none of the owners."""
     names = ", ".join(
         f"pod {owner.namespace}/{owner.pod}" if owner.source == KUBERNETES else f"job {owner.job}"
         for owner in owners
     )
     if belongs is None:
-        return Refusal(UNVERIFIED, f"GPU {uuid} is of {names}, and the sender cannot be seen")
+        return Refusal(
+            UNVERIFIED, f"GPU {uuid} belongs to {names}, and the sending process is not visible"
+        )
     pods = [owner for owner in owners if owner.source == KUBERNETES]
     if belongs.pod_uid and any(belongs.pod_uid == owner.uid for owner in pods):
         return None
@@ -103,13 +106,13 @@ def _stranger(uuid: str, owners: Collection[Owner], belongs: Belonging | None) -
     ):
         return None
     if belongs.pod_uid and any(not owner.uid for owner in pods):
-        return Refusal(UNVERIFIED, f"GPU {uuid} is of {names}, whose uid is not known")
-    return Refusal(NOT_OWNER, f"GPU {uuid} is of {names}")
+        return Refusal(UNVERIFIED, f"GPU {uuid} belongs to {names}, whose uid is not known")
+    return Refusal(NOT_OWNER, f"GPU {uuid} belongs to {names}")
 
 
 def plain_job(job: str) -> str:
-    """A Slurm job id without what arrays and components add to it in files: `12_3`, `12+1`.
+    """A Slurm job id without the suffix of a component (`12+1`) or step (`12.0`).
 
-    The control group carries the plain id of the very task, so only equal ones match.
+    The control group has the plain id of the task, so only equal ids match.
     """
     return job.partition("+")[0].partition(".")[0]

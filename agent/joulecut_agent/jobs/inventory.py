@@ -1,6 +1,6 @@
-"""Which GPU a name means: schedulers name devices by UUID, slice, index, minor or MIG instance.
+"""GPUs by the names that schedulers use: UUID, slice, index, minor or MIG instance.
 
-A name that leads to no GPU of this node is unknown, and is never taken for the next best one.
+A name that fits no GPU of this node is unknown; there is no guess.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ INFORMATION_BYTES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The GPUs of this node by every name they have; `mig` leads from an instance to its board."""
+    """The GPUs of this node by each kind of name; `mig` maps an instance to its board."""
 
     by_index: Mapping[int, str]
     mig: Mapping[str, str] = field(default_factory=dict)
     by_minor: Mapping[int, str] = field(default_factory=dict)
 
     def device(self, name: str) -> tuple[str, bool] | None:
-        """(UUID, whether it is a slice) of a device plugin's id; None where it is unknown."""
+        """(UUID, whether it is a slice) of a device plugin's id; None if unknown."""
         plain, sliced, _ = name.partition("::")
         if plain.startswith("MIG-"):
             old = MIG_OLD.fullmatch(plain)

@@ -1,7 +1,7 @@
-"""The kubelet's pod-resources socket: which pod holds which device, asked of this node alone.
+"""Client of the kubelet's pod-resources socket: the devices of each pod of this node.
 
-The kubelet makes the socket anew when it starts, so each failure ends the connection and the
-next question opens another. Only this module knows that the answer is protobuf.
+The kubelet recreates the socket when it starts, so each failure ends the connection and the next
+request opens another.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 from joulecut_wire.kubelet import podresources_pb2 as pb
 
 ANSWER_WAIT_S = 1.0  # the kubelet answers from memory
@@ -31,23 +31,23 @@ class PodDevices:
 
 
 class Silent(Exception):
-    """The kubelet does not answer now: it restarts, or the socket is not where it should be."""
+    """The kubelet does not answer: it restarts, or the socket's path is wrong."""
 
 
 class Kubelet:
-    """Not thread-safe: one thread asks."""
+    """For one thread."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._channel: grpc.Channel | None = None
         self._inode = 0
-        self._said = ""
+        self._logged = ""
 
     def pods(self) -> tuple[PodDevices, ...]:
         """Every pod that holds a GPU. Raises Silent."""
         try:
             inode = self._socket.stat().st_ino
-            if inode != self._inode:  # another kubelet's: the old one's would never answer
+            if inode != self._inode:  # the socket of another kubelet
                 self.close()
             self._inode = inode
             answer = self._ask()
@@ -56,10 +56,10 @@ class Kubelet:
         except grpc.RpcError as error:
             self._fail(f"{self._socket}: {error.code().name.lower()}")
         except ValueError:  # protobuf's DecodeError
-            self._fail(f"{self._socket}: not the answer of a kubelet")
-        if self._said:
-            say("agent", "the kubelet answers")
-            self._said = ""
+            self._fail(f"{self._socket}: not a kubelet's answer")
+        if self._logged:
+            log("agent", "the kubelet answers")
+            self._logged = ""
         found = (_pod(pod) for pod in answer.pod_resources)
         return tuple(pod for pod in found if pod.devices or pod.claimed)
 
@@ -88,9 +88,9 @@ class Kubelet:
 
     def _fail(self, why: str) -> None:
         self.close()
-        if why != self._said:
-            say("agent", f"whose GPUs these are is not known from the kubelet: {why}")
-        self._said = why
+        if why != self._logged:
+            log("agent", f"owners of GPUs cannot be read from the kubelet: {why}")
+        self._logged = why
         raise Silent(why)
 
 

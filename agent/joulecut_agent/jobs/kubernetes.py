@@ -1,8 +1,8 @@
-"""Which pod holds which GPU, from the kubelet, and since when it does not any more.
+"""Owners of GPUs in Kubernetes.
 
-The kubelet says what was given, the API server what it is called, the control groups when it
-ended. Each may be silent for a while: the last word of the kubelet then stands for
-`KEPT_S`, and a pod without labels is called by its own name.
+The kubelet knows allocations, the API server labels, and control groups show when a pod has ended.
+Each may be silent for a while: the kubelet's last answer holds for `KEPT_S`, and a job without
+labels has its pod's name.
 """
 
 import threading
@@ -14,21 +14,21 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, PodDevices, Silent
 from joulecut_agent.jobs.owner import KUBERNETES, Claims, Owner, job_of
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Pod, Watched
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 
-POLL_S = 0.5  # while something is held: an end is acted on within a second
+POLL_S = 0.5  # under a lease, so that it ends within a second of its pod
 IDLE_POLL_S = 5.0
 KEPT_S = 120.0  # a kubelet restarts in seconds; its upgrade takes a minute or two
 NO_POD = Pod()
 
 
 class Kubernetes:
-    """A thread of its own; `claims` is its last word, and `news` is called when that changes."""
+    """Polls in its own thread; `changed` is called when `claims` changes."""
 
     def __init__(
         self, kubelet: Kubelet, *, inventory: Callable[[], Inventory], api: ApiPods | None,
         logs: LoggedPods | None, watched: Watched, held: Callable[[], bool],
-        news: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:  # fmt: skip
         self._kubelet = kubelet
         self._inventory = inventory
@@ -36,7 +36,7 @@ class Kubernetes:
         self._logs = logs
         self._watched = watched
         self._held = held
-        self._news = news
+        self._changed = changed
         self._listed: tuple[PodDevices, ...] = ()
         self._answered_s = -inf
         self._asked_s = -inf
@@ -46,10 +46,10 @@ class Kubernetes:
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="kubernetes", daemon=True)
         self.claims: Claims = {}
-        self.answering = False  # the kubelet's word is not older than KEPT_S
+        self.answering = False  # the last answer is not older than KEPT_S
 
     def start(self) -> None:
-        """Returns after the first question, so that an owner is known from the start."""
+        """Returns after the first request, so that owners are known from the start."""
         if self._api:
             self._api.start()
         self.turn()
@@ -64,15 +64,15 @@ class Kubernetes:
         self._kubelet.close()
 
     def hurry(self) -> None:
-        """Asks the kubelet at the next turn: somebody spoke for a GPU that he does not hold."""
+        """Makes a request due: a report contradicts the known owner."""
         self._hurry = True
         self._wake.set()
 
     def turn(self) -> None:
-        """One look: the kubelet where it is due, the rest always."""
+        """One poll: of the kubelet if due, of the rest always."""
         now_s = time.monotonic()
         held = self._held()
-        # `hurry` is a stranger's doing too, so it makes no question more than POLL_S allows.
+        # Reports are untrusted: `hurry` causes no more requests than one each POLL_S.
         wait_s = POLL_S if held or self._hurry else IDLE_POLL_S
         if now_s - self._asked_s >= wait_s * 0.9 or not self.answering:
             self._asked_s, self._hurry = now_s, False
@@ -82,21 +82,21 @@ class Kubernetes:
             except Silent:
                 pass
         self.answering = now_s - self._answered_s <= KEPT_S
-        claims = self._look() if self.answering else {}
+        claims = self._claims() if self.answering else {}
         if claims != self.claims:
             self.claims = claims
-            self._news()
+            self._changed()
 
     def _run(self) -> None:
         while not self._leaving:
             self._wake.wait(POLL_S)
             if self._wake.is_set():
                 self._wake.clear()
-                time.sleep(0.05)  # a stranger who rings without end gets 20 looks a second
+                time.sleep(0.05)  # bounds a flood of reports to 20 turns a second
             if not self._leaving:
                 self.turn()
 
-    def _look(self) -> Claims:
+    def _claims(self) -> Claims:
         inventory = self._inventory()
         keys = {(pod.namespace, pod.name) for pod in self._listed}
         if self._api:
@@ -112,7 +112,7 @@ class Kubernetes:
                 continue
             if pod.uid and self._watched.over(pod.uid):
                 if self._api:
-                    self._api.doubt(key)  # perhaps a new one of the same name is running
+                    self._api.recheck(key)  # a new pod of the same name may be running
                 continue
             devices = [(name, inventory.device(name)) for name in listed.devices]
             devices += [(claim[1], inventory.claimed(*claim)) for claim in listed.claimed]
@@ -125,7 +125,7 @@ class Kubernetes:
                 sliced = sliced or (before is not None and before.sliced)
                 job = job_of(pod.labels, listed.name)
                 found[uuid][key] = Owner(KUBERNETES, job, *key, pod.uid, sliced, pod.labels)
-        self._say_unknown(unknown)
+        self._log_unknown(unknown)
         return {uuid: tuple(owners.values()) for uuid, owners in found.items()}
 
     def _pod(self, key: tuple[str, str]) -> Pod:
@@ -134,8 +134,8 @@ class Kubernetes:
             return Pod(self._logs.uid(key))
         return pod or NO_POD
 
-    def _say_unknown(self, names: list[str]) -> None:
+    def _log_unknown(self, names: list[str]) -> None:
         line = ", ".join(sorted(set(names))[:4])
         if line and line != self._unknown:
-            say("agent", f"devices given to pods that are no GPU known here: {line}")
+            log("agent", f"unknown devices allocated to pods: {line}")
         self._unknown = line

@@ -1,7 +1,7 @@
-"""Who holds a GPU, settled from what several sources say: pure, one answer a GPU.
+"""Owner of a GPU, decided from several sources. Pure.
 
-The first source in order that knows anything decides alone, so that a pod seen by the kubelet
-and by its own report is one owner and not two. Several owners of one GPU are "shared".
+The first source in order that knows an owner decides alone, so that a pod known from the kubelet
+and from its own report is one owner and not two. A GPU with several owners is shared.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from joulecut_wire.messages import Allocation
 
 KUBERNETES, SLURM, REPORT, PROCESS = "kubernetes", "slurm", "report", "process"
-SOURCES = (KUBERNETES, SLURM, REPORT, PROCESS)  # the default order: who allocates comes first
-BOUND = (KUBERNETES, SLURM)  # sources that say to whom a GPU was given, not who uses it
+SOURCES = (KUBERNETES, SLURM, REPORT, PROCESS)  # the default order: schedulers first
+BOUND = (KUBERNETES, SLURM)  # sources that know allocations, not only use
 SHARED = "shared"
-OWNERS_LABEL = "joulecut/owners"  # of a shared GPU: how many
+OWNERS_LABEL = "joulecut/owners"  # number of owners of a shared GPU
 JOB_CHARS_MAX = 253  # as in a job's own report
 
-# Which label of a pod names its job: what a person created comes before what that created.
+# Labels of a pod that name its job: a user's object before the objects made from it.
 JOB_LABELS = (
     "jobset.sigs.k8s.io/jobset-name",
     "ray.io/originated-from-cr-name",
@@ -32,9 +32,9 @@ JOB_LABELS = (
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One owner, as one source names it. `uid` is the pod's, where it is known.
+    """One owner from one source. `uid` is the pod's, if known.
 
-    `sliced` means that others may get a share of the same GPU at any time.
+    `sliced`: it has a part of the GPU, and others may get the rest at any time.
     """
 
     source: str
@@ -47,7 +47,7 @@ class Owner:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What stays the same while more becomes known of the same owner."""
+        """Identity of an owner, stable while more becomes known of it."""
         if self.source == KUBERNETES:
             return (self.source, self.namespace, self.pod)
         return (self.source, "", self.job)
@@ -58,7 +58,7 @@ Claims = Mapping[str, Owners]  # by the GPU's UUID
 
 
 def settle(order: Iterable[str], claims: Mapping[str, Claims], uuid: str) -> Owners:
-    """The owners of one GPU: what the first source that knows any says, each of them once."""
+    """The owners of one GPU by the first source that knows any, without duplicates."""
     for source in order:
         if found := claims.get(source, {}).get(uuid):
             return tuple({owner.key: owner for owner in found}.values())
@@ -66,7 +66,7 @@ def settle(order: Iterable[str], claims: Mapping[str, Claims], uuid: str) -> Own
 
 
 def allocation(uuid: str, owners: Owners) -> Allocation | None:
-    """The one allocation of a GPU; None where nobody holds it."""
+    """The allocation of a GPU; None without an owner."""
     if not owners:
         return None
     if len(owners) > 1:
@@ -77,29 +77,29 @@ def allocation(uuid: str, owners: Owners) -> Allocation | None:
 
 
 def shared(owners: Owners) -> str:
-    """Why a GPU with these owners is observed and not controlled; "" where it may be."""
+    """Reason why a GPU with these owners is not controlled, or ""."""
     if len(owners) > 1:
         return f"shared by {len(owners)} owners"
     if any(owner.sliced for owner in owners):
-        return "a slice of it was given away: others may get the rest"
+        return "only a slice of it is allocated: others may get the rest"
     return ""
 
 
 def changed(before: Owners, after: Owners) -> bool:
-    """Whether the GPU went out of somebody's hands, or into other ones.
+    """Whether the GPU has lost an owner, or got another one.
 
-    A process that begins to report is still itself; its end is noticed by other means.
+    A process that begins to report is the same owner; its exit is noticed elsewhere.
     """
     keys = {owner.key for owner in before}
     if keys == {owner.key for owner in after}:
         return False
-    own_word = {REPORT, PROCESS}
+    unscheduled = {REPORT, PROCESS}
     sources = {owner.source for owner in (*before, *after)}
-    return not (before and after and sources == own_word)
+    return not (before and after and sources == unscheduled)
 
 
 def job_of(labels: Mapping[str, str], pod: str) -> str:
-    """The name of a pod's job: its label, in the order of JOB_LABELS, else the pod's own."""
+    """Name of a pod's job: the first of JOB_LABELS it has, or the pod's name."""
     for label in JOB_LABELS:
         if name := labels.get(label):
             return name[:JOB_CHARS_MAX]
@@ -107,6 +107,6 @@ def job_of(labels: Mapping[str, str], pod: str) -> str:
 
 
 def printable(names: Sequence[str]) -> tuple[str, ...]:
-    """Those that can be a job's name, each once, in order."""
+    """Those that are valid names of jobs, without duplicates, in order."""
     good = (n for n in names if n.isprintable() and 0 < len(n) <= JOB_CHARS_MAX and " " not in n)
     return tuple(dict.fromkeys(good))

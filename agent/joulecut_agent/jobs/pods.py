@@ -1,8 +1,8 @@
-"""Labels, uid and phase of the pods that hold GPUs: asked of the API server, one pod at a time.
+"""Labels, uid and phase of pods with GPUs, from the API server.
 
-The kubelet's device list has neither labels nor an end: a pod that is over may stay in it.
-`get` on pods is the least right that tells both; a node asks about its own few GPU pods, once
-each and then seldom, in a thread that nothing waits for.
+The kubelet's device list has no labels, and may keep a pod that has ended. `get` on pods is the
+least permission that gives both. A node requests its own few GPU pods, once each and then seldom,
+in a thread that nothing waits for.
 """
 
 import http.client
@@ -16,24 +16,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 
 ANSWER_WAIT_S = 2.0
 ANSWER_BYTES_MAX = 4 << 20  # etcd holds no object above 1.5 MB
-RECHECK_S = 10.0  # how long a pod that is over may look alive where its group cannot be seen
-WATCHED_RECHECK_S = 300.0  # where its control group shows the end
-ABSENT_S = 30.0  # before a pod that was not found, or may not be read, is asked for again
+RECHECK_S = 10.0  # without a visible control group
+WATCHED_RECHECK_S = 300.0  # with one, which shows the end
+ABSENT_S = 30.0  # after a pod was not found, or not permitted
 OVER_S = 5.0  # a pod of the same name may have taken its place
-DOUBT_S = 2.0  # its control group is gone, and the API server does not know yet
-DOWN_S = 5.0  # before an API server that does not answer is asked again
-PODS_MAX = 256  # a node holds 110, or 250 where somebody raised it
+DOUBT_S = 2.0  # the control group is gone, and the API server does not know yet
+DOWN_S = 5.0  # after a failed request
+PODS_MAX = 256  # a node holds 110 by default, at most 250
 LABELS_MAX = 64
 Key = tuple[str, str]  # namespace and name
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What is known of one pod; `over` where it will not run again."""
+    """One pod; `over`: it will not run again."""
 
     uid: str = ""
     over: bool = False
@@ -41,8 +41,8 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Where the API server is, and the folder with `ca.crt` and `token` (rotated in place)."""
+class ApiServer:
+    """Address of the API server, and the folder with `ca.crt` and `token` (rotated in place)."""
 
     host: str
     port: int
@@ -50,9 +50,9 @@ class Server:
 
 
 class ApiPods:
-    """`pod` answers at once from memory; what is not there yet is fetched meanwhile."""
+    """`pod` answers from memory; a thread fetches what is missing."""
 
-    def __init__(self, server: Server, watched: "Watched | None" = None) -> None:
+    def __init__(self, server: ApiServer, watched: "Watched | None" = None) -> None:
         self._server = server
         self._watched = watched
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class ApiPods:
         self._connection: http.client.HTTPSConnection | None = None
         self._wake = threading.Event()
         self._leaving = False
-        self._said = ""
+        self._logged = ""
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:
@@ -74,20 +74,20 @@ class ApiPods:
             self._thread.join(timeout=ANSWER_WAIT_S + 1.0)
 
     def want(self, keys: Iterable[Key]) -> None:
-        """Names the pods that matter now; others are forgotten."""
+        """Sets the pods to keep; others are forgotten."""
         with self._lock:
             self._wanted = tuple(dict.fromkeys(keys))[:PODS_MAX]
             self._known = {key: self._known[key] for key in self._wanted if key in self._known}
-            news = len(self._known) < len(self._wanted)
-        if news:
+            missing = len(self._known) < len(self._wanted)
+        if missing:
             self._wake.set()
 
     def pod(self, key: Key) -> Pod | None:
         with self._lock:
             return self._known.get(key, (None, 0.0))[0]
 
-    def doubt(self, key: Key) -> None:
-        """Asks for a pod sooner than planned: what is known of it does not fit what is seen."""
+    def recheck(self, key: Key) -> None:
+        """Requests a pod sooner: its known state contradicts what is seen on the node."""
         with self._lock:
             pod, due_s = self._known.get(key, (None, 0.0))
             if due_s > time.monotonic() + DOUBT_S:
@@ -101,7 +101,7 @@ class ApiPods:
         self._drop()
 
     def _turn(self) -> float:
-        """Fetches what is due; for how long nothing more will be."""
+        """Fetches what is due; returns how long to wait."""
         with self._lock:
             wanted = self._wanted
         now_s = time.monotonic()
@@ -112,7 +112,7 @@ class ApiPods:
                 pod = self._fetch(key)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self._drop()
-                self._say(f"{type(error).__name__}: {error}")
+                self._log_once(f"{type(error).__name__}: {error}")
                 return DOWN_S
             known = self._known.get(key, (None, 0.0))[0]
             if pod is None and known is not None:
@@ -127,10 +127,10 @@ class ApiPods:
         return 1.0
 
     def _fetch(self, key: Key) -> Pod | None:
-        """None where there is no such pod, or no right to see it."""
+        """None if there is no such pod, or no permission to get it."""
         connection = self._connection
         if connection is None:
-            # A rotated authority is read with the next connection, and each failure ends one.
+            # A rotated CA is read with the next connection, and each failure ends one.
             context = ssl.create_default_context(cafile=self._server.credentials / "ca.crt")
             connection = self._connection = http.client.HTTPSConnection(
                 self._server.host, self._server.port, timeout=ANSWER_WAIT_S, context=context
@@ -142,10 +142,10 @@ class ApiPods:
         answer = connection.getresponse()
         raw = answer.read(ANSWER_BYTES_MAX)
         if answer.status == http.client.OK:
-            self._said = ""
+            self._logged = ""
             return _pod(json.loads(raw))
         if answer.status not in {http.client.NOT_FOUND, http.client.GONE}:
-            self._say(f"status {answer.status} for pods of namespace {key[0]}")
+            self._log_once(f"status {answer.status} for pods of namespace {key[0]}")
         if answer.status >= http.client.INTERNAL_SERVER_ERROR:
             raise ValueError(f"status {answer.status}")
         if answer.status not in {http.client.NOT_FOUND, http.client.GONE}:
@@ -157,14 +157,14 @@ class ApiPods:
             self._connection.close()
         self._connection = None
 
-    def _say(self, line: str) -> None:
-        if line != self._said:
-            say("agent", f"labels of pods cannot be read from the API server: {line}")
-        self._said = line
+    def _log_once(self, line: str) -> None:
+        if line != self._logged:
+            log("agent", f"labels of pods cannot be read from the API server: {line}")
+        self._logged = line
 
 
 def _pod(words: Any) -> Pod:
-    """Raises ValueError on what is no pod."""
+    """Raises ValueError on anything but a pod."""
     try:
         about, phase = words["metadata"], words.get("status", {}).get("phase", "")
         labels = {
@@ -173,11 +173,11 @@ def _pod(words: Any) -> Pod:
         }
         return Pod(str(about["uid"]), phase in {"Succeeded", "Failed"}, labels)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no pod: {error}") from None
+        raise ValueError(f"not a pod: {error}") from None
 
 
 class LoggedPods:
-    """uids from the names of the kubelet's log folders, NAMESPACE_NAME_UID: no API, no labels."""
+    """Pod uids from the names of the kubelet's log folders, NAMESPACE_NAME_UID."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -185,7 +185,7 @@ class LoggedPods:
         self._uids: dict[Key, str] = {}
 
     def uid(self, key: Key) -> str:
-        """ "" where there is no folder of that pod, or more than one: then it is not clear."""
+        """ "" if there is no folder of that pod, or more than one."""
         try:
             stamp = self._folder.stat().st_mtime_ns
             if stamp != self._stamp:
@@ -202,7 +202,7 @@ class LoggedPods:
 
 
 class Watched:
-    """Pods by their control groups, which the kernel removes when the last process is gone."""
+    """Pods by their control groups, which the kernel removes after the last process."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -214,11 +214,11 @@ class Watched:
         self._paths = {uid: path for uid, path in self._paths.items() if uid in wanted}
 
     def seen(self, uid: str) -> bool:
-        """Whether the pod's group was ever seen, so that its absence means something."""
+        """Whether the pod's group was ever seen."""
         return uid in self._paths
 
     def over(self, uid: str) -> bool:
-        """Whether a group that was seen is gone. One that was never seen tells nothing."""
+        """Whether a group that was seen is gone. One never seen proves nothing."""
         known = self._paths.get(uid)
         if known is not None:
             return not known.exists()

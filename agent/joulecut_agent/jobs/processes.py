@@ -1,8 +1,8 @@
-"""What the kernel says of a process: which pod, Slurm job or unit it runs in.
+"""Pod, Slurm job or systemd unit of a process, from the kernel.
 
-The control group is the kernel's word and is believed; the environment is the process's own
-word and is a hint at most. A user may name control groups below his own freely, so only the
-outermost places count, where a user cannot write.
+The control group is trusted; the environment is written by the process itself and is at most a
+hint. Users name control groups below their own freely, so only the outermost levels count, where
+users cannot write.
 """
 
 import os
@@ -21,7 +21,7 @@ _SLURM_V1 = re.compile(r"slurm(?:_[A-Za-z0-9.-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """Where a process belongs; `unit` is its systemd service where it has one."""
+    """Where a process belongs; `unit` is its systemd service, if any."""
 
     uid: int = -1
     pod_uid: str = ""
@@ -37,7 +37,7 @@ class Processes:
         self._proc = proc
 
     def belonging(self, pid: int) -> Belonging | None:
-        """None where there is no such process, or none that we see."""
+        """None without a visible process."""
         if pid <= 0:
             return None
         try:
@@ -47,7 +47,7 @@ class Processes:
         return read_cgroup(self._text(pid, "cgroup"), uid)
 
     def stamp(self, pid: int) -> tuple[int, int]:
-        """Changes when another process has got this number; (0, 0) where there is none."""
+        """Changes when another process has this pid; (0, 0) without one."""
         try:
             seen = (self._proc / str(pid)).stat()
         except OSError:
@@ -57,8 +57,8 @@ class Processes:
     def command(self, pid: int) -> str:
         return self._text(pid, "comm").strip()
 
-    def told(self, pid: int, name: str) -> str:
-        """A variable of a process's environment, where it may be read."""
+    def variable(self, pid: int, name: str) -> str:
+        """A variable of a process's environment, "" if it cannot be read."""
         for word in self._text(pid, "environ").split("\0"):
             key, _, value = word.partition("=")
             if key == name:
@@ -79,7 +79,7 @@ class Processes:
 
 
 def read_cgroup(text: str, uid: int = -1) -> Belonging:
-    """What `/proc/PID/cgroup` tells, of either version."""
+    """Parses `/proc/PID/cgroup` of either version."""
     pod = job = unit = path = ""
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -94,7 +94,7 @@ def read_cgroup(text: str, uid: int = -1) -> Belonging:
 
 
 def _parts(place: str) -> tuple[list[str], bool]:
-    """Path components below the root that the reader sees; whether that is inside another."""
+    """Path components below the visible root, and whether that is inside another."""
     parts = [part for part in place.split("/") if part]
     relative = bool(parts) and parts[0] == ".."
     while parts and parts[0] == "..":
@@ -124,7 +124,7 @@ def _slurm_of(parts: list[str]) -> str:
 
 
 def _unit_of(parts: list[str]) -> str:
-    """The outermost service: what a user starts below it is still that service's."""
+    """The outermost service; whatever runs below belongs to it."""
     if parts and parts[0] == "system.slice" and len(parts) > 1 and parts[1].endswith(".service"):
         return parts[1].removesuffix(".service")
     return ""

@@ -1,14 +1,17 @@
-"""Whose each GPU is now, and a bell when one changes hands.
+"""Registry of the owners of each GPU, with a callback when one changes.
 
-Reading the sources takes time and may fail, so threads of their own do it; who asks is
-answered from memory. Reports are the exception: the newest one counts at once.
+Reading the sources takes time and may fail, so it has its own threads; queries are answered from
+memory. Reports are the exception: the newest one counts at once.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from joulecut_agent.atomic_file import AtomicFile
 from joulecut_agent.jobs import inventory, owner
 from joulecut_agent.jobs.binding import Binding
 from joulecut_agent.jobs.inventory import Inventory
@@ -20,37 +23,69 @@ from joulecut_agent.jobs.owner import (
     PROCESS,
     REPORT,
     SLURM,
+    SOURCES,
     Claims,
     Owner,
     Owners,
 )
-from joulecut_agent.jobs.owner_board import Board
-from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
+from joulecut_agent.jobs.pods import ApiPods, ApiServer, LoggedPods, Watched
 from joulecut_agent.jobs.processes import Processes
-from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 
-TURN_S = 0.5  # a stat of some files; an end is acted on within a second
-INVENTORY_TURNS = 20  # MIG instances and minors change when a person reconfigures a node
+TURN_S = 0.5  # a lease ends within a second of its owner
+INVENTORY_TURNS = 20  # MIG instances and minors change at a reconfiguration
 PROCESSES_MAX = 1024  # remembered: 64 on each of 16 GPUs
 
 
+@dataclass(frozen=True, slots=True)
+class AttributionSettings:
+    """`pod_resources` and `mapping_dir` are None for a scheduler that is not used."""
+
+    order: tuple[str, ...] = SOURCES
+    pod_resources: Path | None = None
+    api: ApiServer | None = None
+    pod_logs: Path | None = None
+    mapping_dir: Path | None = None
+    proc: Path = Path("/proc")
+    cgroups: Path = Path("/sys/fs/cgroup")
+    bind: str = "owner"  # which processes may report for a GPU: its owner's, or any
+
+
+class OwnersFile(AtomicFile):
+    """Owners for prologs and epilogs of a scheduler: `INDEX UUID held|free JOB`, a GPU a line.
+
+    The first line names the agent's process, to recognise a file left by a dead agent.
+    """
+
+    def write(
+        self, gpus: tuple[GpuDescription, ...], held: Mapping[str, str],
+        allocations: Mapping[str, Allocation],
+    ) -> None:  # fmt: skip
+        """Writes if something has changed. Never raises."""
+        lines = [f"agent {os.getpid()}"]
+        for gpu in gpus:
+            job = allocations[gpu.uuid].job if gpu.uuid in allocations else "-"
+            state = "held" if gpu.uuid in held else "free"
+            lines.append(f"{gpu.index} {gpu.uuid} {state} {job}")
+        self.replace("\n".join(lines) + "\n")
+
+
 class Registry:
-    """`start` returns when every source was asked once. Questions come from any thread."""
+    """`start` returns after each source was read once. Queries from any thread."""
 
     def __init__(
         self, settings: AttributionSettings, *, gpus: Callable[[], tuple[GpuDescription, ...]],
         seen: Callable[[], Mapping[str, GpuSnapshot]],
         reports: Callable[[], Mapping[str, tuple[str, ...]]],
         held: Callable[[], Mapping[str, str]], changed: Callable[[str], None],
-        noted: Callable[[str, tuple[str, ...], float], None], board: Path | None = None,
+        noted: Callable[[str, tuple[str, ...], float], None],
+        owners_file: Path | None = None,
     ) -> None:  # fmt: skip
-        """`seen` tells what the device shows of each GPU, `reports` its jobs by their own word,
-        `held` the job of each lease. `changed(uuid)` is called when a GPU's owner has gone, and
-        `noted(uuid, jobs, since_s)` for each change of its jobs. `board` is a file where
-        scripts of the node read all this.
+        """`seen` returns the last snapshot of each GPU, `reports` its jobs by their reports,
+        `held` the job of each lease. `changed(uuid)` is called when a GPU has lost its owner,
+        `noted(uuid, jobs, since_s)` at each change of its jobs.
         """
         self._settings = settings
         self._gpus = gpus
@@ -59,14 +94,14 @@ class Registry:
         self._held = held
         self._changed = changed
         self._noted = noted
-        self._board = Board(board) if board else None
+        self._file = OwnersFile(owners_file) if owners_file else None
         self._processes = Processes(settings.proc)
         self._slurm = MappingDirectory(settings.mapping_dir) if settings.mapping_dir else None
         self._claims: dict[str, Claims] = {}
         self._before: dict[str, Owners] = {}
         self._inventory = Inventory({})
         self._pids: dict[str, tuple[int, ...]] = {}
-        self._met: dict[int, tuple[tuple[int, int], Owner | None]] = {}
+        self._known_pids: dict[int, tuple[tuple[int, int], Owner | None]] = {}
         self._turns = 0
         self._wake = threading.Event()
         self._leaving = False
@@ -78,7 +113,7 @@ class Registry:
             self.binding.pods_known = lambda: kubernetes.answering
 
     def start(self) -> None:
-        self._take_stock()
+        self._refresh_inventory()
         if self._kubernetes:
             self._kubernetes.start()
         self._turn()
@@ -91,11 +126,11 @@ class Registry:
             self._thread.join(timeout=2.0)
         if self._kubernetes:
             self._kubernetes.stop()
-        if self._board:
-            self._board.remove()
+        if self._file:
+            self._file.remove()
 
     def given(self, uuid: str) -> Owners:
-        """To whom a GPU is: the first source in order that knows."""
+        """The owners of a GPU, by the first source that knows any."""
         reports = tuple([Owner(REPORT, job) for job in self._reports().get(uuid, ())])
         return owner.settle(self._settings.order, {**self._claims, REPORT: {uuid: reports}}, uuid)
 
@@ -113,29 +148,29 @@ class Registry:
         }
 
     def reported(self, uuid: str, jobs: tuple[str, ...], since_s: float) -> None:
-        """The jobs that report of a GPU have changed just now; a stronger source has priority."""
+        """The reporting jobs of a GPU have changed; an earlier source has priority."""
         owners = self.given(uuid)
         if not owners or owners[0].source in {REPORT, PROCESS}:
             self._noted(uuid, jobs, since_s)
 
-    def barred(self, uuid: str) -> str:
-        """Why a GPU is not controlled for the sake of its owners, or ""."""
+    def not_controlled(self, uuid: str) -> str:
+        """Reason why a GPU is not controlled because of its owners, or ""."""
         reason = owner.shared(self.given(uuid))
         return f"{reason}: shared GPUs are observed, not controlled" if reason else ""
 
     def _settled(self) -> dict[str, Owners]:
-        """Of each GPU, the owners that the first source in order knows."""
-        told: Claims = {
+        """The owners by GPU, by the first source that knows any."""
+        reported: Claims = {
             uuid: tuple(Owner(REPORT, job) for job in jobs)
             for uuid, jobs in self._reports().items()
         }
-        claims = {**self._claims, REPORT: told}
+        claims = {**self._claims, REPORT: reported}
         return {
             gpu.uuid: owner.settle(self._settings.order, claims, gpu.uuid) for gpu in self._gpus()
         }
 
     def _run(self) -> None:
-        said = ""
+        logged = ""
         while not self._leaving:
             self._wake.wait(TURN_S)
             self._wake.clear()
@@ -143,19 +178,19 @@ class Registry:
                 self._turn()
             except Exception as error:  # a source that fails must not end the others
                 line = f"attribution failed: {type(error).__name__}: {error}"
-                if line != said:
-                    say("agent", line)
-                said = line
+                if line != logged:
+                    log("agent", line)
+                logged = line
 
     def _turn(self) -> None:
         self._turns += 1
         if self._turns % INVENTORY_TURNS == 0:
-            self._take_stock()
+            self._refresh_inventory()
         used = self._used()
         slurm = self._slurm.poll(self._inventory) if self._slurm else {}
         self._claims = {
             KUBERNETES: self._kubernetes.claims if self._kubernetes else {},
-            # What was given to a job is told by files; where there are none, by its processes.
+            # By files of the prolog; without them by the processes on the GPU.
             SLURM: {**used[SLURM], **slurm},
             PROCESS: used[PROCESS],
         }
@@ -169,33 +204,33 @@ class Registry:
             gone = owner.changed(before, owners) and not self._expected(gpu.uuid, before, owners)
             if gone or self._shared_now(gpu.uuid, owners):
                 self._changed(gpu.uuid)
-        if self._board:
-            self._board.write(self._gpus(), self._held(), self.allocations())
+        if self._file:
+            self._file.write(self._gpus(), self._held(), self.allocations())
 
     def _expected(self, uuid: str, before: Owners, owners: Owners) -> bool:
-        """A lease of the very job that is seen for the first time now: it asked between turns."""
+        """A new owner that is the job of the lease: it was set between two turns."""
         return not before and {one.job for one in owners} == {self._held().get(uuid)}
 
     def _shared_now(self, uuid: str, owners: Owners) -> bool:
-        """A lease on a GPU that is shared: it was taken before that was known."""
+        """A lease on a shared GPU, from before the GPU was known to be shared."""
         return bool(owner.shared(owners)) and uuid in self._held()
 
-    def _take_stock(self) -> None:
+    def _refresh_inventory(self) -> None:
         mig = {mig: uuid for uuid, gpu in self._seen().items() for mig in gpu.mig_uuids}
         self._inventory = inventory.of(self._gpus(), mig, self._settings.proc)
 
     def _known_owner(self, pid: int) -> Owner | None:
-        """As `_owner`, read again only where the number is another process's now."""
+        """As `_owner`, read again only if the pid is another process's now."""
         stamp = self._processes.stamp(pid)
-        known = self._met.get(pid)
+        known = self._known_pids.get(pid)
         if known is None or known[0] != stamp:
-            if len(self._met) >= PROCESSES_MAX:
-                self._met.clear()
-            known = self._met[pid] = (stamp, self._owner(pid))
+            if len(self._known_pids) >= PROCESSES_MAX:
+                self._known_pids.clear()
+            known = self._known_pids[pid] = (stamp, self._owner(pid))
         return known[1]
 
     def _used(self) -> dict[str, Claims]:
-        """What the processes on each GPU tell: Slurm jobs by control group, the rest by name."""
+        """Owners by processes on each GPU: Slurm jobs by control group, the rest by name."""
         jobs: dict[str, Owners] = {}
         plain: dict[str, Owners] = {}
         for uuid in [gpu.uuid for gpu in self._gpus()]:
@@ -212,17 +247,17 @@ class Registry:
             return None
         job = belongs.slurm_job
         if job:
-            name = self._processes.told(pid, "SLURM_JOB_NAME")[:JOB_CHARS_MAX]
+            name = self._processes.variable(pid, "SLURM_JOB_NAME")[:JOB_CHARS_MAX]
             labels = {"slurm_job_id": job, **({"slurm_job_name": name} if name else {})}
             return Owner(SLURM, job, labels=labels)
-        # Its own word, and good enough for a name: it gives no right to anything.
-        told = self._processes.told(pid, "SLURM_JOB_ID")
+        # Untrusted, and good enough for a name: it gives no rights.
+        job_id = self._processes.variable(pid, "SLURM_JOB_ID")
         unit = belongs.unit or self._processes.command(pid)
-        names = owner.printable([told, unit, f"uid-{belongs.uid}"])
+        names = owner.printable([job_id, unit, f"uid-{belongs.uid}"])
         return Owner(PROCESS, names[0])
 
     def _users(self, uuid: str) -> tuple[int, ...]:
-        """As the device said last: one that is silent now says nothing of who left."""
+        """By the device's last reading; without a new one nothing has changed."""
         gpu = self._seen().get(uuid)
         if gpu is not None:
             self._pids[uuid] = gpu.process_ids
@@ -243,5 +278,5 @@ class Registry:
             logs=LoggedPods(settings.pod_logs) if settings.pod_logs else None,
             watched=watched,
             held=lambda: bool(self._held()),
-            news=self._wake.set,
+            changed=self._wake.set,
         )

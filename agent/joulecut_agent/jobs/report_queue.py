@@ -1,6 +1,6 @@
-"""Job reports on their way from the socket to whoever watches, with a bound on each queue.
+"""Job reports between the socket and the watchers, with a bounded queue for each watcher.
 
-A watcher that sleeps loses its oldest reports and is told how many; nobody else notices.
+A slow watcher loses its oldest reports, and gets their number; the others are not affected.
 """
 
 import threading
@@ -25,7 +25,7 @@ class Subscription:
             self._queue.append(report)
 
     def drain(self) -> tuple[tuple[IterationReport, ...], int]:
-        """Reports since the call before, oldest first, and how many were lost in between."""
+        """Reports since the last call, oldest first, and how many were lost."""
         with self._lock:
             reports, dropped = tuple(self._queue), self._dropped
             self._queue.clear()
@@ -33,7 +33,7 @@ class Subscription:
             return reports, dropped
 
 
-class Feed:
+class ReportQueue:
     """Hands each report to every subscription."""
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
-"""The mapping files that a Slurm prolog writes: one file a GPU, one job id a line.
+"""Owners of GPUs in Slurm, from the files that a prolog writes: one a GPU, one job id a line.
 
-The same directory that other exporters read, so that a site writes it once. It says to whom
-GPUs were given: whoever can write there can take a GPU's clocks, so a directory open to
-everybody is not read.
+The same directory as for other exporters. Write permission there gives control of clocks, so a
+world-writable directory is not read.
 """
 
 import os
@@ -13,25 +12,25 @@ from pathlib import Path
 
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.owner import SLURM, Claims, Owner, printable
-from joulecut_agent.log import say
+from joulecut_agent.log import log
 
 FILES_MAX = 256  # 16 GPUs of 7 instances, and what else lies there
 FILE_BYTES_MAX = 4096
 FRESH_S = 1.0  # a file may change twice within one step of its time stamp
-OWNERS_MAX = 64  # of one GPU; a GPU shared by more is shared all the same
+OWNERS_MAX = 64  # of one GPU
 _Stamp = tuple[int, int, int]
 
 
 class MappingDirectory:
-    """Not thread-safe: one thread polls."""
+    """For one thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[str, tuple[_Stamp, tuple[str, ...]]] = {}
-        self._said = ""
+        self._logged = ""
 
     def poll(self, inventory: Inventory) -> Claims:
-        """Who holds which GPU now; reads only files that changed."""
+        """The owners by GPU; reads only files that have changed."""
         found: dict[str, list[Owner]] = {}
         for name, jobs in self._files().items():
             device = inventory.ordinal(name)
@@ -49,14 +48,14 @@ class MappingDirectory:
     def _files(self) -> Mapping[str, tuple[str, ...]]:
         try:
             if os.stat(self._folder).st_mode & stat.S_IWOTH:
-                self._say(f"{self._folder}: everybody may write there, so it is not read")
+                self._log_once(f"{self._folder}: world-writable, so it is not read")
                 return {}
             with os.scandir(self._folder) as entries:
                 names = sorted(entry.name for _, entry in zip(range(FILES_MAX), entries))  # noqa: B905
-        except FileNotFoundError:  # no job with a GPU has run since boot
+        except FileNotFoundError:  # no GPU job since boot
             names = []
         except OSError as error:
-            self._say(f"{self._folder}: {error.strerror}")
+            self._log_once(f"{self._folder}: {error.strerror}")
             return {}
         kept = {}
         for name in names:
@@ -66,7 +65,7 @@ class MappingDirectory:
         return {name: jobs for name, (_, jobs) in kept.items()}
 
     def _file(self, name: str) -> tuple[_Stamp, tuple[str, ...]] | None:
-        # Neither a link out of the directory nor a pipe that nobody writes to.
+        # No link out of the directory, and no pipe without a writer.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         path = self._folder / name
         try:
@@ -90,7 +89,7 @@ class MappingDirectory:
         lines = [line.strip() for line in raw.decode(errors="replace").splitlines()]
         return stamp, printable([line.split()[0] for line in lines if line])
 
-    def _say(self, line: str) -> None:
-        if line != self._said:
-            say("agent", f"Slurm mapping files: {line}")
-        self._said = line
+    def _log_once(self, line: str) -> None:
+        if line != self._logged:
+            log("agent", f"Slurm mapping files: {line}")
+        self._logged = line

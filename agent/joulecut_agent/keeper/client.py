@@ -1,7 +1,7 @@
-"""The agent's line to its keeper: one question, one answer, from any thread.
+"""The agent's connection to its keeper: one request, one reply, from any thread.
 
-The keeper may be a child at the other end of a socket pair, or a service behind a path. A
-line that breaks raises `KeeperGone`, and everything that measures goes on without it.
+The keeper is a child at the other end of a socket pair, or a service behind a path. A connection
+that breaks raises `KeeperGone`; measuring goes on without the keeper.
 """
 
 import contextlib
@@ -15,9 +15,8 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.lease import GPUS_MAX, Command, Op
 from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuDescription, Lease
@@ -26,24 +25,13 @@ MW_PER_W = 1000.0
 ANSWER_WAIT_S = 5.0  # 16 writes of 20 ms and a slow fsync fit ten times
 
 
-def encode_request(serial: int, command: Command) -> bytes:
-    """Raises ProtocolError on what does not fit."""
-    return wire.packed(wire.REQUEST, (wire.MAGIC, serial, command), wire.REQUEST_BYTES)
-
-
-def decode_reply(raw: bytes) -> Reply:
-    """Raises ProtocolError, and nothing else."""
-    reply: Reply = wire.unpacked(wire.REPLY, raw, wire.REPLY_BYTES)[1]
-    return reply
-
-
 class KeeperGone(Unavailable):
-    """The keeper does not answer; leases run out by themselves."""
+    """The keeper does not answer; leases expire without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the keeper said of every GPU, at the agent's monotonic `taken_at_s`."""
+    """The keeper's answer about every GPU, at the agent's monotonic `taken_at_s`."""
 
     taken_at_s: float
     epoch_seen: int
@@ -53,10 +41,10 @@ class Status:
     clock_max_mhz: int
     slots: dict[str, Slot]
     stopped: str = ""  # why no GPU of this node takes commands now
-    released_s: float = 0.0  # what was left of a release window
+    released_s: float = 0.0  # time left of a release window
 
     def lease(self, uuid: str, now_s: float) -> Lease | None:
-        """The lease of a GPU, with what is left of it at `now_s`; None where it has none."""
+        """The lease of a GPU, with the time left at `now_s`; None without one."""
         slot = self.slots.get(uuid)
         if slot is None or slot.lease is None:
             return None
@@ -64,35 +52,33 @@ class Status:
         left_s = held.expires_s - (now_s - self.taken_at_s)
         power_w = held.power_mw / MW_PER_W if held.power_mw else None
         numbers = (held.job, held.epoch, held.generation, *held.clocks_mhz)
-        return Lease(*numbers, max(0.0, left_s), power_w, min(held.program, default=0))
+        return Lease(*numbers, max(0.0, left_s), power_w, min(held.schedule, default=0))
 
 
 class KeeperClient:
-    """`status` is the keeper's newest word, None while nobody answers or none is wanted."""
+    """`status` is the keeper's newest answer, None while no keeper answers."""
 
     def __init__(self, absent: str) -> None:
-        """`absent` is why nothing can be controlled while no keeper answers."""
+        """`absent`: reason why no GPU can be controlled while no keeper answers."""
         self._uuids: Callable[[], Iterable[str]] = tuple
         self._absent = absent
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._serial = 0
-        self._asked = 0  # the serial number of the last refresh
+        self._refreshed = 0  # serial number of the last refresh
         self.status: Status | None = None
-        self.lines = 0  # connections so far: a new one may be to another keeper
-        self.epoch_seen = 0  # outlives a keeper: a controller that starts now must know it
+        self.connections = 0  # so far: each may be to another keeper
+        self.epoch_seen = 0  # kept without a keeper: a controller that starts now must know it
 
-    def look_after(self, uuids: Callable[[], Iterable[str]]) -> None:
-        """Names the GPUs that `refresh` asks for, as far as one message holds them; one may be
-        found late.
-        """
+    def watch(self, uuids: Callable[[], Iterable[str]]) -> None:
+        """Sets the GPUs that `refresh` asks for, up to GPUS_MAX; one may be found late."""
         self._uuids = uuids
 
     def attach(self, line: socket.socket) -> None:
-        """Speaks over `line` from now on."""
+        """Uses the connection `line` from now on."""
         with self._lock:
             self._drop()
-            self.lines += 1
+            self.connections += 1
             line.settimeout(ANSWER_WAIT_S)
             self._socket = line
 
@@ -116,27 +102,27 @@ class KeeperClient:
         return self._socket is not None
 
     def ask(self, command: Command) -> Reply:
-        """Raises KeeperGone, and ProtocolError on a command that no message can hold."""
+        """Raises KeeperGone, and ProtocolError if the command does not fit into a message."""
         with self._lock:
             return self._ask(command)
 
     def learn(self, reply: Reply) -> None:
-        """Takes the leases that a reply tells into `status`, so that the next watch shows them.
+        """Merges a reply into `status`, so that the next watch shows its leases.
 
-        Asks the keeper where the reply does not tell every GPU that it concerns. Never raises.
+        Refreshes if the reply names a GPU that `status` does not have. Never raises.
         """
         with self._lock:
             status, now_s = self.status, time.monotonic()
-            if status and reply.serial < self._asked:
-                return  # a question that was asked after it has told everything since
+            if status and reply.serial < self._refreshed:
+                return  # a later refresh has everything
             if status and all(slot.uuid in status.slots for slot in reply.slots):
-                waited_s = now_s - status.taken_at_s  # all slots are counted from then
-                told = {
+                waited_s = now_s - status.taken_at_s  # the time that all slots count from
+                newer = {
                     slot.uuid: _after(status.slots[slot.uuid], slot, waited_s)
                     for slot in reply.slots
                 }
                 epoch_seen = max(status.epoch_seen, reply.epoch_seen)
-                slots = {**status.slots, **told}
+                slots = {**status.slots, **newer}
                 self.status = replaced(
                     status, slots=slots, epoch_seen=epoch_seen, stopped=reply.stopped
                 )
@@ -146,12 +132,12 @@ class KeeperClient:
             self.refresh()
 
     def refresh(self) -> Status:
-        """Asks for the state of every GPU. Raises KeeperGone."""
-        uuids = islice(self._uuids(), leases.GPUS_MAX)
-        question = Command(leases.STATUS, clocks_mhz=dict.fromkeys(uuids, (0, 0)))
+        """Requests the state of every GPU. Raises KeeperGone."""
+        uuids = islice(self._uuids(), GPUS_MAX)
+        request = Command(Op.STATUS, clocks_mhz=dict.fromkeys(uuids, (0, 0)))
         with self._lock:
-            reply = self._ask(question)
-            self._asked = reply.serial
+            reply = self._ask(request)
+            self._refreshed = reply.serial
             self.status = Status(
                 time.monotonic(),
                 reply.epoch_seen,
@@ -167,7 +153,7 @@ class KeeperClient:
             return self.status
 
     def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:
-        """The GPUs as the keeper sees them: what bounds they have, what may be controlled."""
+        """The GPUs with the keeper's bounds, and whether it can control them."""
         return tuple(map(self._described, gpus))
 
     def _described(self, gpu: GpuDescription) -> GpuDescription:
@@ -175,8 +161,8 @@ class KeeperClient:
         if status is None:
             return replaced(gpu, controllable=False, reason=gpu.reason or self._absent)
         slot = status.slots.get(gpu.uuid)
-        barred = f"a keeper holds at most {leases.GPUS_MAX} GPUs"
-        reason = gpu.reason or (barred if slot is None else slot.reason)
+        absent = f"a keeper holds at most {GPUS_MAX} GPUs"
+        reason = gpu.reason or (absent if slot is None else slot.reason)
         controllable = gpu.controllable and not reason
         return replaced(
             gpu,
@@ -190,13 +176,13 @@ class KeeperClient:
 
     def _ask(self, command: Command) -> Reply:
         if self._socket is None:
-            raise KeeperGone("the keeper does not run")
+            raise KeeperGone("no keeper is running")
         self._serial = (self._serial + 1) % 2**32
-        raw = encode_request(self._serial, command)
+        raw = wire.encode_request(self._serial, command)
         try:
             self._socket.send(raw)
-            while True:  # answers to questions that nobody waited for come first
-                reply = decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
+            while True:  # late answers to requests that timed out come first
+                reply = wire.decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
                 if reply.serial == self._serial:
                     return reply
         except TimeoutError:
@@ -214,6 +200,6 @@ class KeeperClient:
 
 
 def _after(before: Slot, slot: Slot, waited_s: float) -> Slot:
-    """An answer's slot beside older ones: its `accepted` is of one command, not of the GPU."""
+    """`slot` as part of a status: its `accepted` answers one command, `before` the GPU."""
     lease = slot.lease and replace(slot.lease, expires_s=slot.lease.expires_s + waited_s)
     return replace(slot, accepted=before.accepted, reason=before.reason, lease=lease)

@@ -1,9 +1,8 @@
-"""What the keeper has written and not yet undone, on disk before it happens.
+"""Write-ahead journal of the keeper: GPU settings that are not undone yet.
 
-There is no getter for locked clocks, so after a crash this file alone knows which GPUs are
-capped, and how new the newest command to each was. A record is one line: checksum, kind,
-boot id and values. A torn or damaged line is skipped; a lock that another boot set is gone
-by itself. Compaction keeps the file small.
+NVML has no getter for locked clocks, so after a crash this file alone names the capped GPUs and
+the newest generation of each. A record is one line: checksum, kind, boot id, values. A torn or
+damaged line is skipped. A lock of another boot is gone with that boot. Compaction bounds the size.
 """
 
 import contextlib
@@ -12,109 +11,134 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from joulecut_agent.keeper.lease import NONE, Knobs, Lease
+from joulecut_agent.keeper.lease import NO_LIMITS, Lease
+from joulecut_wire.messages import ClockLimits
 
-BYTES_MAX = 65_536  # some 600 records; read in a moment, and a page cache never notices
+BYTES_MAX = 65_536  # some 600 records, read in a moment
 
 
 class Journal:
-    """`held` is what this boot's GPUs were set to, newest last; `limits_mw` the power limits
-    that stood before the first of ours.
+    """`held`: the limits set in this boot and not undone, newest last.
+
+    `recorded_mw`: the power limits found before the first write of ours.
     """
 
     def __init__(self, path: Path, boot_id: str, epochs: Path | None = None) -> None:
-        """Reads what is there. `epochs` keeps the largest epoch where `path` may not outlive a
-        boot, and may be a journal that was there before. Raises OSError where a file is there
-        and cannot be read.
+        """Reads `path`. Raises OSError if a file exists and cannot be read.
+
+        `epochs` keeps the largest epoch if `path` may not outlive a boot; it may be an older
+        journal.
         """
         self._boot_id = boot_id
         self._file, self._epochs = _File(path), _File(epochs) if epochs else None
         self.epoch_seen = 0
-        self.held: dict[str, Knobs] = {}
-        self.limits_mw: dict[str, int] = {}
-        self.last: dict[str, Lease] = {}  # the newest intent for each GPU, whatever became of it
-        self.remarks: set[str] = set()  # what a person should read
-        self._programs: dict[str, tuple[int, ...]] = {}  # read, and not what they belong to
-        for one in filter(None, (epochs, path)):
+        self.held: dict[str, ClockLimits] = {}
+        self.recorded_mw: dict[str, int] = {}
+        self.last: dict[str, Lease] = {}  # the newest lease of each GPU, in force or not
+        self.remarks: set[str] = set()  # for the log
+        self._schedules: dict[str, tuple[int, ...]] = {}  # read before the `set` they belong to
+        for file in filter(None, (epochs, path)):
             with contextlib.suppress(FileNotFoundError):
-                for line in one.read_bytes().splitlines():
+                for line in file.read_bytes().splitlines():
                     try:
                         self._replay(line)
-                    except (ValueError, IndexError):  # whole, and not in our words
+                    except (ValueError, IndexError):  # an intact line of unknown content
                         self.remarks.add("a line of a newer version was skipped")
 
     def intend(
-        self, epoch: int, leases: Mapping[str, Lease], limits_mw: Mapping[str, int] | None = None
+        self, epoch: int, leases: Mapping[str, Lease], recorded_mw: Mapping[str, int] | None = None
     ) -> None:
-        """Returns once the intent would survive a crash, and the epoch a power cut.
+        """Records leases before they are written; returns once the lines are on disk.
 
-        What it says already is not said again. Raises OSError: then write nothing.
+        Lines that change nothing are left out. Raises OSError: then nothing may be written.
         """
-        fresh = {u: mw for u, mw in (limits_mw or {}).items() if u not in self.limits_mw}
-        news = {u: g for u, g in leases.items() if u not in self.held or not g.same(self.last[u])}
+        recorded = {u: mw for u, mw in (recorded_mw or {}).items() if u not in self.recorded_mw}
+        news = {
+            uuid: lease
+            for uuid, lease in leases.items()
+            if uuid not in self.held or not lease.same_content(self.last[uuid])
+        }
         term = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
-        if lines := term + self._limits(fresh) + self._sets(news):
-            self._file.append(lines, self._whole())
-            if term and self._epochs:  # after what the old one may name is in the new one
+        if lines := term + self._limit_lines(recorded) + self._set_lines(news):
+            self._file.append(lines, self._compacted())
+            if term and self._epochs:  # second: the new file now names what the old one may name
                 self._epochs.append(term, term)
             self.epoch_seen = max(self.epoch_seen, epoch)
-            self.limits_mw.update(fresh)
-            self.held.update({u: _with(g.knobs, self.held.get(u, NONE)) for u, g in news.items()})
+            self.recorded_mw.update(recorded)
+            for uuid, lease in news.items():
+                self.held[uuid] = _merged(lease.limits, self.held.get(uuid, NO_LIMITS))
             self.last.update(news)
 
     def restored(self, uuids: Iterable[str], forget: Iterable[str] = ()) -> None:
-        """`forget` has its recorded power limit back. Never raises: a record that is missing
-        only costs one more restore.
+        """These GPUs are undone; `forget` have their recorded power limit back.
+
+        Never raises: a missing record only costs one more restore.
         """
         known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
-        gone = {uuid: 0 for uuid in forget if self.limits_mw.pop(uuid, 0)}
-        if lines := [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limits(gone):
+        gone = {uuid: 0 for uuid in forget if self.recorded_mw.pop(uuid, 0)}
+        lines = [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limit_lines(gone)
+        if lines:
             with contextlib.suppress(OSError):
-                self._file.append(lines, self._whole())
+                self._file.append(lines, self._compacted())
 
-    def _sets(self, last: Mapping[str, Lease]) -> list[str]:
+    def _set_lines(self, last: Mapping[str, Lease]) -> list[str]:
         lines = []
-        for u, g in last.items():
-            numbers = (*g.clocks_mhz, g.epoch, g.generation, g.power_mw)
-            rows = [("program", g.program)] * bool(g.program) + [("set", numbers)]
-            lines += [f"{kind} {self._boot_id} {u} {' '.join(map(str, row))}" for kind, row in rows]
+        for uuid, lease in last.items():
+            if lease.schedule:
+                lines.append(self._line("program", uuid, *lease.schedule))
+            numbers = (*lease.clocks_mhz, lease.epoch, lease.generation, lease.power_mw)
+            lines.append(self._line("set", uuid, *numbers))
         return lines
 
-    def _limits(self, limits_mw: Mapping[str, int]) -> list[str]:
-        return [f"limit {self._boot_id} {uuid} {mw}" for uuid, mw in limits_mw.items()]
+    def _limit_lines(self, recorded_mw: Mapping[str, int]) -> list[str]:
+        return [self._line("limit", uuid, mw) for uuid, mw in recorded_mw.items()]
+
+    def _line(self, kind: str, uuid: str, *numbers: int) -> str:
+        return f"{kind} {self._boot_id} {uuid} {' '.join(map(str, numbers))}"
 
     def _replay(self, line: bytes) -> None:
         checksum, _, body = line.partition(b" ")
         if checksum != b"%08x" % zlib.crc32(body):
             self.remarks.add("a damaged line was skipped")
             return
-        kind, boot_id, *values = body.decode().split(" ")
+        kind, boot_id, first, *rest = body.decode().split(" ")
         if kind == "epoch":
-            self.epoch_seen = max(self.epoch_seen, int(values[0]))
+            self.epoch_seen = max(self.epoch_seen, int(first))
         elif kind == "restored":
-            self.held.pop(values[0], None)
+            self.held.pop(first, None)
         elif kind == "limit":
-            self.limits_mw.pop(values[0], None)
-            if boot_id == self._boot_id and int(values[1]):  # another boot's went with it
-                self.limits_mw[values[0]] = int(values[1])
+            self.recorded_mw.pop(first, None)
+            if boot_id == self._boot_id and int(rest[0]):  # a limit of another boot went with it
+                self.recorded_mw[first] = int(rest[0])
         elif kind == "program":
-            self._programs[values[0]] = tuple(map(int, values[1:]))
+            self._schedules[first] = tuple(map(int, rest))
         elif kind == "set":
-            low, high, epoch, generation, *power = map(int, values[1:])  # no power before 0.2
-            rest = (sum(power), self._programs.pop(values[0], ()))
-            self.last[values[0]] = Lease("", epoch, generation, (low, high), 0.0, *rest)
+            low, high, epoch, generation, *power = map(int, rest)  # version 0.1 wrote no power
+            limits = ClockLimits(low, high, sum(power))
+            schedule = self._schedules.pop(first, ())
+            self.last[first] = Lease(
+                "", epoch, generation, (low, high), 0.0, limits.power_mw, schedule
+            )
             if boot_id == self._boot_id:
-                self.held[values[0]] = _with((low, high, rest[0]), self.held.get(values[0], NONE))
+                self.held[first] = _merged(limits, self.held.get(first, NO_LIMITS))
             else:
-                self.remarks.add("what another boot had locked is gone by itself: nothing to write")
+                self.remarks.add("locks of another boot are gone with it: nothing to restore")
         else:
             raise ValueError(kind)
 
-    def _whole(self) -> list[str]:
-        lines = [f"epoch {self._boot_id} {self.epoch_seen}", *self._limits(self.limits_mw)]
-        lines += self._sets({u: Lease("", 0, 0, k[:2], 0.0, k[2]) for u, k in self.held.items()})
-        lines += self._sets(self.last)
-        return lines + [f"restored {self._boot_id} {u}" for u in self.last if u not in self.held]
+    def _compacted(self) -> list[str]:
+        """The lines of a new file with the same content."""
+        held = {
+            uuid: Lease("", 0, 0, (limits.min_mhz, limits.max_mhz), 0.0, limits.power_mw)
+            for uuid, limits in self.held.items()
+        }
+        return [
+            f"epoch {self._boot_id} {self.epoch_seen}",
+            *self._limit_lines(self.recorded_mw),
+            *self._set_lines(held),
+            *self._set_lines(self.last),
+            *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
+        ]
 
 
 class _File:
@@ -124,15 +148,14 @@ class _File:
         self._path = path
         self._fd = -1
 
-    def append(self, lines: list[str], whole: list[str]) -> None:
-        """`whole` begins a clean file: at first, and where the old one is long or damaged."""
+    def append(self, lines: list[str], compacted: list[str]) -> None:
+        """Appends; begins a new file with `compacted` at first, and after damage or growth."""
         try:
-            # A file that somebody deleted takes writes too, but no later keeper would see them.
-            if self._fd < 0 or (f := os.fstat(self._fd)).st_size > BYTES_MAX or not f.st_nlink:
-                self._replace(whole)
+            if self._fd < 0 or self._is_outgrown():
+                self._replace(compacted)
             _write(self._fd, lines)
         except OSError:
-            self.close()  # what is on disk now may be torn: the next append begins a clean file
+            self.close()  # the file may end in a torn line: the next append begins a new one
             raise
 
     def close(self) -> None:
@@ -140,11 +163,16 @@ class _File:
             os.close(self._fd)
         self._fd = -1
 
-    def _replace(self, whole: list[str]) -> None:
+    def _is_outgrown(self) -> bool:
+        """Whether the file is too long, or deleted: writes to it succeed but nothing reads it."""
+        about = os.fstat(self._fd)
+        return about.st_size > BYTES_MAX or not about.st_nlink
+
+    def _replace(self, lines: list[str]) -> None:
         fresh = self._path.with_suffix(".new")
         self.close()
         self._fd = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND, 0o640)
-        _write(self._fd, whole)
+        _write(self._fd, lines)
         fresh.rename(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -153,9 +181,10 @@ class _File:
             os.close(folder)
 
 
-def _with(knobs: Knobs, held: Knobs) -> Knobs:
-    """A knob that is no longer asked for is still to be undone, until that is known to be done."""
-    return (*(knobs if knobs[1] else held)[:2], knobs[2] or held[2])
+def _merged(limits: ClockLimits, held: ClockLimits) -> ClockLimits:
+    """`limits`, and from `held` what they leave alone: it is still to be undone."""
+    clocks = limits if limits.max_mhz else held
+    return ClockLimits(clocks.min_mhz, clocks.max_mhz, limits.power_mw or held.power_mw)
 
 
 def _write(fd: int, lines: list[str]) -> None:

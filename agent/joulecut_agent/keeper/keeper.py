@@ -1,8 +1,8 @@
-"""The only code of ours that writes to a GPU: small, local, and quick to give back.
+"""The keeper: the only process that writes to a GPU.
 
-It performs what the lease machine answers, in one thread: intent into the journal, then the
-write. It has no network socket. Whoever speaks to it may die at any moment; its own death is
-covered by the journal, which it reads back before anybody can connect.
+One thread performs the effects of the lease state machine: first the journal, then the write. It
+has no network socket. Any client may die at any moment. The keeper's own death is covered by the
+journal, which the next keeper restores before a client can connect.
 """
 
 import contextlib
@@ -21,40 +21,56 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from joulecut_agent.keeper import bounds
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.bounds import Asked, Bounds, Writes
+from joulecut_agent.keeper.bounds import Bounds, Change, WriteHistory
 from joulecut_agent.keeper.journal import Journal
-from joulecut_agent.keeper.lease import GPUS_MAX, NONE, Command, Knobs, Lock
-from joulecut_agent.log import say
+from joulecut_agent.keeper.lease import (
+    CAUSES,
+    GPUS_MAX,
+    NO_LIMITS,
+    STUCK,
+    Command,
+    Gpu,
+    Op,
+    State,
+    Write,
+    apply_event,
+    end_leases,
+    restore_finished,
+)
+from joulecut_agent.log import log
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
 from joulecut_wire.errors import Unavailable
+from joulecut_wire.messages import ClockLimits
 
 if TYPE_CHECKING:
     from joulecut_agent.ports.writer import DeviceWriter
 
-LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # a keeper that is just restoring and leaving needs less
-LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; what is left stays in the journal
-CLIENTS_MAX = 8  # an agent, a `restore`, and room for a few curious ones
-STOP_LOOK_S = 1.0  # how soon the stop file is seen while something is held
+LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # longer than a keeper needs to restore and leave
+LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; the rest stays in the journal
+CLIENTS_MAX = 8  # an agent, a `restore`, and some more
+STOP_FILE_POLL_S = 1.0  # while a lease is in force
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# For a GPU that the journal does not name: reset its clocks, leave its power limit alone.
+UNKNOWN_LIMITS = ClockLimits(0, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`site_default` is (min, max) in MHz of a GPU without a lease; None is the driver's.
+    """Settings of a keeper.
 
-    `journal_dir` is where the journal lies, "" for `state_dir`; it need not outlive a boot.
-    `power_safe` is what a power limit of ours falls to when nobody renews it: "recorded" (as
-    it was before), "keep", or the site's cap in mW. `restore_spread_s`: see `state.State`.
+    `site_default` is (min, max) in MHz of a GPU without a lease; None: the driver's default.
+    `journal_dir` may be lost at a reboot; "" is `state_dir`.
+    `power_safe` is the power limit after a lease has expired: "recorded" (as found before the
+    first write), "keep", or the site's cap in mW.
     """
 
     state_dir: str
     bounds: Bounds = field(default_factory=Bounds)
     site_default: tuple[int, int] | None = None
     power_safe: str | int = "recorded"
-    restore_spread_s: float = 0.0
+    restore_jitter_s: float = 0.0
     stop_file: str = ""
     journal_dir: str = ""
 
@@ -63,259 +79,294 @@ class Keeper:
     """Leases, bounds, journal and device together. Not thread-safe: one loop owns it."""
 
     def __init__(self, settings: Settings, writer: "DeviceWriter") -> None:
-        """Restores what the journal names, before anybody can ask. Raises OSError."""
+        """Restores every GPU that the journal names. Raises OSError."""
         self._settings = settings
         self._writer = writer
         self._journal = journal(settings)
         self._clocks_mhz: dict[str, tuple[int, ...]] = {}
-        self._writes: dict[str, Writes] = {}
+        self._writes: dict[str, WriteHistory] = {}
         self._restores: dict[tuple[str, str], int] = {}
-        self._released_s = -math.inf
+        self._released_until_s = -math.inf
+        self._clocks_written = False  # by the last `_set`, which then failed at the power limit
         self.trouble = writer.permission()
         if self.trouble:
-            say("keeper", f"cannot set clocks: {self.trouble}")
+            log("keeper", f"cannot set clocks: {self.trouble}")
         for remark in self._journal.remarks:
-            say("keeper", f"journal: {remark}")
-        gpus = {uuid: leases.Gpu(last=lease) for uuid, lease in self._journal.last.items()}
-        self.state = leases.State(self._journal.epoch_seen, gpus, settings.restore_spread_s)
+            log("keeper", f"journal: {remark}")
+        gpus = {uuid: Gpu(last=lease) for uuid, lease in self._journal.last.items()}
+        self.state = State(self._journal.epoch_seen, gpus, settings.restore_jitter_s)
         self._end(sorted(self._journal.held), "keeper_start")
 
     def tick(self) -> None:
-        """Restores whatever is due, and everything where the stop file is seen."""
+        """Performs due restores; ends every lease if the stop file exists."""
         if self._held() and self.stopped():
             self._end(self._held(), "stopped")
-        self._step(None)  # inside of a release window nothing is held or owed
+        self._advance(None)
 
     def due_s(self) -> float:
-        """When `tick` has something to do, if nobody asks before."""
-        return min(self.state.due_s(), time.monotonic() + STOP_LOOK_S if self._held() else math.inf)
+        """Time of the next `tick` if no message arrives before."""
+        poll_s = time.monotonic() + STOP_FILE_POLL_S if self._held() else math.inf
+        return min(self.state.due_s(), poll_s)
 
-    def give_back(self, cause: str) -> bool:
-        """Restores every GPU under a lease; whether nothing is owed in the end."""
-        # A spread-out restore is due now.
-        self._end([u for u, gpu in self.state.gpus.items() if gpu.lease or gpu.owed], cause)
+    def restore_all(self, cause: str) -> bool:
+        """Restores every GPU under a lease, without jitter; whether all restores succeeded."""
+        gpus = self.state.gpus.items()
+        self._end([uuid for uuid, gpu in gpus if gpu.lease or gpu.pending_restore], cause)
         until_s = time.monotonic() + LEAVE_WAIT_S
         while (due_s := self.state.due_s()) < until_s:
             time.sleep(max(0.0, due_s - time.monotonic()))
-            self._step(None)
-        return not any(gpu.owed for gpu in self.state.gpus.values())
+            self._advance(None)
+        return not any(gpu.pending_restore for gpu in self.state.gpus.values())
 
     def handle(self, serial: int, command: Command) -> wire.Reply:
-        """Answers one message; every refusal is a value in it."""
-        if command.op != leases.STEP:  # which cannot wait, and asks of time what it needs itself
+        """Answers one message; every refusal is a value in the answer."""
+        if command.op != Op.STEP:  # a step must not wait for restores
             self.tick()
-        reasons: Mapping[str, str] = {}
-        if command.op in {leases.APPLY, leases.RENEW, leases.STEP}:
-            reasons = self._order(command)
-        elif command.op in {leases.RELEASE, leases.RESUME}:
-            reasons = {"": self._release(command.ttl_s * (command.op == leases.RELEASE))}
-        elif command.op != leases.STATUS:
-            reasons = self._step(command)
-            for uuid in [u for u in reasons if not reasons[u] and command.op == leases.YIELD]:
-                # What stands there now is not ours to undo; a knob that is still ours is.
-                rest = (*command.clocks_mhz[uuid], command.power_mw.get(uuid, 0))
-                self._journal.restored([uuid] * (not any(rest)), [uuid] * (not rest[2]))
-                if any(rest):
-                    self._journal.held[uuid] = rest
-                    self._end([uuid], "cleared")
-            with contextlib.suppress(OSError):  # an epoch not kept is tried with the next command
-                self._journal.intend(self.state.epoch_seen, {})
+        reasons = self._perform(command)
         slots = tuple(self._slot(u, reasons.get(u)) for u in reasons or command.clocks_mhz)
-        site = (self.state.epoch_seen, self._settings.bounds)
-        return wire.Reply(serial, *site, slots[:GPUS_MAX], self.stopped(), self._left_s())
+        return wire.Reply(
+            serial,
+            self.state.epoch_seen,
+            self._settings.bounds,
+            slots[:GPUS_MAX],
+            self.stopped(),
+            self._release_left_s(),
+        )
 
     def stopped(self) -> str:
-        """Why no GPU of this node takes commands now, or ""."""
-        if left_s := self._left_s():
+        """Reason why no GPU of this node takes commands now, or ""."""
+        if left_s := self._release_left_s():
             return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
         stop = self._settings.stop_file
         return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
 
-    def _left_s(self) -> float:
-        return max(0.0, self._released_s - time.monotonic())
+    def _perform(self, command: Command) -> Mapping[str, str]:
+        """Reason of refusal by GPU, "" for accepted; the GPU "" stands for the whole command."""
+        match command.op:
+            case Op.STATUS:
+                return {}
+            case Op.APPLY | Op.RENEW | Op.STEP:
+                return self._set_leases(command)
+            case Op.RELEASE:
+                return {"": self._release(command.ttl_s)}
+            case Op.RESUME:
+                return {"": self._release(0.0)}
+        reasons = self._advance(command)
+        if command.op == Op.YIELD:
+            for uuid in [uuid for uuid, reason in reasons.items() if not reason]:
+                self._forget_yielded(uuid, command.limits(uuid))
+        with contextlib.suppress(OSError):  # an epoch that is not kept now is kept later
+            self._journal.intend(self.state.epoch_seen, {})
+        return reasons
+
+    def _forget_yielded(self, uuid: str, ours: ClockLimits) -> None:
+        """Limits of an external writer are not ours to undo; `ours` are restored."""
+        self._journal.restored([] if ours != NO_LIMITS else [uuid], [] if ours.power_mw else [uuid])
+        if ours != NO_LIMITS:
+            self._journal.held[uuid] = ours
+            self._end([uuid], "cleared")
+
+    def _release_left_s(self) -> float:
+        return max(0.0, self._released_until_s - time.monotonic())
 
     def _held(self) -> list[str]:
         return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
 
     def _end(self, uuids: list[str], cause: str) -> None:
-        self.state = leases.end(self.state, uuids, cause, time.monotonic())
-        self._step(None)
+        self.state = end_leases(self.state, uuids, cause, time.monotonic())
+        self._advance(None)
 
     def _release(self, duration_s: float) -> str:
-        """Gives everything back and drops all handles until `duration_s` are over; 0 resumes."""
+        """Restores every GPU and drops all handles for `duration_s`; 0 resumes."""
         if not 0.0 <= duration_s <= RELEASE_S_MAX:
             return f"{duration_s:g} s; allowed: up to {RELEASE_S_MAX:g} s"
-        self._released_s = -math.inf
+        self._released_until_s = -math.inf
         if duration_s:
-            if not self.give_back("released"):
-                return "not every GPU could be given back: nothing was released"
+            if not self.restore_all("released"):
+                return "not every GPU could be restored: nothing was released"
             self._writer.close()
-            self._released_s = time.monotonic() + duration_s
-        say("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
+            self._released_until_s = time.monotonic() + duration_s
+        log("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
         return ""
 
-    def _step(self, event: Command | None) -> Mapping[str, str]:
-        self.state, reasons, restores, _ = leases.step(self.state, event, time.monotonic(), {})
+    def _advance(self, event: Command | None) -> Mapping[str, str]:
+        """Applies an event that writes nothing, and performs due restores."""
+        self.state, reasons, restores, _ = apply_event(self.state, event, time.monotonic(), {})
         for uuid, cause in restores:
             self._restore(uuid, cause)
         return reasons
 
     def _restore(self, uuid: str, cause: str) -> None:
-        owed, knobs = self.state.gpu(uuid).owed, self._journal.held.get(uuid, (0, 1, 0))
-        how = "done"
+        pending = self.state.gpu(uuid).pending_restore
+        held = self._journal.held.get(uuid, UNKNOWN_LIMITS)
+        failure = ""
         try:
-            if knobs[1]:
-                self._set_clocks(uuid, (0, 0))
-            recorded = bool(knobs[2]) and self._set_power(uuid, 0, cause)
+            if held.max_mhz:
+                self._set_clocks(uuid, 0, 0)
+            recorded = bool(held.power_mw) and self._set_power(uuid, 0, cause)
             self._journal.restored([uuid], [uuid] if recorded else ())
             self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
             self._record(uuid, lowers=False)
         except DeviceError as error:
-            how = f"{error}; trying again"
-        if how == "done" or (owed and not owed.failures):
-            say("keeper", f"restore {uuid} cause={cause}: {how}")
-        self.state = leases.restored(self.state, uuid, how == "done", time.monotonic())
+            failure = f"{error}; will retry"
+        if not failure or (pending and not pending.failures):
+            log("keeper", f"restore {uuid} cause={cause}: {failure or 'done'}")
+        self.state = restore_finished(self.state, uuid, not failure, time.monotonic())
 
-    def _set_clocks(self, uuid: str, mhz: tuple[int, int]) -> None:
+    def _set_clocks(self, uuid: str, min_mhz: int, max_mhz: int) -> None:
+        """Locks the clocks; max 0 sets the site's default, or resets to the driver's."""
         default = self._settings.site_default
-        if not mhz[1] and default and {*default} <= {0, *self._supported_mhz(uuid)}:
-            mhz = default
-        if not mhz[1]:
-            return self._writer.reset(uuid)
+        if not max_mhz and default and {*default} <= {0, *self._supported_mhz(uuid)}:
+            min_mhz, max_mhz = default
+        if not max_mhz:
+            self._writer.reset(uuid)
+            return
         try:
-            self._writer.lock(uuid, *mhz)
+            self._writer.lock(uuid, min_mhz, max_mhz)
         except NotPermitted:
             self._writer.reset(uuid)  # a driver may have done what it denies
             raise
 
     def _set_power(self, uuid: str, power_mw: int, cause: str = "cleared") -> bool:
-        """Sets a limit, or for 0 the safe one; whether that is the one that stood before ours."""
-        safe, recorded_mw = self._settings.power_safe, self._journal.limits_mw.get(uuid, 0)
-        back = not power_mw and (cause == "cleared" or safe == "recorded")
-        power_mw = power_mw or (recorded_mw if back else 0 if isinstance(safe, str) else safe)
+        """Sets a power limit, or for 0 the safe one; whether the recorded limit is in force."""
+        safe, recorded_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
+        to_recorded = not power_mw and (cause == "cleared" or safe == "recorded")
+        if to_recorded:
+            power_mw = recorded_mw
+        elif not power_mw and not isinstance(safe, str):
+            power_mw = safe
         try:
             if power_mw:
                 self._writer.limit_power(uuid, power_mw)
         except NotPermitted:
             self._writer.limit_power(uuid, recorded_mw or power_mw)  # as with clocks
             raise
-        return back
+        return to_recorded
 
-    def _order(self, command: Command) -> Mapping[str, str]:
-        """Takes or moves leases: journaled, then written, then in force; or nothing changed."""
+    def _set_leases(self, command: Command) -> Mapping[str, str]:
+        """Sets or moves leases: journaled, then written, then in force; or nothing changes."""
         now_s, site = time.monotonic(), self._settings.bounds
-        # The steps of a program were judged with it.
-        named = command.clocks_mhz if command.op == leases.APPLY else ()
-        asked = {uuid: self._asked(uuid, command) for uuid in named}
-        judged = bounds.judge(site, asked, self._writes, len(self._clocks_mhz), now_s)
+        # The clocks of a step were judged with its schedule.
+        named = command.clocks_mhz if command.op == Op.APPLY else ()
+        changes = {uuid: self._change(uuid, command) for uuid in named}
+        judged = bounds.judge(site, changes, self._writes, len(self._clocks_mhz), now_s)
         ttl = bounds.refuse_ttl(site, command.ttl_s)
-        refused = {"": ttl} | {uuid: self._barred(uuid) or ttl or judged[uuid] for uuid in asked}
-        after, reasons, _, locks = leases.step(self.state, command, now_s, refused)
+        refused = {uuid: self._uncontrollable(uuid) or ttl or judged[uuid] for uuid in changes}
+        refused[""] = ttl
+        after, reasons, _, writes = apply_event(self.state, command, now_s, refused)
         held = {u: g.lease for u, g in after.gpus.items() if g.lease and reasons.get(u) == ""}
         if not held:
             return reasons
-        before_mw = {uuid: one.before[2] for uuid, one in asked.items() if one.wanted[2]}
+        before_mw = {u: one.before.power_mw for u, one in changes.items() if one.wanted.power_mw}
         try:
             self._journal.intend(command.epoch, held, before_mw)
         except OSError as error:
             return dict.fromkeys(reasons, f"the journal cannot be written: {error.strerror}")
-        if why := self._write(locks, asked):
+        if why := self._write(writes, changes):
             return dict.fromkeys(reasons, why)
-        # What was given back on the way is no longer ours.
-        self._journal.held.update({uuid: lease.knobs for uuid, lease in held.items()})
+        # A limit that this command no longer asks for is undone now.
+        self._journal.held.update({uuid: lease.limits for uuid, lease in held.items()})
         self.state = after
         return reasons
 
-    def _asked(self, uuid: str, command: Command) -> Asked:
-        """What a command asks of a GPU, beside what it has and can do."""
-        lease, power_mw = self.state.gpu(uuid).lease, command.power_mw.get(uuid, 0)
+    def _change(self, uuid: str, command: Command) -> Change:
+        """The change that a command requests, with what is in force and what is possible."""
+        wanted, lease = command.limits(uuid), self.state.gpu(uuid).lease
         supported_mhz = self._supported_mhz(uuid)
-        power = (0, 0, 0)
-        if power_mw and not self.stopped():
+        low_mw = high_mw = now_mw = 0
+        if wanted.power_mw and not self.stopped():
             with contextlib.suppress(DeviceError):
-                power = self._writer.power_limits_mw(uuid)
-        mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
-        before = lease.in_force[:2] if lease and lease.clocks_mhz[1] else mhz
-        wanted, program = (*command.clocks_mhz[uuid], power_mw), command.programs.get(uuid, ())
-        return Asked(wanted, (*before, power[2]), supported_mhz, power[:2], program)
+                low_mw, high_mw, now_mw = self._writer.power_limits_mw(uuid)
+        min_mhz, max_mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
+        if lease and lease.limits.max_mhz:
+            min_mhz, max_mhz, _ = lease.in_force
+        before = ClockLimits(min_mhz, max_mhz, now_mw)
+        schedule = command.schedules.get(uuid, ())
+        return Change(wanted, before, supported_mhz, (low_mw, high_mw), schedule)
 
-    def _write(self, locks: tuple[Lock, ...], asked: Mapping[str, Asked]) -> str:
-        """Writes a group or reverts it; why it did, or ""."""
-        for n, lock in enumerate(locks):
-            if lock.uuid in asked:
-                self._record(lock.uuid, lowers=asked[lock.uuid].lowers)
+    def _write(self, writes: tuple[Write, ...], changes: Mapping[str, Change]) -> str:
+        """Writes a group, or reverts it and returns the reason."""
+        for n, write in enumerate(writes):
+            if write.uuid in changes:
+                self._record(write.uuid, lowers=changes[write.uuid].lowers)
             try:
-                self._set(lock.uuid, lock.wanted, lock.before)
+                self._set(write.uuid, write.wanted, write.before)
             except DeviceError as error:
                 denied = isinstance(error, NotPermitted)
                 if denied and not self.trouble:
                     self.trouble = str(error)
-                    say("keeper", f"cannot set clocks: {error}")
-                # Of two knobs the first may have been allowed; denied at once is not touched.
-                self._revert(locks, n if denied and not self._half else n + 1)
-                return f"{lock.uuid} was not set, the group was reverted: {error}"
+                    log("keeper", f"cannot set clocks: {error}")
+                # A GPU that denied its first write was not changed.
+                touched = n if denied and not self._clocks_written else n + 1
+                self._revert(writes, touched)
+                return f"{write.uuid} was not set, the group was reverted: {error}"
         return ""
 
-    def _set(self, uuid: str, wanted: Knobs, before: Knobs) -> None:
-        """Writes what differs; a knob that is no longer asked for goes back."""
-        self._half = False
+    def _set(self, uuid: str, wanted: ClockLimits, before: ClockLimits) -> None:
+        """Writes what differs from `before`; a limit of 0 is set back."""
+        self._clocks_written = False
         if wanted[:2] != before[:2]:
-            self._set_clocks(uuid, wanted[:2])
-            self._half = True
-        if wanted[2] != before[2]:
-            self._set_power(uuid, wanted[2])
+            self._set_clocks(uuid, wanted.min_mhz, wanted.max_mhz)
+            self._clocks_written = True
+        if wanted.power_mw != before.power_mw:
+            self._set_power(uuid, wanted.power_mw)
 
-    def _revert(self, locks: tuple[Lock, ...], touched: int) -> None:
-        # The rest was intended, and never written.
-        clean = [lock.uuid for lock in locks[touched:] if lock.before == NONE]
+    def _revert(self, writes: tuple[Write, ...], touched: int) -> None:
+        # The others are in the journal and were never written.
+        clean = [write.uuid for write in writes[touched:] if write.before == NO_LIMITS]
         self._journal.restored(clean, clean if self._settings.power_safe == "recorded" else ())
-        for lock in reversed(locks[:touched]):
+        for write in reversed(writes[:touched]):
             with contextlib.suppress(DeviceError):
-                if lock.before != NONE:
-                    self._set(lock.uuid, lock.before, lock.wanted)
+                if write.before != NO_LIMITS:
+                    self._set(write.uuid, write.before, write.wanted)
                     continue
-            self._end([lock.uuid], "reverted")
+            self._end([write.uuid], "reverted")
 
     def _record(self, uuid: str, *, lowers: bool) -> None:
-        past = self._writes.get(uuid, Writes())
+        past = self._writes.get(uuid, WriteHistory())
         self._writes[uuid] = bounds.record(past, lowers, time.monotonic())
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
-        """Of a GPU of this node; the first ones asked for are the node, as far as we hold."""
+        """Clocks of a GPU of this node: of the first GPUS_MAX that are asked for."""
         room = len(self._clocks_mhz) < GPUS_MAX and not self.stopped()
         if room and uuid not in self._clocks_mhz and (mhz := self._writer.clocks_mhz(uuid)):
             self._clocks_mhz[uuid] = mhz
         return self._clocks_mhz.get(uuid, ())
 
     def _stuck(self, uuid: str) -> str:
-        if (owed := self.state.gpu(uuid).owed) and owed.failures:
-            return f"{leases.STUCK}: its restore ({owed.cause}) is owed: {owed.failures} failures"
+        pending = self.state.gpu(uuid).pending_restore
+        if pending and pending.failures:
+            return f"{STUCK}: restore pending ({pending.cause}), {pending.failures} failures"
         return ""
 
-    def _barred(self, uuid: str) -> str:
+    def _uncontrollable(self, uuid: str) -> str:
+        """Reason why this GPU takes no commands now, or ""."""
         why = self._stuck(uuid) or self.trouble or self.stopped()
         why = why or self._writer.uncontrollable(uuid)
         return why or ("" if self._supported_mhz(uuid) else "no clocks can be set on this GPU")
 
-    def _slot(self, uuid: str, reason: str | None) -> wire.Slot:
+    def _slot(self, uuid: str, refusal: str | None) -> wire.Slot:
+        """One GPU of a reply; `refusal` is None if the command did not concern it."""
         if lease := self.state.gpu(uuid).lease:
             lease = replace(lease, expires_s=max(0.0, lease.expires_s - time.monotonic()))
-        reason = (self._barred(uuid) if reason is None else reason) or self._stuck(uuid)
-        done = tuple(self._restores.get((uuid, cause), 0) for cause in leases.CAUSES)
-        return wire.Slot(uuid, not reason, reason, lease, done)
+        reason = self._uncontrollable(uuid) if refusal is None else refusal
+        reason = reason or self._stuck(uuid)
+        restores = tuple(self._restores.get((uuid, cause), 0) for cause in CAUSES)
+        return wire.Slot(uuid, not reason, reason, lease, restores)
 
 
 def journal(settings: Settings) -> Journal:
-    """What an earlier keeper left. Raises OSError where it cannot be read."""
-    lasting, apart = Path(settings.state_dir) / "journal", settings.journal_dir
-    files = (Path(apart) / "journal", lasting) if apart else (lasting, None)
-    return Journal(files[0], BOOT_ID.read_text().strip(), files[1])
+    """The journal of an earlier keeper. Raises OSError if it cannot be read."""
+    boot_id, lasting = BOOT_ID.read_text().strip(), Path(settings.state_dir) / "journal"
+    if settings.journal_dir:
+        return Journal(Path(settings.journal_dir) / "journal", boot_id, epochs=lasting)
+    return Journal(lasting, boot_id)
 
 
 def hold(lock: Path, wait_s: float) -> int:
     """Takes the lock that makes a process the only one of its kind; it ends with the process.
 
-    Raises OSError, and Unavailable where another one holds it for longer than `wait_s`.
+    Raises OSError, and Unavailable if another process holds it for longer than `wait_s`.
     """
     fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
     for _ in range(round(wait_s / LOCK_TRY_S)):
@@ -330,55 +381,56 @@ def hold(lock: Path, wait_s: float) -> int:
 def run(settings: Settings, writer: "DeviceWriter", agent_fd: int = -1) -> int:
     """Serves until a signal, or until the agent at the other end of `agent_fd` is gone.
 
-    Returns 0 when every GPU was given back. Raises Unavailable, OSError, DeviceError.
+    Returns 0 if every GPU was restored. Raises Unavailable, OSError, DeviceError.
     """
-    bell, ringer = socket.socketpair()
-    ringer.setblocking(False)
-    signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
+    wakeup, signalled = socket.socketpair()
+    signalled.setblocking(False)
+    signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     path = Path(settings.state_dir) / "keeper.sock"
     hold(path.with_suffix(".lock"), LOCK_WAIT_S)
     keeper = Keeper(settings, writer)
     path.unlink(missing_ok=True)
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    os.umask(0o117)  # owner and group, as the state directory names them
-    door.bind(str(path))
-    door.listen(CLIENTS_MAX)
-    cause = _serve(keeper, bell, door, socket.socket(fileno=agent_fd) if agent_fd >= 0 else None)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    os.umask(0o117)  # owner and group, as of the state directory
+    listener.bind(str(path))
+    listener.listen(CLIENTS_MAX)
+    agent = socket.socket(fileno=agent_fd) if agent_fd >= 0 else None
+    cause = _serve(keeper, wakeup, listener, agent)
     path.unlink(missing_ok=True)
-    door.close()
-    say("keeper", f"leaving: {cause}")
-    return 0 if keeper.give_back(cause) else 1
+    listener.close()
+    log("keeper", f"leaving: {cause}")
+    return 0 if keeper.restore_all(cause) else 1
 
 
 def _serve(
-    keeper: Keeper, bell: socket.socket, door: socket.socket, agent: socket.socket | None
+    keeper: Keeper, wakeup: socket.socket, listener: socket.socket, agent: socket.socket | None
 ) -> str:
-    """Answers messages and lets leases run out; returns the cause to leave with."""
+    """Answers messages and ends leases in time; returns the cause to leave with."""
     with selectors.DefaultSelector() as selector:
-        for source in filter(None, (bell, door, agent)):
+        for source in filter(None, (wakeup, listener, agent)):
             source.setblocking(False)
             selector.register(source, selectors.EVENT_READ, source)
         while True:
             wait_s = max(0.0, keeper.due_s() - time.monotonic())
             ready = selector.select(None if wait_s == math.inf else wait_s)
             for source in (key.data for key, _ in ready):
-                if source is bell:
+                if source is wakeup:
                     return "shutdown"
-                if source is door:
-                    _admit(door, selector)
+                if source is listener:
+                    _accept(listener, selector)
                 elif not _answer(keeper, source):
                     if source is agent:
                         return "agent_gone"
                     selector.unregister(source)
                     source.close()
-            keeper.tick()  # who was answered did not wait for it
+            keeper.tick()  # after the answers, which do not wait for restores
 
 
-def _admit(door: socket.socket, selector: selectors.BaseSelector) -> None:
+def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
     with contextlib.suppress(OSError):
-        client, _ = door.accept()
+        client, _ = listener.accept()
         if len(selector.get_map()) > CLIENTS_MAX:
             client.close()
             return
@@ -387,11 +439,11 @@ def _admit(door: socket.socket, selector: selectors.BaseSelector) -> None:
 
 
 def _answer(keeper: Keeper, source: socket.socket) -> bool:
-    """Reads and answers one message; False where the other end is gone or talks nonsense."""
+    """Reads and answers one message; False if the other end is gone or sent no message."""
     try:
         if raw := source.recv(wire.REQUEST_BYTES + 1):
             source.send(wire.encode_reply(keeper.handle(*wire.decode_request(raw))))
         return bool(raw)
     except (OSError, wire.ProtocolError) as error:
-        say("keeper", f"a client was dropped: {error}")
+        log("keeper", f"a client was dropped: {error}")
         return False

@@ -1,13 +1,13 @@
-"""Who may hold each GPU's clocks, and until when.
+"""Leases on GPU clocks: the state machine of the keeper.
 
-Pure: given an event and the time, it answers with the new state and the effects to
-perform; the keeper performs them. Whatever goes wrong above us -- silence, a crash, a
-stale controller -- the lease runs out, and the GPU is owed a restore that is asked for
-again until it is done. Start-up, shutdown and expiry all take that one path.
+Pure: takes an event and the time, returns the new state and the effects for the keeper to perform.
+On silence, a crash or a stale controller the lease runs out; the GPU then has a pending restore,
+which is retried until it succeeds. Start-up, shutdown and expiry all take this one path.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from math import inf
 from typing import Annotated, NamedTuple
 from zlib import crc32
@@ -15,46 +15,59 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta, structs
 
-APPLY, RENEW, CLEAR, STATUS, RELEASE, RESUME, YIELD, STEP = range(1, 9)
+from joulecut_wire.messages import ClockLimits
+
+
+class Op(IntEnum):
+    """Operation of a `Command`; the numbers are the keeper's protocol."""
+
+    APPLY = 1
+    RENEW = 2
+    CLEAR = 3
+    STATUS = 4
+    RELEASE = 5
+    RESUME = 6
+    YIELD = 7
+    STEP = 8
+
+
 _ENDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released"
 CAUSES = (*_ENDS.split(), "stopped")
-STUCK = "stuck_locked"  # what it was set to stands, without a lease, until it can be restored
-RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs a person
+STUCK = "stuck_locked"  # no lease, and the restore has failed at least once
+RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs an operator
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
-EPOCH_STEP_MAX = 2**20  # one started each minute for two years in which this node was away
+EPOCH_STEP_MAX = 2**20  # one started each minute for two years while this node was away
 STEP_S = 0.1  # ten steps down in a second, half of what is known to stall NCCL (nccl #1551)
-GPUS_MAX = 16  # the most that one machine is built with (DGX-2)
+GPUS_MAX = 16  # the largest machines (DGX-2)
 JOB_BYTES_MAX = 253  # a DNS name's length
 
-# What a message may hold; what comes from inside is not checked against it.
+# Bounds on the fields of a message. Values made inside the process are not checked.
 U64 = Annotated[int, Meta(ge=0)]  # MessagePack itself ends at 2**64 - 1
 U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _U16 = Annotated[int, Meta(ge=0, le=2**16 - 1)]
 Clocks = tuple[_U16, _U16]
-Program = Annotated[tuple[_U16, ...], Meta(max_length=32)]  # clocks, not steps: 1 % apart at 1 GHz
+Schedule = Annotated[tuple[_U16, ...], Meta(max_length=32)]  # distinct clocks, not steps
 Job = Annotated[str, Meta(max_length=JOB_BYTES_MAX)]
 Uuid = Annotated[str, Meta(max_length=96)]  # NVML's own buffer
-_Op = Annotated[int, Meta(ge=1, le=STEP)]
 _Cause = Annotated[str, Meta(pattern=rf"^({'|'.join(CAUSES)})\Z")]
 _GPUS = Meta(max_length=GPUS_MAX)
 
-Knobs = tuple[int, int, int]
-NONE: Knobs = (0, 0, 0)
+NO_LIMITS = ClockLimits(0, 0, 0)
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """`op` on the GPUs that `clocks_mhz` names; their (min, max) count for APPLY alone, as
-    does `power_mw`; a knob with zeros is left alone. `programs` are the lower clocks to which
-    STEP, of the same job and generation, may then set max, until it sets the first one again.
+    """One request. `op` concerns the GPUs in `clocks_mhz`.
 
-    RENEW and a CLEAR that names none concern all GPUs of `job`, or of any if that is "".
-    Epoch 0 in CLEAR is the node's own word. YIELD ends leases of that generation (0: of any)
-    without a write: somebody else has set these GPUs; but the knobs that it names are still
-    ours, and are restored. CLEAR with a ttl restores what it names though no lease is left, if
-    there ever was one: a lock that was yielded, and shows again.
+    APPLY sets (min, max) and `power_mw`; a limit of zero is left alone. `schedules` are the lower
+    clocks that STEP of the same job and generation may set as max later.
+    RENEW, and CLEAR without GPUs, concern every GPU of `job`, or of any job if it is "".
+    Epoch 0 in CLEAR is a request of this node. CLEAR with a ttl also restores GPUs without a lease
+    that had one before: a lock that was yielded and shows again.
+    YIELD ends the leases of that generation (0: any) without a write, because an external writer
+    has set these GPUs. The limits it names are still in force and are restored.
     """
 
-    op: _Op
+    op: Op
     epoch: U64 = 0
     job: Job = ""
     generation: U64 = 0
@@ -62,51 +75,61 @@ class Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     clocks_mhz: Annotated[Mapping[Uuid, Clocks], _GPUS] = msgspec.field(default_factory=dict)
     cause: _Cause = "cleared"
     power_mw: Annotated[Mapping[Uuid, U32], _GPUS] = msgspec.field(default_factory=dict)
-    programs: Annotated[Mapping[Uuid, Program], _GPUS] = msgspec.field(default_factory=dict)
+    schedules: Annotated[Mapping[Uuid, Schedule], _GPUS] = msgspec.field(default_factory=dict)
+
+    def limits(self, uuid: str) -> ClockLimits:
+        """The limits this command names for a GPU."""
+        return ClockLimits(*self.clocks_mhz[uuid], self.power_mw.get(uuid, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
-    """Knobs are (min, max, power): clocks in MHz, min 0 the device's lowest, max 0 default;
-    power limit in mW, 0 not set by us.
-    """
+class Write:
+    """A change of one GPU's limits; `before` is set again if its group fails."""
 
     uuid: str
-    wanted: Knobs
-    before: Knobs  # to go back to if the group fails
+    wanted: ClockLimits
+    before: ClockLimits
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    job: Job  # "" where an earlier keeper accepted it: its journal tells the rest
+    """A job's right to one GPU's clocks until `expires_s`.
+
+    `job` is "" for a lease read from an earlier keeper's journal.
+    """
+
+    job: Job
     epoch: U64
     generation: U64
     clocks_mhz: Clocks
     expires_s: float
     power_mw: U32 = 0
-    program: Program = ()
-    step_mhz: _U16 = 0  # the max in force, where a step was taken
-    stepped_s: float = 0.0  # the last time down
+    schedule: Schedule = ()
+    step_mhz: _U16 = 0  # max clock set by the last step; 0: no step was taken
+    stepped_s: float = 0.0  # time of the last step down
 
-    def is_of(self, event: Command) -> bool:
+    def matches(self, event: Command) -> bool:
+        """Whether `event` names the epoch and generation of this lease; 0 names any."""
         return event.epoch in {0, self.epoch} and event.generation in {0, self.generation}
 
-    def same(self, other: "Lease") -> bool:
-        """Whether it is by the same command, as far as a journal tells."""
-        numbers = (other.epoch, other.generation, other.knobs, other.program)
-        return (self.epoch, self.generation, self.knobs, self.program) == numbers
+    def same_content(self, other: "Lease") -> bool:
+        """Whether both come from the same command, as far as a journal records."""
+        numbers = (other.epoch, other.generation, other.limits, other.schedule)
+        return (self.epoch, self.generation, self.limits, self.schedule) == numbers
 
     @property
-    def knobs(self) -> Knobs:
-        return (*self.clocks_mhz, self.power_mw)
+    def limits(self) -> ClockLimits:
+        """The limits the command asked for."""
+        return ClockLimits(*self.clocks_mhz, self.power_mw)
 
     @property
-    def in_force(self) -> Knobs:
-        return (self.clocks_mhz[0], self.step_mhz or self.clocks_mhz[1], self.power_mw)
+    def in_force(self) -> ClockLimits:
+        """The limits set now, after the last step."""
+        return self.limits._replace(max_mhz=self.step_mhz or self.clocks_mhz[1])
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """A restore not yet done: why, how often it failed, when to try (again)."""
+class PendingRestore:
+    """A restore that is not done: its cause, failures so far, and the time of the next try."""
 
     cause: str
     failures: int
@@ -116,131 +139,154 @@ class Owed:
 @dataclass(frozen=True, slots=True)
 class Gpu:
     lease: Lease | None = None  # in force
-    last: Lease | None = None  # the newest ever accepted: a number outlives its lease
-    owed: Owed | None = None
+    last: Lease | None = None  # the newest ever accepted: its number outlives it
+    pending_restore: PendingRestore | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """After `spread_s` at the latest a lease that ran out is restored: a controller that dies
-    must not raise the power of a whole cluster at once.
+    """All GPUs of the node.
+
+    An expired lease is restored within `restore_jitter_s`, at a time that differs by GPU: a
+    controller that dies must not raise the power of a whole cluster at once.
     """
 
     epoch_seen: int = 0
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
-    spread_s: float = 0.0
+    restore_jitter_s: float = 0.0
 
     def gpu(self, uuid: str) -> Gpu:
         return self.gpus.get(uuid, Gpu())
 
-    def having(self, changed: Mapping[str, Gpu], epoch: int = 0) -> "State":
-        return State(max(self.epoch_seen, epoch), {**self.gpus, **changed}, self.spread_s)
+    def updated(self, changed: Mapping[str, Gpu], epoch: int = 0) -> "State":
+        """This state with `changed` GPUs; `epoch_seen` never falls."""
+        return State(max(self.epoch_seen, epoch), {**self.gpus, **changed}, self.restore_jitter_s)
 
     def due_s(self) -> float:
-        """When time alone has something to do; infinite where nothing is held or owed."""
+        """Time of the next expiry or restore; infinite without any."""
         ends = [gpu.lease.expires_s for gpu in self.gpus.values() if gpu.lease]
-        owed = [gpu.owed.due_s for gpu in self.gpus.values() if gpu.owed]
-        return min([*ends, *owed], default=inf)
+        restores = [g.pending_restore.due_s for g in self.gpus.values() if g.pending_restore]
+        return min([*ends, *restores], default=inf)
 
 
-class Step(NamedTuple):
-    """What became of an event, and what is to be done, in the order in which it stands here."""
+class Outcome(NamedTuple):
+    """Result of one event: the new state, and effects to perform in the order given."""
 
     state: State
-    reasons: Mapping[str, str]  # why each GPU concerned was refused; "" where it was accepted
-    restores: tuple[tuple[str, str], ...] = ()  # which GPU, and its cause
-    locks: tuple[Lock, ...] = ()
+    reasons: Mapping[str, str]  # by GPU: the reason of its refusal, "" if accepted
+    restores: tuple[tuple[str, str], ...] = ()  # (GPU, cause)
+    writes: tuple[Write, ...] = ()
 
 
-def step(state: State, event: Command | None, now_s: float, refused: Mapping[str, str]) -> Step:
-    """One event, or None for time alone; `refused` is what bounds and device say to it."""
+def apply_event(
+    state: State, event: Command | None, now_s: float, refused: Mapping[str, str]
+) -> Outcome:
+    """One command, or None for the passing of time. `refused`: refusals by bounds and device."""
     over = [u for u, gpu in state.gpus.items() if gpu.lease and now_s >= gpu.lease.expires_s]
-    done = Step(end(state, over, "lease_expired", now_s, state.spread_s), {})
+    expired = end_leases(state, over, "lease_expired", now_s, state.restore_jitter_s)
+    outcome = Outcome(expired, {})
     if event is not None:
-        act = {APPLY: _apply, STEP: _apply, RENEW: _renew, CLEAR: _clear, YIELD: _yield}[event.op]
-        done = act(done.state, event, now_s, refused)
-    owed = [(uuid, gpu.owed) for uuid, gpu in done.state.gpus.items() if gpu.owed]
-    return done._replace(restores=tuple((u, o.cause) for u, o in owed if now_s >= o.due_s))
+        apply = _HANDLERS[event.op]
+        outcome = apply(outcome.state, event, now_s, refused)
+    pending = [(u, g.pending_restore) for u, g in outcome.state.gpus.items() if g.pending_restore]
+    return outcome._replace(restores=tuple((u, p.cause) for u, p in pending if now_s >= p.due_s))
 
 
-def end(
-    state: State, uuids: Iterable[str], cause: str, now_s: float, spread_s: float = 0.0
+def end_leases(
+    state: State, uuids: Iterable[str], cause: str, now_s: float, jitter_s: float = 0.0
 ) -> State:
-    """These GPUs are owed a restore, whether they were held or not."""
+    """Ends leases; each GPU gets a pending restore, with a lease before or without."""
     ended = {}
     for uuid in uuids:
         gpu = state.gpu(uuid)
-        failures = gpu.owed.failures if gpu.owed else 0
-        due_s = now_s + spread_s * crc32(uuid.encode()) / 2**32
-        ended[uuid] = replace(gpu, lease=None, owed=Owed(cause, failures, due_s))
-    return state.having(ended)
+        failures = gpu.pending_restore.failures if gpu.pending_restore else 0
+        due_s = now_s + jitter_s * crc32(uuid.encode()) / 2**32
+        ended[uuid] = replace(
+            gpu, lease=None, pending_restore=PendingRestore(cause, failures, due_s)
+        )
+    return state.updated(ended)
 
 
-def restored(state: State, uuid: str, done: bool, now_s: float) -> State:
-    """How the restore of a GPU went."""
+def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State:
+    """Records the result of a restore; a failed one is due again after a growing wait."""
     gpu = state.gpu(uuid)
-    if owed := gpu.owed:
-        wait_s = min(RETRY_S * 2.0 ** min(owed.failures, 16), RETRY_S_MAX)
-        owed = None if done else Owed(owed.cause, owed.failures + 1, now_s + wait_s)
-    return state.having({uuid: replace(gpu, owed=owed)})
+    if pending := gpu.pending_restore:
+        wait_s = min(RETRY_S * 2.0 ** min(pending.failures, 16), RETRY_S_MAX)
+        retry = PendingRestore(pending.cause, pending.failures + 1, now_s + wait_s)
+        pending = None if done else retry
+    return state.updated({uuid: replace(gpu, pending_restore=pending)})
 
 
-def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Step:
+def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Outcome:
     reasons: dict[str, str] = {}
     leases: dict[str, Gpu] = {}
-    locks: list[Lock] = []
-    for uuid, wanted in event.clocks_mhz.items():
-        gpu, knobs = state.gpu(uuid), (event.power_mw.get(uuid, 0), event.programs.get(uuid, ()))
-        lease = Lease(event.job, event.epoch, event.generation, wanted, now_s + event.ttl_s, *knobs)
-        if event.op == STEP:
-            lease, reasons[uuid] = _stepped(gpu.lease, event, wanted[1], now_s)
+    writes: list[Write] = []
+    for uuid, clocks_mhz in event.clocks_mhz.items():
+        gpu = state.gpu(uuid)
+        if event.op == Op.STEP:
+            lease, reasons[uuid] = _step(gpu.lease, event, clocks_mhz[1], now_s)
         else:
-            reasons[uuid] = _outdated(state, gpu, event, lease)
+            lease = Lease(
+                event.job,
+                event.epoch,
+                event.generation,
+                clocks_mhz,
+                now_s + event.ttl_s,
+                event.power_mw.get(uuid, 0),
+                event.schedules.get(uuid, ()),
+            )
+            reasons[uuid] = _refuse_generation(state, gpu, event, lease)
         reasons[uuid] = reasons[uuid] or refused.get(uuid, "")
-        if gpu.owed and not reasons[uuid] and (gpu.owed.failures or gpu.owed.due_s <= now_s):
-            reasons[uuid] = f"its restore ({gpu.owed.cause}) is still owed"
-        # A restore that is only spread out has not begun: the old knobs are still in force.
-        held = gpu.lease or (gpu.last if gpu.owed else None)
-        before = held.in_force if held else NONE
+        pending = gpu.pending_restore
+        if pending and not reasons[uuid] and (pending.failures or pending.due_s <= now_s):
+            reasons[uuid] = f"its restore ({pending.cause}) is still pending"
+        # A restore that only waits for its jitter has not begun: the old limits are in force.
+        held = gpu.lease or (gpu.last if pending else None)
+        before = held.in_force if held else NO_LIMITS
         leases[uuid] = Gpu(lease, last=lease)
         if lease.in_force != before:
-            locks.append(Lock(uuid, lease.in_force, before))
+            writes.append(Write(uuid, lease.in_force, before))
     if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
         also = f"nothing was changed, because {bad} was refused"
-        return Step(state, {uuid: why or also for uuid, why in reasons.items()})
-    # Critical stages go up before others come down, or the job is slow for a moment.
-    locks.sort(key=lambda lock: not lock.before[1] or 0 < lock.wanted[1] <= lock.before[1])
-    return Step(state.having(leases, event.epoch), reasons, locks=tuple(locks))
+        return Outcome(state, {uuid: why or also for uuid, why in reasons.items()})
+    # Critical stages are raised before others are lowered, or the job is slow for a moment.
+    writes.sort(key=_lowers)
+    return Outcome(state.updated(leases, event.epoch), reasons, writes=tuple(writes))
 
 
-def _outdated(state: State, gpu: Gpu, event: Command, wanted: Lease) -> str:
+def _lowers(write: Write) -> bool:
+    """Whether a write may slow the GPU; a max of 0 is the device's default."""
+    return not write.before.max_mhz or 0 < write.wanted.max_mhz <= write.before.max_mhz
+
+
+def _refuse_generation(state: State, gpu: Gpu, event: Command, wanted: Lease) -> str:
     asked, last = (event.epoch, event.generation), gpu.last
-    if reason := _off_term(state, event):
+    if reason := _refuse_epoch(state, event):
         return reason
     if last is None or asked > (last.epoch, last.generation):
         return ""
     if asked < (last.epoch, last.generation):
         return f"generation {event.generation} is older than {last.generation}"
-    if event.job != (last.job or event.job) or not wanted.same(last):
+    if event.job != (last.job or event.job) or not wanted.same_content(last):
         return f"generation {event.generation} came before, with other content"
     return ""
 
 
-def _stepped(lease: Lease | None, event: Command, mhz: int, now_s: float) -> tuple[Lease, str]:
-    """The lease after a step, or why there is none."""
+def _step(lease: Lease | None, event: Command, mhz: int, now_s: float) -> tuple[Lease, str]:
+    """The lease after a step, and the reason of a refusal or ""."""
     mine = lease and (lease.job, lease.generation) == (event.job, event.generation)
-    if not lease or not mine or mhz not in (lease.clocks_mhz[1], *lease.program):
-        return Lease("", 0, 0, (0, 0), 0.0), f"{mhz} MHz is no step of a program in force"
-    if mhz >= lease.in_force[1]:  # the way up never waits
+    if not lease or not mine or mhz not in (lease.clocks_mhz[1], *lease.schedule):
+        return Lease("", 0, 0, (0, 0), 0.0), f"{mhz} MHz is not in a clock schedule in force"
+    if mhz >= lease.in_force.max_mhz:  # a step up never waits
         return structs.replace(lease, step_mhz=mhz), ""
     why = f"two steps down within {STEP_S:g} s" if now_s - lease.stepped_s < STEP_S else ""
     return structs.replace(lease, step_mhz=mhz, stepped_s=now_s), why
 
 
-def _off_term(state: State, event: Command) -> str:
-    """Why no controller of its term may command here, or "".
+def _refuse_epoch(state: State, event: Command) -> str:
+    """Reason to refuse the epoch, or "".
 
-    A term that none can have reached would shut out every controller after it.
+    An epoch that no controller can have reached would shut out every later one.
     """
     seen = state.epoch_seen
     if event.epoch < seen:
@@ -249,13 +295,13 @@ def _off_term(state: State, event: Command) -> str:
     return f"epoch {event.epoch}; allowed: {seen} to {highest}" if event.epoch > highest else ""
 
 
-def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Step:
+def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Outcome:
     leases: dict[str, Gpu] = {}
     reasons: dict[str, str] = {}
     for uuid, gpu in state.gpus.items():
         if gpu.lease is None or gpu.lease.job != event.job:
             continue
-        reason = _off_term(state, event) or refused.get("", "")
+        reason = _refuse_epoch(state, event) or refused.get("", "")
         if not reason and event.generation != gpu.lease.generation:
             reason = f"holds generation {gpu.lease.generation}, not {event.generation}"
         reasons[uuid] = reason
@@ -263,29 +309,46 @@ def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str
             lease = structs.replace(gpu.lease, epoch=event.epoch, expires_s=now_s + event.ttl_s)
             leases[uuid] = Gpu(lease, last=lease)
     reasons = reasons or {"": f"job {event.job} holds no lease here"}
-    return Step(state.having(leases, event.epoch if leases else 0), reasons)
+    return Outcome(state.updated(leases, event.epoch if leases else 0), reasons)
 
 
-def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> Step:
+def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> Outcome:
     reasons: dict[str, str] = {}
     for uuid in event.clocks_mhz or state.gpus:
         gpu = state.gpu(uuid)
         held = gpu.lease.job if gpu.lease else event.job
-        theirs = event.job not in {"", held}
-        if event.clocks_mhz or (gpu.lease and not theirs) or (gpu.owed and not event.job):
-            reasons[uuid] = f"held by job {held}" if theirs else ""
-    if event.epoch and (reason := _off_term(state, event)):
-        return Step(state, dict.fromkeys(reasons or ("",), reason))
-    over = [u for u, reason in reasons.items() if not reason]
-    over = [u for u in over if (g := state.gpu(u)).lease or g.owed or (event.ttl_s and g.last)]
-    return Step(end(state.having({}, event.epoch), over, event.cause, now_s), reasons)
+        foreign = event.job not in {"", held}
+        named = bool(event.clocks_mhz)
+        if named or (gpu.lease and not foreign) or (gpu.pending_restore and not event.job):
+            reasons[uuid] = f"held by job {held}" if foreign else ""
+    if event.epoch and (reason := _refuse_epoch(state, event)):
+        return Outcome(state, dict.fromkeys(reasons or ("",), reason))
+    cleared = [
+        uuid
+        for uuid, reason in reasons.items()
+        if not reason and _has_to_restore(state.gpu(uuid), event)
+    ]
+    return Outcome(end_leases(state.updated({}, event.epoch), cleared, event.cause, now_s), reasons)
 
 
-def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Step:
-    given, reasons = {}, dict.fromkeys(event.clocks_mhz, "no lease to yield")
+def _has_to_restore(gpu: Gpu, event: Command) -> bool:
+    return bool(gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last))
+
+
+def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Outcome:
+    yielded, reasons = {}, dict.fromkeys(event.clocks_mhz, "no lease to yield")
     for uuid in reasons:
         gpu = state.gpu(uuid)
-        # Not a newer order, which has been written over what was seen.
-        if gpu.lease and not gpu.owed and gpu.lease.is_of(event):
-            given[uuid], reasons[uuid] = replace(gpu, lease=None), ""
-    return Step(state.having(given), reasons)
+        # A newer lease is not yielded: its write replaced the one that was observed.
+        if gpu.lease and not gpu.pending_restore and gpu.lease.matches(event):
+            yielded[uuid], reasons[uuid] = replace(gpu, lease=None), ""
+    return Outcome(state.updated(yielded), reasons)
+
+
+_HANDLERS = {
+    Op.APPLY: _apply,
+    Op.STEP: _apply,
+    Op.RENEW: _renew,
+    Op.CLEAR: _clear,
+    Op.YIELD: _yield,
+}

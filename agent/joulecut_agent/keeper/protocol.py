@@ -1,8 +1,8 @@
-"""What agent and keeper tell each other: one fixed-size message each way, checked by its types.
+"""Messages between agent and keeper: one fixed-size packet each way, checked by type.
 
-Each is one packet of a SOCK_SEQPACKET socket: REQUEST_BYTES down, REPLY_BYTES back. A packet
-is two bytes of length, that much MessagePack, and zeros. A message holds a whole node, so
-that one command is one message; a reply also tells the state of each GPU that it names.
+A packet of a SOCK_SEQPACKET socket has REQUEST_BYTES, its answer REPLY_BYTES: two bytes of length,
+that much MessagePack, and zeros. One message holds a whole node, so that one command is one
+message; a reply also holds the state of each GPU that it names.
 """
 
 from typing import Annotated, Any, Literal
@@ -21,11 +21,15 @@ _COUNTS = msgspec.Meta(min_length=len(CAUSES), max_length=len(CAUSES))
 
 
 class ProtocolError(ValueError):
-    """The bytes are no message of this protocol, or a value does not fit into one."""
+    """Bytes that are not a message of this protocol, or a value that does not fit into one."""
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One GPU: the answer or what bars control, and its lease, which ends so long after now."""
+    """One GPU of a reply.
+
+    `accepted` and `reason` answer a command, or say whether the GPU can be controlled.
+    `lease.expires_s` is the time left.
+    """
 
     uuid: Uuid
     accepted: bool
@@ -35,32 +39,45 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The keeper's answer to one request."""
+
     serial: U32
     epoch_seen: U64
-    bounds: Bounds  # the site's
+    bounds: Bounds
     slots: Annotated[tuple[Slot, ...], msgspec.Meta(max_length=GPUS_MAX)]
     stopped: str = ""  # why no GPU of this node takes commands now
-    released_s: float = 0.0  # what is left of a release window
+    released_s: float = 0.0  # time left of a release window
 
 
 REQUEST = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], U32, Command])  # type: ignore[valid-type]
 REPLY = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], Reply])  # type: ignore[valid-type]
 
 
+def encode_request(serial: int, command: Command) -> bytes:
+    """Raises ProtocolError if it does not fit."""
+    return _encode(REQUEST, (MAGIC, serial, command), REQUEST_BYTES)
+
+
 def decode_request(raw: bytes) -> tuple[int, Command]:
-    """The serial number and the command. Raises ProtocolError, and nothing else."""
-    _, serial, command = unpacked(REQUEST, raw, REQUEST_BYTES)
+    """Serial number and command. Raises ProtocolError, and nothing else."""
+    _, serial, command = _decode(REQUEST, raw, REQUEST_BYTES)
     return serial, command
 
 
 def encode_reply(reply: Reply) -> bytes:
     slots = tuple(replace(slot, reason=_cut(slot.reason)) for slot in reply.slots)
     whole = replace(reply, slots=slots, stopped=_cut(reply.stopped))
-    return packed(REPLY, (MAGIC, whole), REPLY_BYTES)
+    return _encode(REPLY, (MAGIC, whole), REPLY_BYTES)
 
 
-def packed(decoder: msgspec.msgpack.Decoder[Any], message: Any, size: int) -> bytes:
-    """A packet, whose other end will decode it. Raises ProtocolError on what does not fit."""
+def decode_reply(raw: bytes) -> Reply:
+    """Raises ProtocolError, and nothing else."""
+    reply: Reply = _decode(REPLY, raw, REPLY_BYTES)[1]
+    return reply
+
+
+def _encode(decoder: msgspec.msgpack.Decoder[Any], message: Any, size: int) -> bytes:
+    """A packet that the other end can decode: `decoder` has checked it."""
     try:
         body = msgspec.msgpack.encode(message)
         decoder.decode(body)
@@ -71,14 +88,13 @@ def packed(decoder: msgspec.msgpack.Decoder[Any], message: Any, size: int) -> by
     return (len(body).to_bytes(2, "little") + body).ljust(size, b"\0")
 
 
-def unpacked(decoder: msgspec.msgpack.Decoder[Any], raw: bytes, size: int) -> Any:
-    """Raises ProtocolError, and nothing else."""
+def _decode(decoder: msgspec.msgpack.Decoder[Any], raw: bytes, size: int) -> Any:
     try:
         if len(raw) == size:
             return decoder.decode(raw[2 : 2 + int.from_bytes(raw[:2], "little")])
     except (ValueError, OverflowError) as error:
-        raise ProtocolError(f"no message: {error}") from None
-    raise ProtocolError(f"{len(raw)} bytes that are no message of {size}")
+        raise ProtocolError(f"not a message: {error}") from None
+    raise ProtocolError(f"{len(raw)} bytes are not a message of {size} bytes")
 
 
 def _cut(reason: str) -> str:

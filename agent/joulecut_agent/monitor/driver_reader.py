@@ -1,35 +1,39 @@
-"""Reads the driver through a process that can be killed, so that a call that hangs can be left.
+"""Reads the GPUs through a child process, so that a driver call that hangs can be abandoned.
 
-A thread that hangs in a driver cannot be ended. Here a call that does not return costs its
-own GPU: that one is left out for a growing while, and a fresh process reads the others. The
-same cure serves a driver that was reloaded or replaced, which an open process cannot follow.
+A GPU whose call hangs is left out for a growing time, and a new process reads the others. A new
+process is also the remedy for a driver that was reloaded, which an open process cannot follow.
 """
 
+import contextlib
 import json
+import os
 import select
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from joulecut_agent.log import say
-from joulecut_agent.monitor import reader_protocol as words
-from joulecut_agent.monitor.known_gpus import absent, merged, unresponsive
-from joulecut_agent.monitor.reader_child import Undead, Worker, ended, started
-from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX
-from joulecut_agent.monitor.unresponsive import BACK_OFF_S_MAX, Troubles
+from joulecut_agent.driver_process import Backoffs, DriverProcess, Zombies
+from joulecut_agent.log import log
+from joulecut_agent.monitor import reader_protocol as wire
+from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
+from joulecut_agent.ports.glance import snapshots
 from joulecut_agent.ports.reader import Burst, Reading
-from joulecut_wire.messages import GpuDescription
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
-LOOK_S = 0.1  # how often its progress is looked at where there is no answer
-OPEN_WAIT_S = 10.0  # loading the driver takes a second or two where nothing keeps it loaded
+POLL_S = 0.1  # how often progress is checked while there is no answer
+OPEN_WAIT_S = 10.0  # loading the driver takes a second or two if nothing keeps it loaded
 CLOSE_WAIT_S = 1.0
-ABSENT_S_MAX = 10.0  # asking a driver that is not loaded costs nothing, and it may come back
+ABSENT_S_MAX = 10.0  # a driver that is not loaded answers at once, and may come back
 DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
-RENEW_S = 60.0  # a lost GPU that was reset is seen by a process that opens the driver anew
-LATE_S = 0.5  # without a reading that was due: then it is asked for one
-TRIES = 2  # in one tick: the second reads what the first did not get to
+RENEW_S = 60.0  # a lost GPU that was reset is found by a process that opens the driver again
+LATE_S = 0.5  # without a reading that was due, one is requested
+TRIES = 2  # in one tick: the second reads what the first did not reach
 VOID = frozenset(("uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"))
 
 
@@ -40,98 +44,99 @@ class _Hung(Exception):
         self.index = index
 
 
-class Eye:
-    """For one thread, but for `cut`, `unresponsive` and `gpus`."""
+class DriverReader:
+    """For one thread, except `kill`, `unresponsive` and `gpus`."""
 
     def __init__(self, address: str, options: dict[str, Any], state_dir: str) -> None:
         """`address` is the back end's `module:name`; nothing is opened yet."""
-        self._given = json.dumps([address, options, state_dir])
-        self._worker: Worker | None = None
-        self._undead = Undead()
-        self._trouble = Troubles()
-        self._describe_s = 0.0
-        self._unseen: frozenset[int] = frozenset()  # not even looked up by this process
-        self._renew_s = 0.0
+        self._backend = json.dumps([address, options, state_dir])
+        self._child: _Child | None = None
+        self._zombies = Zombies[int]()
+        self._backoffs = Backoffs[int]()
+        self._describe_due_s = 0.0
+        self._not_described: frozenset[int] = frozenset()  # left out when this process described
+        self._renew_due_s = 0.0
         self.gpus: tuple[GpuDescription, ...] = ()
 
     def start(self) -> None:
-        """Lets the process load while its owner does other things."""
-        if self._worker is None:
+        """Starts the process, which loads meanwhile."""
+        if self._child is None:
             self._spawn()
 
     def describe(self) -> tuple[GpuDescription, ...]:
-        """All GPUs that ever answered. Raises JoulecutError where the driver does not."""
-        self._describe_s = 0.0
+        """All GPUs that ever answered. Raises JoulecutError if the driver does not."""
+        self._describe_due_s = 0.0
         for _ in range(TRIES):
             try:
                 self._ready()
                 break
             except _Hung as hung:
-                self._give_up(hung.index)
+                self._abandon(hung.index)
         else:
-            raise unresponsive("the driver")
+            raise _unresponsive("the driver")
         return self.gpus
 
     def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
         """Every GPU that ever answered, once. Never raises, and returns in bounded time.
 
-        From then on it reads by itself each `each_s`, see `arrived`; 0: no more.
+        Then the process reads by itself each `each_s`, see `arrived`; 0: it does not.
         """
-        failed: DeviceError = unresponsive("the driver")
+        failed: DeviceError = _unresponsive("the driver")
         for _ in range(TRIES):
             try:
                 self._ready()
                 left_out = self._left_out()
                 number, rows = self._ask("read", list(left_out), each_s)
-                readings = words.decode_readings(rows)
-                self._goes_on(each_s, left_out, number, readings)
-                self._trouble.well(left_out)
-                return self._judged(readings, left_out)
+                readings = wire.decode_readings(rows)
+                assert self._child is not None
+                self._child.begin_pushing(each_s, left_out, number, readings)
+                self._answered(left_out)
+                return self._check(readings, left_out)
             except _Hung as hung:
-                self._give_up(hung.index)
+                self._abandon(hung.index)
             except DeviceError as error:
                 failed = error
-                self._open_anew(error)
+                self._close_after(error)
                 if error.code != "reader_died":
                     break
         return tuple(Reading(gpu.uuid, None, failed) for gpu in self.gpus)
 
     def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
-        """When (monotonic) and what it has read by itself since the last time. Never waits."""
-        worker, found = self._worker, list[tuple[float, tuple[Reading, ...]]]()
-        while worker is not None and worker.each_s:
+        """What the process has read by itself, with the time (monotonic). Never waits."""
+        child, found = self._child, list[tuple[float, tuple[Reading, ...]]]()
+        while child is not None and child.each_s:
             try:
-                raw = worker.line.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
-                at_s, number, rows = words.decode(raw)
+                raw = child.line.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
+                at_s, number, rows = wire.decode(raw)
             except BlockingIOError:
                 break
-            except (OSError, ValueError, EOFError, TypeError):  # it died; who reads next finds out
-                worker.sound = False
+            except (OSError, ValueError, EOFError, TypeError):  # it died; the next `read` finds out
+                child.sound = False
                 break
-            worker.heard_s = at_s
-            if (readings := worker.seen(at_s, number, rows)) is not None:
-                found.append((at_s, readings + absent(self.gpus, readings, worker.left_out)))
+            child.last_push_s = at_s
+            if (readings := child.decode_push(at_s, number, rows)) is not None:
+                found.append((at_s, readings + _missing(self.gpus, readings, child.left_out)))
         return found
 
     def is_reading(self, each_s: float) -> bool:
-        """Whether it reads by itself, so often, and there is no reason to ask how it is."""
-        worker, now_s = self._worker, time.monotonic()
-        if worker is None or worker.each_s != each_s or not worker.sound:
+        """Whether the process reads each `each_s` by itself, and nothing calls for a `read`."""
+        child, now_s = self._child, time.monotonic()
+        if child is None or child.each_s != each_s or not child.sound:
             return False
         left_out, late_s = self._left_out(), max(LATE_S, 2.0 * each_s)
-        told = now_s < self._describe_s and self._unseen.issubset(left_out)
-        return told and worker.left_out == left_out and now_s - worker.heard_s < late_s
+        described = now_s < self._describe_due_s and self._not_described.issubset(left_out)
+        return described and child.left_out == left_out and now_s - child.last_push_s < late_s
 
     def burst(self, index: int) -> Burst:
         """Raises DeviceError."""
         try:
             self._ready()
             if index in self._left_out():
-                raise unresponsive(f"GPU {index}")
-            burst = words.decode_burst(self._ask("burst", index))
+                raise _unresponsive(f"GPU {index}")
+            burst = wire.decode_burst(self._ask("burst", index))
         except _Hung as hung:
-            self._give_up(hung.index)
-            raise unresponsive(f"GPU {index}") from None
+            self._abandon(hung.index)
+            raise _unresponsive(f"GPU {index}") from None
         except DeviceError as error:
             if error.code in VOID:
                 self.close()
@@ -140,158 +145,246 @@ class Eye:
 
     @property
     def unresponsive(self) -> frozenset[int]:
-        """Indices of the GPUs whose calls did not return, and DRIVER where none does."""
-        return self._trouble.hung
+        """Indices of the GPUs whose calls did not return; DRIVER for the driver as a whole."""
+        return self._backoffs.hung
 
-    def cut(self) -> None:
-        """From any thread: whoever waits for the driver waits no longer."""
-        if worker := self._worker:
-            worker.process.kill()
+    def kill(self) -> None:
+        """Ends a wait for the driver, from any thread."""
+        if child := self._child:
+            child.process.kill()
 
     def close(self) -> None:
         """Drops every handle; the next call opens the driver again."""
-        worker, self._worker = self._worker, None
-        if worker is None:
+        child, self._child = self._child, None
+        if child is None:
             return
-        worker.line.close()
-        if not ended(worker.process, CLOSE_WAIT_S):
-            self._undead.kill(worker.process, DRIVER)
-        worker.mark.close()
+        if not child.close(CLOSE_WAIT_S):
+            self._zombies.kill(child.process, DRIVER)
+        child.progress.close()
 
     # -- one exchange --------------------------------------------------------------------
 
     def _ready(self) -> None:
-        """A process that has the driver open, and has told its GPUs not long ago."""
-        self._undead.bury()
+        """Makes sure of a process that has the driver open and described its GPUs lately."""
+        self._zombies.reap()
         now_s = time.monotonic()
-        if driver := self._trouble.resting().get(DRIVER):
-            raise unresponsive("the driver") if driver.hung else Gone("driver", "no driver")
-        if self._worker is None:
+        if backoff := self._backoffs.resting().get(DRIVER):
+            raise _unresponsive("the driver") if backoff.hung else Gone("driver", "no driver")
+        if self._child is None:
             self._spawn()
-        assert self._worker is not None
-        if not self._worker.open:
-            self._open(self._worker)
+        assert self._child is not None
+        if not self._child.open:
+            self._open(self._child)
         left_out = self._left_out()
-        if now_s >= self._describe_s or not self._unseen.issubset(left_out):
-            told = words.decode_described(self._ask("describe", list(left_out)))
-            self.gpus = merged(self.gpus, told, left_out)
-            self._describe_s, self._unseen = now_s + DESCRIBE_S, frozenset(left_out)
+        if now_s >= self._describe_due_s or not self._not_described.issubset(left_out):
+            described = wire.decode_described(self._ask("describe", list(left_out)))
+            self.gpus = _merged(self.gpus, described, left_out)
+            self._describe_due_s, self._not_described = now_s + DESCRIBE_S, frozenset(left_out)
 
-    def _open(self, worker: Worker) -> None:
+    def _open(self, child: "_Child") -> None:
         try:
             self._ask("open", wait_s=OPEN_WAIT_S)
         except DeviceError as error:
             self.close()
-            times = self._trouble.note(DRIVER, ABSENT_S_MAX, hung=False)
-            if times == 1 and self.gpus:  # at the start whoever started it says so
-                say("agent", f"{error}; nothing is measured until it is back")
+            backoff = self._backoffs.failed(DRIVER, hung=False, wait_s_max=ABSENT_S_MAX)
+            if backoff.failures == 1 and self.gpus:  # at the start the caller reports it
+                log("agent", f"{error}; nothing is measured until it is back")
             raise
-        if self._trouble.over(DRIVER):
-            say("agent", "the driver answers")
-        worker.open = True
-        self._describe_s = 0.0
+        if self._backoffs.succeeded(DRIVER):
+            log("agent", "the driver answers")
+        child.open = True
+        self._describe_due_s = 0.0
 
     def _ask(self, call: str, *arguments: Any, wait_s: float | None = None) -> Any:
         """The answer. Raises JoulecutError, and _Hung."""
-        worker = self._worker
-        assert worker is not None
+        child = self._child
+        assert child is not None
         try:
-            worker.line.send(words.encode([call, *arguments]))
+            child.line.send(wire.encode([call, *arguments]))
             packet: Any = ()
-            while isinstance(packet, tuple):  # what it had read by itself is older than the answer
-                self._wait(worker, READ_WAIT_S if wait_s is None else wait_s)
-                packet = words.decode(worker.line.recv(PACKET_BYTES_MAX))
+            while isinstance(packet, tuple):  # a push, which is older than the answer
+                self._wait(child, READ_WAIT_S if wait_s is None else wait_s)
+                packet = wire.decode(child.line.recv(PACKET_BYTES_MAX))
             error, answer = packet
-        except (
-            OSError,
-            ValueError,
-            EOFError,
-            TypeError,
-        ):  # it died: of a signal, of memory, or it was cut
-            at = max(worker.mark.seen()[1], DRIVER) if worker.open else DRIVER
+        except (OSError, ValueError, EOFError, TypeError):  # it died, or was killed
+            at = max(child.progress.seen()[1], DRIVER) if child.open else DRIVER
             self.close()
-            if self._trouble.note(at, BACK_OFF_S_MAX, hung=False) == 2:  # once may be chance
-                whom = "opening the driver" if at == DRIVER else f"reading GPU {at}"
-                say("agent", f"the reading process dies {whom}, which is left alone")
-            raise Transient("reader_died", f"{call}: the reading process died") from None
+            if self._backoffs.failed(at, hung=False).failures == 2:  # once may be chance
+                what = "opening the driver" if at == DRIVER else f"reading GPU {at}"
+                log("agent", f"the reader process died twice {what}: backing off")
+            raise Transient("reader_died", f"{call}: the reader process died") from None
         if error:
-            raise words.decode_error(error)
+            raise wire.decode_error(error)
         return answer
 
-    def _wait(self, worker: Worker, wait_s: float) -> None:
-        """Until there is an answer; each step gives the next GPU its own time."""
+    def _wait(self, child: "_Child", wait_s: float) -> None:
+        """Waits for an answer; each GPU that the process gets to has `wait_s`."""
         poll = select.poll()
-        poll.register(worker.line, select.POLLIN)
-        before, until_s = worker.mark.seen(), time.monotonic() + wait_s
-        if worker.each_s and before[1] != IDLE:  # a call was under way before it was asked
+        poll.register(child.line, select.POLLIN)
+        before, until_s = child.progress.seen(), time.monotonic() + wait_s
+        if child.each_s and before[1] != IDLE:  # a call was under way before the request
             until_s = before[2] + wait_s
-        while not poll.poll(LOOK_S * 1000.0):
-            now = worker.mark.seen()
+        while not poll.poll(POLL_S * 1000.0):
+            now = child.progress.seen()
             if now != before:
                 before, until_s = now, time.monotonic() + wait_s
             elif time.monotonic() >= until_s:
-                raise _Hung(max(now[1], DRIVER) if worker.open else DRIVER)
+                raise _Hung(max(now[1], DRIVER) if child.open else DRIVER)
 
-    # -- what went wrong -----------------------------------------------------------------
+    # -- failures ------------------------------------------------------------------------
 
     def _left_out(self) -> tuple[int, ...]:
-        resting = self._trouble.resting().keys()
-        return tuple(sorted((resting | self._undead.at) - {DRIVER}))
+        resting = self._backoffs.resting().keys()
+        return tuple(sorted((resting | self._zombies.targets) - {DRIVER}))
 
-    def _give_up(self, index: int) -> None:
-        """Leaves a call that hangs, and the process that made it."""
-        worker, self._worker = self._worker, None
-        assert worker is not None
-        worker.line.close()
-        self._undead.kill(worker.process, index)
-        worker.mark.close()
-        if self._trouble.note(index, BACK_OFF_S_MAX, hung=True) == 1:
-            whom = "the driver" if index == DRIVER else f"GPU {index}"
-            say("agent", f"driver_unresponsive: {whom} does not answer, and is left alone")
+    def _answered(self, left_out: Iterable[int]) -> None:
+        for index in [index for index in self._backoffs.targets if index not in left_out]:
+            backoff = self._backoffs.succeeded(index)
+            if backoff and backoff.hung:
+                log("agent", f"GPU {index} answers")
 
-    def _open_anew(self, error: DeviceError) -> None:
-        """Where the whole driver was lost in any call, or the process fails for no reason told."""
+    def _abandon(self, index: int) -> None:
+        """Leaves a call that hangs, and the process that makes it."""
+        child, self._child = self._child, None
+        assert child is not None
+        child.line.close()
+        self._zombies.kill(child.process, index)
+        child.progress.close()
+        if self._backoffs.failed(index, hung=True).failures == 1:
+            what = "the driver" if index == DRIVER else f"GPU {index}"
+            log("agent", f"driver_unresponsive: {what} does not answer; backing off")
+
+    def _close_after(self, error: DeviceError) -> None:
+        """Ends the process if a call found the driver gone, or failed for an unknown reason."""
         now_s = time.monotonic()
-        if error.code in VOID or (error.code == "reader_failed" and now_s >= self._renew_s):
-            self._renew_s = now_s + RENEW_S
+        unknown = error.code == "reader_failed" and now_s >= self._renew_due_s
+        if error.code in VOID or unknown:
+            self._renew_due_s = now_s + RENEW_S
             self.close()
 
-    def _judged(
+    def _check(
         self, readings: tuple[Reading, ...], left_out: tuple[int, ...]
     ) -> tuple[Reading, ...]:
+        """Adds missing GPUs; ends the process if a new one may see more than it does."""
         codes = {reading.error.code for reading in readings if reading.error}
         now_s = time.monotonic()
-        told = {reading.uuid for reading in readings}
-        missing = absent(self.gpus, readings, left_out)
-        lost = [r for r in readings if isinstance(r.error, Gone)]
+        missing = _missing(self.gpus, readings, left_out)
+        lost = [reading for reading in readings if isinstance(reading.error, Gone)]
         if codes & VOID:
             self.close()
         elif not lost and len(missing) <= len(left_out):
-            self._renew_s = now_s + RENEW_S
-        elif now_s >= self._renew_s:
-            self._renew_s = now_s + RENEW_S
+            self._renew_due_s = now_s + RENEW_S
+        elif now_s >= self._renew_due_s:
+            self._renew_due_s = now_s + RENEW_S
             self.close()
-        if not told <= {gpu.uuid for gpu in self.gpus}:
-            self._describe_s = 0.0  # another GPU sits there now
+        if not {reading.uuid for reading in readings} <= {gpu.uuid for gpu in self.gpus}:
+            self._describe_due_s = 0.0  # another GPU is in its place
         return readings + missing
 
-    def _goes_on(
+    def _spawn(self) -> None:
+        if self._zombies.are_many:
+            raise _unresponsive("the driver")
+        try:
+            self._child = _Child(self._backend)
+        except OSError as error:  # no memory or descriptors; the device is not the cause
+            what = f"the reader process cannot be started: {error.strerror or error}"
+            raise Transient("no_process", what) from None
+
+
+class _Child(DriverProcess):
+    """The reader process as its owner sees it.
+
+    A new program and not a fork: by now the agent has gRPC's threads.
+    """
+
+    def __init__(self, backend: str) -> None:
+        """Raises OSError."""
+        memory = os.memfd_create("joulecut-reader")
+        try:
+            os.ftruncate(memory, wire.PROGRESS_BYTES)
+            super().__init__(lambda theirs: _spawn(theirs, memory, backend))
+            self.progress = Progress(memory)
+        finally:
+            os.close(memory)
+        self.open = False
+        self.each_s = 0.0  # how often it reads by itself; 0: never
+        self.left_out: tuple[int, ...] = ()
+        self.last_push_s = 0.0
+        self.sound = True  # nothing was wrong with what it read by itself
+        self._number = 0  # of its last whole reading
+        self._whole: tuple[GpuSnapshot, ...] = ()
+
+    def begin_pushing(
         self, each_s: float, left_out: tuple[int, ...], number: int, readings: tuple[Reading, ...]
     ) -> None:
-        """It has just read, and now does so by itself."""
-        assert self._worker is not None
-        worker = self._worker
-        worker.know(number, readings)
-        worker.each_s, worker.left_out = each_s, left_out
-        worker.heard_s, worker.sound = time.monotonic(), True
+        """It has answered a read, and reads by itself from now on."""
+        self._remember(number, readings)
+        self.each_s, self.left_out = each_s, left_out
+        self.last_push_s, self.sound = time.monotonic(), True
 
-    # -- processes -----------------------------------------------------------------------
+    def decode_push(self, at_s: float, number: int, rows: Any) -> tuple[Reading, ...] | None:
+        """What it has read by itself; None if it must be asked."""
+        if isinstance(rows, bytes) and number == self._number:
+            with contextlib.suppress(ValueError):
+                gpus = snapshots(self._whole, rows)
+                return tuple([Reading(gpu.uuid, gpu, None, (), at_s) for gpu in gpus])
+        elif isinstance(rows, list):
+            readings = wire.decode_readings(rows)
+            self.sound = self.sound and not any(reading.error for reading in readings)
+            self._remember(number, readings)
+            return readings
+        self.sound = False
+        return None
 
-    def _spawn(self) -> None:
-        if self._undead.are_many:
-            raise unresponsive("the driver")
-        try:
-            self._worker = started(self._given)
-        except OSError as error:  # of memory or descriptors; the device has nothing to do with it
-            what = f"the reading process cannot be started: {error.strerror or error}"
-            raise Transient("no_process", what) from None
+    def _remember(self, number: int, readings: tuple[Reading, ...]) -> None:
+        """Keeps a whole reading, which later pushes are relative to."""
+        shown = (reading.snapshot for reading in readings)
+        self._number, self._whole = number, tuple(gpu for gpu in shown if gpu is not None)
+
+
+def _spawn(line: socket.socket, memory: int, backend: str) -> "subprocess.Popen[bytes]":
+    fds = (line.fileno(), memory)
+    module = "joulecut_agent.monitor.reader_process"
+    return subprocess.Popen(  # noqa: S603 -- our own module
+        [sys.executable, "-P", "-m", module, *map(str, fds), backend],
+        pass_fds=fds,
+        start_new_session=True,  # Ctrl-C at a terminal ends it through the agent alone
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _merged(
+    before: tuple[GpuDescription, ...],
+    described: tuple[GpuDescription, ...],
+    left_out: Iterable[int],
+) -> tuple[GpuDescription, ...]:
+    """The GPUs known before, as newly described; a lost GPU stays known."""
+    silent = set(left_out)
+    known = {gpu.uuid for gpu in described}
+    kept = (
+        gpu
+        if gpu.index in silent and not gpu.controllable
+        else replace(gpu, controllable=False, reason="it does not answer")
+        for gpu in before
+        if gpu.uuid not in known
+    )
+    return tuple(sorted((*described, *kept), key=lambda gpu: (gpu.index, gpu.uuid)))
+
+
+def _missing(
+    gpus: tuple[GpuDescription, ...], readings: tuple[Reading, ...], left_out: tuple[int, ...]
+) -> tuple[Reading, ...]:
+    """A failed reading of each GPU that was not read."""
+    read = {reading.uuid for reading in readings}
+    return tuple(
+        Reading(gpu.uuid, None, _unresponsive(f"GPU {gpu.index}"))
+        if gpu.index in left_out
+        else Reading(gpu.uuid, None, Gone("gpu_not_found", f"GPU {gpu.index} is not there"))
+        for gpu in gpus
+        if gpu.uuid not in read
+    )
+
+
+def _unresponsive(what: str) -> Transient:
+    return Transient("driver_unresponsive", f"{what}: no answer to a call")

@@ -1,39 +1,75 @@
-"""Whose energy it was, kept as readings and changes of hands come in, and not lost with a process.
+"""Energy of each job, updated by readings and by changes of owner, and kept across restarts.
 
-Readings come from the thread that samples, and jobs come and go in others: both meet here.
+Readings come from the sampler's thread, changes of owner from others.
 """
 
+import contextlib
+import json
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
-from joulecut_agent.log import say
-from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.log import log
 from joulecut_agent.monitor.job_energy import Books, JobEnergy
 from joulecut_agent.ports.reader import Reading
 
-DRIVER = "/sys/module/nvidia"  # made anew each time the driver is loaded
-SAVE_S = 5.0  # how much of the books a kill may cost; a change of job saves them at once
+DRIVER = "/sys/module/nvidia"  # created at each load of the driver
+SAVE_S = 5.0  # how much of the account a kill may cost; a change of job saves it at once
+VERSION = 1
+BYTES_MAX = 1_000_000  # 256 jobs with names of 253 bytes, twice, take 150,000
+
+
+class EnergyFile:
+    """The account on disk, from which the next agent continues.
+
+    Times are in the monotonic clock of the boot `boot_id`. Replaced as a whole and not synced: it
+    must outlive the agent, not the machine. A torn or foreign file is ignored; totals then begin at
+    zero, as Prometheus expects of counters.
+    """
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+
+    def load(self, energy: JobEnergy, now_s: float) -> None:
+        """Never raises: without a valid file `energy` is unchanged."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            with self._path.open("rb") as file:
+                checksum, _, body = file.read(BYTES_MAX).partition(b" ")
+            if checksum == b"%08x" % zlib.crc32(body):
+                version, boot_id, saved = json.loads(body)
+                if version == VERSION:
+                    energy.restore(saved, now_s, same_boot=boot_id == self._boot_id)
+
+    def save(self, saved: dict[str, Any]) -> None:
+        """Raises OSError."""
+        body = json.dumps([VERSION, self._boot_id, saved]).encode()
+        fresh = self._path.with_suffix(".new")
+        fresh.write_bytes(b"%08x %s" % (zlib.crc32(body), body))
+        fresh.rename(self._path)
 
 
 class EnergyAccount:
-    """From any thread, but for `add`, which is for the one that reads."""
+    """Thread-safe, except `add`, which is for the sampler's thread."""
 
     def __init__(self, file: EnergyFile, jobs: Callable[[], Mapping[str, tuple[str, ...]]]) -> None:
-        """Goes on with what `file` keeps. `jobs` tells the live jobs of each GPU that has some."""
+        """Continues from `file`. `jobs` returns the live jobs by GPU."""
         self._file = file
         self._jobs = jobs
         self._energy = JobEnergy()
         self._file.load(self._energy, time.monotonic())
         self._lock = threading.Lock()
         self._save_s = 0.0
-        self._said = ""
-        self.load = ""  # of the driver, when the next readings are taken
-        self.books = Books()  # what is known does not go stale
+        self._logged = ""
+        self.load = ""  # the driver load of the next readings
+        self.books = Books()
 
     def hold(self, uuid: str, jobs: Iterable[str], since_s: float) -> bool:
-        """A GPU works for these jobs; whether that is news, and a reading is due."""
+        """A GPU works for these jobs; whether that is a change, and a reading is due."""
         with self._lock:
             changed = self._energy.hold(uuid, jobs, since_s)
         if changed:
@@ -41,7 +77,7 @@ class EnergyAccount:
         return changed
 
     def add(self, uuids: Iterable[str], ticks: list[list[Reading]]) -> None:
-        """Readings of the GPUs that answered, tick by tick, of the node that has `uuids`."""
+        """Readings tick by tick, of the GPUs that answered; the node has `uuids`."""
         now_s, jobs = time.monotonic(), self._jobs()
         with self._lock:
             self._energy.loaded(self.load)
@@ -59,7 +95,7 @@ class EnergyAccount:
             self.save()
 
     def save(self) -> None:
-        """Never raises: what cannot be kept is said once, however often that happens in a row."""
+        """Never raises: a failure is logged once."""
         self._save_s = time.monotonic() + SAVE_S
         with self._lock:
             saved = self._energy.saved()
@@ -68,13 +104,13 @@ class EnergyAccount:
             self._file.save(saved)
         except OSError as error:
             line = f"job energy is not kept: {error.strerror or error}"
-        if line and line != self._said:
-            say("agent", line)
-        self._said = line
+        if line and line != self._logged:
+            log("agent", line)
+        self._logged = line
 
 
 def driver_load() -> str:
-    """What differs from one load of the driver to the next; "" where it cannot be told."""
+    """An identifier of the driver load; "" if unknown."""
     try:
         seen = os.stat(DRIVER)
     except OSError:

@@ -1,21 +1,21 @@
-"""Joules per job from the boards' own counters, so that jobs and idle time add up to the board.
+"""Energy per job from the boards' own counters; jobs and idle time add up to the board.
 
-Pure. Each joule that a counter grew by is booked once: to the one job that held the board,
-by equal and so only estimated shares where several did, or as idle. Who held it when is known
-to the moment, the counter only to the tick, so the growth between two readings is laid out
-evenly over time. A counter that fell began anew with its driver: what it shows is new energy.
+Pure. Each joule of a counter is booked once: to the only job on the board, in equal and therefore
+estimated shares to several jobs, or as idle. Changes of job are known exactly, the counter only at
+ticks, so its growth between two readings is spread evenly over time. A counter that fell restarted
+at zero with its driver: all it shows is new energy.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-JOBS_MAX = 256  # kept on one node; the one that ended first is forgotten first
+JOBS_MAX = 256  # of one node; the job that ended first is forgotten first
 KEEP_S = 120.0  # after a job's end: two scrapes at the longest interval in use, a minute
 HOLDERS_MAX = 16  # jobs on one board at once; time-slicing more of them is no allocation
 SPELLS_MAX = 64  # changes of holder between two readings of a counter
-GAP_S = 60.0  # how long without an agent a job is taken to have gone on
-POWER_W_MAX = 10_000.0  # no board comes near: a counter that grew faster is not believed
+GAP_S = 60.0  # without an agent: a job counts as running for so long
+POWER_W_MAX = 10_000.0  # above every board: faster growth of a counter is ignored
 SLACK_S = 1.0  # a counter moves in steps of 0.1 s or more, and time stamps differ by a tick
 Holders = tuple[str, ...]
 
@@ -52,28 +52,30 @@ class JobEnergy:
         self._ended_s: dict[str, float] = {}  # jobs that hold nothing, in order of their end
 
     def hold(self, uuid: str, jobs: Iterable[str], at_s: float) -> bool:
-        """From `at_s` on a board works for these jobs; whether that is a change."""
+        """From `at_s` a board works for these jobs; whether that is a change."""
         holders = tuple(sorted(set(jobs)))[:HOLDERS_MAX]
         board = self._boards.setdefault(uuid, _Board())
         if board.spells[-1][1] == holders:
             return False
         board.spells.append((max(at_s, board.at_s, board.spells[-1][0]), holders))
-        if len(board.spells) > SPELLS_MAX:  # what is forgotten is the moment, not the joules
+        if (
+            len(board.spells) > SPELLS_MAX
+        ):  # merges the oldest: their time is lost, not their energy
             (first_s, one), (_, other) = board.spells[:2]
             board.spells[:2] = [(first_s, tuple(sorted({*one, *other}))[:HOLDERS_MAX])]
         for job in holders:
-            self._measured_j.setdefault(job, 0.0)  # seen, however short it is
+            self._measured_j.setdefault(job, 0.0)  # every job has a series
         return True
 
     def add(self, counters_j: Mapping[str, tuple[float, float]], now_s: float) -> None:
-        """(time of reading, counter) of each board that could be read."""
+        """Adds (time of reading, counter) of each board that was read."""
         for uuid, (at_s, counter_j) in counters_j.items():
             board = self._boards.setdefault(uuid, _Board())
             if board.counter_j is not None:
                 grown_j = counter_j - board.counter_j
                 grown_j = grown_j if grown_j >= 0.0 else counter_j
                 if grown_j <= POWER_W_MAX * (at_s - board.at_s + SLACK_S):
-                    self._lay_out(uuid, board, at_s, grown_j)
+                    self._spread(uuid, board, at_s, grown_j)
             board.counter_j, board.at_s = counter_j, max(at_s, board.at_s)
             begun = [spell for spell in board.spells if spell[0] <= board.at_s]
             board.spells = [(board.at_s, begun[-1][1]), *board.spells[len(begun) :]]
@@ -83,7 +85,7 @@ class JobEnergy:
         return Books(dict(self._measured_j), dict(self._estimated_j), dict(self._idle_j))
 
     def saved(self) -> dict[str, Any]:
-        """Everything that the next agent goes on from, as plain values."""
+        """The state for the next agent, as plain values."""
         return {
             "boards": {
                 uuid: [board.counter_j, board.at_s, board.spells[-1][1]]
@@ -97,17 +99,17 @@ class JobEnergy:
         }
 
     def loaded(self, load: str) -> None:
-        """Names the driver load that the next counters are of; another one begins at zero."""
+        """Sets the driver load of the next counters, which a new load starts at zero."""
         if load != self._load:
             for board in self._boards.values():
                 board.counter_j = None if board.counter_j is None else 0.0
         self._load = load
 
     def restore(self, saved: Mapping[str, Any], now_s: float, *, same_boot: bool) -> None:
-        """Goes on from what another agent saved.
+        """Continues from the state that another agent saved.
 
-        Who held a board is taken to have gone on for GAP_S: an upgrade takes less. Raises
-        TypeError, ValueError, KeyError or AttributeError on what no agent has saved.
+        The jobs of a board count as running for GAP_S since: an upgrade takes less. Raises
+        TypeError, ValueError, KeyError or AttributeError on anything else.
         """
         totals = (
             {str(name): float(joules) for name, joules in saved[part].items()}
@@ -127,7 +129,7 @@ class JobEnergy:
         self._load = str(saved["load"])
         self._boards = boards
 
-    def _lay_out(self, uuid: str, board: _Board, at_s: float, grown_j: float) -> None:
+    def _spread(self, uuid: str, board: _Board, at_s: float, grown_j: float) -> None:
         ends_s = [max(board.at_s, min(start_s, at_s)) for start_s, _ in board.spells[1:]] + [at_s]
         begin_s, whole_s = board.at_s, at_s - board.at_s
         if whole_s <= 0.0:

@@ -1,9 +1,8 @@
-"""The process that reads the driver for the agent, and can be killed when a call hangs.
+"""Child process that reads the driver for the agent, and can be killed when a call hangs.
 
-It imports little: no gRPC, no configuration, no other back end than its own. It answers one
-request at a time, reads by itself in between where it was told to, and ends when the agent does.
-What it reads lies in the line until the agent wants it: waking the agent for each reading would
-cost more than the reading.
+It imports little: no gRPC, no configuration, no back end but its own. It answers one request at a
+time, reads by itself in between if asked to, and ends with the agent. Its readings wait in the
+socket until the agent takes them: to wake the agent for each costs more than the reading.
 """
 
 import contextlib
@@ -18,19 +17,19 @@ import time
 from typing import Any
 
 from joulecut_agent import memory
-from joulecut_agent.monitor import reader_protocol as words
-from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Mark
+from joulecut_agent.monitor import reader_protocol as wire
+from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import Transient
 from joulecut_wire.errors import JoulecutError, Unavailable
 
 
-class _Eye:
-    """The reader, and what it was told to do by itself."""
+class _ReaderLoop:
+    """Answers requests, and reads by itself at the interval of the last `read`."""
 
-    def __init__(self, line: socket.socket, mark: Mark, given: str) -> None:
+    def __init__(self, line: socket.socket, progress: Progress, backend: str) -> None:
         self._line = line
-        self._mark = mark
-        self._given = given
+        self._progress = progress
+        self._backend = backend
         self._reader: Any = None
         self._glance: Any = None
         self._left_out: frozenset[int] = frozenset()
@@ -39,7 +38,7 @@ class _Eye:
         self._number = 0  # of the last whole reading
 
     def run(self) -> None:
-        """Until the agent has gone; raises OSError then, too."""
+        """Returns, or raises OSError, when the agent is gone."""
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
         while True:
@@ -47,68 +46,68 @@ class _Eye:
             if not poll.poll(wait_s and wait_s * 1000.0):
                 self._push()
             elif raw := self._line.recv(PACKET_BYTES_MAX):
-                self._line.send(words.encode(self._answer(*words.decode(raw))))
+                self._line.send(wire.encode(self._answer(*wire.decode(raw))))
             else:
                 return
-            self._mark.step(IDLE)
+            self._progress.step(IDLE)
 
     def _push(self) -> None:
         self._due_s = max(self._due_s + self._each_s, time.monotonic())
         try:
-            rows = self._glance(self._mark.step) if self._glance else None
-            rows = rows or self._whole()
-        except Exception:  # the agent asks what is wrong, and hears it
+            rows = self._glance(self._progress.step) if self._glance else None
+            rows = rows or self._read_whole()
+        except Exception:  # the agent then asks, and gets the error
             rows = None
-        with contextlib.suppress(BlockingIOError):  # nobody takes them: later ones tell the same
-            self._line.send(words.pushed(self._number, rows), socket.MSG_DONTWAIT)
+        with contextlib.suppress(BlockingIOError):  # the socket is full: later pushes follow
+            self._line.send(wire.encode_push(self._number, rows), socket.MSG_DONTWAIT)
 
-    def _whole(self) -> Any:
-        readings = self._reader.read(self._left_out, self._mark.step)
+    def _read_whole(self) -> Any:
+        readings = self._reader.read(self._left_out, self._progress.step)
         self._number += 1
-        return words.encode_readings(readings)
+        return wire.encode_readings(readings)
 
     def _answer(self, call: str, *arguments: Any) -> list[Any]:
         try:
-            return [None, self._do(call, *arguments)]
+            return [None, self._perform(call, *arguments)]
         except JoulecutError as error:
-            return [words.encode_error(error), None]
+            return [wire.encode_error(error), None]
         except Exception as error:
             what = f"{call}: {type(error).__name__}: {error}"
-            return [words.encode_error(Transient("reader_failed", what)), None]
+            return [wire.encode_error(Transient("reader_failed", what)), None]
 
-    def _do(self, call: str, *arguments: Any) -> Any:
+    def _perform(self, call: str, *arguments: Any) -> Any:
         if call == "open":
-            address, options, state_dir = json.loads(self._given)
-            self._reader = _backend(address).open_reader(options, state_dir)
+            address, options, state_dir = json.loads(self._backend)
+            self._reader = _load(address).open_reader(options, state_dir)
             self._glance = getattr(self._reader, "glance", None)
             memory.give_back()
             return None
-        reader, mark = self._reader, self._mark
-        mark.step(DRIVER)
+        reader, progress = self._reader, self._progress
+        progress.step(DRIVER)
         if call == "describe":
-            return words.encode_described(reader.describe(frozenset(arguments[0]), mark.step))
+            return wire.encode_described(reader.describe(frozenset(arguments[0]), progress.step))
         if call == "read":
             self._left_out, self._each_s = frozenset(arguments[0]), arguments[1]
             self._due_s = time.monotonic() + self._each_s
-            rows = self._whole()
+            rows = self._read_whole()
             return [self._number, rows]
-        mark.step(arguments[0])
-        return words.encode_burst(reader.burst(arguments[0]))
+        progress.step(arguments[0])
+        return wire.encode_burst(reader.burst(arguments[0]))
 
 
 def main(argv: list[str]) -> int:
-    """`argv`: the descriptors of line and mark, and what to open as JSON."""
+    """`argv`: the descriptors of socket and progress, and the back end as JSON."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it leaves with its agent
     line = socket.socket(fileno=int(argv[0]))
-    mark = Mark(int(argv[1]))
+    progress = Progress(int(argv[1]))
     os.close(int(argv[1]))
-    with contextlib.suppress(OSError):  # the agent has gone
-        _Eye(line, mark, argv[2]).run()
+    with contextlib.suppress(OSError):  # the agent is gone
+        _ReaderLoop(line, progress, argv[2]).run()
     return 0
 
 
-def _backend(address: str) -> Any:
+def _load(address: str) -> Any:
     module, _, name = address.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

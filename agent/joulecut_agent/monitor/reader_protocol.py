@@ -1,7 +1,7 @@
-"""What agent and eye tell each other: an answer to each call, readings, a mark of progress.
+"""Messages between agent and reader process: answers, pushed readings, and progress.
 
-Both ends are one version of one program, one interpreter and one user, so this checks little,
-and packs by `marshal`, which is the cheapest there is: it runs at every tick.
+Both ends are one version of one program, one interpreter and one user. So the checks are few, and
+`marshal` packs the messages: it runs at every tick, and is the cheapest there is.
 """
 
 import marshal
@@ -19,31 +19,32 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 PACKET_BYTES_MAX = 200_000  # below the kernel's own bound; 16 GPUs take 50,000
 DRIVER = -1  # in place of an index: the driver as a whole
-IDLE = -2  # and nothing at all
-_MARK = struct.Struct("<qqd")
-MARK_BYTES = mmap.PAGESIZE
-# Plain tuples, made and taken apart in C: what costs a tick most is Python that runs cold.
+IDLE = -2  # no call is under way
+_PROGRESS = struct.Struct("<qqd")
+PROGRESS_BYTES = mmap.PAGESIZE
+# Plain tuples, packed and unpacked in C: Python that runs cold is the main cost of a tick.
 _description = attrgetter(*GpuDescription.__slots__)
 _snapshot = attrgetter(*GpuSnapshot.__slots__)
 _burst = attrgetter(*Burst.__slots__)
 
 
-class Mark:
-    """Which GPU is being touched since when (monotonic), in memory that both processes see: read
-    while one hangs.
+class Progress:
+    """The GPU being read, and since when (monotonic), in memory that both processes share.
+
+    The agent reads it while a call hangs.
     """
 
     def __init__(self, fd: int) -> None:
-        self._memory = mmap.mmap(fd, MARK_BYTES)
+        self._memory = mmap.mmap(fd, PROGRESS_BYTES)
         self._steps = 0
 
     def step(self, index: int) -> None:
         self._steps += 1
-        _MARK.pack_into(self._memory, 0, self._steps, index, time.monotonic())
+        _PROGRESS.pack_into(self._memory, 0, self._steps, index, time.monotonic())
 
     def seen(self) -> tuple[int, int, float]:
-        """How many steps were taken, the index of the last, and when that was."""
-        steps, index, at_s = _MARK.unpack_from(self._memory)
+        """Number of steps, index of the last, and its time."""
+        steps, index, at_s = _PROGRESS.unpack_from(self._memory)
         return int(steps), int(index), float(at_s)
 
     def close(self) -> None:
@@ -55,13 +56,14 @@ def encode(value: Any) -> bytes:
 
 
 def decode(raw: bytes) -> Any:
-    """Raises ValueError, EOFError or TypeError on what `encode` has not made."""
+    """Raises ValueError, EOFError or TypeError on other bytes than those of `encode`."""
     return marshal.loads(raw)  # noqa: S302 -- from our own child
 
 
-def pushed(number: int, rows: list[Any] | bytes | None) -> bytes:
-    """What the eye read by itself, just now: its whole reading of that number, or a glance that
-    goes with it; None where reading failed as a whole. A tuple, where an answer is a list.
+def encode_push(number: int, rows: list[Any] | bytes | None) -> bytes:
+    """A reading made without a request: whole, or a glance relative to whole reading `number`.
+
+    None: the reading failed. A tuple, while an answer is a list.
     """
     return encode((time.monotonic(), number, rows))
 

@@ -1,9 +1,8 @@
 """Reads every GPU once a tick and publishes one immutable picture.
 
-It is the only reader of the device: a scrape or a watcher sees the last picture, with its
-age, and can never hang in the driver. Where ticks are quick the reading process makes them by
-itself, and what it read is taken up together, each second or when somebody looks: to wake this
-process for each of them would cost several times what the reading does.
+The only reader of the device: scrapes and watchers see the last picture, with its age, and never
+hang in the driver. At short intervals the reader process ticks by itself, and its readings are
+collected each second or on request: to wake this process for each costs several times the reading.
 """
 
 import threading
@@ -13,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from joulecut_agent.counters import Tally
-from joulecut_agent.log import say
-from joulecut_agent.monitor.energy_account import EnergyAccount, driver_load
-from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.counters import Counters
+from joulecut_agent.log import log
+from joulecut_agent.monitor.energy_account import EnergyAccount, EnergyFile, driver_load
 from joulecut_agent.monitor.job_energy import Books
 from joulecut_agent.monitor.reader_protocol import DRIVER as WHOLE_DRIVER
 from joulecut_agent.monitor.samples import Samples
@@ -25,16 +23,16 @@ from joulecut_wire.messages import GpuDescription, NodeSnapshot
 from joulecut_wire.metrics import NVML_ERRORS
 
 HURRY_S = 0.02  # the step of the driver's own samples
-HURRY_TURN_S = 0.2  # and how often they are looked at
-TAKE_S = 1.0  # how long readings may lie where nobody looks; marks and leases do not wait for them
-PAUSE_WAIT_S = 3.0  # a tick takes milliseconds; a driver that does not answer takes for ever
+HURRY_TURN_S = 0.2  # how often they are collected
+COLLECT_S = 1.0  # how long readings may wait in the socket
+PAUSE_WAIT_S = 3.0  # a tick takes milliseconds unless the driver hangs
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
-STALE_S_MIN = 3.0  # and one GPU that hangs must not cost the data of the others
-RECENT_MAX = 16  # what comes within TAKE_S and a little more
+STALE_S_MIN = 3.0  # one GPU that hangs must not cost the data of the others
+RECENT_MAX = 16  # pictures; more than come within COLLECT_S
 
 
 class Source(Protocol):
-    """What reads the GPUs, in bounded time; see `eye.Eye`."""
+    """A reader of the GPUs that answers in bounded time; see `DriverReader`."""
 
     gpus: tuple[GpuDescription, ...]
 
@@ -44,7 +42,7 @@ class Source(Protocol):
 
     def is_reading(self, each_s: float) -> bool: ...
 
-    def cut(self) -> None: ...
+    def kill(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -54,7 +52,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One tick: what was read, what was not, and when (monotonic and Unix time)."""
+    """One tick, with its monotonic and Unix time."""
 
     snapshot: NodeSnapshot
     unix_s: float
@@ -65,36 +63,36 @@ NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, complete=False)
 
 
 class Sampler:
-    """A thread of its own, which alone waits for the reader."""
+    """Its thread is the only one that waits for the reader."""
 
     def __init__(
-        self, source: Source, interval_s: float, tally: Tally, *,
+        self, source: Source, interval_s: float, counters: Counters, *,
         jobs: Callable[[], Mapping[str, tuple[str, ...]]], file: EnergyFile,
     ) -> None:  # fmt: skip
-        """`jobs` tells the live jobs of each GPU that has some; `file` keeps their energy."""
+        """`jobs` returns the live jobs by GPU; `file` keeps their energy."""
         self._source = source
         self._interval_s = interval_s
-        self._tally = tally
+        self._counters = counters
         self._account = EnergyAccount(file, jobs)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
-        self._asked = True  # for a reading at once
-        self._reading = threading.Lock()  # over the source and the picture
-        self._said = ""
+        self._read_now = True
+        self._reading = threading.Lock()  # guards source and picture
+        self._logged = ""
         self.gpus = source.gpus
-        # Sees each tick, briefly; whether it needs the next one soon.
+        # Called at each tick; returns whether it needs the next one soon.
         self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
-        self.samples: Samples | None = None  # which has the device open too
-        self._released = threading.Event()  # asked for
+        self.samples: Samples | None = None  # opens the device too
+        self._released = threading.Event()  # requested
         self._dropped = threading.Event()  # done
-        self.turned_s = time.monotonic()  # when the loop last began anew
+        self.turned_s = time.monotonic()  # when the loop last ran
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._picture = NOTHING
         self._recent: deque[Picture] = deque(maxlen=RECENT_MAX)
 
     def start(self) -> None:
-        """Returns after the first tick, so that nobody sees an agent without numbers."""
+        """Returns after the first tick, so that there is a picture from the start."""
         with self._reading:
             if self._ready():
                 self._turn()
@@ -104,19 +102,19 @@ class Sampler:
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout=2.0)
-        if self._thread.is_alive():  # in a driver that hangs, which must not keep the agent
-            self._source.cut()
+        if self._thread.is_alive():  # it hangs in a driver, which must not keep the agent
+            self._source.kill()
             self._thread.join(timeout=1.0)
         self._account.save()
 
     def hurry(self, duration_s: float) -> None:
-        """Ticks each HURRY_S for a while, so that a change of clocks is seen when it happens."""
+        """Ticks each HURRY_S for a while, to see a clock change when it happens."""
         self._hurry_until_s = time.monotonic() + duration_s
-        self._asked = True
+        self._read_now = True
         self._wake.set()
 
     def held(self, uuid: str, jobs: Iterable[str], since_s: float) -> None:
-        """A GPU works for these jobs; from any thread. Counters are read at such a change."""
+        """A GPU works for these jobs; from any thread. A change makes a reading due."""
         if self._account.hold(uuid, jobs, since_s):
             self.hurry(0.0)
 
@@ -127,18 +125,18 @@ class Sampler:
             self.samples.pause()
 
     def pause(self) -> bool:
-        """Drops the device, and every number read from it; whether that was done in time."""
+        """Drops the device and every reading of it; whether that was done in time."""
         self._released.set()
         self._wake.set()
         if self.samples is not None and not self.samples.pause():
             return False
         if self._dropped.wait(PAUSE_WAIT_S):
             return True
-        self._source.cut()
+        self._source.kill()
         return self._dropped.wait(PAUSE_WAIT_S)
 
     def resume(self) -> None:
-        """Opens the device again as soon as it can be."""
+        """Opens the device again."""
         if self.samples is not None:
             self.samples.resume()
         self._released.clear()
@@ -149,19 +147,19 @@ class Sampler:
         return self._released.is_set()
 
     def latest(self) -> Picture | None:
-        """The newest picture, or None where it is stale: old numbers are no numbers.
+        """The newest picture, or None if it is stale.
 
-        Never waits: while the reader itself is waited for there is nothing newer.
+        Never waits: while the reader is busy there is nothing newer.
         """
         if self._reading.acquire(blocking=False):
             try:
-                self._take_up(self._source.arrived())
+                self._collect(self._source.arrived())
             finally:
                 self._reading.release()
         return self.known()
 
     def known(self) -> Picture | None:
-        """As `latest`, for who asks often: at most TAKE_S older."""
+        """As `latest`, cheaper, and at most COLLECT_S older."""
         picture = self._picture
         age_s = time.monotonic() - picture.snapshot.taken_at_s
         fresh_s = max(STALE_TICKS * self._interval_s, STALE_S_MIN)
@@ -177,12 +175,12 @@ class Sampler:
 
     @property
     def books(self) -> Books:
-        """Whose energy it was; what is known of it does not go stale."""
+        """Energy by job; it does not become stale."""
         return self._account.books
 
     @property
     def unresponsive(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs whose calls hang; "" where the driver does as a whole."""
+        """UUIDs of the GPUs whose calls hang; "" for the driver as a whole."""
         silent = self._source.unresponsive
         uuids = [gpu.uuid for gpu in self.gpus if gpu.index in silent]
         return (*([""] if WHOLE_DRIVER in silent else []), *uuids)
@@ -198,7 +196,7 @@ class Sampler:
                     if self._ready():
                         self._turn()
             except Exception as error:
-                self._complain(f"sampling failed: {type(error).__name__}: {error}")
+                self._log_once(f"sampling failed: {type(error).__name__}: {error}")
             now_s = time.monotonic()
             if now_s < self._hurry_until_s:
                 due_s = min(now_s + HURRY_TURN_S, due_s) if now_s < due_s else now_s + HURRY_TURN_S
@@ -208,17 +206,17 @@ class Sampler:
             self._source.close()
 
     def _period_s(self) -> float:
-        """How often this thread turns where nothing is in a hurry."""
-        return self._interval_s if 2.0 * self._interval_s > TAKE_S else TAKE_S
+        """Interval of this thread without `hurry`."""
+        return self._interval_s if 2.0 * self._interval_s > COLLECT_S else COLLECT_S
 
     def _each_s(self) -> float:
-        """How often the source is to read by itself; 0 where it is asked for each reading."""
+        """Interval at which the source reads by itself; 0: each reading is requested."""
         if time.monotonic() < self._hurry_until_s:
             return min(HURRY_S, self._interval_s)
-        return self._interval_s if 2.0 * self._interval_s <= TAKE_S else 0.0
+        return self._interval_s if 2.0 * self._interval_s <= COLLECT_S else 0.0
 
     def _ready(self) -> bool:
-        """Whether the device is there to be read: dropped where asked, opened again after."""
+        """Whether the device may be read; drops it if released."""
         if self._released.is_set():
             if not self._dropped.is_set():
                 self._source.close()
@@ -233,24 +231,24 @@ class Sampler:
         return not self._stop.is_set()
 
     def _turn(self) -> None:
-        self._take_up(self._source.arrived())
+        self._collect(self._source.arrived())
         each_s = self._each_s()
-        if self._asked or not each_s or not self._source.is_reading(each_s):
-            self._asked = False
+        if self._read_now or not each_s or not self._source.is_reading(each_s):
+            self._read_now = False
             self._tick(each_s)
 
     def _tick(self, each_s: float = 0.0) -> None:
         load = driver_load()
         readings = self._source.read(each_s)
-        self._account.load = load  # an open process does not follow to another one
-        self._take_up([(time.monotonic(), readings)])
+        self._account.load = load  # a running reader does not follow to a new load
+        self._collect([(time.monotonic(), readings)])
 
-    def _take_up(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
+    def _collect(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
         if not ticks or self._released.is_set():
             return
         self.gpus = self._source.gpus
         known = {gpu.uuid for gpu in self.gpus}
-        waited_for, read = False, []
+        awaited, read = False, []
         for at_s, readings in ticks:
             mine = [r for r in readings if r.snapshot is not None and r.uuid in known]
             gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
@@ -260,19 +258,19 @@ class Sampler:
             unix_s = time.time() - (time.monotonic() - at_s)
             self._picture = Picture(snapshot, unix_s, complete=len(gpus) == len(self.gpus))
             self._recent.append(self._picture)
-            waited_for = self.watcher(snapshot)
+            awaited = self.watcher(snapshot)
         self._account.add([gpu.uuid for gpu in self.gpus], read)
-        if not waited_for:
+        if not awaited:
             self._hurry_until_s = 0.0
 
-    def _complain(self, line: str) -> None:
-        """Once, however often it happens in a row."""
-        if line != self._said:
-            say("agent", line)
-        self._said = line
+    def _log_once(self, line: str) -> None:
+        """Logs a line once, while it repeats."""
+        if line != self._logged:
+            log("agent", line)
+        self._logged = line
 
     def _count(self, readings: tuple[Reading, ...]) -> None:
         for reading in readings:
             if reading.error is not None:
-                self._tally.count(NVML_ERRORS.name, reading.error.code)
-            self._tally.time(reading.call_seconds)
+                self._counters.count(NVML_ERRORS.name, reading.error.code)
+            self._counters.time(reading.call_seconds)

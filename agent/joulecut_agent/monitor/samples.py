@@ -1,8 +1,7 @@
-"""Fast samples for whoever looks closely, from buffers that the driver fills anyway.
+"""Fast samples on request, from buffers that the driver fills anyway.
 
-Only while somebody reads: then a process of its own takes the buffers, so that nothing here
-can delay a tick, and it ends with the last reader. A reader that sleeps loses the oldest
-samples and is told how many.
+While there is a stream, a process of its own reads the buffers, so that ticks are not delayed; it
+ends with the last stream. A slow stream loses the oldest samples, and gets their number.
 """
 
 import threading
@@ -12,21 +11,21 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from joulecut_agent.log import say
-from joulecut_agent.monitor.driver_reader import Eye
+from joulecut_agent.log import log
+from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_agent.ports.reader import Burst, Series
 from joulecut_wire.errors import JoulecutError
 
-TAKE_S = 0.1  # a tenth of what the shortest buffer holds; links are counted as often
+READ_S = 0.1  # a tenth of the shortest buffer
 RING_MAX = 512  # ten seconds at 50 Hz
-PAUSE_WAIT_S = 3.0  # a take lasts milliseconds
+PAUSE_WAIT_S = 3.0  # a read takes milliseconds
 SERIES = ("power_w", "utilization_ratio", "clock_sm_mhz")
-LINKS = ("nvlink_bytes", "pcie_bytes")  # totals; told as rates
+LINKS = ("nvlink_bytes", "pcie_bytes")  # totals, converted to rates
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is new of one GPU. Times are Unix times of the node that the driver runs on."""
+    """New samples of one GPU. Times are Unix times of this node."""
 
     uuid: str
     power_w: Series = ()
@@ -40,21 +39,21 @@ class Batch:
 @dataclass(slots=True)
 class _Ring:
     points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=RING_MAX))
-    total: int = 0  # ever put in
+    total: int = 0  # points ever added
 
     def put(self, series: Series) -> None:
         self.points.extend(series)
         self.total += len(series)
 
     def after(self, place: int) -> tuple[Series, int]:
-        """What came in since `total` was `place`, and how many of it are lost."""
+        """Points since `total` was `place`, and how many are lost."""
         new = self.total - place
         kept = min(new, len(self.points))
         return tuple(self.points)[len(self.points) - kept :], new - kept
 
 
 class _Gpu:
-    """The rings of one GPU, and its link counters as last seen."""
+    """The rings of one GPU, and its last link counters."""
 
     def __init__(self) -> None:
         self.rings = {name: _Ring() for name in (*SERIES, *LINKS)}
@@ -66,14 +65,14 @@ class _Gpu:
         for name in LINKS:
             for at_s, total_bytes in getattr(burst, name):
                 before_s, before_bytes = self._counted.get(name, (at_s, 0.0))
-                if at_s > before_s and total_bytes >= before_bytes:  # it falls with its driver
+                if at_s > before_s and total_bytes >= before_bytes:  # it restarts with the driver
                     rate = (total_bytes - before_bytes) / (at_s - before_s)
                     self.rings[name].put(((at_s, rate),))
                 self._counted[name] = (at_s, total_bytes)
 
 
 class Stream:
-    """One reader's place in the rings of the GPUs that it asked for."""
+    """One reader's place in the rings of its GPUs."""
 
     def __init__(self, samples: "Samples", uuids: Collection[str], since_s: float) -> None:
         self._samples = samples
@@ -82,7 +81,7 @@ class Stream:
         self._places: dict[tuple[str, str], int] = {}
 
     def take(self) -> tuple[Batch, ...]:
-        """What is new since the last time; GPUs with nothing new are left out."""
+        """New samples since the last call, of GPUs that have any."""
         found = self._samples.after(self.uuids, self._places)
         batches = []
         for uuid, (series, dropped) in found.items():
@@ -94,11 +93,11 @@ class Stream:
 
 
 class Samples:
-    """Safe to use from every thread."""
+    """Thread-safe."""
 
-    def __init__(self, eye: Eye) -> None:
-        """`eye` is for this alone; it is opened when somebody reads."""
-        self._eye = eye
+    def __init__(self, reader: DriverReader) -> None:
+        """`reader` is used here alone; it is opened with the first stream."""
+        self._reader = reader
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._gpus: dict[str, _Gpu] = {}
@@ -106,10 +105,10 @@ class Samples:
         self._idle = threading.Event()  # the device is not open
         self._idle.set()
         self._paused = False
-        self._said = ""
+        self._logged = ""
 
     def subscribe(self, uuids: Collection[str], since_s: float = 0.0) -> Stream:
-        """Samples from after `since_s`; the first of them are those that the driver still has."""
+        """Samples after `since_s`, beginning with those that the driver still has."""
         stream = Stream(self, uuids, since_s)
         with self._lock:
             self._streams.add(stream)
@@ -125,7 +124,7 @@ class Samples:
     def after(
         self, uuids: Collection[str], places: dict[tuple[str, str], int]
     ) -> dict[str, tuple[list[Series], int]]:
-        """By GPU, what came in after `places`, which move on, and how much of it is lost."""
+        """By GPU, samples after `places`, which advance, and how many are lost."""
         found = {}
         with self._lock:
             for uuid in sorted(uuids & self._gpus.keys()):
@@ -140,11 +139,11 @@ class Samples:
         return found
 
     def pause(self) -> bool:
-        """Drops the device; whether that was done in time."""
+        """Drops the device; whether in time."""
         self._paused = True
         if self._idle.wait(PAUSE_WAIT_S):
             return True
-        self._eye.cut()
+        self._reader.kill()
         return self._idle.wait(PAUSE_WAIT_S)
 
     def resume(self) -> None:
@@ -152,38 +151,38 @@ class Samples:
 
     def _run(self) -> None:
         while (wanted := self._wanted()) is not None:
-            due_s = time.monotonic() + TAKE_S
+            due_s = time.monotonic() + READ_S
             if self._paused:
-                self._eye.close()
+                self._reader.close()
                 self._idle.set()
             else:
                 self._idle.clear()
-                self._take(wanted)
+                self._read(wanted)
             time.sleep(max(0.0, due_s - time.monotonic()))
 
     def _wanted(self) -> frozenset[str] | None:
-        """The GPUs that somebody reads; None, with everything let go, where nobody does."""
+        """The GPUs of all streams; None without a stream: then everything is dropped."""
         with self._lock:
             if self._streams:
                 return frozenset[str]().union(*(stream.uuids for stream in self._streams))
-            self._eye.close()
+            self._reader.close()
             self._idle.set()
             self._gpus.clear()
             self._thread = None
             return None
 
-    def _take(self, wanted: frozenset[str]) -> None:
+    def _read(self, wanted: frozenset[str]) -> None:
         try:
-            if not self._eye.gpus:
-                self._eye.describe()
+            if not self._reader.gpus:
+                self._reader.describe()
         except JoulecutError as error:
-            if str(error) != self._said:
-                say("agent", f"no samples: {error}")
-            self._said = str(error)
+            if str(error) != self._logged:
+                log("agent", f"no samples: {error}")
+            self._logged = str(error)
             return
-        for gpu in self._eye.gpus:
+        for gpu in self._reader.gpus:
             if gpu.uuid in wanted:
-                with suppress(JoulecutError):  # the sampler tells what is wrong with a GPU
-                    burst = self._eye.burst(gpu.index)
+                with suppress(JoulecutError):  # the sampler reports errors of a GPU
+                    burst = self._reader.burst(gpu.index)
                     with self._lock:
                         self._gpus.setdefault(gpu.uuid, _Gpu()).put(burst)

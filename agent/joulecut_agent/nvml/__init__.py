@@ -1,23 +1,24 @@
 """GPUs behind the NVIDIA driver, through nvidia-ml-py: the back end `nvml`.
 
-Reading and writing load on demand: the keeper must not carry the reader, nor the agent
-what can set a clock.
+Reader and writer load on demand: the keeper does not load the reader, nor the agent the writer.
 """
 
 from typing import TYPE_CHECKING, Any
 
-import pynvml  # noqa: F401 - both halves need it; where it is missing, loading says so
+import pynvml  # noqa: F401 - both need it; if missing, loading this back end reports it
 
 from joulecut_wire.errors import BadInput
 
-if TYPE_CHECKING:  # the keeper loads this file, and has no use for what a reader tells
+if TYPE_CHECKING:  # the keeper loads this module, and not the reader's types
     from joulecut_agent.ports.reader import DeviceReader
     from joulecut_agent.ports.writer import DeviceWriter
 
 
 class NvmlBackend:
-    """Options: `permission: capability | driver`. Who judges whether clocks may be set: this
-    process's capabilities, before anything is tried, or the driver's answer alone.
+    """Options: `permission: capability | driver`.
+
+    Whether clocks may be set is decided by this process's capabilities, before the first call, or
+    by the driver's answer alone.
     """
 
     def open_reader(self, options: dict[str, Any], state_dir: str) -> "DeviceReader":  # noqa: ARG002

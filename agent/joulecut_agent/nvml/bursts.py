@@ -1,7 +1,7 @@
-"""What the driver itself has sampled of a GPU, every 20 ms or so, without being asked.
+"""Samples that the driver itself takes of a GPU, about every 20 ms.
 
-Its buffers hold a few seconds: who takes them more often than that misses nothing. Counters
-of links have no buffer; each burst has one reading of them.
+Its buffers hold a few seconds: reading them more often loses nothing. Link counters have no buffer;
+each burst has one reading of them.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from joulecut_agent.nvml import driver
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Unsupported
 from joulecut_agent.ports.reader import Burst, Series
 
-_SAMPLED = {  # by field of Burst: NVML's kind, and what its unit is divided by
+_SAMPLED = {  # by field of Burst: NVML's kind, and its units per unit of ours
     "power_w": (pynvml.NVML_TOTAL_POWER_SAMPLES, 1000.0),
     "utilization_ratio": (pynvml.NVML_GPU_UTILIZATION_SAMPLES, 100.0),
     "clock_sm_mhz": (pynvml.NVML_PROCESSOR_CLK_SAMPLES, 1.0),
 }
-ALL_LINKS = 0xFFFFFFFF  # the scope that adds up every NVLink of a GPU (nvml.h)
-_COUNTED = {  # by field of Burst: NVML's fields, their scope, and bytes in one count
+ALL_LINKS = 0xFFFFFFFF  # the sum over every NVLink of a GPU (nvml.h)
+_COUNTED = {  # by field of Burst: NVML's fields, their scope, and bytes per count
     "nvlink_bytes": (
         (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS, 1024.0),
         (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS, 1024.0),
@@ -28,7 +28,7 @@ _COUNTED = {  # by field of Burst: NVML's fields, their scope, and bytes in one 
         (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0, 1.0),
     ),
 }
-_MEMBERS = {  # of the union that holds a value, by its type
+_MEMBERS = {  # members of the value union, by type
     pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
@@ -41,13 +41,13 @@ US_PER_S = 1e6
 
 
 class Bursts:
-    """What was seen last of one GPU's buffers, so that nothing is told twice."""
+    """The last samples of one GPU, so that none is returned twice."""
 
     def __init__(self) -> None:
         self._seen_us = dict.fromkeys(_SAMPLED, 0)
 
     def take(self, handle: Any, index: int) -> Burst:
-        """What is new. A quantity that this device does not sample is empty. Raises DeviceError."""
+        """New samples; empty for a quantity the device does not sample. Raises DeviceError."""
         sampled = {name: self._sampled(handle, index, name) for name in _SAMPLED}
         return Burst(**sampled, **_counters(handle, index))
 
@@ -57,26 +57,26 @@ class Bursts:
         try:
             value_type, samples = pynvml.nvmlDeviceGetSamples(handle, kind, since_us)
         except pynvml.NVMLError as error:
-            _pass_over(driver.failure(error.value, "nvmlDeviceGetSamples", f"GPU {index}"))
+            _raise_if_failed(driver.failure(error.value, "nvmlDeviceGetSamples", f"GPU {index}"))
             return ()
         member = _MEMBERS[value_type]
-        told = sorted(  # some drivers hand out a ring as it lies in memory, holes included
+        found = sorted(  # some drivers return a ring buffer as it is, holes included
             (sample.timeStamp, getattr(sample.sampleValue, member) / unit)
             for sample in samples
             if sample.timeStamp > since_us
         )
-        if told:
-            self._seen_us[name] = told[-1][0]
-        return tuple((at_us / US_PER_S, value) for at_us, value in told)
+        if found:
+            self._seen_us[name] = found[-1][0]
+        return tuple((at_us / US_PER_S, value) for at_us, value in found)
 
 
 def _counters(handle: Any, index: int) -> dict[str, Series]:
-    """One reading of each link's total, where both of its directions are there."""
+    """One reading of each link's total, if both directions are known."""
     wanted = [(field, scope) for parts in _COUNTED.values() for field, scope, _ in parts]
     try:
         values = pynvml.nvmlDeviceGetFieldValues(handle, wanted)
     except pynvml.NVMLError as error:
-        _pass_over(driver.failure(error.value, "nvmlDeviceGetFieldValues", f"GPU {index}"))
+        _raise_if_failed(driver.failure(error.value, "nvmlDeviceGetFieldValues", f"GPU {index}"))
         return {}
     counters: dict[str, Series] = {}
     answers = iter(values)
@@ -88,7 +88,7 @@ def _counters(handle: Any, index: int) -> dict[str, Series]:
     return counters
 
 
-def _pass_over(failed: DeviceError) -> None:
-    """What a device does not have, or has nothing new of, is no failure."""
+def _raise_if_failed(failed: DeviceError) -> None:
+    """A quantity that the device does not have is not a failure."""
     if not isinstance(failed, Unsupported | NotPermitted):
         raise failed

@@ -1,4 +1,4 @@
-"""What reading and writing share of NVML: opening it, its errors, whose clocks may be set."""
+"""Common to NVML reader and writer: opening the library, errors, supported clocks."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ import pynvml
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
 
 WORDS = {getattr(pynvml, n): n[11:].lower() for n in dir(pynvml) if n.startswith("NVML_ERROR_")}
-KINDS: dict[str, type[DeviceError]] = {  # every other error may pass: Transient
+KINDS: dict[str, type[DeviceError]] = {  # every other error is Transient
     **dict.fromkeys(("not_supported", "not_found", "invalid_argument"), Unsupported),
     **dict.fromkeys(("function_not_found", "argument_version_mismatch"), Unsupported),  # old driver
     **dict.fromkeys(("freq_not_supported", "deprecated"), Unsupported),
     "no_permission": NotPermitted,
     **dict.fromkeys(("gpu_is_lost", "gpu_not_found", "reset_required"), Gone),
     **dict.fromkeys(("library_not_found", "driver_not_loaded", "uninitialized"), Gone),
-    "lib_rm_version_mismatch": Gone,  # upgraded under us: only a reload helps
+    "lib_rm_version_mismatch": Gone,  # upgraded while loaded: only a reload helps
 }
-CLOCK_MHZ_MAX = 10_000  # no GPU comes near
+CLOCK_MHZ_MAX = 10_000  # above every GPU
 _OPENING = {
     "library_not_found": "libnvidia-ml.so.1 was not found: is the NVIDIA driver installed here?",
     "driver_not_loaded": "the NVIDIA driver is not loaded",
@@ -26,7 +26,7 @@ _OPENING = {
 
 
 def failure(code: int, call: str, subject: str = "NVML") -> DeviceError:
-    """An NVML return code as the failure that says what to do about it."""
+    """The DeviceError of an NVML return code."""
     word = WORDS.get(code, f"nvml_{code}")
     return KINDS.get(word, Transient)(word, f"{subject}: {call}: {word.replace('_', ' ')}")
 
@@ -44,11 +44,11 @@ def close_driver() -> None:
     try:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return  # the driver left first, and took what there was to close
+        return  # the driver was unloaded first
 
 
 def optional(call: Any, handle: Any, absent: Any = None) -> Any:
-    """What the device says, `absent` where it has nothing to say. Raises NVMLError."""
+    """The device's answer, or `absent` if it does not support the call. Raises NVMLError."""
     try:
         return call(handle)
     except pynvml.NVMLError as error:
@@ -58,9 +58,9 @@ def optional(call: Any, handle: Any, absent: Any = None) -> Any:
 
 
 def supported_clocks_mhz(handle: Any) -> tuple[int, ...]:
-    """SM clocks at the highest memory clock, ascending; () where there is no list.
+    """SM clocks at the highest memory clock, ascending; () without a list.
 
-    What is no clock of any GPU is left out: who believed it would ask for it.
+    Values outside 0 to CLOCK_MHZ_MAX are dropped.
     """
     memory_mhz = max(optional(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle, [0]), default=0)
     if not memory_mhz:
@@ -70,14 +70,14 @@ def supported_clocks_mhz(handle: Any) -> tuple[int, ...]:
 
 
 def uncontrollable(handle: Any, clocks_mhz: tuple[int, ...] = ()) -> str:
-    """Why the clocks of this device are not ours to set; empty where they may be.
+    """Reason why the clocks of this device must not be set, or "".
 
-    Clocks belong to the whole board: with MIG or virtual GPUs its tenants share them. Who has
-    its clocks already may name them, and saves a call.
+    Clocks belong to the whole board: with MIG or virtual GPUs its tenants share them. Passing the
+    known `clocks_mhz` saves a call.
     """
-    if any(optional(pynvml.nvmlDeviceGetMigMode, handle, [])):  # now, or after a reset
+    if any(optional(pynvml.nvmlDeviceGetMigMode, handle, [])):  # now, or from the next reset
         return "MIG is on"
     alone = pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
     if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle, 0) > alone:
         return "it is shared as virtual GPUs"
-    return "" if clocks_mhz or supported_clocks_mhz(handle) else "it lists no clocks to choose from"
+    return "" if clocks_mhz or supported_clocks_mhz(handle) else "it lists no supported clocks"

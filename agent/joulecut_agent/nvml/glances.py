@@ -1,9 +1,9 @@
-"""What every tick asks of a GPU, prepared once: at ten ticks a second that is nearly all there is.
+"""Glances: the NVML calls of every tick, prepared once.
 
-The same functions of the same library that the binding has loaded, with arguments made
-beforehand, and answers written where they are sent from. The binding looks each function up,
-makes its arguments and checks the answer anew at each call, which costs more than the driver
-does. Whatever is out of the ordinary is left to a whole reading, which asks again.
+They are the library's own functions, with arguments made beforehand, and answers written straight
+into the row that is sent. The binding looks up the function, makes the arguments and checks the
+answer at each call, which costs more than the driver. Any irregular answer makes a whole reading
+due, which reports it.
 """
 
 import ctypes
@@ -15,9 +15,9 @@ import pynvml
 from joulecut_agent.ports.glance import ROW
 from joulecut_wire.messages import GpuSnapshot
 
-SCOPE_GPU = 0  # of a field value: the GPU alone, not the module it sits on (Grace) or its memory
+SCOPE_GPU = 0  # of a field value: the GPU, without its module (Grace) or memory
 POWER_FIELDS = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
-EVENT_CALLS = (  # drivers before 535 know the older name alone
+EVENT_CALLS = (  # drivers before 535 have the older name only
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
 )
@@ -25,7 +25,7 @@ _Call = tuple[Callable[..., int], tuple[Any, ...]]
 
 
 class _Row(ctypes.Structure):
-    """`ports.glance.ROW`, as the calls write it."""
+    """`ports.glance.ROW` as a ctypes structure."""
 
     _fields_ = (
         ("powers", pynvml.c_nvmlFieldValue_t * len(POWER_FIELDS)),
@@ -40,11 +40,12 @@ class _Row(ctypes.Structure):
 
 
 class Glances:
-    """GPUs in the order of the whole reading that they go with."""
+    """GPUs in the order of the whole reading before."""
 
     def __init__(self, gpus: Sequence[tuple[int, Any, GpuSnapshot, bool]]) -> None:
-        """Index, handle, what was read and whether it has power profiles, of each GPU. Raises
-        AttributeError or TypeError where driver or binding are too old for this.
+        """Index, handle, last snapshot and whether it has power profiles, of each GPU.
+
+        Raises AttributeError or TypeError if driver or binding are too old.
         """
         assert ctypes.sizeof(_Row) == ROW.size
         self._rows = (_Row * len(gpus))()
@@ -64,7 +65,7 @@ class Glances:
         self._profiled = bytes(self._profiles)
 
     def take(self, step: Callable[[int], None]) -> bytes | None:
-        """The rows; None where a whole reading is to tell what is the matter."""
+        """The rows; None if a whole reading is due."""
         self._odd = not self._odd
         for index, each, seldom in self._calls:
             step(index)
@@ -79,12 +80,12 @@ class Glances:
 
 
 def _call(name: str, *arguments: Any) -> _Call:
-    # By index: a function of our own, since the binding may declare types for its.
+    # By index: a function object of our own, without the binding's type declarations.
     return pynvml.nvmlLib[name], arguments
 
 
 def _prepared(handle: Any, row: Any, was: GpuSnapshot) -> tuple[list[_Call], list[_Call]]:
-    """Calls of each tick, and of every second one; what a device did not tell is not asked."""
+    """Calls of each tick, and of every second tick; without fields that the device lacks."""
 
     def into(name: str) -> Any:
         return ctypes.byref(row, getattr(_Row, name).offset)
@@ -95,12 +96,12 @@ def _prepared(handle: Any, row: Any, was: GpuSnapshot) -> tuple[list[_Call], lis
     sm, events = ctypes.c_uint(pynvml.NVML_CLOCK_SM), EVENT_CALLS[0]
     if not hasattr(pynvml.nvmlLib, events):
         events = EVENT_CALLS[1]
-    told = (was.power_average_w, was.power_instant_w)
+    powers_w = (was.power_average_w, was.power_instant_w)
     each = [_call(events, handle, into("events"))]
-    if any(power_w is not None for power_w in told):
+    if any(power_w is not None for power_w in powers_w):
         each.append(_call("nvmlDeviceGetFieldValues", handle, count, into("powers")))
         function, arguments = each[-1]
-        if function(*arguments) or _has_no_name(row, told):
+        if function(*arguments) or _uses_power_usage(row, powers_w):
             each.append(_call("nvmlDeviceGetPowerUsage", handle, into("usage_mw")))
     if was.energy_j is not None:
         each.append(_call("nvmlDeviceGetTotalEnergyConsumption", handle, into("energy_mj")))
@@ -114,9 +115,9 @@ def _prepared(handle: Any, row: Any, was: GpuSnapshot) -> tuple[list[_Call], lis
     return each, seldom
 
 
-def _has_no_name(row: Any, told_w: tuple[float | None, float | None]) -> bool:
-    """Whether a power that was told came from another call than that for fields."""
+def _uses_power_usage(row: Any, powers_w: tuple[float | None, float | None]) -> bool:
+    """Whether a known power came from PowerUsage instead of a field."""
     return any(
         power_w is not None and power.nvmlReturn
-        for power, power_w in zip(row.powers, told_w, strict=True)
+        for power, power_w in zip(row.powers, powers_w, strict=True)
     )

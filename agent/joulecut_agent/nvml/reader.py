@@ -1,7 +1,4 @@
-"""Reading GPUs through NVML: which there are, and which of them is asked what at a tick.
-
-A GPU that fell off the bus costs its own data alone.
-"""
+"""`DeviceReader` through NVML. A GPU that fell off the bus costs its own data only."""
 
 import contextlib
 import time
@@ -29,14 +26,14 @@ from joulecut_agent.nvml.tick import (
     usage_is_instant,
 )
 from joulecut_agent.ports.failure import DeviceError, Gone
-from joulecut_agent.ports.reader import Burst, Reading, untold
+from joulecut_agent.ports.reader import Burst, Reading, ignore_step
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 
 class NvmlReader:
-    """Reads the GPUs of this node. Raises DeviceError where there is no driver.
+    """Reads the GPUs of this node. Raises DeviceError without a driver.
 
-    A handle lives until its GPU is gone; one that came back is looked up again.
+    A handle is kept until its GPU is gone; a GPU that came back is looked up again.
     """
 
     def __init__(self) -> None:
@@ -45,15 +42,15 @@ class NvmlReader:
         self._devices: dict[int, Device] = {}
         self._slow: dict[int, Slow] = {}
         self._rates: dict[int, Rates] = {}
-        self._uuids: dict[int, str] = {}  # what each index was last known as
+        self._uuids: dict[int, str] = {}  # last known UUID by index
         self._described: dict[str, GpuDescription] = {}
         self._bursts: dict[str, Bursts] = {}
         self._glances: Glances | None = None
-        self._glanced: tuple[Any, ...] = ()  # what they were prepared for
+        self._glanced: tuple[Any, ...] = ()  # the key they were prepared for
         self._whole_s = 0.0  # when a whole reading is due
 
     def describe(
-        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
     ) -> tuple[GpuDescription, ...]:
         found = []
         for index in range(_count()):
@@ -65,7 +62,7 @@ class NvmlReader:
         return tuple(description for description in found if description is not None)
 
     def read(
-        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
     ) -> tuple[Reading, ...]:
         if not self._uuids:
             with contextlib.suppress(DeviceError):
@@ -81,16 +78,14 @@ class NvmlReader:
         self._prepare(readings, time.monotonic())
         return tuple(readings)
 
-    def glance(self, step: Callable[[int], None] = untold) -> bytes | None:
-        """What has changed since the last `read`, see `ports.glance`; None where a whole reading
-        is due.
-        """
+    def glance(self, step: Callable[[int], None] = ignore_step) -> bytes | None:
+        """Changes since the last `read`, see `ports.glance`; None if a whole reading is due."""
         if self._glances is None or time.monotonic() >= self._whole_s:
             return None
         return self._glances.take(step)
 
     def _prepare(self, readings: list[Reading], now_s: float) -> None:
-        """What the next ticks are to ask, where there is nothing to be found out."""
+        """Prepares the glances of the next ticks, if every GPU was read without error."""
         self._whole_s = now_s + USES_S
         devices = {device.uuid: device for device in self._devices.values()}
         gpus = []
@@ -100,10 +95,10 @@ class NvmlReader:
                 self._glances, self._glanced = None, ()
                 return
             gpus.append((device.index, device.handle, reading.snapshot, device.has_profiles))
-        for_whom = tuple((devices[gpu.uuid], _silent(gpu)) for _, _, gpu, _ in gpus)
+        key = tuple((devices[gpu.uuid], _silent(gpu)) for _, _, gpu, _ in gpus)
         profiles = tuple(gpu.power_profiles for _, _, gpu, _ in gpus)
-        if (for_whom, profiles) != self._glanced:
-            self._glanced = (for_whom, profiles)
+        if (key, profiles) != self._glanced:
+            self._glanced = (key, profiles)
             try:
                 self._glances = Glances(gpus)
             except (AttributeError, TypeError):  # an older driver, or another binding
@@ -160,7 +155,7 @@ class NvmlReader:
         self._rates.pop(index, None)
 
     def _describe(self, index: int) -> GpuDescription | None:
-        """None for a GPU that has never answered; what it said last where it is silent now."""
+        """The last description of a GPU that fails now; None if it has never answered."""
         try:
             device = self._device(index)
             described = _describe(device)
@@ -180,10 +175,10 @@ class NvmlReader:
 
 
 def _silent(gpu: GpuSnapshot) -> tuple[bool, ...]:
-    """Which of the numbers of a glance this device does not tell."""
-    told = (gpu.power_average_w, gpu.power_instant_w, gpu.energy_j, gpu.clock_sm_mhz)
+    """Which numbers of a glance this device lacks."""
+    numbers = (gpu.power_average_w, gpu.power_instant_w, gpu.energy_j, gpu.clock_sm_mhz)
     return tuple(
-        one is None for one in (*told, gpu.utilization_gpu_ratio, gpu.power_limit_enforced_w)
+        one is None for one in (*numbers, gpu.utilization_gpu_ratio, gpu.power_limit_enforced_w)
     )
 
 
@@ -212,7 +207,7 @@ def _describe(device: Device) -> GpuDescription:
 
 
 def _model(handle: Any) -> str:
-    """A name is no reason to leave a GPU out."""
+    """A GPU with a broken name is still measured."""
     try:
         return str(pynvml.nvmlDeviceGetName(handle))
     except NONSENSE:

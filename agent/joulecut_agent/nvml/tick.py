@@ -1,7 +1,7 @@
-"""What one tick asks of one GPU through NVML, and what that cost.
+"""The NVML calls of one tick for one GPU, and their durations.
 
-A field that a device cannot give is absent, never zero. Which number means what differs by
-architecture, and is settled here.
+A field that the device lacks is absent, never zero. Differences between architectures in the
+meaning of a number are resolved here.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ PROFILES = {
 }
 MASK_BITS = 32  # of each word of a mask
 
-RATES_S = 0.15  # nvml.h: the driver renews utilisation each sixth of a second at the soonest
-SLOW_S = 0.5  # half of what drift waits before it believes a limit; each call costs every tick
-USES_S = 0.9  # listing processes is the dearest reading; and who reads each second gets all anew
-PROCESSES_MAX = 64  # told of one GPU
+RATES_S = 0.15  # nvml.h: the driver updates utilisation at most each sixth of a second
+SLOW_S = 0.5  # half of the time after which drift reports a limit
+USES_S = 0.9  # listing processes is the most expensive call; renewed at one tick a second
+PROCESSES_MAX = 64  # of one GPU
 AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
-# Names that are no text, lengths that no memory holds: on these the binding fails in its own ways.
+# The binding's own failures on broken answers: invalid text, impossible lengths.
 NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
-# A driver that is older than the binding lacks the newest form of a call; no NVMLError tells that.
+# A driver older than the binding lacks the newest form of a call; not an NVMLError.
 MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
 _CALLS: dict[str, Any] = vars(pynvml)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU that was looked up, with what never changes of it."""
+    """A GPU handle, with constant properties."""
 
     index: int
     uuid: str
@@ -52,7 +52,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What changes seldom, and is asked for no more often than is of use."""
+    """Values that change slowly, valid until `due_s`."""
 
     due_s: float
     power_limit_enforced_w: float | None
@@ -61,7 +61,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """What nobody needs more often than each second."""
+    """Values needed at most each second, valid until `due_s`."""
 
     due_s: float
     clock_memory_mhz: int | None
@@ -74,7 +74,7 @@ class _Uses:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares of time in which parts of a GPU were busy; None where it does not tell."""
+    """Utilisation of GPU and memory; None if the device lacks it."""
 
     due_s: float
     gpu_ratio: float | None
@@ -82,10 +82,10 @@ class Rates:
 
 
 class Tick:
-    """The calls about one GPU at one tick: how long each took, and which failed.
+    """The calls for one GPU at one tick: their durations, and the first failure.
 
-    Where ticks are quick not each of them is timed: the distribution is the same, and taking
-    the time of a call costs a quarter of it.
+    At short intervals not every tick is timed: the distribution is the same, and timing a call adds
+    a quarter to its cost.
     """
 
     def __init__(self, device: Device, *, timed: bool) -> None:
@@ -95,7 +95,7 @@ class Tick:
         self.error: DeviceError | None = None
 
     def ask(self, call: str, *arguments: Any, **options: Any) -> Any:
-        """The answer, or None where there is none. Raises Gone."""
+        """The answer, or None without one. Raises Gone."""
         function = _CALLS.get(call)
         if function is None:  # the binding is older than the call
             return None
@@ -115,7 +115,7 @@ class Tick:
                 self.seconds.append((call, time.perf_counter() - began_s))
 
     def absent(self, code: int, call: str) -> None:
-        """Notes why an answer is missing; what a device cannot do is no failure of the tick."""
+        """Records a failure; a call that the device does not support is none."""
         device = self.device
         failed = driver.failure(code, call, f"GPU {device.index} ({device.uuid})")
         if isinstance(failed, Gone):
@@ -125,8 +125,8 @@ class Tick:
 
 
 def nonsense(call: str, error: Exception) -> DeviceError:
-    """An answer on which the binding itself fails."""
-    return Transient("bad_answer", f"{call}: an answer that makes no sense: {error}")
+    """The error for an answer on which the binding fails."""
+    return Transient("bad_answer", f"{call}: invalid answer: {error}")
 
 
 def rates_of(tick: Tick, now_s: float) -> Rates:
@@ -138,7 +138,7 @@ def rates_of(tick: Tick, now_s: float) -> Rates:
 
 
 def snapshot_of(tick: Tick, device: Device, slow: Slow, rates: Rates) -> GpuSnapshot:
-    """All that is told of a GPU at one tick. Raises Gone."""
+    """The snapshot of a GPU at one tick. Raises Gone."""
     average_w, instant_w = _power_w(tick, device)
     energy_mj = tick.ask("nvmlDeviceGetTotalEnergyConsumption")
     return GpuSnapshot(
@@ -162,7 +162,7 @@ def snapshot_of(tick: Tick, device: Device, slow: Slow, rates: Rates) -> GpuSnap
 
 
 def slow_of(tick: Tick, before: Slow | None) -> Slow:
-    """What is asked more seldom; what is not due yet is as `before`. Raises Gone."""
+    """The slow values; those not due yet are as `before`. Raises Gone."""
     now_s = time.monotonic()
     known = before.uses if before is not None else None
     uses = known if known is not None and now_s < known.due_s else _uses(tick, now_s)
@@ -171,7 +171,7 @@ def slow_of(tick: Tick, before: Slow | None) -> Slow:
 
 
 def _uses(tick: Tick, now_s: float) -> _Uses:
-    # The second form leaves out what the driver keeps for itself; older drivers have one form.
+    # The second form excludes memory reserved by the driver; older drivers have the first only.
     memory = tick.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
     memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
     persistence = tick.ask("nvmlDeviceGetPersistenceMode")
@@ -188,15 +188,15 @@ def _uses(tick: Tick, now_s: float) -> _Uses:
 
 def _process_ids(tick: Tick) -> tuple[int, ...]:
     listed = tick.ask("nvmlDeviceGetComputeRunningProcesses")
-    if listed is None:  # drivers before 510 have an older form, which has to be named
+    if listed is None:  # drivers before 510 have an older form with its own name
         listed = tick.ask("nvmlDeviceGetComputeRunningProcesses_v2") or ()
     return tuple(sorted({int(one.pid) for one in listed}))[:PROCESSES_MAX]
 
 
 def _mig_uuids(tick: Tick) -> tuple[str, ...]:
-    """Of each instance of this board; an index without one is skipped."""
+    """UUIDs of the instances of this board."""
     mode = tick.ask("nvmlDeviceGetMigMode")
-    if not mode or not mode[0]:  # or each second seven places would be found empty
+    if not mode or not mode[0]:  # MIG is off: saves a call for each possible instance
         return ()
     found = []
     for place in range(tick.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
@@ -207,14 +207,14 @@ def _mig_uuids(tick: Tick) -> tuple[str, ...]:
 
 
 def _power_w(tick: Tick, device: Device) -> tuple[float | None, float | None]:
-    """(1 s average, instantaneous) power: by name where the driver has both names."""
+    """(1 s average, instantaneous) power, from the two fields if the driver has them."""
     call = "nvmlDeviceGetFieldValues"
     wanted = [(field, SCOPE_GPU) for field in POWER_FIELDS]
     powers_w: list[float | None] = [None, None]
     for place, value in enumerate(tick.ask(call, wanted) or ()):
         if value.nvmlReturn == pynvml.NVML_SUCCESS:
             powers_w[place] = value.value.uiVal / 1000
-        elif value.nvmlReturn != pynvml.NVML_ERROR_NOT_SUPPORTED:  # which many say each time
+        elif value.nvmlReturn != pynvml.NVML_ERROR_NOT_SUPPORTED:  # common, and not a failure
             tick.absent(value.nvmlReturn, f"{call}({value.fieldId})")
     shown = 1 if device.usage_is_instant else 0
     if powers_w[shown] is None:
@@ -238,23 +238,23 @@ def _event_reasons(tick: Tick) -> tuple[str, ...]:
 
 
 def profiles_of(handle: Any) -> Any:
-    """The workload power profiles of a GPU, None where it has none."""
+    """The workload power profiles of a GPU, None without any."""
     try:
-        told = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
-        # By reference: the binding hands its argument on as it is.
-        pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, ctypes.byref(told))
-    except (AttributeError, pynvml.NVMLError):  # the binding, or the card, is older
+        found = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        # By reference: the binding passes its argument unchanged.
+        pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, ctypes.byref(found))
+    except (AttributeError, pynvml.NVMLError):  # the binding or the GPU is older
         return None
-    return told
+    return found
 
 
 def _power_profiles(tick: Tick) -> tuple[str, ...]:
-    """What is enforced, and not what was asked for: that may be overruled."""
-    told = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    """The enforced profiles; requested ones may be overruled."""
+    found = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
     call = "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles"
-    if tick.ask(call, ctypes.byref(told)) is None:
+    if tick.ask(call, ctypes.byref(found)) is None:
         return ()
-    words = enumerate(told.enforcedProfilesMask.mask)
+    words = enumerate(found.enforcedProfilesMask.mask)
     numbers = [
         MASK_BITS * n + bit for n, word in words for bit in range(MASK_BITS) if word >> bit & 1
     ]

@@ -1,7 +1,7 @@
-"""SM clock locks and power limits through NVML: the only module of ours that changes a GPU.
+"""`DeviceWriter` through NVML: the only module that changes a GPU.
 
-It touches nothing else: no memory clock, no application clock. There is no getter for locked
-clocks, so success means that the driver accepted the request, no more.
+It sets SM clock locks and power limits, never memory or application clocks. NVML has no getter for
+locked clocks, so success only means that the driver accepted the request.
 """
 
 from pathlib import Path
@@ -12,15 +12,15 @@ import pynvml
 from joulecut_agent.nvml import driver
 from joulecut_agent.ports.failure import DeviceError, Unsupported
 
-CAP_SYS_ADMIN = 21  # linux/capability.h; what the driver asks of who sets clocks
+CAP_SYS_ADMIN = 21  # linux/capability.h; the driver requires it to set clocks
 
 
 class NvmlWriter:
-    """Locks SM clocks of the GPUs of this node. Raises DeviceError where there is no driver."""
+    """Writes to the GPUs of this node. Raises DeviceError without a driver."""
 
     def __init__(self, needs_capability: bool) -> None:
         self._needs_capability = needs_capability
-        self._clocks_mhz: dict[str, tuple[int, ...]] = {}  # none changes while a driver is loaded
+        self._clocks_mhz: dict[str, tuple[int, ...]] = {}  # constant while a driver is loaded
         driver.open_driver()
         self._open = True
 
@@ -45,13 +45,13 @@ class NvmlWriter:
         def write(handle: Any) -> None:
             known = self._clocks_mhz
             known[uuid] = clocks_mhz = known.get(uuid) or driver.supported_clocks_mhz(handle)
-            # By now; who asked before knew it then.
+            # Again: MIG may have been switched on since the caller's check.
             if reason := driver.uncontrollable(handle, clocks_mhz):
                 raise Unsupported("not_supported", f"{uuid}: {reason}")
             low_mhz = clock_min_mhz or min(clocks_mhz, default=0)
             if low_mhz > clock_max_mhz or not {low_mhz, clock_max_mhz} <= set(clocks_mhz):
                 asked = f"{clock_min_mhz} to {clock_max_mhz} MHz"
-                raise Unsupported("invalid_argument", f"{uuid}: {asked}: no supported clocks")
+                raise Unsupported("invalid_argument", f"{uuid}: {asked}: not supported clocks")
             pynvml.nvmlDeviceSetGpuLockedClocks(handle, low_mhz, clock_max_mhz)
 
         self._ask("lock", write, uuid)
@@ -71,7 +71,7 @@ class NvmlWriter:
         return low, high, now
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
-        # The first form: of the second the binding does not check the return code.
+        # The first form: the binding does not check the return code of the second.
         set_limit = pynvml.nvmlDeviceSetPowerManagementLimit
         self._ask("limit_power", lambda handle: set_limit(handle, limit_mw), uuid)
 
@@ -81,14 +81,14 @@ class NvmlWriter:
             driver.close_driver()
 
     def _ask(self, call: str, what: Any, uuid: str, *, again: bool = True) -> Any:
-        """Calls `what` with a fresh handle: after a driver reload an old one is void."""
+        """Calls `what` with a new handle: a driver reload invalidates an old one."""
         try:
             return what(pynvml.nvmlDeviceGetHandleByUUID(uuid))
         except pynvml.NVMLError as error:
             failed = driver.failure(error.value, call, uuid)
         if failed.code != "uninitialized" or not again:
             raise failed
-        # The driver was reloaded under us: this process has to open it anew, once.
+        # The driver was reloaded: this process must open it again, once.
         self._clocks_mhz.clear()
         driver.close_driver()
         driver.open_driver()

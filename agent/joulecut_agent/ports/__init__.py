@@ -1,7 +1,6 @@
-"""What the agent asks of a device, split by who may ask.
+"""Device ports of the agent: reading and writing.
 
-Reading and writing are two ports, because they run in two processes with two
-privileges; the keeper imports the writing one alone. A back end (entry-point group
-`joulecut.devices`) offers both; one conformance suite holds every back end to the
-same behaviour.
+Two ports, because they run in two processes with two privileges; the keeper imports the writing one
+only. A back end (entry-point group `joulecut.devices`) implements both, and passes one conformance
+suite.
 """

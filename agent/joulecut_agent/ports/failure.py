@@ -1,4 +1,4 @@
-"""How a device call fails, sorted by what the caller should do about it.
+"""Errors of device calls, by what the caller should do about them.
 
 DeviceError
   Transient         try again later

@@ -1,7 +1,7 @@
-"""What changes from tick to tick, as it lies in memory: a row of numbers for each GPU.
+"""Glances: the numbers of a GPU that change at each tick, as one row of raw memory.
 
-A reader that can fill such rows makes nothing else of a tick, and wakes nobody. The rest of a
-reading is that of the last whole one, which came before in the same order.
+A reader that fills such rows sends nothing else at a tick. The other fields are those of the last
+whole reading, which has the same order of GPUs.
 """
 
 import struct
@@ -21,14 +21,14 @@ EVENT_REASONS = (
     (0x080, "hw_power_brake"),
     (0x100, "display"),
 )
-# Twice an nvmlFieldValue_t of which (NVML code, mW) counts, for average and instantaneous power;
+# Two nvmlFieldValue_t, of which (NVML code, mW) is used, for average and instantaneous power;
 # energy in mJ, event bits; SM clock in MHz, enforced limit and usage in mW, a gap; busy percent of
 # GPU and memory.
 ROW = struct.Struct("=28xII4x28xII4xQQIII4xII")
 MILLI, PERCENT = 1000, 100
-NOT_SUPPORTED = 3  # nvml.h; what cards without a field say of it each time
+NOT_SUPPORTED = 3  # nvml.h; the answer of GPUs without a field
 _WORDS: dict[int, tuple[str, ...]] = {}
-_WORDS_MAX = 256  # combinations that were ever seen are few
+_WORDS_MAX = 256  # few combinations occur
 
 
 def event_words(bits: int) -> tuple[str, ...]:
@@ -41,9 +41,9 @@ def event_words(bits: int) -> tuple[str, ...]:
 
 
 def snapshots(whole: Iterable[GpuSnapshot], rows: bytes) -> Iterator[GpuSnapshot]:
-    """The GPUs of the last whole reading as they are now. A number that it lacks is not in `rows`.
+    """The GPUs of the last whole reading, updated by `rows`. A number it lacks stays absent.
 
-    Raises ValueError where there are not as many rows, or one tells of a failure.
+    Raises ValueError if the number of rows differs, or a row has a failure.
     """
     for was, row in zip(whole, ROW.iter_unpack(rows), strict=True):
         no_average, average, no_instant, instant, energy, bits, clock, limit, usage, *busy = row
@@ -68,7 +68,7 @@ def snapshots(whole: Iterable[GpuSnapshot], rows: bytes) -> Iterator[GpuSnapshot
 
 
 def _power_w(code: int, power_mw: int, usage_mw: int) -> float:
-    """By its own name, or as the device's one and only "usage"; which is never zero."""
+    """The field's power, or the device's PowerUsage, which is never zero."""
     if code and (code != NOT_SUPPORTED or not usage_mw):
         raise ValueError(f"NVML code {code}")
     return (usage_mw if code else power_mw) / MILLI

@@ -1,4 +1,4 @@
-"""Reading GPUs: needs no privilege, and never touches a clock."""
+"""Port for reading GPUs; needs no privilege, and never changes a clock."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot
 Series = tuple[tuple[float, float], ...]  # (Unix time in seconds, value), oldest first
 
 
-def untold(index: int) -> None:
-    """The `step` of who does not care which GPU is being touched."""
+def ignore_step(index: int) -> None:
+    """The default of `step`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One GPU at one tick: a snapshot, or why there is none, and what the calls cost.
+    """One GPU at one tick: a snapshot, an error, or both, and the durations of the calls.
 
-    Both where one call of several failed: the snapshot then lacks what it would have told.
-    `taken_at_s` is monotonic, the same in every process; 0 where it was not noted.
+    Both if one call of several failed: the snapshot then lacks its field.
+    `taken_at_s` is monotonic, the same in every process; 0 if unknown.
     """
 
     uuid: str
@@ -31,9 +31,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What the driver's own buffers hold of one GPU since the burst before.
+    """Samples from the driver's own buffers since the last burst, of one GPU.
 
-    The link counters are totals since driver load, in both directions together.
+    The link counters are totals since driver load, both directions together.
     """
 
     power_w: Series = ()
@@ -46,39 +46,39 @@ class Burst:
 class DeviceReader(Protocol):
     """Reads GPUs; needs no privilege. Not thread-safe: one thread owns it.
 
-    Opening it touches no single GPU. `leave_out` are indices not to be touched at all, and
-    `step` is told each index just before it is: so that who waits knows which one hangs.
+    Opening it calls no single GPU. `leave_out` are indices that must not be called. `step` is
+    called with each index before its GPU is, so that a waiting owner knows which one hangs.
     """
 
     def describe(
-        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
     ) -> tuple[GpuDescription, ...]:
-        """All GPUs in index order, `controllable` judged by device alone (MIG, shared).
+        """All GPUs in index order, with `controllable` by device only (MIG, shared).
 
-        Raises DeviceError where the driver does not answer at all.
+        Raises DeviceError if the driver does not answer at all.
         """
         ...
 
     def read(
-        self, leave_out: Collection[int] = (), step: Callable[[int], None] = untold
+        self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
     ) -> tuple[Reading, ...]:
-        """Every described GPU once; never raises: one lost GPU costs that GPU's data."""
+        """Every described GPU once. Never raises: a lost GPU costs its own data."""
         ...
 
     def close(self) -> None: ...
 
 
 class GlancingReader(DeviceReader, Protocol):
-    """A reader that can tell what has changed from tick to tick in a few numbers."""
+    """A reader that can read only the few numbers that change at each tick."""
 
-    def glance(self, step: Callable[[int], None] = untold) -> bytes | None:
-        """Of the GPUs of the last `read`, see `glance`; None where another `read` is due."""
+    def glance(self, step: Callable[[int], None] = ignore_step) -> bytes | None:
+        """Rows of the GPUs of the last `read`, see `glance`; None if another `read` is due."""
         ...
 
 
 class BurstReader(DeviceReader, Protocol):
-    """A reader whose device keeps samples of its own, faster than anybody asks."""
+    """A reader whose device buffers fast samples."""
 
     def burst(self, index: int) -> Burst:
-        """What is new since the burst before. Raises DeviceError."""
+        """Samples since the last burst. Raises DeviceError."""
         ...

@@ -1,36 +1,36 @@
-"""Writing clocks and power limits: the smallest port, since the keeper must stay small."""
+"""Port for writing clocks and power limits."""
 
 from typing import Protocol
 
 
 class DeviceWriter(Protocol):
-    """Writes SM clock locks and power limits; the keeper alone holds one.
+    """Writes SM clock locks and power limits; only the keeper has one.
 
-    There is no getter for locked clocks: what was written is known from the journal only.
+    There is no getter for locked clocks: only the journal knows what was written.
     """
 
     def permission(self) -> str:
-        """Why writing is not permitted to this process; empty where it is."""
+        """Reason why this process may not write, or ""."""
         ...
 
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
-        """Supported SM clocks, ascending; empty for a GPU this device does not know."""
+        """Supported SM clocks, ascending; empty for an unknown GPU."""
         ...
 
     def uncontrollable(self, uuid: str) -> str:
-        """Why this GPU must not be controlled (MIG, unknown); empty where it may be."""
+        """Reason why this GPU must not be controlled (MIG, unknown), or ""."""
         ...
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
-        """Locks the SM clock range. Raises DeviceError; success means "accepted" only."""
+        """Locks the SM clock range. Raises DeviceError; success only means accepted."""
         ...
 
     def reset(self, uuid: str) -> None:
-        """Back to the driver's default clocks. Idempotent. Raises DeviceError."""
+        """Resets to the driver's default clocks. Idempotent. Raises DeviceError."""
         ...
 
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
-        """(lowest, highest, set now) in milliwatts; zeros where it cannot be set."""
+        """(lowest, highest, now set) in milliwatts; zeros if it cannot be set."""
         ...
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:

@@ -152,4 +152,4 @@ def _explained(shown: GpuSnapshot) -> bool:
 
 def _reported(shown: GpuSnapshot) -> bool:
     """Whether its agent reports another writer."""
-    return shown.slow_reason == SITE_LOCK or shown.stands_back_s > 0.0
+    return shown.slow_reason == SITE_LOCK or shown.backoff_s > 0.0

@@ -194,7 +194,7 @@ def brief_json(board: Board) -> Json:
 def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
     """Silent, drifting, slow for another reason than its plan, or held by another job."""
     seen = gpu.snapshot
-    if seen is None or seen.drift or seen.stands_back_s > 0.0:
+    if seen is None or seen.drift or seen.backoff_s > 0.0:
         return True
     if seen.lease is not None and (work is None or seen.lease.job != work[0]):
         return True

@@ -49,7 +49,7 @@ def test_what_is_not_said_has_a_reasoned_default(tmp_path: Path) -> None:
     assert settings.keeper.site_default is None
     assert settings.keeper.state_dir == "/var/lib/joulecut"
     assert settings.keeper.power_safe == "recorded"
-    assert settings.keeper.restore_spread_s == 0.0
+    assert settings.keeper.restore_jitter_s == 0.0
     assert settings.keeper.stop_file == "/var/lib/joulecut/stop"
     assert settings.keeper.journal_dir == ""
 
@@ -65,7 +65,7 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
     assert settings.keeper_mode == str(tmp_path / "run/keeper.sock")
     assert settings.keeper.bounds == Bounds(20.0, 600, 1305, 5.0, 6, 0.25, 200.0, 450.0)
     assert settings.keeper.power_safe == 350_500
-    assert settings.keeper.restore_spread_s == 8.0
+    assert settings.keeper.restore_jitter_s == 8.0
     assert settings.keeper.stop_file == str(tmp_path / "run/stop")
     assert settings.keeper.journal_dir == str(tmp_path / "run/fast")
     assert settings.keeper.site_default == (210, 1290)

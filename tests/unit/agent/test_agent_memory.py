@@ -7,12 +7,12 @@ from types import FunctionType, ModuleType
 
 import pytest
 
-from joulecut_agent.control.drift_watch import Oversight
+from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.set_latency import SetLatency
-from joulecut_agent.counters import Tally
+from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import KeeperClient, Status
 from joulecut_agent.keeper.protocol import Slot
-from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.monitor.energy_account import EnergyFile
 from joulecut_agent.monitor.job_energy import JOBS_MAX
 from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.ports.failure import Transient
@@ -52,7 +52,7 @@ class Fountain:
     def is_reading(self, each_s: float) -> bool:
         return not each_s
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         return
 
     def close(self) -> None:
@@ -75,15 +75,15 @@ class Parts:
     """Everything that sees each tick."""
 
     def __init__(self, folder: Path) -> None:
-        self.source, self.tally, self.latency = Fountain(), Tally(), SetLatency()
+        self.source, self.counters, self.latency = Fountain(), Counters(), SetLatency()
         self.sampler = Sampler(
-            self.source, 1.0, self.tally, jobs=self.jobs, file=EnergyFile(folder / "energy", "b")
+            self.source, 1.0, self.counters, jobs=self.jobs, file=EnergyFile(folder / "energy", "b")
         )
         self.sampler.watcher = self.latency.seen
         keeper = KeeperClient("")
         slots = {uuid: Slot(uuid, True) for uuid in UUIDS}
         keeper.status = Status(time.monotonic(), 1, 60.0, 1.0, 0, 0, slots)
-        self.oversight = Oversight(lambda: self.source.gpus, keeper, self.tally, None)
+        self.drift_watch = DriftWatch(lambda: self.source.gpus, keeper, self.counters, None)
 
     def jobs(self) -> dict[str, tuple[str, ...]]:
         return dict.fromkeys(UUIDS, (f"job-{self.source.tick}",))
@@ -91,10 +91,10 @@ class Parts:
     def run(self, ticks: int) -> int:
         for _ in range(ticks):
             self.sampler._tick()
-            self.latency.ordered({UUIDS[1]: 1980 - 15 * (self.source.tick % 3)}, 0.0)
+            self.latency.started({UUIDS[1]: 1980 - 15 * (self.source.tick % 3)}, 0.0)
             picture = self.sampler.latest()
             assert picture is not None
-            self.oversight.look(picture.snapshot)
+            self.drift_watch.look(picture.snapshot)
         return reachable(self)
 
 

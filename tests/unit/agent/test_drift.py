@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.control import drift
-from joulecut_agent.control.drift import Memory, Order, Stand
+from joulecut_agent.control.drift import Backoff, Memory, Order
 from joulecut_wire.messages import GpuSnapshot, Lease
 
 TOP_MHZ = 1980
@@ -186,22 +186,22 @@ def test_slow_for_other_reasons(gpu: GpuSnapshot, order: Order, reason: str) -> 
 
 
 def test_standing_back_grows_to_an_hour_and_is_forgotten() -> None:
-    stand, now_s, delays_s = Stand(), 0.0, []
+    stand, now_s, delays_s = Backoff(), 0.0, []
     for _ in range(9):
-        stand = drift.struck(stand, drift.EXTERNAL, now_s)
+        stand = drift.extended(stand, drift.EXTERNAL, now_s)
         delays_s.append(stand.until_s - now_s)
         now_s = stand.until_s
     assert delays_s == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
-    stand = drift.struck(stand, drift.EXTERNAL, now_s + drift.FORGET_S + 1)
+    stand = drift.extended(stand, drift.EXTERNAL, now_s + drift.FORGET_S + 1)
     assert stand.until_s == now_s + drift.FORGET_S + 1 + 60.0
 
 
 def test_one_reset_is_a_steps_end_and_the_next_is_somebody() -> None:
-    stand = drift.struck(Stand(), drift.RESET, 0.0)
+    stand = drift.extended(Backoff(), drift.RESET, 0.0)
     assert stand.until_s < 0.0
-    stand = drift.struck(stand, drift.RESET, 100.0)
+    stand = drift.extended(stand, drift.RESET, 100.0)
     assert stand.until_s == 160.0
-    assert drift.struck(Stand(), drift.LIMIT, 0.0) == Stand()
+    assert drift.extended(Backoff(), drift.LIMIT, 0.0) == Backoff()
 
 
 def test_only_what_somebody_set_is_given_up() -> None:
@@ -209,12 +209,15 @@ def test_only_what_somebody_set_is_given_up() -> None:
     high_limit = replace(BUSY, power_limit_enforced_w=700.0)
     high_clock = replace(BUSY, clock_sm_mhz=1500, power_limit_enforced_w=500.0)
     low_clock = replace(BUSY, clock_sm_mhz=900, power_limit_enforced_w=500.0)
-    assert drift.kept_knobs(high_limit, both) == (True, False)
-    assert drift.kept_knobs(high_clock, both) == (False, True)
-    assert drift.kept_knobs(low_clock, both) == (False, True)
-    assert drift.kept_knobs(replace(high_limit, clock_sm_mhz=1500), both) == (False, False)
-    assert drift.kept_knobs(high_clock, ORDER) == (False, False)
-    assert drift.kept_knobs(high_limit, Order(TOP_MHZ, power_limit_w=500.0)) == (False, False)
+    assert drift.limits_still_ours(high_limit, both) == (True, False)
+    assert drift.limits_still_ours(high_clock, both) == (False, True)
+    assert drift.limits_still_ours(low_clock, both) == (False, True)
+    assert drift.limits_still_ours(replace(high_limit, clock_sm_mhz=1500), both) == (False, False)
+    assert drift.limits_still_ours(high_clock, ORDER) == (False, False)
+    assert drift.limits_still_ours(high_limit, Order(TOP_MHZ, power_limit_w=500.0)) == (
+        False,
+        False,
+    )
 
 
 def test_a_lock_that_comes_after_our_first_write_is_no_sites_lock() -> None:
@@ -257,18 +260,20 @@ def test_what_was_seen_of_an_older_order_says_nothing_of_the_next() -> None:
 
 def test_a_lock_beneath_another_one_shows_when_that_is_gone() -> None:
     low = replace(BUSY, clock_sm_mhz=900)
-    assert drift.beneath(low, ORDER)
-    assert not drift.beneath(BUSY, ORDER)
-    assert not drift.beneath(replace(BUSY, clock_sm_mhz=None), ORDER)
-    assert not drift.beneath(low, replace(ORDER, power_limit_w=500.0)), "one order, one answer"
-    assert drift.surfaced(BUSY, 1200)
+    assert drift.is_beneath_external(low, ORDER)
+    assert not drift.is_beneath_external(BUSY, ORDER)
+    assert not drift.is_beneath_external(replace(BUSY, clock_sm_mhz=None), ORDER)
+    assert not drift.is_beneath_external(low, replace(ORDER, power_limit_w=500.0)), (
+        "one order, one answer"
+    )
+    assert drift.shows_lock(BUSY, 1200)
     for other in (
         low,
         replace(BUSY, clock_sm_mhz=1500),
         replace(BUSY, utilization_gpu_ratio=0.0),
         replace(BUSY, event_reasons=("sw_power_cap",)),
     ):
-        assert not drift.surfaced(other, 1200)
+        assert not drift.shows_lock(other, 1200)
 
 
 def test_an_order_is_what_a_lease_holds() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_agent.monitor.energy_account import SAVE_S
-from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.monitor.energy_account import SAVE_S, EnergyFile
 from joulecut_agent.monitor.job_energy import (
     GAP_S,
     HOLDERS_MAX,

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from joulecut_agent.keeper import journal as module
 from joulecut_agent.keeper.journal import Journal
-from joulecut_agent.keeper.lease import Knobs, Lease
+from joulecut_agent.keeper.lease import Lease
+from joulecut_wire.messages import ClockLimits
 
 BOOT = "b001-0"
 A, B = "GPU-a", "GPU-b"
 
 
 def _intend(
-    journal: Journal, epoch: int, knobs: dict[str, Knobs], generation: int = 0,
+    journal: Journal, epoch: int, knobs: dict[str, ClockLimits], generation: int = 0,
     limits_mw: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
     named = {u: Lease("blue", epoch, generation, k[:2], 9.0, k[2]) for u, k in knobs.items()}
@@ -96,7 +97,7 @@ def test_locks_of_another_boot_are_gone_by_themselves_but_its_epoch_counts(tmp_p
     _written(tmp_path / "journal")
     later = Journal(tmp_path / "journal", "b002-0")
     assert (later.held, later.epoch_seen) == ({}, 4)
-    assert "nothing to write" in "".join(later.remarks)
+    assert "nothing to restore" in "".join(later.remarks)
     _intend(later, 4, {B: (0, 900, 0)})
     later._file.close()
     assert Journal(tmp_path / "journal", "b002-0").held == {B: (0, 900, 0)}
@@ -203,17 +204,17 @@ def test_the_power_limit_that_stood_before_ours_is_kept_until_it_stands_again(
     _intend(journal, 1, {A: (0, 0, 250_000)}, 2, {A: 300_000})  # by now ours: not recorded
     journal._file.close()
     again = Journal(path, BOOT)
-    assert (again.held, again.limits_mw) == ({A: (0, 0, 250_000)}, {A: 400_000})
+    assert (again.held, again.recorded_mw) == ({A: (0, 0, 250_000)}, {A: 400_000})
     _intend(again, 2, {})  # compacts
-    assert Journal(path, BOOT).limits_mw == {A: 400_000}
+    assert Journal(path, BOOT).recorded_mw == {A: 400_000}
     again.restored([A], [A])
     again._file.close()
-    assert Journal(path, BOOT).limits_mw == {}
+    assert Journal(path, BOOT).recorded_mw == {}
     fresh = Journal(path, BOOT)
     _intend(fresh, 2, {A: (0, 0, 200_000)}, 3, {A: 350_000})
     fresh._file.close()
-    assert Journal(path, BOOT).limits_mw == {A: 350_000}
-    assert Journal(path, "b002-0").limits_mw == {}, "a boot puts every limit back by itself"
+    assert Journal(path, BOOT).recorded_mw == {A: 350_000}
+    assert Journal(path, "b002-0").recorded_mw == {}, "a boot puts every limit back by itself"
 
 
 def test_a_knob_that_is_no_longer_asked_for_is_named_until_it_is_known_to_be_given_back(
@@ -225,13 +226,13 @@ def test_a_knob_that_is_no_longer_asked_for_is_named_until_it_is_known_to_be_giv
     _intend(journal, 1, {A: (0, 0, 200_000), B: (0, 600, 0)}, 2)
     for again in (journal, Journal(path, BOOT)):
         assert again.held == {A: (210, 900, 200_000), B: (0, 600, 0)}
-        assert again.last[A].knobs == (0, 0, 200_000), "what was asked is another thing"
+        assert again.last[A].limits == (0, 0, 200_000), "what was asked is another thing"
     _intend(journal, 1, {A: (0, 600, 0)}, 3)
     journal._file.close()
     _intend(journal, 2, {})  # compacts
     compacted = Journal(path, BOOT)
     assert compacted.held == {A: (0, 600, 200_000), B: (0, 600, 0)}
-    assert (compacted.last[A].knobs, compacted.last[A].generation) == ((0, 600, 0), 3)
+    assert (compacted.last[A].limits, compacted.last[A].generation) == ((0, 600, 0), 3)
 
 
 def test_what_an_older_version_wrote_is_read_and_what_a_newer_one_did_is_skipped(
@@ -310,11 +311,11 @@ def test_a_program_is_kept_with_its_order_and_costs_no_gpu_where_it_is_torn(tmp_
     journal.intend(3, {B: Lease("blue", 3, 1, (0, 900), 9.0)})
     for boot_id in (BOOT, "b002-0", BOOT):
         again = Journal(path, boot_id)
-        assert {uuid: last.program for uuid, last in again.last.items()} == {A: program, B: ()}
+        assert {uuid: last.schedule for uuid, last in again.last.items()} == {A: program, B: ()}
     again.intend(4, {})  # compacts
-    assert Journal(path, BOOT).last[A].program == program
+    assert Journal(path, BOOT).last[A].schedule == program
     again.intend(4, {A: Lease("blue", 4, 2, (0, 1200), 9.0)})
-    assert Journal(path, BOOT).last[A].program == ()
+    assert Journal(path, BOOT).last[A].schedule == ()
     raw = path.read_bytes()
     for cut in range(len(raw) + 1):
         (tmp_path / "torn").write_bytes(raw[:cut])

@@ -86,7 +86,7 @@ def _line(body: bytes) -> bytes:
 WORDS = st.one_of(
     st.sampled_from(["epoch", "set", "restored", "limit", "program", BOOT, GPU, "", "-1", "1e9"]),
     st.integers(-(2**40), 2**40).map(str),
-    st.text(st.characters(exclude_characters="\r\n"), max_size=8),
+    st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=8),
 )
 BODIES = st.one_of(
     st.lists(WORDS, max_size=8).map(lambda words: " ".join(words).encode()),

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, verdicts
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import Command, Knobs
+from joulecut_agent.keeper.lease import CAUSES, Command, Op
 from joulecut_agent.ports.failure import DeviceError, Transient
+from joulecut_wire.messages import ClockLimits
 
 
 def test_the_intent_is_on_disk_before_each_write(tmp_path: Path) -> None:
     board = Board()
-    seen: list[dict[str, Knobs]] = []
+    seen: list[dict[str, ClockLimits]] = []
     board.before_write = lambda uuid: seen.append(on_disk(tmp_path))
     wanted = {"GPU-a": (0, 900), "GPU-b": (210, 600)}
     assert verdicts(apply(open_keeper(tmp_path, board), wanted)) == {True}
@@ -54,9 +54,9 @@ def test_a_failed_write_puts_the_group_back_to_what_it_held(tmp_path: Path) -> N
     assert keeper.state.gpus["GPU-a"].lease == leases_before
     assert "reset GPU-c" in board.calls, "it held nothing before"
     board.fail = lambda call, uuid: None
-    keeper.handle(2, Command(leases.CLEAR))
+    keeper.handle(2, Command(Op.CLEAR))
     assert not board.locked
-    assert "GPU-d" not in on_disk(tmp_path) or keeper.state.gpus["GPU-d"].owed
+    assert "GPU-d" not in on_disk(tmp_path) or keeper.state.gpus["GPU-d"].pending_restore
 
 
 def test_where_even_the_way_back_fails_the_gpu_is_owed_a_restore(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_where_even_the_way_back_fails_the_gpu_is_owed_a_restore(tmp_path: Path)
     reply = apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)}, generation=2)
     assert verdicts(reply) == {False}
     assert keeper.state.gpus["GPU-a"].lease is None
-    owed = keeper.state.gpus["GPU-a"].owed
+    owed = keeper.state.gpus["GPU-a"].pending_restore
     assert owed is not None
     assert owed.cause == "reverted"
     assert "GPU-a" in on_disk(tmp_path), "still to be restored, whoever starts next"
     board.fail = lambda call, uuid: None
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
     assert not board.locked
     assert not on_disk(tmp_path)
 
@@ -90,20 +90,20 @@ def test_a_site_lock_that_this_gpu_cannot_do_falls_back_to_the_drivers_default(
     board = Board()
     keeper = open_keeper(tmp_path, board, site_default=(0, 1300))
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
-    keeper.handle(2, Command(leases.CLEAR))
+    keeper.handle(2, Command(Op.CLEAR))
     assert board.calls[-1] == "reset GPU-a"
 
 
 def test_who_leaves_waits_for_no_spread_and_tries_again(tmp_path: Path) -> None:
     board = Board()
-    keeper = open_keeper(tmp_path, board, restore_spread_s=60.0)
+    keeper = open_keeper(tmp_path, board, restore_jitter_s=60.0)
     assert verdicts(apply(keeper, dict.fromkeys(UUIDS, (0, 900)), ttl_s=0.05)) == {True}
     time.sleep(0.06)
     keeper.tick()
     assert board.locked, "spread out"
     failures = iter([True])
     board.fail = lambda call, _: Transient("t", "busy") if next(failures, False) else None
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
     assert not board.locked
     assert not on_disk(tmp_path)
 
@@ -112,9 +112,9 @@ def test_restores_are_counted_by_cause(tmp_path: Path) -> None:
     keeper = open_keeper(tmp_path, Board())
     for generation, cause in enumerate(("cleared", "job_ended", "cleared"), start=1):
         apply(keeper, {"GPU-a": (0, 900)}, generation)
-        keeper.handle(2, Command(leases.CLEAR, cause=cause))
-    slot = keeper.handle(3, Command(leases.STATUS, clocks_mhz={"GPU-a": (0, 0)})).slots[0]
-    counts = dict(zip(leases.CAUSES, slot.restores, strict=True))
+        keeper.handle(2, Command(Op.CLEAR, cause=cause))
+    slot = keeper.handle(3, Command(Op.STATUS, clocks_mhz={"GPU-a": (0, 0)})).slots[0]
+    counts = dict(zip(CAUSES, slot.restores, strict=True))
     assert {cause: n for cause, n in counts.items() if n} == {"cleared": 2, "job_ended": 1}
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, verdicts
 
-from joulecut_agent.keeper import lease as leases
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.lease import Command, Op
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
 
 
@@ -24,7 +23,7 @@ def test_no_permission_on_the_first_write_is_the_end_of_control_not_of_the_keepe
     assert not on_disk(tmp_path)
     assert keeper.state.due_s() == float("inf")
     assert capfd.readouterr().err.count("no right") == 1
-    status = keeper.handle(9, Command(leases.STATUS, clocks_mhz={"GPU-c": (0, 0)}))
+    status = keeper.handle(9, Command(Op.STATUS, clocks_mhz={"GPU-c": (0, 0)}))
     assert (status.slots[0].accepted, status.slots[0].reason) == (False, "no right to set clocks")
 
 
@@ -58,9 +57,7 @@ def test_a_driver_that_sets_a_limit_and_denies_it_is_left_as_it_was(tmp_path: Pa
 
     board.fail = fail
     keeper = open_keeper(tmp_path, board)
-    alone = Command(
-        leases.APPLY, 1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 250_000}
-    )
+    alone = Command(Op.APPLY, 1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 250_000})
     assert verdicts(keeper.handle(1, alone)) == {False}
     assert board.limits_mw["GPU-a"] == before
     assert not on_disk(tmp_path)
@@ -79,9 +76,9 @@ def test_a_lock_that_was_denied_and_cannot_be_taken_back_is_owed(tmp_path: Path)
     board = Board(fail=fail)
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
-    assert keeper.state.gpu("GPU-a").owed
+    assert keeper.state.gpu("GPU-a").pending_restore
     assert keeper.state.due_s() < float("inf")
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
 
 
 def test_it_restores_at_start_whatever_permission_says(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The keeper where two troubles meet, and what it says of a restore."""
+"""The keeper where two backoffs meet, and what it says of a restore."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.lease import STUCK, Command, Op
 from joulecut_agent.keeper.protocol import Slot
 from joulecut_agent.ports.failure import Gone
 
@@ -63,7 +62,7 @@ def _ask(keeper: Keeper, command: Command) -> Slot:
 def _order(generation: int, clock_mhz: int, program: tuple[int, ...] = ()) -> Command:
     programs = {GPU: program} if program else {}
     clocks_mhz = {GPU: (0, clock_mhz)}
-    return Command(leases.APPLY, 1, "blue", generation, 30.0, clocks_mhz, programs=programs)
+    return Command(Op.APPLY, 1, "blue", generation, 30.0, clocks_mhz, schedules=programs)
 
 
 def test_a_gpu_that_is_lost_and_locked_is_told_to_be_stuck(tmp_path: Path) -> None:
@@ -72,9 +71,9 @@ def test_a_gpu_that_is_lost_and_locked_is_told_to_be_stuck(tmp_path: Path) -> No
     keeper = _keeper(tmp_path, board)
     assert _ask(keeper, _order(1, 900)).accepted
     board.lost = True
-    keeper.handle(2, Command(leases.CLEAR, 1, "blue"))
-    slot = _ask(keeper, Command(leases.STATUS, clocks_mhz={GPU: (0, 0)}))
-    assert slot.reason.startswith(f"{leases.STUCK}: ")
+    keeper.handle(2, Command(Op.CLEAR, 1, "blue"))
+    slot = _ask(keeper, Command(Op.STATUS, clocks_mhz={GPU: (0, 0)}))
+    assert slot.reason.startswith(f"{STUCK}: ")
     assert not slot.accepted
 
 
@@ -83,7 +82,7 @@ def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None
     board = Board()
     keeper = _keeper(tmp_path, board, min_dwell_s=600.0)
     assert _ask(keeper, _order(1, 900, (600, 900))).accepted
-    down = Command(leases.STEP, 1, "blue", 1, clocks_mhz={GPU: (0, 600)})
+    down = Command(Op.STEP, 1, "blue", 1, clocks_mhz={GPU: (0, 600)})
     slot = _ask(keeper, down)
     assert slot.accepted, slot.reason
     assert board.locked[GPU][1] == 600
@@ -99,18 +98,18 @@ def test_each_restore_is_told_once_when_it_fails_and_once_when_it_is_done(
     keeper = _keeper(tmp_path, board)
     assert _ask(keeper, _order(1, 900)).accepted
     board.lost = True
-    keeper.handle(2, Command(leases.CLEAR, 1, "blue"))
+    keeper.handle(2, Command(Op.CLEAR, 1, "blue"))
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:  # a second failure, of which nothing is said
         keeper.tick()
-        owed = keeper.state.gpu(GPU).owed
+        owed = keeper.state.gpu(GPU).pending_restore
         if owed and owed.failures >= 2:
             break
         time.sleep(0.02)
     board.lost = False
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
     said = capfd.readouterr().err
-    assert said.count(f"restore {GPU} cause=cleared: {GPU} fell off the bus; trying again") == 1
+    assert said.count(f"restore {GPU} cause=cleared: {GPU} fell off the bus; will retry") == 1
     assert said.count(f"restore {GPU} cause=shutdown: done") == 1
 
 
@@ -119,18 +118,18 @@ def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> Non
     bounds = Bounds(min_dwell_s=60.0)
     keeper = Keeper(Settings(str(tmp_path), bounds, site_default=(0, 900)), Board())
     for generation in (1, 2):
-        order = Command(leases.APPLY, 1, "blue", generation, 30.0, {GPU: (0, 900)})
+        order = Command(Op.APPLY, 1, "blue", generation, 30.0, {GPU: (0, 900)})
         assert _ask(keeper, order).accepted
-        assert _ask(keeper, Command(leases.CLEAR, 1, clocks_mhz={GPU: (0, 0)})).accepted
-    lower = Command(leases.APPLY, 1, "blue", 3, 30.0, {GPU: (0, 600)})
+        assert _ask(keeper, Command(Op.CLEAR, 1, clocks_mhz={GPU: (0, 0)})).accepted
+    lower = Command(Op.APPLY, 1, "blue", 3, 30.0, {GPU: (0, 600)})
     assert "dwell" in _ask(keeper, lower).reason
 
 
 def test_a_restore_that_is_only_spread_out_is_not_stuck(tmp_path: Path) -> None:
-    settings = Settings(str(tmp_path), Bounds(min_dwell_s=0.0), restore_spread_s=3600.0)
+    settings = Settings(str(tmp_path), Bounds(min_dwell_s=0.0), restore_jitter_s=3600.0)
     keeper = Keeper(settings, Board())
-    assert _ask(keeper, Command(leases.APPLY, 1, "blue", 1, 0.05, {GPU: (0, 900)})).accepted
+    assert _ask(keeper, Command(Op.APPLY, 1, "blue", 1, 0.05, {GPU: (0, 900)})).accepted
     time.sleep(0.1)
-    slot = _ask(keeper, Command(leases.STATUS, clocks_mhz={GPU: (0, 0)}))
-    assert keeper.state.gpu(GPU).owed
+    slot = _ask(keeper, Command(Op.STATUS, clocks_mhz={GPU: (0, 0)}))
+    assert keeper.state.gpu(GPU).pending_restore
     assert (slot.accepted, slot.reason, slot.lease) == (True, "", None)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.client import decode_reply, encode_request
-from joulecut_agent.keeper.lease import CAUSES, GPUS_MAX, STEP, Command, Lease
-from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot
+from joulecut_agent.keeper.lease import CAUSES, GPUS_MAX, Command, Lease, Op
+from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot, decode_reply, encode_request
 
 letters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 names = st.text(letters, min_size=1, max_size=24)
@@ -21,7 +20,7 @@ programs = st.lists(shorts, max_size=32).map(tuple)
 seconds = st.floats(allow_nan=False)
 commands = st.builds(
     Command,
-    op=st.integers(1, STEP),
+    op=st.integers(1, max(Op)),
     epoch=longs,
     job=st.text(letters, max_size=60),
     generation=longs,
@@ -29,7 +28,7 @@ commands = st.builds(
     clocks_mhz=st.dictionaries(names, clock_pairs, max_size=GPUS_MAX),
     cause=st.sampled_from(CAUSES),
     power_mw=st.dictionaries(names, st.integers(0, 2**32 - 1), max_size=GPUS_MAX),
-    programs=st.dictionaries(names, programs, max_size=GPUS_MAX),
+    schedules=st.dictionaries(names, programs, max_size=GPUS_MAX),
 )
 slots = st.builds(
     Slot,
@@ -76,7 +75,7 @@ def test_a_whole_node_is_one_message() -> None:
     uuids = [f"{n:096}" for n in range(GPUS_MAX)]
     command = Command(
         1, 2**64 - 1, "j" * 253, 2**64 - 1, 1.0, dict.fromkeys(uuids, (65_535, 65_535)),
-        power_mw=dict.fromkeys(uuids, 2**32 - 1), programs=dict.fromkeys(uuids, (65_535,) * 32),
+        power_mw=dict.fromkeys(uuids, 2**32 - 1), schedules=dict.fromkeys(uuids, (65_535,) * 32),
     )  # fmt: skip
     assert wire.decode_request(encode_request(1, command)) == (1, command)
     lease = Lease("j" * 253, 2**64 - 1, 2**64 - 1, (65_535, 65_535), 1.0, 2**32 - 1, (65_535,) * 32)
@@ -108,7 +107,7 @@ def test_a_damaged_request_is_a_command_or_refused(
         _, decoded = wire.decode_request(bytes(raw))
     except ProtocolError:
         return
-    assert 1 <= decoded.op <= STEP
+    assert 1 <= decoded.op <= max(Op)
     assert len(decoded.clocks_mhz) <= GPUS_MAX
 
 
@@ -133,9 +132,9 @@ def test_a_damaged_reply_is_a_reply_or_refused(reply: Reply, damage: list[tuple[
         Command(1, clocks_mhz={f"u{n}": (0, 1) for n in range(17)}),
         Command(1, epoch=2**64),
         Command(1, generation=-1),
-        Command(1, programs={"u": tuple(range(33))}),
+        Command(1, schedules={"u": tuple(range(33))}),
         Command(1, cause="cleared\n"),
-        Command(STEP + 1),
+        Command(max(Op) + 1),
     ],
 )
 def test_what_does_not_fit_is_not_cut_off(command: Command) -> None:

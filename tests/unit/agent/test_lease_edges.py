@@ -1,7 +1,14 @@
 """The lease machine where two things meet: a debt and a second end, two jobs, two terms."""
 
-from joulecut_agent.keeper import lease as leases
-from joulecut_agent.keeper.lease import Command, Gpu, State, end, restored, step
+from joulecut_agent.keeper.lease import (
+    Command,
+    Gpu,
+    Op,
+    State,
+    apply_event,
+    end_leases,
+    restore_finished,
+)
 
 GPU = "GPU-a"
 
@@ -11,33 +18,33 @@ def _held(
 ) -> State:
     """A GPU at 900 MHz at most, for a minute from second 0 on."""
     order = Command(
-        leases.APPLY,
+        Op.APPLY,
         epoch,
         job,
         generation,
         60.0,
         {GPU: (0, 900)},
-        programs={GPU: program} if program else {},
+        schedules={GPU: program} if program else {},
     )
-    done = step(State(), order, 0.0, {})
+    done = apply_event(State(), order, 0.0, {})
     assert done.reasons == {GPU: ""}
     return done.state
 
 
 def test_a_second_end_does_not_forget_how_often_the_first_one_failed() -> None:
     """Or whoever clears a GPU each second would hide that it is stuck, and never let it wait."""
-    state = end(_held(), [GPU], "lease_expired", 1.0)
+    state = end_leases(_held(), [GPU], "lease_expired", 1.0)
     for now_s in (1.0, 2.0, 4.0):
-        state = restored(state, GPU, False, now_s)
-    state = end(state, [GPU], "cleared", 5.0)
-    owed = state.gpu(GPU).owed
+        state = restore_finished(state, GPU, False, now_s)
+    state = end_leases(state, [GPU], "cleared", 5.0)
+    owed = state.gpu(GPU).pending_restore
     assert owed is not None
     assert (owed.cause, owed.failures) == ("cleared", 3)
 
 
 def test_a_job_clears_nothing_that_another_one_holds() -> None:
     for named in ({}, {GPU: (0, 0)}):
-        done = step(_held("blue"), Command(leases.CLEAR, 5, "red", clocks_mhz=named), 1.0, {})
+        done = apply_event(_held("blue"), Command(Op.CLEAR, 5, "red", clocks_mhz=named), 1.0, {})
         assert done.state.gpu(GPU).lease is not None
         assert done.restores == ()
         assert all(reason == "held by job blue" for reason in done.reasons.values())
@@ -45,7 +52,7 @@ def test_a_job_clears_nothing_that_another_one_holds() -> None:
 
 
 def test_who_names_no_job_clears_every_one() -> None:
-    done = step(_held("blue"), Command(leases.CLEAR, 5), 1.0, {})
+    done = apply_event(_held("blue"), Command(Op.CLEAR, 5), 1.0, {})
     assert done.reasons == {GPU: ""}
     assert done.restores == ((GPU, "cleared"),)
 
@@ -53,17 +60,17 @@ def test_who_names_no_job_clears_every_one() -> None:
 def test_the_largest_term_is_never_forgotten() -> None:
     state = _held(epoch=5, program=(600,))
     for epoch in (0, 1, 5):
-        event = Command(leases.STEP, epoch, "blue", 1, clocks_mhz={GPU: (0, 600)})
-        assert step(state, event, 10.0, {}).state.epoch_seen == 5
-        renewal = Command(leases.RENEW, epoch, "blue", 1, 60.0)
-        assert step(state, renewal, 10.0, {}).state.epoch_seen == 5
-        clearing = Command(leases.CLEAR, epoch, "blue")
-        assert step(state, clearing, 10.0, {}).state.epoch_seen == 5
+        event = Command(Op.STEP, epoch, "blue", 1, clocks_mhz={GPU: (0, 600)})
+        assert apply_event(state, event, 10.0, {}).state.epoch_seen == 5
+        renewal = Command(Op.RENEW, epoch, "blue", 1, 60.0)
+        assert apply_event(state, renewal, 10.0, {}).state.epoch_seen == 5
+        clearing = Command(Op.CLEAR, epoch, "blue")
+        assert apply_event(state, clearing, 10.0, {}).state.epoch_seen == 5
 
 
 def _step(state: State, clock_mhz: int, now_s: float) -> tuple[State, str]:
-    event = Command(leases.STEP, 5, "blue", 1, clocks_mhz={GPU: (0, clock_mhz)})
-    done = step(state, event, now_s, {})
+    event = Command(Op.STEP, 5, "blue", 1, clocks_mhz={GPU: (0, clock_mhz)})
+    done = apply_event(state, event, now_s, {})
     return done.state, done.reasons[GPU]
 
 
@@ -79,8 +86,8 @@ def test_a_step_up_never_waits_however_far_below_the_top_it_ends() -> None:
 
 def test_what_was_seen_under_another_order_ends_no_lease() -> None:
     for epoch, generation, ends in ((4, 1, False), (5, 2, False), (5, 1, True), (0, 0, True)):
-        event = Command(leases.YIELD, epoch, "blue", generation, clocks_mhz={GPU: (0, 0)})
-        done = step(_held(epoch=5, generation=1), event, 1.0, {})
+        event = Command(Op.YIELD, epoch, "blue", generation, clocks_mhz={GPU: (0, 0)})
+        done = apply_event(_held(epoch=5, generation=1), event, 1.0, {})
         assert (done.state.gpu(GPU).lease is None) == ends
         assert done.reasons == {GPU: "" if ends else "no lease to yield"}
 
@@ -90,22 +97,22 @@ OTHER = "GPU-b"
 
 def test_a_gpu_that_was_free_comes_down_after_others_have_gone_up() -> None:
     """It is at its own default, above whatever is asked of it."""
-    order = Command(leases.APPLY, 5, "blue", 2, 60.0, {OTHER: (0, 600), GPU: (0, 1200)})
-    done = step(_held(), order, 1.0, {})
-    assert [lock.uuid for lock in done.locks] == [GPU, OTHER]
+    order = Command(Op.APPLY, 5, "blue", 2, 60.0, {OTHER: (0, 600), GPU: (0, 1200)})
+    done = apply_event(_held(), order, 1.0, {})
+    assert [lock.uuid for lock in done.writes] == [GPU, OTHER]
 
 
 def test_a_clear_of_everything_names_what_is_held_or_owed_and_nothing_else() -> None:
-    state = restored(end(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
-    state = state.having({OTHER: Gpu(), "GPU-c": Gpu()})
-    done = step(state, Command(leases.CLEAR), 1.1, {})
+    state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
+    state = state.updated({OTHER: Gpu(), "GPU-c": Gpu()})
+    done = apply_event(state, Command(Op.CLEAR), 1.1, {})
     assert done.reasons == {GPU: ""}, "nobody holds it, and it was never given back"
     assert done.restores == ((GPU, "cleared"),), "a person does not wait for the next try"
-    assert step(state, Command(leases.CLEAR, 5, "blue"), 1.1, {}).reasons == {}
+    assert apply_event(state, Command(Op.CLEAR, 5, "blue"), 1.1, {}).reasons == {}
 
 
 def test_a_gpu_that_is_owed_and_named_is_tried_again_at_once() -> None:
-    state = restored(end(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
-    done = step(state, Command(leases.CLEAR, 5, "blue", clocks_mhz={GPU: (0, 0)}), 1.1, {})
+    state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
+    done = apply_event(state, Command(Op.CLEAR, 5, "blue", clocks_mhz={GPU: (0, 0)}), 1.1, {})
     assert done.restores == ((GPU, "cleared"),)
-    assert step(state, None, 1.1, {}).restores == (), "time alone would have waited"
+    assert apply_event(state, None, 1.1, {}).restores == (), "time alone would have waited"

@@ -92,8 +92,8 @@ def test_this_process_and_one_that_is_not_there(tmp_path: Path) -> None:
     assert mine is not None
     assert mine.uid == os.getuid()
     assert here.command(os.getpid())
-    assert here.told(os.getpid(), "PATH") == os.environ["PATH"]
-    assert here.told(os.getpid(), "NO_SUCH_VARIABLE") == ""
+    assert here.variable(os.getpid(), "PATH") == os.environ["PATH"]
+    assert here.variable(os.getpid(), "NO_SUCH_VARIABLE") == ""
     assert here.belonging(0) is None
     assert here.belonging(2**22 + 5) is None
     assert Processes(tmp_path).command(1) == ""

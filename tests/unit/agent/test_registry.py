@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from running_agent import eventually
 
-from joulecut_agent.jobs.registry import TURN_S, Registry
-from joulecut_agent.jobs.settings import AttributionSettings
+from joulecut_agent.jobs.registry import TURN_S, AttributionSettings, Registry
 from joulecut_wire.messages import GpuDescription
 
 UUID = "GPU-a"

@@ -21,7 +21,7 @@ GPUS = (
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     began_s = time.monotonic()
-    assert ReleaseFile(str(tmp_path), "boot").keep(600.0, GPUS)
+    assert ReleaseFile(str(tmp_path), "boot").write(600.0, GPUS)
     again = ReleaseFile(str(tmp_path), "boot")
     left_s, passed_s = again.left_s(), time.monotonic() - began_s
     assert 600.0 - passed_s <= left_s <= 600.0
@@ -31,27 +31,27 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
 
 
 def test_another_boot_has_no_window(tmp_path: Path) -> None:
-    ReleaseFile(str(tmp_path), "boot").keep(600.0, GPUS)
+    ReleaseFile(str(tmp_path), "boot").write(600.0, GPUS)
     later = ReleaseFile(str(tmp_path), "the next one")
     assert (later.left_s(), later.gpus()) == (0.0, ())
 
 
 def test_a_window_that_is_over_is_none(tmp_path: Path) -> None:
     file = ReleaseFile(str(tmp_path), "boot")
-    file.keep(-0.001, GPUS)
+    file.write(-0.001, GPUS)
     assert file.left_s() == 0.0
     assert not file.forget()
 
 
 def test_no_window_is_longer_than_any_may_be(tmp_path: Path) -> None:
     file = ReleaseFile(str(tmp_path), "boot")
-    file.keep(RELEASE_S_MAX + 60.0, GPUS)
+    file.write(RELEASE_S_MAX + 60.0, GPUS)
     assert file.left_s() == 0.0
 
 
 def test_cut_off_anywhere_it_is_none(tmp_path: Path) -> None:
     file = ReleaseFile(str(tmp_path), "boot")
-    file.keep(600.0, GPUS)
+    file.write(600.0, GPUS)
     whole = (tmp_path / NAME).read_bytes()
     for size in range(len(whole)):
         (tmp_path / NAME).write_bytes(whole[:size])
@@ -87,4 +87,4 @@ def test_whole_and_still_nonsense(tmp_path: Path, words: object) -> None:
 
 
 def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
-    assert not ReleaseFile(str(tmp_path / "nowhere"), "boot").keep(600.0, GPUS)
+    assert not ReleaseFile(str(tmp_path / "nowhere"), "boot").write(600.0, GPUS)

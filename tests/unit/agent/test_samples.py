@@ -28,7 +28,7 @@ class FakeEye:
         self.asked.add(index)
         return self.bursts[index].pop(0) if self.bursts[index] else Burst()
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         self.open = False
 
     def close(self) -> None:

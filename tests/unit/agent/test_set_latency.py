@@ -14,7 +14,7 @@ def _see(latency: SetLatency, clock_mhz: int, now_s: float, busy: float = 1.0) -
 def test_from_the_order_to_the_first_reading_that_shows_it() -> None:
     latency = SetLatency()
     _see(latency, 1410, 9.9)
-    assert latency.ordered({"GPU-0": 1005}, 10.0)
+    assert latency.started({"GPU-0": 1005}, 10.0)
     _see(latency, 1410, 10.02)
     assert latency.p95_s("GPU-0") == 0.0
     _see(latency, 1005, 10.04)
@@ -25,14 +25,14 @@ def test_from_the_order_to_the_first_reading_that_shows_it() -> None:
 
 def test_what_cannot_be_seen_is_not_measured() -> None:
     latency = SetLatency()
-    assert not latency.ordered({"GPU-0": 1005}, 1.0), "never read"
+    assert not latency.started({"GPU-0": 1005}, 1.0), "never read"
     _see(latency, 210, 2.0, busy=0.0)
-    assert not latency.ordered({"GPU-0": 1005}, 3.0), "idle"
+    assert not latency.started({"GPU-0": 1005}, 3.0), "idle"
     _see(latency, 1005, 4.0)
-    assert not latency.ordered({"GPU-0": 1005}, 5.0), "there already"
-    assert not latency.ordered({"GPU-0": 0}, 6.0), "a power limit alone"
+    assert not latency.started({"GPU-0": 1005}, 5.0), "there already"
+    assert not latency.started({"GPU-0": 0}, 6.0), "a power limit alone"
     _see(latency, 1410, 7.0)
-    assert latency.ordered({"GPU-0": 1005}, 8.0)
+    assert latency.started({"GPU-0": 1005}, 8.0)
     _see(latency, 1005, 8.1 + WAIT_S_MAX)
     assert latency.p95_s("GPU-0") == 0.0, "too late to be that order's doing"
     assert latency.p95_s("GPU-elsewhere") == 0.0
@@ -43,7 +43,7 @@ def test_the_newest_samples_count_and_a_full_set_needs_few_more() -> None:
     for n in range(3 * SAMPLES_MAX):
         _see(latency, (1410, 1005)[n % 2], now_s)
         now_s += 1.0
-        worth = latency.ordered({"GPU-0": (1005, 1410)[n % 2]}, now_s)
+        worth = latency.started({"GPU-0": (1005, 1410)[n % 2]}, now_s)
         assert worth == (n < SAMPLES_MAX)
         now_s += 0.15 if n < SAMPLES_MAX else 0.1
         _see(latency, (1005, 1410)[n % 2], now_s)
@@ -53,7 +53,7 @@ def test_the_newest_samples_count_and_a_full_set_needs_few_more() -> None:
 def test_a_look_that_came_late_tells_nothing() -> None:
     latency = SetLatency()
     _see(latency, 1410, 9.9)
-    assert latency.ordered({"GPU-0": 1005}, 10.0)
+    assert latency.started({"GPU-0": 1005}, 10.0)
     snapshot = NodeSnapshot(1, 10.1, (GpuSnapshot("GPU-0", clock_sm_mhz=1410),))
     assert latency.seen(replace(snapshot, gpus=())), "still waited for"
     _see(latency, 1005, 11.0)

@@ -63,7 +63,7 @@ def test_a_directory_that_everybody_writes_is_not_believed(
     tmp_path.chmod(0o777)
     folder = MappingDirectory(tmp_path)
     assert folder.poll(HERE) == folder.poll(HERE) == {}
-    assert capfd.readouterr().err.count("everybody may write") == 1
+    assert capfd.readouterr().err.count("world-writable") == 1
     tmp_path.chmod(0o755)
     assert folder.poll(HERE)
 

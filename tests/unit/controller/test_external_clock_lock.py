@@ -137,10 +137,10 @@ def test_a_default_that_turns_out_to_be_a_lock_takes_its_baseline_with_it() -> N
 
 def test_an_agent_that_stands_back_is_believed_unless_the_gpu_runs_free() -> None:
     job = Job()
-    job.words = {"stands_back_s": 60.0}
+    job.words = {"backoff_s": 60.0}
     assert job.looks(20).baseline is not None, "a reset by Slurm leaves default clocks"
     job = Job()
-    job.words, job.foreign_mhz = {"stands_back_s": 60.0}, LOCKED_MHZ
+    job.words, job.foreign_mhz = {"backoff_s": 60.0}, LOCKED_MHZ
     assert job.looks(20).baseline is None
 
 

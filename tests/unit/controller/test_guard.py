@@ -198,7 +198,7 @@ SPOILS: dict[str, Spoil] = {
         _gpu(
             v,
             p.actions[0].uuid,
-            lambda g: replace(g, snapshot=g.snapshot and replace(g.snapshot, stands_back_s=1.0)),
+            lambda g: replace(g, snapshot=g.snapshot and replace(g.snapshot, backoff_s=1.0)),
         ),
         a,
     ),

@@ -233,7 +233,7 @@ def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> Non
         "sees drift (external_writer)": replace(
             known["G1"], snapshot=GpuSnapshot("G1", drift="external_writer")
         ),
-        "backs off": replace(known["G1"], snapshot=GpuSnapshot("G1", stands_back_s=9.0)),
+        "backs off": replace(known["G1"], snapshot=GpuSnapshot("G1", backoff_s=9.0)),
         "job else reports from it": replace(
             known["G1"], allocation=Allocation("G1", "else", source="report")
         ),

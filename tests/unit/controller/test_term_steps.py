@@ -2,7 +2,14 @@
 
 import pytest
 
-from joulecut_agent.keeper.lease import APPLY, EPOCH_MAX, EPOCH_STEP_MAX, Command, State, step
+from joulecut_agent.keeper.lease import (
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
+    Command,
+    Op,
+    State,
+    apply_event,
+)
 from joulecut_controller.reconcile.leases import impossible_epoch
 from joulecut_controller.view import NodeView
 
@@ -31,6 +38,6 @@ def test_what_is_absurd_is_named_and_all_else_is_taken_by_every_agent(
     if not found:
         term = max(epochs, default=0) + 1
         for seen in epochs:
-            command = Command(APPLY, term, "blue", 1, 9.0, {"GPU-a": (0, 900)})
-            reasons = step(State(seen), command, 0.0, {}).reasons
+            command = Command(Op.APPLY, term, "blue", 1, 9.0, {"GPU-a": (0, 900)})
+            reasons = apply_event(State(seen), command, 0.0, {}).reasons
             assert reasons == {"GPU-a": ""} or term > EPOCH_MAX

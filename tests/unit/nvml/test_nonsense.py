@@ -7,26 +7,30 @@ from pathlib import Path
 import pytest
 
 from fixture import FakeNvml, build
-from joulecut_agent.monitor.driver_reader import Eye
+from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_wire.errors import JoulecutError
 
 NO_TEXT = b"\xff\xfe\xfd"
 
 
 @pytest.fixture
-def eye(fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Eye]:
+def eye(
+    fake_nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DriverReader]:
     """Reads in a process of its own, as in the agent."""
     for name in ("LD_LIBRARY_PATH", "JOULECUT_FAKE_NVML_STATE"):
         monkeypatch.setenv(name, fake_nvml.environment()[name])
-    with closing(Eye("joulecut_agent.nvml:backend", {"permission": "driver"}, str(tmp_path))) as it:
+    with closing(
+        DriverReader("joulecut_agent.nvml:backend", {"permission": "driver"}, str(tmp_path))
+    ) as it:
         yield it
 
 
-def _measured(eye: Eye) -> list[str]:
+def _measured(eye: DriverReader) -> list[str]:
     return [reading.uuid for reading in eye.read() if reading.snapshot is not None]
 
 
-def test_a_name_that_is_no_text_costs_the_name(fake_nvml: FakeNvml, eye: Eye) -> None:
+def test_a_name_that_is_no_text_costs_the_name(fake_nvml: FakeNvml, eye: DriverReader) -> None:
     with fake_nvml._shared.turn() as state:
         state.gpus[1].name = NO_TEXT
     assert [gpu.model for gpu in eye.describe()][:2] == [eye.gpus[0].model, "unreadable"]
@@ -34,7 +38,7 @@ def test_a_name_that_is_no_text_costs_the_name(fake_nvml: FakeNvml, eye: Eye) ->
     assert _measured(eye) == list(fake_nvml.uuids)
 
 
-def test_an_identity_that_is_no_text_costs_its_gpu(fake_nvml: FakeNvml, eye: Eye) -> None:
+def test_an_identity_that_is_no_text_costs_its_gpu(fake_nvml: FakeNvml, eye: DriverReader) -> None:
     with fake_nvml._shared.turn() as state:
         right, state.gpus[1].uuid = state.gpus[1].uuid, NO_TEXT
     others = [uuid for uuid in fake_nvml.uuids if uuid != right.decode()]
@@ -47,7 +51,7 @@ def test_an_identity_that_is_no_text_costs_its_gpu(fake_nvml: FakeNvml, eye: Eye
 
 
 def test_a_driver_that_is_reloaded_just_when_it_is_described_is_opened_anew(
-    fake_nvml: FakeNvml, eye: Eye
+    fake_nvml: FakeNvml, eye: DriverReader
 ) -> None:
     eye.describe()
     fake_nvml.reload_driver()
@@ -58,7 +62,7 @@ def test_a_driver_that_is_reloaded_just_when_it_is_described_is_opened_anew(
 
 
 def test_a_driver_older_than_the_binding_is_read(
-    fake_nvml: FakeNvml, eye: Eye, monkeypatch: pytest.MonkeyPatch
+    fake_nvml: FakeNvml, eye: DriverReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of such a driver the binding says "mismatch", which is none of NVML's errors."""
     newest = "nvmlDeviceGetComputeRunningProcesses_v3"

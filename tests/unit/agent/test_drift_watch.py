@@ -9,13 +9,12 @@ from contextlib import closing
 import pytest
 
 from joulecut_agent.control import drift
-from joulecut_agent.control.drift_watch import Oversight
-from joulecut_agent.counters import Tally
-from joulecut_agent.keeper import lease as leases
+from joulecut_agent.control.drift_watch import DriftWatch
+from joulecut_agent.counters import Counters
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
-from joulecut_agent.keeper.lease import Command, Lease
+from joulecut_agent.keeper.lease import Command, Lease, Op
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
 
 UUID, FREE_MHZ, OURS_MHZ = "GPU-a", 1980, 1005
@@ -35,7 +34,7 @@ class Yes(threading.Thread):
     def run(self) -> None:
         while raw := self._line.recv(wire.REQUEST_BYTES + 1):
             serial, command = wire.decode_request(raw)
-            if command.op != leases.STATUS:
+            if command.op != Op.STATUS:
                 self.commands.append(command)
                 self.lease = None
             slots = (wire.Slot(UUID, True, "", self.lease),)
@@ -47,22 +46,22 @@ class Watched:
 
     def __init__(self, keeper: Yes, client: KeeperClient) -> None:
         self.keeper, self._client = keeper, client
-        self.tally = Tally()
-        self.oversight = Oversight(lambda: (GPU,), client, self.tally, None)
+        self.counters = Counters()
+        self.drift_watch = DriftWatch(lambda: (GPU,), client, self.counters, None)
         self._sequence = 0
         self.now_s = time.monotonic()
 
     def hold(self, generation: int) -> Command:
         """An order that the keeper accepts, up to where its answer is there."""
-        command = Command(leases.APPLY, 1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
-        self.oversight.purposes.ordered(command, "slack")
+        command = Command(Op.APPLY, 1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
+        self.drift_watch.reasons.sent(command, "slack")
         self.keeper.lease = Lease("demo", 1, generation, (0, OURS_MHZ), 60.0)
         self._client.refresh()
         return command
 
     def obey(self, generation: int) -> None:
         """An order whose answer is known here as well; what is seen is read after that."""
-        self.oversight.purposes.answered(self.hold(generation))
+        self.drift_watch.reasons.answered(self.hold(generation))
         self.now_s = max(self.now_s, time.monotonic())
 
     def end(self) -> None:
@@ -73,7 +72,7 @@ class Watched:
             self._sequence += 1
             self.now_s += each_s
             gpu = GpuSnapshot(UUID, clock_sm_mhz=clock_mhz, utilization_gpu_ratio=1.0)
-            self.oversight.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
+            self.drift_watch.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
 
     def asked(self) -> list[int]:
         return [command.op for command in self.keeper.commands]
@@ -85,7 +84,7 @@ def watched() -> Iterator[Watched]:
     with closing(theirs):
         keeper, client = Yes(theirs), KeeperClient("")
         keeper.start()
-        client.look_after(lambda: [UUID])
+        client.watch(lambda: [UUID])
         client.attach(ours)
         yield Watched(keeper, client)
         client.detach()
@@ -97,7 +96,7 @@ def test_a_clock_that_runs_free_ends_the_lease(watched: Watched) -> None:
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
-    assert watched.asked() == [leases.YIELD]
+    assert watched.asked() == [Op.YIELD]
 
 
 def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_clock(
@@ -113,7 +112,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     assert watched.asked() == []
     ordered_s = time.monotonic()
     watched.now_s = ordered_s - 10.0
-    watched.oversight.purposes.answered(second)
+    watched.drift_watch.reasons.answered(second)
     watched.see(FREE_MHZ)  # read before that, and looked at after it
     assert watched.asked() == []
     watched.now_s = ordered_s
@@ -123,7 +122,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
-    assert watched.asked() == [leases.YIELD], "what comes after it counts as ever"
+    assert watched.asked() == [Op.YIELD], "what comes after it counts as ever"
 
 
 def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_taken_back(
@@ -134,6 +133,6 @@ def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_taken_back(
     watched.see(FREE_MHZ)
     watched.now_s += 60.0
     watched.see(OURS_MHZ)
-    assert watched.asked() == [leases.YIELD, leases.CLEAR]
+    assert watched.asked() == [Op.YIELD, Op.CLEAR]
     watched.see(OURS_MHZ)
-    assert watched.asked() == [leases.YIELD, leases.CLEAR], "once"
+    assert watched.asked() == [Op.YIELD, Op.CLEAR], "once"

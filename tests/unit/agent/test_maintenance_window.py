@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from joulecut_agent.control.maintenance_window import Window
+from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.keeper.client import KeeperClient
 from joulecut_wire.messages import GpuDescription
@@ -20,15 +20,15 @@ class Still:
     def resume(self) -> None: ...
 
 
-def _with_a_dead_keeper(folder: Path, *, inside: bool) -> Window:
+def _with_a_dead_keeper(folder: Path, *, inside: bool) -> MaintenanceWindow:
     file, keeper = ReleaseFile(str(folder), "boot"), KeeperClient("")
     if inside:
-        file.keep(600.0, ())
+        file.write(600.0, ())
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     keeper.attach(ours)
     theirs.close()
     assert keeper.connected, "it was not spoken to since"
-    return Window(Still(), keeper, file, keeper_wanted=True)
+    return MaintenanceWindow(Still(), keeper, file, keeper_wanted=True)
 
 
 def test_a_window_is_changed_though_its_keeper_has_just_ended(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_agent.control.heartbeat import LOOP_SILENT_S, READ_SILENT_S, Heartbeat
-from joulecut_agent.control.maintenance_window import Window
+from joulecut_agent.control.health import LOOP_SILENT_S, READ_SILENT_S, HealthChecks
+from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.release_file import ReleaseFile
-from joulecut_agent.counters import Tally
+from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import KeeperClient
-from joulecut_agent.monitor.energy_file import EnergyFile
+from joulecut_agent.monitor.energy_account import EnergyFile
 from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.ports.reader import Reading
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
@@ -31,7 +31,7 @@ class Source:
     def is_reading(self, each_s: float) -> bool:
         return not each_s
 
-    def cut(self) -> None:
+    def kill(self) -> None:
         pass
 
     def close(self) -> None:
@@ -43,10 +43,12 @@ class World:
         self.source = Source()
         self.now_s = time.monotonic()
         file = EnergyFile(folder / "energy.json", "boot")
-        self.sampler = Sampler(self.source, interval_s, Tally(), jobs=dict, file=file)
+        self.sampler = Sampler(self.source, interval_s, Counters(), jobs=dict, file=file)
         release = ReleaseFile(str(folder), "boot")
-        self.window = Window(self.sampler, KeeperClient(""), release, keeper_wanted=False)
-        self.beat = Heartbeat(self.sampler, self.window, interval_s, lambda: self.now_s)
+        self.window = MaintenanceWindow(
+            self.sampler, KeeperClient(""), release, keeper_wanted=False
+        )
+        self.beat = HealthChecks(self.sampler, self.window, interval_s, lambda: self.now_s)
 
     def passes(self, seconds: float, *, sampler: bool = True, loop: bool = True) -> None:
         """Time goes by; the loops that turn do."""
@@ -73,7 +75,7 @@ def test_a_loop_that_does_not_turn_is_named(world: World) -> None:
     assert world.beat.live().well
     world.passes(2.0, loop=False)
     assert not world.beat.live().well
-    assert world.beat.live().text == "the main loop has not turned for 31 s\n"
+    assert world.beat.live().text == "the main loop has not run for 31 s\n"
     world.passes(0.0)
     assert world.beat.live().well
 
@@ -82,7 +84,7 @@ def test_a_sampler_that_does_not_turn_is_named(world: World) -> None:
     world.passes(READ_SILENT_S - 1.0, sampler=False)
     assert world.beat.live().well, "a driver that hangs costs a reading that much"
     world.passes(2.0, sampler=False)
-    assert world.beat.live().lines == ("the sampler has not turned for 73 s",)
+    assert world.beat.live().lines == ("the sampler has not run for 73 s",)
 
 
 def test_a_slow_sampler_is_not_a_dead_one(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_a_driver_that_hangs_costs_no_life(world: World) -> None:
     world.source.unresponsive = frozenset([0, -1])
     assert world.beat.live().well
     assert world.beat.live().lines == ("ok", "driver_unresponsive: the driver, GPU-0")
-    assert world.beat.ready().lines[0] == "no GPU was read lately"
+    assert world.beat.ready().lines[0] == "no GPU was read recently"
     assert not world.beat.ready().well
 
 

@@ -13,7 +13,7 @@ from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from joulecut import Reporter
 from joulecut_wire import codec
-from joulecut_wire.messages import Command, ProgramStep, Result, Setting
+from joulecut_wire.messages import Command, Result, ScheduleStep, Setting
 from joulecut_wire.v1 import agent_pb2 as pb
 
 Mark = tuple[str, str, int, int]  # begin or end, kind, microbatch, iteration
@@ -27,18 +27,18 @@ class Site:
     locked_mhz: Callable[[], list[int]]
     work: Callable[[], None] = lambda: None
     reporters: list[Reporter] = field(default_factory=list)
-    program: tuple[ProgramStep, ...] = ()
+    program: tuple[ScheduleStep, ...] = ()
 
     def begin(self) -> None:
         self.node.start()
         about = self.node.describe()
-        assert about.program_steps_max >= 256
+        assert about.schedule_steps_max >= 256
         self.uuids = [gpu.uuid for gpu in about.gpus]
         listed = about.gpus[0].clocks_mhz
         self.high, self.middle, self.low = listed[-1], listed[-8], listed[-15]
         self.program = (
-            ProgramStep("forward", self.low), ProgramStep("forward", self.middle, 3),
-            ProgramStep("backward", self.high, at_end=True),
+            ScheduleStep("forward", self.low), ScheduleStep("forward", self.middle, 3),
+            ScheduleStep("backward", self.high, at_end=True),
         )  # fmt: skip
 
     def order(
@@ -170,9 +170,9 @@ def test_a_program_that_cannot_be_followed_is_refused_by_name(site: Site) -> Non
         (result,) = site.order(0, shortest_s=shortest_s)
         assert not result.accepted
         assert reason in result.reason
-    site.program = (ProgramStep("forward", site.high + 1),)
+    site.program = (ScheduleStep("forward", site.high + 1),)
     assert "above" in site.order(0)[0].reason
-    site.program = (ProgramStep("forward", site.low + 1),)
+    site.program = (ScheduleStep("forward", site.low + 1),)
     assert "not a supported clock" in site.order(0)[0].reason
     assert site.locked_mhz() == [0, 0]
 

@@ -12,14 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.control.audit_log import LINE_BYTES_MAX, Limits, Trail, decode, encode, read
-from joulecut_agent.control.audit_print import noted, run, sentence
+from joulecut_agent.control.audit_log import (
+    LINE_BYTES_MAX,
+    AuditLimits,
+    AuditLog,
+    decode,
+    encode,
+    print_log,
+    read,
+    record_command,
+    sentence,
+)
 
 ENTRY = {"op": "apply", "who": "a.test", "via": "mtls", "result": "accepted"}
 
 
 def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
-    trail = Trail(tmp_path, Limits(bytes_max=2_000, files_max=3))
+    trail = AuditLog(tmp_path, AuditLimits(bytes_max=2_000, files_max=3))
     for number in range(500):
         trail.write({**ENTRY, "generation": number}, now_unix_s=1e9 + number)
     files = sorted(path.name for path in tmp_path.iterdir())
@@ -32,7 +41,7 @@ def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
 
 
 def test_one_file_is_bounded_too(tmp_path: Path) -> None:
-    trail = Trail(tmp_path, Limits(bytes_max=1_000, files_max=1))
+    trail = AuditLog(tmp_path, AuditLimits(bytes_max=1_000, files_max=1))
     for number in range(100):
         trail.write({**ENTRY, "generation": number})
     assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
@@ -40,7 +49,7 @@ def test_one_file_is_bounded_too(tmp_path: Path) -> None:
 
 
 def _write(folder: Path, writer: int) -> None:
-    trail = Trail(folder, Limits(bytes_max=20_000, files_max=50))
+    trail = AuditLog(folder, AuditLimits(bytes_max=20_000, files_max=50))
     for number in range(200):
         trail.write({**ENTRY, "writer": writer, "number": number})
 
@@ -63,7 +72,7 @@ def test_a_full_disk_loses_lines_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lost: list[int] = []
-    trail = Trail(tmp_path, Limits(), lambda: lost.append(1))
+    trail = AuditLog(tmp_path, AuditLimits(), lambda: lost.append(1))
     for _ in range(100):  # the limit below holds for standard error too
         trail.write(ENTRY)
     size = (tmp_path / "audit.jsonl").stat().st_size
@@ -95,13 +104,13 @@ def test_what_is_no_file_of_its_own_is_not_written(tmp_path: Path, kind: str) ->
     else:
         os.mkfifo(path)
     lost: list[int] = []
-    Trail(tmp_path, Limits(), lambda: lost.append(1)).write(ENTRY)
+    AuditLog(tmp_path, AuditLimits(), lambda: lost.append(1)).write(ENTRY)
     assert lost == [1]
     assert other.read_text() == "untouched"
 
 
 def test_a_refusal_that_repeats_is_one_line(tmp_path: Path) -> None:
-    trail = Trail(tmp_path, Limits())
+    trail = AuditLog(tmp_path, AuditLimits())
     for _ in range(50):
         trail.write_refusal({**ENTRY, "result": "denied"}, "a.test", "apply")
     trail.write_refusal({**ENTRY, "who": "b.test", "result": "denied"}, "b.test", "apply")
@@ -156,28 +165,28 @@ def test_a_line_without_an_end_is_skipped_in_small_pieces(tmp_path: Path) -> Non
 
 
 def test_since_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trail = Trail(tmp_path, Limits())
+    trail = AuditLog(tmp_path, AuditLimits())
     trail.write({**ENTRY, "why": "old"}, now_unix_s=1e9)
     trail.write({**ENTRY, "why": "new"})
     with (tmp_path / "audit.jsonl").open("ab") as file:
         file.write(b"{broken\n")
-    assert run(tmp_path, 60.0, as_json=True) == 0
+    assert print_log(tmp_path, 60.0, as_json=True) == 0
     out, err = capsys.readouterr()
     assert [json.loads(line)["why"] for line in out.splitlines()] == ["new"]
-    assert err == "joulecut-agent: 1 lines of the trail cannot be read\n"
-    assert run(tmp_path, None, as_json=False) == 0
+    assert err == "joulecut-agent: 1 lines of the audit log cannot be read\n"
+    assert print_log(tmp_path, None, as_json=False) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_what_is_done_on_the_node_leaves_a_line_also_when_it_fails(tmp_path: Path) -> None:
-    assert noted(tmp_path, Limits(), "restore", lambda: 0) == 0
-    assert noted(tmp_path, Limits(), "restore", lambda: 1) == 1
+    assert record_command(tmp_path, AuditLimits(), "restore", lambda: 0) == 0
+    assert record_command(tmp_path, AuditLimits(), "restore", lambda: 1) == 1
 
     def fails() -> int:
         raise ValueError("no keeper")
 
     with pytest.raises(ValueError, match="no keeper"):
-        noted(tmp_path, Limits(), "release", fails, duration_s=60.0)
+        record_command(tmp_path, AuditLimits(), "release", fails, duration_s=60.0)
     lines = [entry for entry in read(tmp_path) if entry]
     assert [(e["op"], e["result"]) for e in lines] == [
         ("restore", "accepted"), ("restore", "failed"), ("release", "failed"),

@@ -1,7 +1,7 @@
 """Counters and queues of the agent: exact, monotonic, and bounded for ever."""
 
-from joulecut_agent.counters import BUCKETS_S, KEYS_MAX, Tally
-from joulecut_agent.jobs.report_queue import QUEUE_MAX, Feed
+from joulecut_agent.counters import BUCKETS_S, KEYS_MAX, Counters
+from joulecut_agent.jobs.report_queue import QUEUE_MAX, ReportQueue
 from joulecut_wire.messages import IterationReport
 
 
@@ -10,10 +10,10 @@ def _report(number: int) -> IterationReport:
 
 
 def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many() -> None:
-    feed = Feed()
-    slow, quick = feed.subscribe(), feed.subscribe()
+    report_queue = ReportQueue()
+    slow, quick = report_queue.subscribe(), report_queue.subscribe()
     for number in range(QUEUE_MAX + 7):
-        feed.publish(_report(number))
+        report_queue.publish(_report(number))
         assert len(quick.drain()[0]) == 1
     reports, dropped = slow.drain()
     assert (len(reports), dropped) == (QUEUE_MAX, 7)
@@ -22,23 +22,23 @@ def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many() -> None:
 
 
 def test_who_has_left_gets_nothing() -> None:
-    feed = Feed()
-    gone = feed.subscribe()
-    feed.unsubscribe(gone)
-    feed.publish(_report(1))
+    report_queue = ReportQueue()
+    gone = report_queue.subscribe()
+    report_queue.unsubscribe(gone)
+    report_queue.publish(_report(1))
     assert gone.drain() == ((), 0)
 
 
 def test_counts_are_bounded_and_durations_fall_into_their_buckets() -> None:
-    tally = Tally()
+    counters = Counters()
     for number in range(2 * KEYS_MAX):
-        tally.count("errors", str(number))
-        tally.time([(f"call{number}", 0.0)])
-    assert len(tally.counts("errors")) == KEYS_MAX
-    assert len(tally.durations()) == KEYS_MAX
-    tally = Tally()
+        counters.count("errors", str(number))
+        counters.time([(f"call{number}", 0.0)])
+    assert len(counters.counts("errors")) == KEYS_MAX
+    assert len(counters.durations()) == KEYS_MAX
+    counters = Counters()
     for seconds in (*BUCKETS_S, 99.0):
-        tally.time([("read", seconds)])
-    [(call, counts, total_s)] = tally.durations()
+        counters.time([("read", seconds)])
+    [(call, counts, total_s)] = counters.durations()
     assert (call, counts) == ("read", [1] * (len(BUCKETS_S) + 1))
     assert total_s == sum(BUCKETS_S) + 99.0

@@ -17,11 +17,11 @@ import pytest
 from held_clock import HeldClock
 from running_agent import PATIENCE_S, alive, eventually
 
-from joulecut_agent.monitor import driver_reader as eyes
-from joulecut_agent.monitor import unresponsive as troubles
-from joulecut_agent.monitor.driver_reader import Eye
+from joulecut_agent import driver_process
+from joulecut_agent.driver_process import BACKOFF_S
+from joulecut_agent.monitor import driver_reader
+from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_agent.monitor.reader_protocol import DRIVER
-from joulecut_agent.monitor.unresponsive import BACK_OFF_S
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 from joulecut_agent.ports.reader import Burst, Reading
 from joulecut_wire.errors import BadInput
@@ -40,7 +40,7 @@ class Clock(HeldClock):
 
     def monotonic(self) -> float:
         if self.flies and self._rig.hangs():
-            self.pass_s(eyes.READ_WAIT_S / 2.0)
+            self.pass_s(driver_reader.READ_WAIT_S / 2.0)
         return super().monotonic()
 
 
@@ -49,7 +49,7 @@ class Rig:
         self.folder = folder
         self.order(gpus=3)
         self.clock = Clock(self)
-        self.eye = Eye("ordered_reader:backend", {"orders": "orders"}, str(folder))
+        self.reader = DriverReader("ordered_reader:backend", {"orders": "orders"}, str(folder))
 
     def order(self, **orders: Any) -> None:
         fresh = self.folder / "fresh"
@@ -57,69 +57,71 @@ class Rig:
         fresh.rename(self.folder / "orders")
 
     def hangs(self) -> bool:
-        worker = self.eye._worker
+        worker = self.reader._child
         return worker is not None and (self.folder / f"hanging-{worker.process.pid}").exists()
 
     def pids(self) -> list[int]:
         return [int(pid) for pid in (self.folder / "pids").read_text().split()]
 
     def shown(self) -> list[str]:
-        return [r.uuid for r in self.eye.read() if r.snapshot is not None]
+        return [r.uuid for r in self.reader.read() if r.snapshot is not None]
 
     def is_whole_later(self) -> bool:
-        self.clock.pass_s(BACK_OFF_S / 2)
+        self.clock.pass_s(BACKOFF_S / 2)
         return self.shown() == ["g0", "g1", "g2"]
 
     def codes(self) -> dict[str, str]:
-        return {r.uuid: r.error.code for r in self.eye.read() if r.error is not None}
+        return {r.uuid: r.error.code for r in self.reader.read() if r.error is not None}
 
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setenv("PYTHONPATH", str(Path(ordered_reader.__file__).parent))
     rig = Rig(tmp_path)
-    for module in (eyes, troubles):
+    for module in (driver_reader, driver_process):
         monkeypatch.setattr(module, "time", rig.clock)
     yield rig
-    rig.eye.close()
+    rig.reader.close()
     eventually("nobody is left behind", lambda: not any(map(alive, rig.pids())))
 
 
 @pytest.fixture
 def running(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """With the clock that its process has, too: for what it does by itself."""
-    for module in (eyes, troubles):
+    for module in (driver_reader, driver_process):
         monkeypatch.setattr(module, "time", time)
-    monkeypatch.setattr(eyes, "READ_WAIT_S", PATIENCE_S)  # who answers at all is waited for
-    monkeypatch.setattr(eyes, "OPEN_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(
+        driver_reader, "READ_WAIT_S", PATIENCE_S
+    )  # who answers at all is waited for
+    monkeypatch.setattr(driver_reader, "OPEN_WAIT_S", PATIENCE_S)
     return rig
 
 
 def test_it_tells_what_its_reader_tells(rig: Rig) -> None:
-    assert [gpu.clocks_mhz for gpu in rig.eye.describe()] == [(1, 2)] * 3
-    first = rig.eye.read()[0]
+    assert [gpu.clocks_mhz for gpu in rig.reader.describe()] == [(1, 2)] * 3
+    first = rig.reader.read()[0]
     snapshot = GpuSnapshot("g0", energy_j=1.5, event_reasons=("idle",))
     assert first == Reading("g0", snapshot, None, (("read", 0.1),), 7.0)
-    assert rig.eye.burst(1) == Burst(power_w=((1.0, 2.0),))
+    assert rig.reader.burst(1) == Burst(power_w=((1.0, 2.0),))
 
 
 def test_a_gpu_that_hangs_costs_itself_and_comes_back(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(hang=[1])
     assert rig.shown() == ["g0", "g2"]
-    assert rig.eye.unresponsive == {1}
+    assert rig.reader.unresponsive == {1}
     assert rig.codes() == {"g1": "driver_unresponsive"}
     assert len(rig.pids()) == 2
     rig.order()
-    rig.clock.pass_s(BACK_OFF_S)
+    rig.clock.pass_s(BACKOFF_S)
     assert rig.shown() == ["g0", "g1", "g2"]
-    assert rig.eye.unresponsive == frozenset()
+    assert rig.reader.unresponsive == frozenset()
 
 
 def test_it_is_left_alone_for_longer_each_time(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(hang=[0])
-    for count, rest_s in ((2, BACK_OFF_S), (3, 2 * BACK_OFF_S), (4, 4 * BACK_OFF_S)):
+    for count, rest_s in ((2, BACKOFF_S), (3, 2 * BACKOFF_S), (4, 4 * BACKOFF_S)):
         assert rig.shown() == ["g1", "g2"]
         assert len(rig.pids()) == count, "another process"
         rig.clock.pass_s(rest_s - 0.1)
@@ -129,10 +131,10 @@ def test_it_is_left_alone_for_longer_each_time(rig: Rig) -> None:
 
 
 def test_all_hang_one_after_the_other(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(hang=[0, 1, 2])
     assert (rig.shown(), rig.shown()) == ([], [])
-    assert rig.eye.unresponsive == {0, 1, 2}
+    assert rig.reader.unresponsive == {0, 1, 2}
     rig.order()
     eventually("all are back", rig.is_whole_later)
 
@@ -140,21 +142,21 @@ def test_all_hang_one_after_the_other(rig: Rig) -> None:
 def test_a_driver_that_hangs_when_opened_takes_all(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.eye.describe()
-    monkeypatch.setattr(eyes, "OPEN_WAIT_S", 0.5)  # a constant, so that the test is quick
+    rig.reader.describe()
+    monkeypatch.setattr(driver_reader, "OPEN_WAIT_S", 0.5)  # a constant, so that the test is quick
     rig.order(open="hang")
-    rig.eye.close()
+    rig.reader.close()
     assert rig.codes() == dict.fromkeys(("g0", "g1", "g2"), "driver_unresponsive")
-    assert DRIVER in rig.eye.unresponsive
+    assert DRIVER in rig.reader.unresponsive
     count = len(rig.pids())
-    rig.eye.read()
+    rig.reader.read()
     assert len(rig.pids()) == count, "nobody waits for it twice"
     rig.order()
     eventually("all are back", rig.is_whole_later)
 
 
 def test_a_process_that_dies_is_replaced_and_not_in_a_hurry(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(die=[2])
     eventually("the others are read without it", lambda: rig.shown() == ["g0", "g1"])
     for _ in range(30):
@@ -166,20 +168,20 @@ def test_a_process_that_dies_is_replaced_and_not_in_a_hurry(rig: Rig) -> None:
 
 
 def test_killed_from_outside_it_is_back_at_the_next_tick(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     os.kill(rig.pids()[0], signal.SIGKILL)
     assert rig.shown() == ["g0", "g1", "g2"]
 
 
 def test_whoever_waits_can_be_cut_short(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(hang=[0])
     rig.clock.flies = False
-    waiting = threading.Thread(target=rig.eye.read)
+    waiting = threading.Thread(target=rig.reader.read)
     waiting.start()
     eventually("it waits", rig.hangs)
     rig.order()
-    rig.eye.cut()
+    rig.reader.kill()
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive(), "nobody would ever have told it"
 
@@ -188,70 +190,72 @@ def test_whoever_waits_can_be_cut_short(rig: Rig) -> None:
 def test_what_cannot_be_opened_is_said_to_who_asks(rig: Rig, how: str, kind: type) -> None:
     rig.order(open=how)
     with pytest.raises(kind):
-        rig.eye.describe()
+        rig.reader.describe()
 
 
 def test_a_gpu_that_is_no_longer_there_is_missed(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(gpus=2)
     assert rig.codes() == {"g2": "gpu_not_found"}
-    rig.eye.close()
-    assert [gpu.uuid for gpu in rig.eye.describe()] == ["g0", "g1", "g2"]
-    assert not rig.eye.gpus[2].controllable
+    rig.reader.close()
+    assert [gpu.uuid for gpu in rig.reader.describe()] == ["g0", "g1", "g2"]
+    assert not rig.reader.gpus[2].controllable
 
 
 def test_a_burst_of_a_gpu_that_hangs_is_refused(rig: Rig) -> None:
-    rig.eye.describe()
+    rig.reader.describe()
     rig.order(hang=[1])
     for _ in range(2):
         with pytest.raises(DeviceError) as refused:
-            rig.eye.burst(1)
+            rig.reader.burst(1)
         assert refused.value.code == "driver_unresponsive"
-    assert rig.eye.burst(0).power_w
+    assert rig.reader.burst(0).power_w
 
 
 def test_without_processes_to_spare_nothing_is_read_and_nothing_raised(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.eye.describe()
-    rig.eye.close()
+    rig.reader.describe()
+    rig.reader.close()
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert set(rig.codes().values()) == {"no_process"}
     with pytest.raises(Transient):
-        rig.eye.burst(0)
+        rig.reader.burst(0)
 
 
 def _heard(rig: Rig) -> set[str]:
-    return {r.uuid for _, readings in rig.eye.arrived() for r in readings if r.snapshot is not None}
+    return {
+        r.uuid for _, readings in rig.reader.arrived() for r in readings if r.snapshot is not None
+    }
 
 
 def test_it_reads_by_itself_where_it_was_told_to(running: Rig) -> None:
     rig = running
-    rig.eye.describe()
-    assert rig.eye.arrived() == []
-    rig.eye.read(0.02)
+    rig.reader.describe()
+    assert rig.reader.arrived() == []
+    rig.reader.read(0.02)
     everyone = {"g0", "g1", "g2"}
-    eventually("all are read", lambda: _heard(rig) == everyone and rig.eye.is_reading(0.02))
-    assert not rig.eye.is_reading(0.1), "it was told another pace"
-    rig.eye.read()
-    assert rig.eye.arrived() == []
+    eventually("all are read", lambda: _heard(rig) == everyone and rig.reader.is_reading(0.02))
+    assert not rig.reader.is_reading(0.1), "it was told another pace"
+    rig.reader.read()
+    assert rig.reader.arrived() == []
 
 
 def test_one_that_hangs_while_it_reads_by_itself_is_found_by_who_asks(
     running: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = running
-    rig.eye.describe()
-    rig.eye.read(0.02)
+    rig.reader.describe()
+    rig.reader.read(0.02)
     rig.order(hang=[1])
     eventually("it hangs", rig.hangs)
-    eventually("it is late", lambda: rig.eye.arrived() == [] and not rig.eye.is_reading(0.02))
-    monkeypatch.setattr(eyes, "READ_WAIT_S", 0.5)
+    eventually("it is late", lambda: rig.reader.arrived() == [] and not rig.reader.is_reading(0.02))
+    monkeypatch.setattr(driver_reader, "READ_WAIT_S", 0.5)
 
     def found() -> bool:
         """At last, where the machine stood still and another one was taken for hung as well."""
-        shown = {r.uuid for r in rig.eye.read(0.02) if r.snapshot is not None}
-        return shown == {"g0", "g2"} and rig.eye.unresponsive == {1}
+        shown = {r.uuid for r in rig.reader.read(0.02) if r.snapshot is not None}
+        return shown == {"g0", "g2"} and rig.reader.unresponsive == {1}
 
     eventually("it is found", found)
     eventually("the others are read", lambda: _heard(rig) == {"g0", "g2"})
@@ -259,8 +263,10 @@ def test_one_that_hangs_while_it_reads_by_itself_is_found_by_who_asks(
 
 def test_killed_while_it_reads_by_itself_it_is_missed_at_once(running: Rig) -> None:
     rig = running
-    rig.eye.describe()
-    rig.eye.read(0.02)
+    rig.reader.describe()
+    rig.reader.read(0.02)
     os.kill(rig.pids()[0], signal.SIGKILL)
-    eventually("it is missed", lambda: rig.eye.arrived() == [] and not rig.eye.is_reading(0.02))
+    eventually(
+        "it is missed", lambda: rig.reader.arrived() == [] and not rig.reader.is_reading(0.02)
+    )
     assert rig.shown() == ["g0", "g1", "g2"]

@@ -7,33 +7,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.keeper import bounds
-from joulecut_agent.keeper.bounds import Asked, Bounds, Writes
-from joulecut_agent.keeper.lease import Knobs
+from joulecut_agent.keeper.bounds import Bounds, Change, WriteHistory
+from joulecut_wire.messages import ClockLimits
 
 CLOCKS = (210, 600, 900, 1200, 1410)
-TOP = (0, 1410, 0)
-clock_ranges = st.tuples(st.sampled_from((0, *CLOCKS)), st.sampled_from(CLOCKS), st.just(0))
+TOP = ClockLimits(0, 1410, 0)
+clock_ranges = st.builds(
+    ClockLimits, st.sampled_from((0, *CLOCKS)), st.sampled_from(CLOCKS), st.just(0)
+)
 TIGHT = Bounds(min_dwell_s=10.0, writes_per_minute=2, changed_share_per_minute=0.5)
 
 
-def _one(site: Bounds, wanted: Knobs, before: Knobs = TOP) -> str:
-    return bounds.judge(site, {"a": Asked(wanted, before, CLOCKS)}, {}, 8, 0.0)["a"]
+def _one(site: Bounds, wanted: ClockLimits, before: ClockLimits = TOP) -> str:
+    return bounds.judge(site, {"a": Change(wanted, before, CLOCKS)}, {}, 8, 0.0)["a"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
-        ((0, 1201, 0), "1201 MHz is not a supported clock"),
-        ((211, 900, 0), "211 MHz is not a supported clock"),
-        ((0, 600, 0), "600 MHz is below the site's 900 MHz"),
-        ((0, 1410, 0), "1410 MHz is above the site's 1200 MHz"),
-        ((600, 1200, 0), "600 MHz is below the site's 900 MHz"),
-        ((1200, 900, 0), "1200 MHz to 900 MHz is no range for 900 MHz"),
-        ((0, 900, 0), ""),
-        ((900, 1200, 0), ""),
+        (ClockLimits(0, 1201), "1201 MHz is not a supported clock"),
+        (ClockLimits(211, 900), "211 MHz is not a supported clock"),
+        (ClockLimits(0, 600), "600 MHz is below the site's 900 MHz"),
+        (ClockLimits(0, 1410), "1410 MHz is above the site's 1200 MHz"),
+        (ClockLimits(600, 1200), "600 MHz is below the site's 900 MHz"),
+        (ClockLimits(1200, 900), "900 MHz is outside 1200 to 900 MHz"),
+        (ClockLimits(0, 900), ""),
+        (ClockLimits(900, 1200), ""),
     ],
 )
-def test_out_of_range_is_refused_and_never_clamped(wanted: Knobs, reason: str) -> None:
+def test_out_of_range_is_refused_and_never_clamped(wanted: ClockLimits, reason: str) -> None:
     assert _one(Bounds(clock_min_mhz=900, clock_max_mhz=1200), wanted) == reason
 
 
@@ -48,13 +50,17 @@ def test_out_of_range_is_refused_and_never_clamped(wanted: Knobs, reason: str) -
     ],
 )
 def test_a_power_limit_out_of_range_is_refused(power_mw: int, reason: str) -> None:
-    asked = Asked((0, 0, power_mw), (0, 1410, 400_000), CLOCKS, (100_000, 400_000))
+    change = Change(
+        ClockLimits(0, 0, power_mw), ClockLimits(0, 1410, 400_000), CLOCKS, (100_000, 400_000)
+    )
     site = Bounds(power_min_w=150.0, power_max_w=350.0)
-    assert bounds.judge(site, {"a": asked}, {}, 8, 0.0)["a"] == reason
-    assert asked.lowers, "it has to wait like a lower clock"
-    nothing = Asked((0, 0, 0), (0, 1410, 400_000), CLOCKS, (100_000, 400_000))
+    assert bounds.judge(site, {"a": change}, {}, 8, 0.0)["a"] == reason
+    assert change.lowers, "it has to wait like a lower clock"
+    nothing = Change(
+        ClockLimits(0, 0, 0), ClockLimits(0, 1410, 400_000), CLOCKS, (100_000, 400_000)
+    )
     assert "neither" in bounds.judge(site, {"a": nothing}, {}, 8, 0.0)["a"]
-    unable = Asked((0, 0, 200_000), (0, 1410, 0), CLOCKS)
+    unable = Change(ClockLimits(0, 0, 200_000), ClockLimits(0, 1410, 0), CLOCKS)
     assert "allowed" in bounds.judge(Bounds(), {"a": unable}, {}, 8, 0.0)["a"]
 
 
@@ -70,26 +76,26 @@ def test_a_ttl_within_the_bound_passes(ttl_s: float) -> None:
 
 @given(clock_ranges, clock_ranges, st.floats(0.0, 60.0), st.lists(st.floats(0.0, 60.0), max_size=9))
 def test_the_way_up_never_waits(
-    before: Knobs, wanted: Knobs, changed_s: float, lowered_s: list[float]
+    before: ClockLimits, wanted: ClockLimits, changed_s: float, lowered_s: list[float]
 ) -> None:
-    asked = Asked(wanted, before, CLOCKS)
-    if wanted[0] > wanted[1] or asked.lowers:
+    change = Change(wanted, before, CLOCKS)
+    if wanted[0] > wanted[1] or change.lowers:
         return
     writes = {
-        "a": Writes(changed_s, tuple(sorted(lowered_s))),
-        **{str(n): Writes(60.0, (60.0,)) for n in range(8)},
+        "a": WriteHistory(changed_s, tuple(sorted(lowered_s))),
+        **{str(n): WriteHistory(60.0, (60.0,)) for n in range(8)},
     }
-    assert bounds.judge(TIGHT, {"a": asked}, writes, 8, 60.0)["a"] == ""
+    assert bounds.judge(TIGHT, {"a": change}, writes, 8, 60.0)["a"] == ""
 
 
 def test_a_lower_minimum_is_a_lowering() -> None:
-    assert Asked((0, 900, 0), (600, 900, 0), CLOCKS).lowers
-    assert not Asked((600, 900, 0), (600, 900, 0), CLOCKS).lowers
+    assert Change(ClockLimits(0, 900, 0), ClockLimits(600, 900, 0), CLOCKS).lowers
+    assert not Change(ClockLimits(600, 900, 0), ClockLimits(600, 900, 0), CLOCKS).lowers
 
 
 def test_dwell_and_rate_hold_lowering_back() -> None:
-    down = {"a": Asked((0, 900, 0), TOP, CLOCKS)}
-    past = Writes()
+    down = {"a": Change(ClockLimits(0, 900, 0), TOP, CLOCKS)}
+    past = WriteHistory()
     assert bounds.judge(TIGHT, down, {"a": past}, 8, 0.0)["a"] == ""
     past = bounds.record(past, True, 0.0)
     assert "dwell: 10 s" in bounds.judge(TIGHT, down, {"a": past}, 8, 9.99)["a"]
@@ -100,29 +106,32 @@ def test_dwell_and_rate_hold_lowering_back() -> None:
 
 def test_the_share_counts_gpus_and_not_writes() -> None:
     quick = Bounds(min_dwell_s=0.0, changed_share_per_minute=0.5)
-    writes = {name: Writes(0.0, (0.0, 1.0, 2.0)) for name in ("a", "b", "c")}
-    down = {"d": Asked((0, 900, 0), TOP, CLOCKS)}
+    writes = {name: WriteHistory(0.0, (0.0, 1.0, 2.0)) for name in ("a", "b", "c")}
+    down = {"d": Change(ClockLimits(0, 900, 0), TOP, CLOCKS)}
     assert bounds.judge(quick, down, writes, 8, 5.0)["d"] == ""
-    more = {**down, "e": Asked((0, 900, 0), TOP, CLOCKS)}
+    more = {**down, "e": Change(ClockLimits(0, 900, 0), TOP, CLOCKS)}
     assert "5 of 8" in bounds.judge(quick, more, writes, 8, 5.0)["d"]
-    again = {"a": Asked((0, 600, 0), (0, 900, 0), CLOCKS)}
+    again = {"a": Change(ClockLimits(0, 600, 0), ClockLimits(0, 900, 0), CLOCKS)}
     assert bounds.judge(quick, again, writes, 8, 5.0)["a"] == ""
 
 
 def test_the_defaults_let_a_small_node_change_as_one_and_soon_again() -> None:
     node = [f"g{n}" for n in range(4)]
-    writes: dict[str, Writes] = {}
+    writes: dict[str, WriteHistory] = {}
     for turn in range(40):
         now_s = 2.0 * turn
-        wanted, before = ((0, 900, 0), TOP) if turn % 2 else ((0, 600, 0), (0, 900, 0))
-        group = {name: Asked(wanted, before, CLOCKS) for name in node}
+        low, middle = ClockLimits(0, 600), ClockLimits(0, 900)
+        wanted, before = (middle, TOP) if turn % 2 else (low, middle)
+        group = {name: Change(wanted, before, CLOCKS) for name in node}
         assert not any(bounds.judge(Bounds(), group, writes, 4, now_s).values()), now_s
-        writes = {name: bounds.record(writes.get(name, Writes()), True, now_s) for name in node}
+        writes = {
+            name: bounds.record(writes.get(name, WriteHistory()), True, now_s) for name in node
+        }
 
 
 @given(st.lists(st.floats(0.0, 30.0), max_size=200))
 def test_a_history_stays_short(gaps_s: list[float]) -> None:
-    past, now_s = Writes(), 0.0
+    past, now_s = WriteHistory(), 0.0
     for gap_s in gaps_s:
         now_s += gap_s
         past = bounds.record(past, True, now_s)

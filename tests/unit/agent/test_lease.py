@@ -7,8 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import lease as leases
-from joulecut_agent.keeper.lease import NONE, Command, Knobs, State, restored, step
+from joulecut_agent.keeper.lease import (
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
+    NO_LIMITS,
+    RETRY_S,
+    RETRY_S_MAX,
+    Command,
+    Op,
+    State,
+    apply_event,
+    restore_finished,
+)
+from joulecut_wire.messages import ClockLimits
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 HIGH = (0, 1410)
@@ -21,7 +32,7 @@ ttls_s = st.floats(0.5, 20.0)
 jobs = st.sampled_from(["blue", "red"])
 applies = st.builds(
     Command,
-    op=st.just(leases.APPLY),
+    op=st.just(Op.APPLY),
     epoch=numbers,
     job=jobs,
     generation=numbers,
@@ -30,11 +41,11 @@ applies = st.builds(
     power_mw=powers,
 )
 renews = st.builds(
-    Command, op=st.just(leases.RENEW), epoch=numbers, job=jobs, generation=numbers, ttl_s=ttls_s
+    Command, op=st.just(Op.RENEW), epoch=numbers, job=jobs, generation=numbers, ttl_s=ttls_s
 )
 clears = st.builds(
     Command,
-    op=st.just(leases.CLEAR),
+    op=st.just(Op.CLEAR),
     epoch=numbers,
     job=st.sampled_from(["", "blue", "red"]),
     clocks_mhz=st.one_of(st.just({}), settings),
@@ -49,21 +60,23 @@ class World:
 
     state: State = field(default_factory=State)
     now_s: float = 100.0
-    locked: dict[str, Knobs] = field(default_factory=dict)
+    locked: dict[str, ClockLimits] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     restored: list[tuple[float, str, str]] = field(default_factory=list)
 
     def tell(self, event: Command | None, refused: dict[str, str] | None = None) -> dict[str, str]:
         """Why each GPU concerned was refused, "" where it was not."""
-        self.state, reasons, restores, locks = step(self.state, event, self.now_s, refused or {})
+        self.state, reasons, restores, locks = apply_event(
+            self.state, event, self.now_s, refused or {}
+        )
         for uuid, cause in restores:
             done = uuid not in self.broken
             if done:
                 self.locked.pop(uuid, None)
                 self.restored.append((self.now_s, uuid, cause))
-            self.state = restored(self.state, uuid, done, self.now_s)
+            self.state = restore_finished(self.state, uuid, done, self.now_s)
         for lock in locks:
-            assert lock.before == self.locked.get(lock.uuid, NONE)
+            assert lock.before == self.locked.get(lock.uuid, NO_LIMITS)
             self.locked[lock.uuid] = lock.wanted
         return dict(reasons)
 
@@ -139,7 +152,7 @@ def test_the_same_command_twice_is_one_command(
     if any(world.tell(command).values()):
         return
     once = world.state
-    again, reasons, _, locks = step(once, command, world.now_s, {})
+    again, reasons, _, locks = apply_event(once, command, world.now_s, {})
     assert again == once
     assert not locks, "nothing to write"
     assert not any(reasons.values())
@@ -223,14 +236,14 @@ def test_epoch_seen_never_falls(history: list[tuple[float, Command | None]]) -> 
 
 
 @pytest.mark.parametrize(("seen", "highest"), [
-    (0, leases.EPOCH_STEP_MAX), (7, 7 + leases.EPOCH_STEP_MAX),
-    (leases.EPOCH_MAX - 1, leases.EPOCH_MAX), (2**63, 2**63),
+    (0, EPOCH_STEP_MAX), (7, 7 + EPOCH_STEP_MAX),
+    (EPOCH_MAX - 1, EPOCH_MAX), (2**63, 2**63),
 ])  # fmt: skip
 def test_a_term_that_no_controller_can_have_reached_is_refused(seen: int, highest: int) -> None:
     """Else one command with the largest number there is shuts out every controller for ever."""
     gpus = {"GPU-a": (0, 900)}
-    first = Command(leases.APPLY, seen, "blue", 1, 5.0, gpus)
-    for op, generation in ((leases.APPLY, 2), (leases.RENEW, 1), (leases.CLEAR, 0)):
+    first = Command(Op.APPLY, seen, "blue", 1, 5.0, gpus)
+    for op, generation in ((Op.APPLY, 2), (Op.RENEW, 1), (Op.CLEAR, 0)):
         world = World(State(epoch_seen=seen))
         assert world.tell(first) == {"GPU-a": ""}
         before = world.state
@@ -244,7 +257,7 @@ def test_a_term_that_no_controller_can_have_reached_is_refused(seen: int, highes
 
 def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
     world = World()
-    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
     world.broken = {"GPU-a"}
     world.now_s += 5.0
     world.tell(None)
@@ -254,9 +267,9 @@ def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
         world.now_s = world.state.due_s()
         world.tell(None)
     assert waits_s == sorted(waits_s)
-    assert (waits_s[0], waits_s[-1]) == (leases.RETRY_S, leases.RETRY_S_MAX)
-    refused = world.tell(Command(leases.APPLY, 1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
-    assert refused["GPU-a"] == "its restore (lease_expired) is still owed"
+    assert (waits_s[0], waits_s[-1]) == (RETRY_S, RETRY_S_MAX)
+    refused = world.tell(Command(Op.APPLY, 1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
+    assert refused["GPU-a"] == "its restore (lease_expired) is still pending"
     world.broken = set()
     world.now_s = world.state.due_s()
     world.tell(None)
@@ -267,29 +280,27 @@ def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
 def test_critical_stages_go_up_before_others_come_down() -> None:
     world = World()
     first = {"GPU-a": (0, 900), "GPU-b": (0, 900), "GPU-c": (0, 900)}
-    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, first))
+    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, first))
     then = {"GPU-a": (0, 600), "GPU-b": (0, 1410), "GPU-c": (0, 600)}
-    done = step(world.state, Command(leases.APPLY, 1, "blue", 2, 5.0, then), 100.0, {})
-    assert [lock.uuid for lock in done.locks] == ["GPU-b", "GPU-a", "GPU-c"]
+    done = apply_event(world.state, Command(Op.APPLY, 1, "blue", 2, 5.0, then), 100.0, {})
+    assert [lock.uuid for lock in done.writes] == ["GPU-b", "GPU-a", "GPU-c"]
 
 
 def test_a_newer_job_takes_over_and_the_old_one_cannot_renew() -> None:
     world = World()
-    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
-    taken = world.tell(Command(leases.APPLY, 1, "red", 2, 5.0, {"GPU-a": (0, 600)}))
+    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    taken = world.tell(Command(Op.APPLY, 1, "red", 2, 5.0, {"GPU-a": (0, 600)}))
     assert taken == {"GPU-a": ""}
-    assert world.tell(Command(leases.RENEW, 1, "blue", 1, 5.0)) == {
-        "": "job blue holds no lease here"
-    }
-    assert world.tell(Command(leases.RENEW, 1, "red", 2, 5.0)) == {"GPU-a": ""}
+    assert world.tell(Command(Op.RENEW, 1, "blue", 1, 5.0)) == {"": "job blue holds no lease here"}
+    assert world.tell(Command(Op.RENEW, 1, "red", 2, 5.0)) == {"GPU-a": ""}
 
 
 @given(histories, st.floats(0.1, 30.0))
 def test_spread_restores_are_all_done_within_the_bound(
-    history: list[tuple[float, Command | None]], spread_s: float
+    history: list[tuple[float, Command | None]], restore_jitter_s: float
 ) -> None:
-    world = World(State(spread_s=spread_s)).after(history)
-    until_s = max(world.promised().values(), default=world.now_s) + spread_s
+    world = World(State(restore_jitter_s=restore_jitter_s)).after(history)
+    until_s = max(world.promised().values(), default=world.now_s) + restore_jitter_s
     while (due_s := world.state.due_s()) < float("inf"):
         assert due_s <= max(until_s, world.now_s)
         world.now_s = due_s
@@ -299,8 +310,8 @@ def test_spread_restores_are_all_done_within_the_bound(
 
 def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take_them() -> None:
     uuids = [f"GPU-{n}" for n in range(200)]
-    world = World(State(spread_s=10.0))
-    world.tell(Command(leases.APPLY, 1, "blue", 1, 5.0, dict.fromkeys(uuids, (0, 900))))
+    world = World(State(restore_jitter_s=10.0))
+    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, dict.fromkeys(uuids, (0, 900))))
     world.now_s += 5.0
     world.tell(None)
     for second in range(1, 11):
@@ -309,7 +320,7 @@ def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take
         assert abs(len(world.restored) - 20 * second) <= 20, "no surge at any time"
         if second == 5:
             left = next(iter(world.locked))
-            again = world.tell(Command(leases.APPLY, 2, "blue", 2, 30.0, {left: (0, 900)}))
+            again = world.tell(Command(Op.APPLY, 2, "blue", 2, 30.0, {left: (0, 900)}))
             assert again == {left: ""}
     assert set(world.locked) == {left}
 
@@ -320,7 +331,7 @@ def test_what_is_yielded_is_not_written_and_not_held(
 ) -> None:
     world = World().after(history)
     held, before = uuid in world.promised(), dict(world.locked)
-    answers = world.tell(Command(leases.YIELD, clocks_mhz={uuid: (0, 0)}))
+    answers = world.tell(Command(Op.YIELD, clocks_mhz={uuid: (0, 0)}))
     assert answers == {uuid: "" if held else "no lease to yield"}
     assert world.locked == before, "somebody else has set it: nothing is written"
     assert uuid not in world.promised()

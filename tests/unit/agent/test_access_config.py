@@ -8,9 +8,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from joulecut_agent import protection
+from joulecut_agent import config
+from joulecut_agent.config_reader import ConfigReader
 from joulecut_agent.control.access import ROLES, Rules
-from joulecut_agent.control.audit_log import Limits
+from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_wire.document import parse
 from joulecut_wire.errors import BadInput
 from joulecut_wire.web_config import WebConfig
@@ -32,16 +33,19 @@ def _section(words: tuple[str, ...]) -> st.SearchStrategy[Any]:
     return values | st.dictionaries(st.sampled_from(words) | st.text(max_size=8), values)
 
 
-@given(st.dictionaries(st.sampled_from([*protection.KEYS, "listen"]), _section(AGENT_WORDS)))
+@given(
+    st.dictionaries(
+        st.sampled_from(["tls", "access", "audit", "web_config", "listen"]), _section(AGENT_WORDS)
+    )
+)
 @example({"access": {"apply": ["*" * 9]}})
 @example({"audit": {"files_max": 1e400}})
 def test_any_agent_section(data: dict[str, Any]) -> None:
     doc = parse(yaml.safe_dump(data).encode(), "agent.yaml")
-    folder = Path("/etc/joulecut")
-    for read in (protection.rules, protection.audit):
-        _one_line(lambda read=read: read(doc))  # type: ignore[misc]
-    for read_in in (protection.tls, protection.web_config, protection.local_socket):
-        _one_line(lambda read_in=read_in: read_in(doc, folder))  # type: ignore[misc]
+    reader = ConfigReader(doc, Path("/etc/joulecut"))
+    for read in (config._rules, config._audit, config._tls, config._local_socket):
+        _one_line(lambda read=read: read(reader))  # type: ignore[misc]
+    _one_line(lambda: reader.optional_path(("web_config",)))
 
 
 @given(
@@ -67,8 +71,9 @@ def _one_line(read: Any) -> None:
 
 def test_nothing_said_means_looking_only_and_the_usual_limits() -> None:
     doc = parse(b"device: simulated\n", "agent.yaml")
-    assert protection.tls(doc, Path()) is None
-    assert protection.rules(doc) == Rules()
-    assert protection.audit(doc) == Limits(1 << 20, 8)
-    assert protection.local_socket(doc, Path()) is None
-    assert protection.web_config(doc, Path()) is None
+    reader = ConfigReader(doc, Path())
+    assert config._tls(reader) is None
+    assert config._rules(reader) == Rules()
+    assert config._audit(reader) == AuditLimits(1 << 20, 8)
+    assert config._local_socket(reader) is None
+    assert reader.optional_path(("web_config",)) is None

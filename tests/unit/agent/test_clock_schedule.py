@@ -1,4 +1,4 @@
-"""Clock programs: a real keeper over pretended cards, with time and marks as the test says."""
+"""Clock schedules: a real keeper over pretended cards, with time and marks as the test says."""
 
 import math
 import time
@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from joulecut_agent.control import clock_schedule as module
-from joulecut_agent.control.clock_schedule import Programs, clocks_of, refusal
-from joulecut_agent.counters import Tally
-from joulecut_agent.keeper import lease as leases
+from joulecut_agent.control.clock_schedule import ClockSchedules, clocks_of, refuse_schedule
+from joulecut_agent.counters import Counters
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import STEP_S, Command
+from joulecut_agent.keeper.lease import STEP_S, Command, Op
 from joulecut_agent.ports.failure import Transient
-from joulecut_wire.messages import ProgramStep, Setting
+from joulecut_wire.messages import ScheduleStep, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
 
@@ -26,8 +25,8 @@ CLOCKS = (600, 900, 1200, 1410)
 A, B = "GPU-a", "GPU-b"
 REST = 1410
 EDGE = (  # as a second clock for the first forward and the last backward would be
-    ProgramStep("forward", 900, microbatch=1),
-    ProgramStep("backward", REST, microbatch=7),
+    ScheduleStep("forward", 900, microbatch=1),
+    ScheduleStep("backward", REST, microbatch=7),
 )
 
 
@@ -94,11 +93,11 @@ class Node:
     """Keeper, client and programs of one node; `now_s` is what time it is."""
 
     def __init__(self, folder: Path) -> None:
-        self.now_s, self.folder, self.cards, self.tally = 1000.0, folder, Cards(), Tally()
+        self.now_s, self.folder, self.cards, self.counters = 1000.0, folder, Cards(), Counters()
         self.generation = 0
         self.client = KeeperClient("")
-        self.client.look_after(lambda: (A, B))
-        self.programs = Programs(self.client, self.tally)
+        self.client.watch(lambda: (A, B))
+        self.schedules = ClockSchedules(self.client, self.counters)
         self.begin()
 
     def begin(self, bounds: Bounds | None = None) -> None:
@@ -111,36 +110,36 @@ class Node:
     def order(self, *settings: Setting, ttl_s: float = 60.0, job: str = "demo") -> list[str]:
         self.generation += 1
         command = Command(
-            leases.APPLY, 1, job, self.generation, ttl_s,
+            Op.APPLY, 1, job, self.generation, ttl_s,
             {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in settings},
-            programs={s.uuid: clocks_of(s) for s in settings if s.program},
+            schedules={s.uuid: clocks_of(s) for s in settings if s.clock_schedule},
         )  # fmt: skip
         reasons = [slot.reason for slot in self.client.ask(command).slots]
         if not any(reasons):
-            self.programs.ordered(job, self.generation, settings)
+            self.schedules.apply(job, self.generation, settings)
         self.client.refresh()
         return reasons
 
     def step(self, uuid: str, mhz: int, generation: int | None = None, job: str = "demo") -> str:
         number = self.generation if generation is None else generation
-        command = Command(leases.STEP, 0, job, number, clocks_mhz={uuid: (0, mhz)})
+        command = Command(Op.STEP, 0, job, number, clocks_mhz={uuid: (0, mhz)})
         return self.client.ask(command).slots[0].reason
 
     def mark(
         self, kind: str, microbatch: int = 0, iteration: int = 1, *, at: str = "begin",
         uuid: str = A, job: str = "demo",
     ) -> str:  # fmt: skip
-        return self.programs.marked(Mark(1, job, uuid, at, kind, 0, microbatch, iteration, 5))
+        return self.schedules.on_mark(Mark(1, job, uuid, at, kind, 0, microbatch, iteration, 5))
 
     def wait(self, wait_s: float) -> None:
         self.now_s += wait_s
         self.keeper.tick()
         self.client.refresh()
-        self.programs.look()
+        self.schedules.rest_silent()
 
     @property
     def steps(self) -> dict[str, int]:
-        return {labels[0]: int(n) for labels, n in self.tally.counts(CONTROL_STEPS.name)}
+        return {labels[0]: int(n) for labels, n in self.counters.counts(CONTROL_STEPS.name)}
 
     def mhz(self, uuid: str = A) -> int:
         return self.cards.locked.get(uuid, (0, 0))[1]
@@ -154,8 +153,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return found[0]
 
 
-def _setting(uuid: str = A, program: tuple[ProgramStep, ...] = EDGE, low_mhz: int = 0) -> Setting:
-    return Setting(uuid, REST, low_mhz, None, program, 0.5)
+def _setting(uuid: str = A, schedule: tuple[ScheduleStep, ...] = EDGE, low_mhz: int = 0) -> Setting:
+    return Setting(uuid, REST, low_mhz, None, schedule, 0.5)
 
 
 def test_marks_step_through_a_program_under_its_lease(node: Node) -> None:
@@ -176,8 +175,12 @@ def test_marks_step_through_a_program_under_its_lease(node: Node) -> None:
 
 
 def test_every_microbatch_is_the_rest_of_them(node: Node) -> None:
-    steps = (ProgramStep("f", 900), ProgramStep("f", 1200, 3), ProgramStep("f", REST, at_end=True))
-    assert node.order(_setting(program=steps)) == [""]
+    steps = (
+        ScheduleStep("f", 900),
+        ScheduleStep("f", 1200, 3),
+        ScheduleStep("f", REST, at_end=True),
+    )
+    assert node.order(_setting(schedule=steps)) == [""]
     for microbatch, then in ((0, 900), (3, 1200), (4, 900)):
         node.now_s += 1.0
         node.mark("f", microbatch)
@@ -193,15 +196,16 @@ def test_the_keeper_steps_only_within_the_program_of_a_live_lease(node: Node) ->
         (A, 900, 0, "demo"), (A, 900, 2, "demo"), (A, 900, 1, "other"), ("GPU-x", 900, 1, "demo"),
     ):  # fmt: skip
         assert (
-            node.step(uuid, mhz, generation, job) == f"{mhz} MHz is no step of a program in force"
+            node.step(uuid, mhz, generation, job)
+            == f"{mhz} MHz is not in a clock schedule in force"
         )
     assert node.cards.locked == {A: (0, REST), B: (0, REST)}
     assert node.step(A, 900) == ""
     assert node.order(Setting(A, 1200)) == [""]
     assert node.mhz() == 1200
-    assert node.step(A, 900) == "900 MHz is no step of a program in force"
+    assert node.step(A, 900) == "900 MHz is not in a clock schedule in force"
     node.wait(61.0)
-    assert "no step" in node.step(A, 1200)
+    assert "not in a clock schedule" in node.step(A, 1200)
     assert not node.cards.locked
 
 
@@ -231,21 +235,21 @@ def test_a_storm_of_marks_is_a_step_now_and_then(node: Node) -> None:
     ("bounds", "program", "reason"),
     [
         (Bounds(clock_min_mhz=1000), EDGE, "900 MHz is below the site's 1000 MHz"),
-        (Bounds(), (ProgramStep("f", 901),), "901 MHz is not a supported clock"),
-        (Bounds(), (ProgramStep("f", 0),), "0 MHz is not a supported clock"),
+        (Bounds(), (ScheduleStep("f", 901),), "901 MHz is not a supported clock"),
+        (Bounds(), (ScheduleStep("f", 0),), "0 MHz is not a supported clock"),
         (Bounds(clock_max_mhz=1300), EDGE, "1410 MHz is above the site's 1300 MHz"),
     ],
 )
 def test_the_lowest_clock_counts_for_the_bounds(
-    node: Node, bounds: Bounds, program: tuple[ProgramStep, ...], reason: str
+    node: Node, bounds: Bounds, program: tuple[ScheduleStep, ...], reason: str
 ) -> None:
     node.begin(bounds)
-    assert node.order(_setting(program=program)) == [reason]
+    assert node.order(_setting(schedule=program)) == [reason]
     assert not node.cards.locked
 
 
 def test_a_program_below_its_own_range_is_refused(node: Node) -> None:
-    assert node.order(_setting(low_mhz=1200)) == ["1200 MHz to 1410 MHz is no range for 900 MHz"]
+    assert node.order(_setting(low_mhz=1200)) == ["900 MHz is outside 1200 to 1410 MHz"]
 
 
 def test_a_program_lowers_from_the_start_as_far_as_pace_is_concerned(node: Node) -> None:
@@ -308,7 +312,7 @@ def test_two_iterations_without_a_mark_are_silence(
         node.mark("backward", 7, iteration)
         node.now_s += iteration_s / 2
         node.mark("forward", 1, iteration)
-    assert node.client.ask(Command(leases.RENEW, 1, "demo", 1, 60.0)).slots[0].accepted
+    assert node.client.ask(Command(Op.RENEW, 1, "demo", 1, 60.0)).slots[0].accepted
     node.wait(patience_s - 0.05)
     assert node.mhz() == 900
     node.wait(0.1)
@@ -318,24 +322,24 @@ def test_two_iterations_without_a_mark_are_silence(
 def test_what_an_agent_before_left_low_is_let_rest(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.mark("forward", 1)
-    node.programs = Programs(node.client, node.tally)  # the agent, started again
+    node.schedules = ClockSchedules(node.client, node.counters)  # the agent, started again
     node.wait(0.1)
     assert node.mhz() == REST
-    assert node.mark("forward", 1) == "no clock program of job demo on GPU GPU-a"
+    assert node.mark("forward", 1) == "no clock schedule of job demo on GPU GPU-a"
 
 
 def test_a_lease_that_is_gone_takes_its_program_along(node: Node) -> None:
     assert node.order(_setting()) == [""]
-    node.client.ask(Command(leases.CLEAR, 1))
+    node.client.ask(Command(Op.CLEAR, 1))
     node.wait(0.1)
-    assert "no clock program" in node.mark("forward", 1)
+    assert "no clock schedule" in node.mark("forward", 1)
     assert not node.cards.locked
 
 
 def test_marks_of_others_move_nothing(node: Node) -> None:
     assert node.order(_setting()) == [""]
-    assert "no clock program" in node.mark("forward", 1, job="other")
-    assert "no clock program" in node.mark("forward", 1, uuid=B)
+    assert "no clock schedule" in node.mark("forward", 1, job="other")
+    assert "no clock schedule" in node.mark("forward", 1, uuid=B)
     assert node.mark("optimizer", 1) == "", "known, and nothing is due"
     assert node.mhz() == REST
 
@@ -344,7 +348,7 @@ def test_without_a_keeper_marks_cost_nothing(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.client.detach()
     assert node.mark("forward", 1) == ""
-    node.programs.look()
+    node.schedules.rest_silent()
     assert node.steps == {"refused": 1}
 
 
@@ -355,15 +359,16 @@ def test_a_keeper_that_died_in_a_step_leaves_the_gpu_to_the_next(node: Node) -> 
     assert not node.cards.locked
     assert (
         "came before, with other content"
-        in node.client.ask(Command(leases.APPLY, 1, "demo", 1, 60.0, {A: (0, REST)}))
-        .slots[0]
-        .reason
+        in node.client.ask(Command(Op.APPLY, 1, "demo", 1, 60.0, {A: (0, REST)})).slots[0].reason
     ), "the journal knows the program"
     held = Journal(node.folder / "journal", "").last
-    assert {uuid: lease.program for uuid, lease in held.items()} == {A: (900, REST), B: (900, REST)}
+    assert {uuid: lease.schedule for uuid, lease in held.items()} == {
+        A: (900, REST),
+        B: (900, REST),
+    }
 
 
-def _asked(*steps: ProgramStep, shortest_s: float = 0.5) -> Setting:
+def _asked(*steps: ScheduleStep, shortest_s: float = 0.5) -> Setting:
     return Setting(A, REST, 0, None, steps, shortest_s)
 
 
@@ -378,12 +383,12 @@ def _asked(*steps: ProgramStep, shortest_s: float = 0.5) -> Setting:
         (_asked(*EDGE, shortest_s=math.nan), 0.0, "is not known"),
         (_asked(*EDGE, shortest_s=-1.0), 0.0, "is not known"),
         (_asked(*EDGE, shortest_s=0.05), 0.0, "takes 0.05 s; allowed: 0.1 s"),
-        (_asked(ProgramStep("f", 1500)), 0.0, "above 1410 MHz"),
-        (_asked(ProgramStep("f", 900), ProgramStep("f", 600)), 0.0, "two steps on one mark"),
-        (_asked(*(ProgramStep("f", n) for n in range(33))), 0.0, "more than 32 clocks"),
-        (_asked(*(ProgramStep("f", 9, n) for n in range(513))), 0.0, "allowed: up to 512"),
+        (_asked(ScheduleStep("f", 1500)), 0.0, "above 1410 MHz"),
+        (_asked(ScheduleStep("f", 900), ScheduleStep("f", 600)), 0.0, "two steps on one mark"),
+        (_asked(*(ScheduleStep("f", n) for n in range(33))), 0.0, "more than 32 clocks"),
+        (_asked(*(ScheduleStep("f", 9, n) for n in range(513))), 0.0, "allowed: up to 512"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(setting: Setting, p95_s: float, reason: str) -> None:
-    found = refusal(setting, p95_s)
+    found = refuse_schedule(setting, p95_s)
     assert (reason in found) if reason else not found

@@ -17,9 +17,8 @@ from keeper_board import (
 )
 
 from joulecut_agent.keeper import keeper as module
-from joulecut_agent.keeper import lease as leases
 from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.lease import Command, Op
 from joulecut_agent.ports.failure import Transient
 
 
@@ -37,9 +36,9 @@ def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
     for ttl_s in (-1.0, 3600.1, math.nan, math.inf):
-        refused = keeper.handle(2, Command(leases.RELEASE, ttl_s=ttl_s)).slots[0]
+        refused = keeper.handle(2, Command(Op.RELEASE, ttl_s=ttl_s)).slots[0]
         assert (refused.accepted, board.closed) == (False, 0)
-    reply = keeper.handle(3, Command(leases.RELEASE, ttl_s=0.2))
+    reply = keeper.handle(3, Command(Op.RELEASE, ttl_s=0.2))
     assert reply.slots[0].accepted
     assert (board.locked, board.closed) == ({}, 1)
     board.calls.clear()
@@ -49,8 +48,8 @@ def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(
     assert not board.calls, "nothing touches the driver"
     clock.pass_s(0.21)
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
-    keeper.handle(4, Command(leases.RELEASE, ttl_s=60.0))
-    keeper.handle(5, Command(leases.RESUME))
+    keeper.handle(4, Command(Op.RELEASE, ttl_s=60.0))
+    keeper.handle(5, Command(Op.RESUME))
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
 
 
@@ -62,17 +61,17 @@ def test_a_release_is_refused_where_a_gpu_cannot_be_given_back(
     keeper = open_keeper(tmp_path, board)
     apply(keeper, {"GPU-a": (0, 900)})
     board.fail = lambda call, uuid: Transient("t", "busy")
-    answer = keeper.handle(2, Command(leases.RELEASE, ttl_s=60.0)).slots[0]
+    answer = keeper.handle(2, Command(Op.RELEASE, ttl_s=60.0)).slots[0]
     assert (answer.accepted, board.closed) == (False, 0)
     assert "nothing was released" in answer.reason
-    assert keeper.state.gpus["GPU-a"].owed, "and it is tried again"
+    assert keeper.state.gpus["GPU-a"].pending_restore, "and it is tried again"
 
 
 def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
     board, stop = Board(), tmp_path / "stop"
     keeper = open_keeper(tmp_path, board, stop_file=str(stop))
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
-    assert keeper.due_s() <= time.monotonic() + module.STOP_LOOK_S, "it looks by itself"
+    assert keeper.due_s() <= time.monotonic() + module.STOP_FILE_POLL_S, "it looks by itself"
     stop.symlink_to(tmp_path / "nowhere")  # whatever it is, it is there
     keeper.tick()
     assert not board.locked
@@ -83,7 +82,7 @@ def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
 
 
 def _yield(keeper: Keeper, **named: object) -> bool:
-    command = Command(leases.YIELD, 1, "blue", 1, **named)  # type: ignore[arg-type]
+    command = Command(Op.YIELD, 1, "blue", 1, **named)  # type: ignore[arg-type]
     (verdict,) = verdicts(keeper.handle(9, command))
     return verdict
 
@@ -100,14 +99,14 @@ def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
         folder, board = tmp_path / str(len(calls[:1]) + len(str(kept))), Board()
         folder.mkdir()
         keeper = open_keeper(folder, board)
-        order = Command(leases.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
+        order = Command(Op.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
         assert verdicts(keeper.handle(1, order)) == {True}
         board.calls.clear()
         assert _yield(keeper, **kept)
         assert board.calls == calls
         assert not on_disk(folder)
         assert keeper.state.gpu("GPU-a").lease is None
-        assert not keeper.give_back("shutdown") or board.calls == calls, "nothing is left to do"
+        assert not keeper.restore_all("shutdown") or board.calls == calls, "nothing is left to do"
 
 
 def test_a_lock_that_was_yielded_and_shows_again_is_taken_back_by_name(tmp_path: Path) -> None:
@@ -116,12 +115,12 @@ def test_a_lock_that_was_yielded_and_shows_again_is_taken_back_by_name(tmp_path:
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
     assert _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
     board.calls.clear()
-    keeper.handle(9, Command(leases.CLEAR))
-    keeper.handle(9, Command(leases.CLEAR, clocks_mhz={"GPU-a": (0, 0)}))
-    assert keeper.give_back("shutdown")
+    keeper.handle(9, Command(Op.CLEAR))
+    keeper.handle(9, Command(Op.CLEAR, clocks_mhz={"GPU-a": (0, 0)}))
+    assert keeper.restore_all("shutdown")
     assert not board.calls, "what stands there is somebody else's"
     named = dict.fromkeys(("GPU-a", "GPU-b"), (0, 0))
-    keeper.handle(9, Command(leases.CLEAR, ttl_s=1.0, clocks_mhz=named))
+    keeper.handle(9, Command(Op.CLEAR, ttl_s=1.0, clocks_mhz=named))
     assert board.calls == ["reset GPU-a"], "and never what was never ours"
 
 
@@ -136,23 +135,23 @@ def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
 
 def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path, clock: HeldClock) -> None:
     keeper = open_keeper(tmp_path, Board())
-    assert keeper.handle(1, Command(leases.STATUS)).released_s == 0.0
-    keeper.handle(2, Command(leases.RELEASE, ttl_s=600.0))
+    assert keeper.handle(1, Command(Op.STATUS)).released_s == 0.0
+    keeper.handle(2, Command(Op.RELEASE, ttl_s=600.0))
     clock.pass_s(1.0)
-    assert keeper.handle(3, Command(leases.STATUS)).released_s == pytest.approx(599.0)
-    keeper.handle(4, Command(leases.RESUME))
-    assert keeper.handle(5, Command(leases.STATUS)).released_s == 0.0
+    assert keeper.handle(3, Command(Op.STATUS)).released_s == pytest.approx(599.0)
+    keeper.handle(4, Command(Op.RESUME))
+    assert keeper.handle(5, Command(Op.STATUS)).released_s == 0.0
 
 
 def test_nothing_asks_the_driver_in_a_release_window(tmp_path: Path) -> None:
     board = Board()
     keeper = Keeper(Settings(str(tmp_path), FREE), board)
-    assert keeper.handle(1, Command(leases.RELEASE, ttl_s=60.0)).slots[0].accepted
+    assert keeper.handle(1, Command(Op.RELEASE, ttl_s=60.0)).slots[0].accepted
     asked: list[str] = []
     board.before_read = asked.append
     board.before_limits = asked.append
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
-    limited = Command(leases.APPLY, 1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
+    limited = Command(Op.APPLY, 1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
     assert verdicts(keeper.handle(2, limited)) == {False}
-    keeper.handle(3, Command(leases.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+    keeper.handle(3, Command(Op.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
     assert not asked, "a call would open the driver again"

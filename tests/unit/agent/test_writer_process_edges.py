@@ -1,4 +1,4 @@
-"""The keeper's hand at its edges: deadlines, what a child inherits, how much may hang at once."""
+"""The keeper's writer at its edges: deadlines, what a child inherits, how much may hang at once."""
 
 import contextlib
 import errno
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from held_clock import HeldClock
 
+from joulecut_agent import driver_process
 from joulecut_agent.keeper import writer_process as module
-from joulecut_agent.keeper.writer_process import Hand
+from joulecut_agent.keeper.writer_process import WriterProcess
 from joulecut_agent.ports.failure import DeviceError, Transient
 
 pytestmark = pytest.mark.alone
@@ -64,15 +65,18 @@ class Board:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
     made = HeldClock()
-    monkeypatch.setattr(module, "time", made)
+    for patched in (module, driver_process):
+        monkeypatch.setattr(patched, "time", made)
     return made
 
 
 @pytest.fixture
-def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock) -> Iterator[Hand]:
+def writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
+) -> Iterator[WriterProcess]:
     monkeypatch.setattr(module, "CALL_WAIT_S", PATIENCE_S)  # who answers at all is waited for
     monkeypatch.setattr(module, "OPEN_WAIT_S", PATIENCE_S)
-    ours = Hand(lambda: Board(tmp_path))
+    ours = WriterProcess(lambda: Board(tmp_path))
     yield ours
     ours.close()
 
@@ -106,110 +110,116 @@ def _until(act: Callable[[], object]) -> bool:
     return False
 
 
-def _buries(hand: Hand) -> None:
+def _buries(writer: WriterProcess) -> None:
     """Raises Transient while somebody that was killed lives on."""
-    hand.reset("b")
-    if hand._stuck:
+    writer.reset("b")
+    if writer._zombies.targets:
         raise Transient("stuck", "not dead yet")
 
 
-def test_a_call_is_waited_for_no_longer_than_its_deadline(hand: Hand, tmp_path: Path) -> None:
+def test_a_call_is_waited_for_no_longer_than_its_deadline(
+    writer: WriterProcess, tmp_path: Path
+) -> None:
     _slow(tmp_path, "a", ENDLESS_S)
     began_s = time.monotonic()
     with _hanging(), pytest.raises(Transient, match="lock does not answer"):
-        hand.lock("a", 0, 210)
+        writer.lock("a", 0, 210)
     assert time.monotonic() - began_s < ENDLESS_S / 2
 
 
-def test_opening_has_a_deadline_of_its_own(hand: Hand, tmp_path: Path) -> None:
+def test_opening_has_a_deadline_of_its_own(writer: WriterProcess, tmp_path: Path) -> None:
     """A driver that nothing keeps loaded takes longer to open than any call does."""
     _slow(tmp_path, "open", 1.0)
     _slow(tmp_path, "a", ENDLESS_S)
     with _hanging(), pytest.raises(Transient, match="lock does not answer"):
-        hand.lock("a", 0, 210)
+        writer.lock("a", 0, 210)
     assert len(_pids(tmp_path)) == 1, "it was the call that was too late"
 
 
 def test_who_answers_again_is_forgiven(
-    hand: Hand, tmp_path: Path, clock: HeldClock, capfd: pytest.CaptureFixture[str]
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
         _slow(tmp_path, "a", ENDLESS_S)
         with _hanging(), pytest.raises(Transient, match="does not answer"):
-            hand.reset("a")
+            writer.reset("a")
         (tmp_path / "slow-a").unlink()
-        clock.pass_s(module.BACK_OFF_S)
-        assert _until(lambda: hand.reset("a"))
-    assert capfd.readouterr().err.count("reset a: no answer; left alone for 2 s") == 2
+        clock.pass_s(driver_process.BACKOFF_S)
+        assert _until(lambda: writer.reset("a"))
+    assert capfd.readouterr().err.count("reset a: no answer; backing off for 2 s") == 2
 
 
 def test_who_does_not_is_left_alone_for_longer_each_time(
-    hand: Hand, tmp_path: Path, clock: HeldClock, capfd: pytest.CaptureFixture[str]
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _slow(tmp_path, "a", ENDLESS_S)
     for wait_s in (2.0, 4.0):
-        assert _until(lambda: _buries(hand))
+        assert _until(lambda: _buries(writer))
         with _hanging(), pytest.raises(Transient, match="does not answer"):
-            hand.reset("a")
+            writer.reset("a")
         clock.pass_s(wait_s - 0.1)
         with pytest.raises(Transient, match="no answer"):
-            hand.reset("a")
+            writer.reset("a")
         clock.pass_s(0.1)
-    wanted = [f"reset a: no answer; left alone for {wait_s:g} s" for wait_s in (2.0, 4.0)]
+    wanted = [f"reset a: no answer; backing off for {wait_s:g} s" for wait_s in (2.0, 4.0)]
     said = capfd.readouterr().err
     assert [said.count(line) for line in wanted] == [1, 1]
 
 
 def test_so_many_may_hang_and_no_more(
-    hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes that do not even die are the driver's own trouble: more of them help nobody."""
     killed: list[int] = []
     with monkeypatch.context() as machine:
-        machine.setattr(module, "STUCK_MAX", 2)
-        machine.setattr(module.os, "kill", lambda pid, _: killed.append(pid))  # as in state D
+        machine.setattr(module, "ZOMBIES_MAX", 2)
+        machine.setattr(driver_process, "ZOMBIES_MAX", 2)
+        machine.setattr(
+            driver_process.os, "kill", lambda pid, _: killed.append(pid)
+        )  # as in state D
         for gpu in ("a", "b"):
             _slow(tmp_path, gpu, ENDLESS_S)
             with _hanging(), pytest.raises(Transient, match="does not answer"):
-                hand.reset(gpu)
+                writer.reset(gpu)
         with pytest.raises(Transient, match="2 calls to the driver hang"):
-            hand.reset("c")
+            writer.reset("c")
     assert len(killed) == 2
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    assert _until(lambda: hand.reset("c"))
+    assert _until(lambda: writer.reset("c"))
 
 
 @pytest.mark.parametrize("what", ["descriptors", "processes"])
 def test_where_the_machine_has_no_process_left_it_says_so_and_tries_again(
-    hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    hand.lock("a", 0, 210)
+    writer.lock("a", 0, 210)
     os.kill(_pids(tmp_path)[0], signal.SIGKILL)
     with pytest.raises(Transient, match="a: lock"):
-        hand.lock("a", 0, 210)
+        writer.lock("a", 0, 210)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     with monkeypatch.context() as machine:
         machine.setattr(
-            *((module.socket, "socketpair") if what == "descriptors" else (os, "fork")), refuse
+            *((driver_process.socket, "socketpair") if what == "descriptors" else (os, "fork")),
+            refuse,
         )
         for _ in range(3):
             with pytest.raises(Transient, match="temporarily unavailable"):
-                hand.lock("a", 0, 210)
-        assert hand.clocks_mhz("a") == ()
-    hand.lock("a", 0, 210)
+                writer.lock("a", 0, 210)
+        assert writer.clocks_mhz("a") == ()
+    writer.lock("a", 0, 210)
     assert len(_pids(tmp_path)) == 2
 
 
-def test_a_child_holds_nothing_of_its_keeper(hand: Hand, tmp_path: Path) -> None:
+def test_a_child_holds_nothing_of_its_keeper(writer: WriterProcess, tmp_path: Path) -> None:
     """A child that cannot die must not keep the lock by which the next keeper starts."""
     lock = tmp_path / "lock"
     ours = os.open(lock, os.O_CREAT | os.O_RDWR)
     fcntl.flock(ours, fcntl.LOCK_EX)
-    hand.reset("a")
+    writer.reset("a")
     os.close(ours)
     theirs = os.open(lock, os.O_RDWR)
     fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody holds it
@@ -218,10 +228,10 @@ def test_a_child_holds_nothing_of_its_keeper(hand: Hand, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_all_of_them_does_not_cost_the_child(
-    hand: Hand, tmp_path: Path, number: signal.Signals
+    writer: WriterProcess, tmp_path: Path, number: signal.Signals
 ) -> None:
-    hand.reset("a")
+    writer.reset("a")
     (pid,) = _pids(tmp_path)
     os.kill(pid, number)
-    hand.reset("a")
+    writer.reset("a")
     assert _pids(tmp_path) == [pid], "its keeper ends it, once it has restored"

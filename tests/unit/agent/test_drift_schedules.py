@@ -6,7 +6,7 @@ import pytest
 
 from joulecut_agent.control import drift
 from joulecut_agent.control.drift import TICKS, Memory, order_of
-from joulecut_agent.control.slowdown_notice import intent_of
+from joulecut_agent.control.slowdown_notice import notice_of
 from joulecut_wire.messages import GpuSnapshot, Lease
 
 LEASE = Lease("demo", 1, 1, 0, 1410, 60.0, None, 900)
@@ -50,6 +50,6 @@ def test_a_low_step_is_not_slow_without_our_doing() -> None:
 
 
 def test_a_health_check_is_told_of_the_lowest_clock() -> None:
-    assert intent_of(LEASE, "", 1980, 0.0).max_slowdown_ratio == pytest.approx(
+    assert notice_of(LEASE, "", 1980, 0.0).max_slowdown_ratio == pytest.approx(
         1980 / 900 - 1, abs=1e-3
     )

@@ -5,13 +5,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from joulecut_agent.scheduling import be_prompt
+from joulecut_agent.scheduling import request_short_slices
 
 READ = """
 import ctypes, os, struct
-from joulecut_agent.scheduling import be_prompt
+from joulecut_agent.scheduling import request_short_slices
 {before}
-print(be_prompt(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
+print(request_short_slices(), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
 """
 
 
@@ -34,5 +34,5 @@ def test_a_policy_that_somebody_chose_stands() -> None:
 
 
 def test_it_never_raises_and_may_be_asked_twice() -> None:
-    ask: Callable[[], bool] = be_prompt
+    ask: Callable[[], bool] = request_short_slices
     assert ask() == ask()

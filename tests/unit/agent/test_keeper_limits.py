@@ -7,8 +7,7 @@ import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, set_both
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import lease as leases
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.lease import Command, Op
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
 
 
@@ -21,7 +20,7 @@ def test_a_knob_that_a_reverted_command_would_have_given_back_is_not_forgotten(
     board.fail = lambda call, uuid: Transient("t", "busy") if board.limits_mw[uuid] else None
     assert not set_both(keeper, "GPU-a", 2, (0, 0), 200).accepted
     board.fail = lambda call, uuid: None
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
     assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
 
 
@@ -67,7 +66,7 @@ def test_each_knob_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
     assert set_both(keeper, "GPU-a", 4, (0, 0), 200).accepted
     assert not board.locked
     board.calls.clear()
-    keeper.handle(2, Command(leases.CLEAR))
+    keeper.handle(2, Command(Op.CLEAR))
     assert board.calls == ["limit GPU-a 350"]
     assert not on_disk(tmp_path)
 
@@ -82,9 +81,7 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
     board = Board()
     board.limits_mw["GPU-a"] = 350_000
     keeper = open_keeper(tmp_path, board, power_safe=safe)
-    command = Command(
-        leases.APPLY, 1, "blue", 1, 0.05, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 200_000}
-    )
+    command = Command(Op.APPLY, 1, "blue", 1, 0.05, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 200_000})
     assert keeper.handle(1, command).slots[0].accepted
     time.sleep(0.06)
     keeper.tick()
@@ -94,7 +91,7 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
         tmp_path, board, power_safe=safe
     )  # and the journal still knows the old one
     assert keeper.handle(1, replace(command, generation=2, ttl_s=30.0)).slots[0].accepted
-    keeper.handle(2, Command(leases.CLEAR))
+    keeper.handle(2, Command(Op.CLEAR))
     assert board.limits_mw["GPU-a"] == cleared_w * 1000
 
 
@@ -104,7 +101,7 @@ def test_a_limit_that_was_put_back_is_recorded_anew_the_next_time(tmp_path: Path
     for generation, site_mw in enumerate((350_000, 380_000), start=1):
         board.limits_mw["GPU-a"] = site_mw
         assert set_both(keeper, "GPU-a", generation, (0, 0), 200).accepted
-        keeper.handle(2, Command(leases.CLEAR))
+        keeper.handle(2, Command(Op.CLEAR))
         assert board.limits_mw["GPU-a"] == site_mw
 
 
@@ -114,14 +111,14 @@ def test_a_denied_command_does_not_forget_what_stood_there_before_the_safe_value
     board = Board()
     keeper = open_keeper(tmp_path, board, power_safe=180_000)
     assert set_both(keeper, "GPU-a", 1, (0, 0), 200).accepted
-    keeper.handle(2, Command(leases.CLEAR, cause="job_ended"))
+    keeper.handle(2, Command(Op.CLEAR, cause="job_ended"))
     assert board.limits_mw["GPU-a"] == 180_000
     board.fail = lambda call, uuid: NotPermitted("no", "no right")
     assert not set_both(keeper, "GPU-a", 2, (0, 0), 200).accepted
     board.fail = lambda call, uuid: None
     keeper = open_keeper(tmp_path, board, power_safe=180_000)
     assert set_both(keeper, "GPU-a", 3, (0, 0), 200).accepted
-    keeper.handle(2, Command(leases.CLEAR))
+    keeper.handle(2, Command(Op.CLEAR))
     assert board.limits_mw["GPU-a"] == 400_000
 
 
@@ -132,7 +129,7 @@ def test_a_limit_that_fails_takes_the_clock_of_its_group_back(tmp_path: Path) ->
     assert "the group was reverted" in slot.reason
     assert not board.locked
     board.fail = lambda call, uuid: None
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
     assert board.limits_mw["GPU-a"] == 400_000
     assert not on_disk(tmp_path)
 
@@ -144,7 +141,7 @@ def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
     assert not set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
     assert board.calls == ["lock GPU-a 0-900", "reset GPU-a"]
     assert keeper.state.due_s() == float("inf")
-    assert keeper.give_back("shutdown")
+    assert keeper.restore_all("shutdown")
     assert not on_disk(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The keeper's hand: a call that hangs costs its own GPU, for a while, and nobody else's."""
+"""The keeper's writer: a call that hangs costs its own GPU, for a while, and nobody else's."""
 
 import contextlib
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from held_clock import HeldClock
 
+from joulecut_agent import driver_process
 from joulecut_agent.keeper import writer_process as module
-from joulecut_agent.keeper.writer_process import Hand
+from joulecut_agent.keeper.writer_process import WriterProcess
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient
 
 pytestmark = pytest.mark.alone
@@ -63,15 +64,18 @@ class Board:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
     made = HeldClock()
-    monkeypatch.setattr(module, "time", made)
+    for patched in (module, driver_process):
+        monkeypatch.setattr(patched, "time", made)
     return made
 
 
 @pytest.fixture
-def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock) -> Iterator[Hand]:
+def writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
+) -> Iterator[WriterProcess]:
     monkeypatch.setattr(module, "CALL_WAIT_S", PATIENCE_S)  # who answers at all is waited for
     monkeypatch.setattr(module, "OPEN_WAIT_S", PATIENCE_S)
-    ours = Hand(lambda: Board(tmp_path))
+    ours = WriterProcess(lambda: Board(tmp_path))
     yield ours
     ours.close()
 
@@ -100,88 +104,88 @@ def _until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_answers_and_failures_come_back_as_they_were(hand: Hand, tmp_path: Path) -> None:
-    assert hand.permission() == ""
-    assert hand.clocks_mhz("a") == CLOCKS
-    assert hand.power_limits_mw("a") == (100_000, 400_000, 300_000)
-    hand.lock("a", 0, 900)
+def test_answers_and_failures_come_back_as_they_were(writer: WriterProcess, tmp_path: Path) -> None:
+    assert writer.permission() == ""
+    assert writer.clocks_mhz("a") == CLOCKS
+    assert writer.power_limits_mw("a") == (100_000, 400_000, 300_000)
+    writer.lock("a", 0, 900)
     assert (tmp_path / "locked-a").read_text() == "0-900"
     with pytest.raises(NotPermitted, match="no right") as denied:
-        hand.limit_power("a", 200_000)
+        writer.limit_power("a", 200_000)
     assert denied.value.code == "no_permission"
     (tmp_path / "gone-a").touch()
     with pytest.raises(Gone, match="fell off the bus"):
-        hand.lock("a", 0, 210)
+        writer.lock("a", 0, 210)
     assert len(_opened(tmp_path)) == 1, "one process for all of it"
     assert _opened(tmp_path) != [os.getpid()]
 
 
 def test_a_call_that_hangs_costs_its_own_gpu_only(
-    hand: Hand, tmp_path: Path, clock: HeldClock
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
     (tmp_path / "hang-a").touch()
     with _hanging(), pytest.raises(Transient, match="does not answer") as hung:
-        hand.lock("a", 0, 900)
+        writer.lock("a", 0, 900)
     assert hung.value.code == "driver_unresponsive"
-    assert not hand.clocks_mhz("a")
-    assert hand.uncontrollable("a"), "and it says why"
-    hand.lock("b", 0, 900)
+    assert not writer.clocks_mhz("a")
+    assert writer.uncontrollable("a"), "and it says why"
+    writer.lock("b", 0, 900)
     assert (tmp_path / "locked-b").exists()
     first, second = _opened(tmp_path)
-    assert _until(lambda: bool(hand.clocks_mhz("b")) and _gone(first)), "nothing is left behind"
+    assert _until(lambda: bool(writer.clocks_mhz("b")) and _gone(first)), "nothing is left behind"
     (tmp_path / "hang-a").unlink()
 
     def locks() -> bool:
         try:
-            hand.lock("a", 0, 900)
+            writer.lock("a", 0, 900)
         except DeviceError:
             return False
         return True
 
-    assert not locks(), "left alone for a while"
-    clock.pass_s(module.BACK_OFF_S)
+    assert not locks(), "backing off for a while"
+    clock.pass_s(driver_process.BACKOFF_S)
     assert _until(locks)
     assert _opened(tmp_path) == [first, second]
 
 
 def test_a_driver_that_does_not_open_holds_nobody_up_for_ever(
-    hand: Hand, tmp_path: Path, clock: HeldClock
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
     (tmp_path / "hang-at-open").touch()
     with (
         _hanging("OPEN_WAIT_S"),
         pytest.raises(Transient, match="driver: permission does not answer"),
     ):
-        hand.permission()
+        writer.permission()
     for _ in range(50):  # and who waits says that it does not answer
-        assert "no answer" in hand.uncontrollable("b"), "not fifty waits"
+        assert "no answer" in writer.uncontrollable("b"), "not fifty waits"
     assert not _opened(tmp_path)
     (tmp_path / "hang-at-open").unlink()
-    clock.pass_s(module.BACK_OFF_S)
-    assert _until(lambda: not hand.uncontrollable("b"))
+    clock.pass_s(driver_process.BACKOFF_S)
+    assert _until(lambda: not writer.uncontrollable("b"))
 
 
 def test_a_process_that_cannot_be_killed_bars_its_gpu_until_it_is_gone(
-    hand: Hand, tmp_path: Path, clock: HeldClock
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
     """As one in state D: a signal is only seen when the driver lets go."""
     killed: list[int] = []
     (tmp_path / "hang-a").touch()
     with pytest.MonkeyPatch.context() as deaf:
-        deaf.setattr(module.os, "kill", lambda pid, _: killed.append(pid))
+        deaf.setattr(driver_process.os, "kill", lambda pid, _: killed.append(pid))
         with _hanging(), pytest.raises(Transient):
-            hand.lock("a", 0, 900)
+            writer.lock("a", 0, 900)
     (tmp_path / "hang-a").unlink()
-    clock.pass_s(module.BACK_OFF_S)
+    clock.pass_s(driver_process.BACKOFF_S)
     with pytest.raises(Transient, match="a: no answer"):
-        hand.reset("a")  # the old call may still happen after it
-    hand.lock("b", 0, 900)
+        writer.reset("a")  # the old call may still happen after it
+    writer.lock("b", 0, 900)
     assert (tmp_path / "locked-b").exists()
     os.kill(killed[0], 9)
 
     def resets() -> bool:
         try:
-            hand.reset("a")
+            writer.reset("a")
         except DeviceError:
             return False
         return True
@@ -189,43 +193,43 @@ def test_a_process_that_cannot_be_killed_bars_its_gpu_until_it_is_gone(
     assert _until(resets)
 
 
-def test_one_that_dies_is_replaced(hand: Hand, tmp_path: Path) -> None:
+def test_one_that_dies_is_replaced(writer: WriterProcess, tmp_path: Path) -> None:
     (tmp_path / "die-a").touch()
     with pytest.raises(Transient, match="lock"):
-        hand.lock("a", 0, 900)
+        writer.lock("a", 0, 900)
     (tmp_path / "die-a").unlink()
-    hand.lock("a", 0, 900)
+    writer.lock("a", 0, 900)
     assert len(_opened(tmp_path)) == 2
 
 
 def test_closing_drops_the_handles_and_the_next_call_opens_again(
-    hand: Hand, tmp_path: Path
+    writer: WriterProcess, tmp_path: Path
 ) -> None:
-    hand.lock("a", 0, 900)
-    hand.close()
+    writer.lock("a", 0, 900)
+    writer.close()
     assert _gone(_opened(tmp_path)[0]), "when close returns, nobody holds the driver"
-    hand.reset("a")
+    writer.reset("a")
     assert len(_opened(tmp_path)) == 2
 
 
 def test_a_hand_leaves_with_its_keeper(tmp_path: Path) -> None:
     keeper = os.fork()
     if keeper == 0:
-        Hand(lambda: Board(tmp_path)).permission()
+        WriterProcess(lambda: Board(tmp_path)).permission()
         os._exit(0)
     os.waitpid(keeper, 0)
     assert _until(lambda: _gone(_opened(tmp_path)[0]))
 
 
 def test_a_judgement_is_kept_for_a_moment_and_never_longer_than_its_process(
-    hand: Hand, tmp_path: Path, clock: HeldClock
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
-    assert not hand.uncontrollable("a")
+    assert not writer.uncontrollable("a")
     (tmp_path / "mig").touch()
-    assert not hand.uncontrollable("a"), "it was asked a moment ago"
-    clock.pass_s(module.JUDGED_S)
-    assert hand.uncontrollable("a") == "MIG is on"
+    assert not writer.uncontrollable("a"), "it was asked a moment ago"
+    clock.pass_s(module.CONTROLLABLE_S)
+    assert writer.uncontrollable("a") == "MIG is on"
     (tmp_path / "mig").unlink()
-    assert hand.uncontrollable("a") == "MIG is on", "not asked again yet"
-    hand.close()
-    assert not hand.uncontrollable("a")
+    assert writer.uncontrollable("a") == "MIG is on", "not asked again yet"
+    writer.close()
+    assert not writer.uncontrollable("a")
