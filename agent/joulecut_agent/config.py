@@ -16,8 +16,7 @@ from joulecut_agent.config_reader import ConfigReader, is_word
 from joulecut_agent.control.access import PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.owner import SOURCES
-from joulecut_agent.jobs.pods import ApiServer
-from joulecut_agent.jobs.registry import AttributionSettings
+from joulecut_agent.jobs.settings import ApiServer, AttributionSettings
 from joulecut_agent.keeper import keeper
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.settings import Settings

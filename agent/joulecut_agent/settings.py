@@ -6,7 +6,7 @@ from typing import Any
 
 from joulecut_agent.control.access import LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
-from joulecut_agent.jobs.registry import AttributionSettings
+from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.keeper import keeper
 from joulecut_wire.tls import TlsFiles
 

@@ -41,8 +41,8 @@ class Desk:
             self._doubt,
         )
         self.jobs = ReportSocket(
-            home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], ReportQueue(), self.counters, lambda *_: None,
-            binding=self.binding,
+            home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], ReportQueue(), self.counters,
+            lambda *_: None, binding=self.binding,
         )  # fmt: skip
 
     def _doubt(self) -> None:

@@ -41,7 +41,7 @@ class Desk:
         self.jobs = ReportSocket(
             self.path, lambda: ["GPU-a"], ReportQueue(), self.counters,
             lambda j, u: self.ended.append((j, u)),
-            binding=binding, marked=self._marked,
+            binding=binding, on_mark=self._marked,
         )  # fmt: skip
         self.place(OWN_UID)
 

@@ -80,7 +80,7 @@ def test_it_listens_by_itself_whatever_fails(folder: Path) -> None:
         return ""
 
     jobs = ReportSocket(
-        path, lambda: ["GPU-a"], ReportQueue(), counters, lambda *_: None, marked=marked
+        path, lambda: ["GPU-a"], ReportQueue(), counters, lambda *_: None, on_mark=marked
     )
     jobs.start()
     reporter = Reporter("demo", "GPU-a", 0, str(path))

@@ -16,7 +16,8 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, Silent
 from joulecut_agent.jobs.kubernetes import Kubernetes
 from joulecut_agent.jobs.owner import Owner
-from joulecut_agent.jobs.pods import ApiPods, ApiServer, LoggedPods, Watched
+from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
+from joulecut_agent.jobs.settings import ApiServer
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 MIG = "MIG-cccccccc-0000-0000-0000-000000000000"
@@ -69,7 +70,7 @@ def look(home: Path) -> Iterator[Callable[..., Kubernetes]]:
             logs=LoggedPods(logs) if logs else None,
             watched=watched,
             held=lambda: True,
-            news=lambda: None,
+            changed=lambda: None,
         )
         made.append(kubernetes)
         kubernetes.start()
@@ -128,7 +129,7 @@ def test_resource_claims(
     assert _pods(kubernetes) == {A: [("cdi", "cdi", False)], B: [("minor", "minor", False)]}
     before = kubelet.questions
     eventually("asked again", lambda: kubelet.questions > before + 1)
-    assert capfd.readouterr().err.count("no GPU known here: gpu-7") == 1
+    assert capfd.readouterr().err.count("unknown devices allocated to pods: gpu-7") == 1
 
 
 def test_a_kubelet_that_restarts_is_found_again_and_kept_meanwhile(

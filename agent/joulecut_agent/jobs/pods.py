@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from joulecut_agent.jobs.settings import ApiServer
 from joulecut_agent.log import log
 
 ANSWER_WAIT_S = 2.0
@@ -38,15 +39,6 @@ class Pod:
     uid: str = ""
     over: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ApiServer:
-    """Address of the API server, and the folder with `ca.crt` and `token` (rotated in place)."""
-
-    host: str
-    port: int
-    credentials: Path
 
 
 class ApiPods:

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from joulecut_agent.atomic_file import AtomicFile
@@ -23,13 +22,13 @@ from joulecut_agent.jobs.owner import (
     PROCESS,
     REPORT,
     SLURM,
-    SOURCES,
     Claims,
     Owner,
     Owners,
 )
-from joulecut_agent.jobs.pods import ApiPods, ApiServer, LoggedPods, Watched
+from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
 from joulecut_agent.jobs.processes import Processes
+from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
 from joulecut_agent.log import log
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
@@ -37,20 +36,6 @@ from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 TURN_S = 0.5  # a lease ends within a second of its owner
 INVENTORY_TURNS = 20  # MIG instances and minors change at a reconfiguration
 PROCESSES_MAX = 1024  # remembered: 64 on each of 16 GPUs
-
-
-@dataclass(frozen=True, slots=True)
-class AttributionSettings:
-    """`pod_resources` and `mapping_dir` are None for a scheduler that is not used."""
-
-    order: tuple[str, ...] = SOURCES
-    pod_resources: Path | None = None
-    api: ApiServer | None = None
-    pod_logs: Path | None = None
-    mapping_dir: Path | None = None
-    proc: Path = Path("/proc")
-    cgroups: Path = Path("/sys/fs/cgroup")
-    bind: str = "owner"  # which processes may report for a GPU: its owner's, or any
 
 
 class OwnersFile(AtomicFile):

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from joulecut_agent import config
-from joulecut_agent.config import HOST_VARIABLE, PORT_VARIABLE, AttributionSettings
+from joulecut_agent.config import HOST_VARIABLE, PORT_VARIABLE
 from joulecut_agent.jobs.owner import SOURCES
+from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_wire.errors import BadInput
 
 
