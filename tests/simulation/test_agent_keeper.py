@@ -111,7 +111,7 @@ def test_a_keeper_that_stays_stopped_is_replaced_and_the_next_one_restores(
     os.kill(stopped, signal.SIGSTOP)
     eventually("given back", lambda: not node.locked(), STOPPED_S + 2 * PATIENCE_S)
     assert not alive(stopped)
-    assert f"keeper {stopped} is silent for " in node.log
+    assert f"keeper {stopped} has not answered for " in node.log
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
     assert accepted(node.apply(LOWER, generation=2))
 

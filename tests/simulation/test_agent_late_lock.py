@@ -55,7 +55,7 @@ def test_our_clock_that_shows_after_its_lease_is_taken_back_once(
     driver.foreign_lock(0, 210, 1005)  # what was asked takes effect now
     eventually("taken back", lambda: driver.locks()[0] is None)
     assert _resets(driver) == resets + 1
-    eventually("and said", lambda: "our lock at 1005 MHz showed, and was taken back" in node.log)
+    eventually("and said", lambda: "our lock at 1005 MHz showed again: reset" in node.log)
     driver.foreign_lock(0, 210, 1005)  # the second time it is somebody else's
     _pictures(node, 10)
     assert driver.locks()[0] == (210, 1005)
