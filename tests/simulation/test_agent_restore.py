@@ -78,7 +78,7 @@ def test_a_restore_that_fails_is_tried_until_it_is_done(node: RunningAgent) -> N
     node.gpus.set_lost(2)
     assert accepted(node.renew(ttl_s=0.2))
     eventually("the others at default", lambda: node.locked() == {2: 810})
-    eventually("said", lambda: "trying again" in node.log)
+    eventually("said", lambda: "will retry" in node.log)
     refused = node.apply({2: 810}, generation=2)
     assert "owed" in refused[0].reason or "lost" in refused[0].reason
     node.gpus.set_lost(2, False)

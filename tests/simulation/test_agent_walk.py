@@ -20,9 +20,9 @@ STEPS = int(os.environ.get("JOULECUT_WALK_STEPS", "10000"))
 CAP_MW = 180_000
 SITES: dict[str, dict[str, Any]] = {
     "plain": {},
-    "spread": {"restore_spread_s": 10.0},
+    "spread": {"restore_jitter_s": 10.0},
     "capped": {"power_safe": CAP_MW, "site_default": (0, 1410)},
-    "kept": {"power_safe": "keep", "restore_spread_s": 3.0},
+    "kept": {"power_safe": "keep", "restore_jitter_s": 3.0},
     "apart": {"journal_dir": "memory"},
 }
 
