@@ -176,7 +176,7 @@ def test_who_may_only_clear_cannot_shut_the_controller_out(
         with pytest.raises(grpc.RpcError) as caught:
             stub.Clear(pb.ClearRequest(epoch=2**64 - 1, job="demo"), timeout=PATIENCE_S)
         stub.Clear(pb.ClearRequest(epoch=7, job="demo"), timeout=PATIENCE_S)
-    words = "clear with an epoch that is new here needs the role apply; clear.test has clear"
+    words = "clear with a new epoch needs the role apply; clear.test has clear"
     assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
     assert caught.value.details() == words
     assert site.trail()[-2]["refused"] == words
@@ -306,7 +306,7 @@ def test_on_loopback_without_tls_the_site_says_what_a_local_user_may() -> None:
         ({"tls": TLS}, "agent.pem: No such file"),
         ({"tls": {**TLS, "ca": "x"}}, "tls.ca: unknown key"),
         ({"access": {"aply": ["a"]}}, "access.aply: unknown key"),
-        ({"access": {"apply": "a"}}, "access.apply: is no list"),
+        ({"access": {"apply": "a"}}, "access.apply: not a list"),
         ({"access": {"apply": [1]}}, "access.apply[0]: 1"),
         ({"access": {"loopback": ["write"]}}, "access.loopback[0]: 'write'"),
         ({"audit": {"bytes_max": 1}}, "audit.bytes_max: 1"),
