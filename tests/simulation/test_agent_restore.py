@@ -80,7 +80,7 @@ def test_a_restore_that_fails_is_tried_until_it_is_done(node: RunningAgent) -> N
     eventually("the others at default", lambda: node.locked() == {2: 810})
     eventually("said", lambda: "will retry" in node.log)
     refused = node.apply({2: 810}, generation=2)
-    assert "owed" in refused[0].reason or "lost" in refused[0].reason
+    assert "pending" in refused[0].reason or "lost" in refused[0].reason
     node.gpus.set_lost(2, False)
     eventually("all at default", lambda: not node.locked())
     assert accepted(node.apply({2: 810}, generation=3))
