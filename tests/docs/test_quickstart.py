@@ -92,7 +92,7 @@ def test_the_quick_start_ends_in_a_recommendation(folder: Path, ports: dict[str,
     told = log.read_text()
     assert status == 0, told
     assert told.count("joulecut_gpu_power_watts{") >= 4, told
-    assert "recommending, nothing is sent" in told, told
+    assert "recommending, no command is sent" in told, told
     assert re.search(r"predicted [\d.]+ s an iteration \(\+?-?[\d.]+%\), [\d.]+% less energy", told)
     assert "Traceback" not in told, told
 
