@@ -1,57 +1,24 @@
-"""`joulecut audit`: energy waste of a cluster, from agents or from a Prometheus; read-only.
+"""`joulecut audit`: its flags.
 
-Needs no privilege: it watches agents for a while, or queries the past of a Prometheus.
+`auditing` does the work, and is imported after the flags are read.
 """
 
 import argparse
-import contextlib
-import json
-import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from joulecut_cli import agent_client
-from joulecut_cli.audit import job_estimate, report
-from joulecut_cli.audit.agents import Watch
-from joulecut_cli.audit.job_estimate import Observed, OperatorInput
-from joulecut_cli.audit.prometheus import Access, Prometheus
-from joulecut_cli.audit.series import History
-from joulecut_cli.progress import Progress, solving
-from joulecut_controller.audit.auditor import Auditor
-from joulecut_controller.audit.finding import Audit
-from joulecut_controller.policy.policy import Cost
-from joulecut_wire import tls
-from joulecut_wire.command import FINE, Parser
-from joulecut_wire.duration import seconds
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.command import Parser
+from joulecut_wire.errors import BadInput
 
 PROG = "joulecut audit"
-FOR_S_MAX = 31 * 86_400.0  # most keep less
-FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
-AGENTS_MAX = 2_000
-PRICE_MAX, PUE_MAX = 1e6, 10.0
 
 
 def run(argv: list[str]) -> int:
     """Prints an audit. Raises BadInput, Unavailable."""
     given = _parse(argv)
-    facts = job_estimate.read(given.policy)
-    cost = _cost(given, facts)
-    duration_s = seconds(given.duration, "--for", FOR_S_MAX)
-    if given.agents:
-        audit, about = _live(given, facts, cost, duration_s)
-    else:
-        audit, about = _past(given, facts, cost, duration_s)
-    if given.html is not None:
-        given.html.write_text(report.as_html(audit, about), encoding="utf-8")
-    if given.json:
-        print(json.dumps(report.as_json(audit, about), allow_nan=False, indent=2))
-    elif given.csv:
-        print(report.as_csv(audit, about), end="")
-    else:
-        print(report.text(audit, about))
-    return FINE
+
+    from joulecut_cli.audit import auditing
+
+    return auditing.run(given)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -97,106 +64,3 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if given.html is not None and (given.html.is_dir() or not given.html.parent.is_dir()):
         raise BadInput(f"--html {given.html}", "cannot be written", "a file to write")
     return given
-
-
-def _cost(given: argparse.Namespace, facts: OperatorInput) -> Cost:
-    """Flags override the policy."""
-    cost = facts.cost
-    price = cost.kwh if given.kwh_price is None else given.kwh_price
-    pue = cost.pue if given.pue is None else given.pue
-    if price is not None and not 0.0 <= price <= PRICE_MAX:
-        raise BadInput("--kwh-price", f"{price:g}", f"0 to {PRICE_MAX:g}")
-    if not 1.0 <= pue <= PUE_MAX:
-        raise BadInput("--pue", f"{pue:g}", f"1 to {PUE_MAX:g}")
-    return Cost(gpu_hour=cost.gpu_hour, kwh=price, host_power_w=cost.host_power_w, pue=pue)
-
-
-def _past(
-    given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
-) -> tuple[Audit, report.About]:
-    if duration_s < FOR_S_MIN:
-        raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
-    access = Access(
-        bearer_token=given.bearer_token_file,
-        username=given.username,
-        password=given.password_file,
-        ca=given.ca,
-        cert=given.cert,
-        key=given.key,
-    )
-    server = Prometheus(given.prometheus, access)
-    end_s = _moment(given.until) if given.until else time.time()
-    auditor = Auditor()
-    with Progress(f"reading {server.url}") as progress:
-        history = History(
-            server, end_s - duration_s, end_s, matcher=given.match, job_label=given.job_label
-        )
-        for frame in history.frames(progress.advance):
-            auditor.take(frame)
-    seen = Observed(gpus=history.gpus, rates={}, allocations={}, bloat_j=history.bloat_j)
-    about = report.About(
-        source=f"{server.url} ({history.exporter.title} series)",
-        ended_unix_s=end_s,
-        step_s=history.step_s,
-        cost=cost,
-    )
-    return _judged(auditor, facts, seen), about
-
-
-def _live(
-    given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
-) -> tuple[Audit, report.About]:
-    watch = Watch(
-        _addresses(given), duration_s, tls=_certificates(given), server_name=given.server_name
-    )
-    auditor = Auditor()
-    with Progress(f"watching {given.agents} (an interrupt ends it early)") as progress:
-        watch.follow(auditor.take, progress.advance)
-    seen = Observed(gpus=watch.gpus, rates=watch.rates, allocations=watch.allocations, bloat_j={})
-    lost = (f"no answer from {', '.join(watch.silent)}",) if watch.silent else ()
-    about = report.About(
-        source=given.agents, ended_unix_s=time.time(), step_s=watch.step_s, cost=cost, notes=lost
-    )
-    return _judged(auditor, facts, seen), about
-
-
-def _judged(auditor: Auditor, facts: OperatorInput, seen: Observed) -> Audit:
-    jobs = auditor.jobs()
-    with Progress(solving("comparing profiles with measurements")):
-        estimates = {
-            job.name: job_estimate.estimate(facts, job, seen, largest=job is jobs[0])
-            for job in jobs
-        }
-    audit = auditor.finish(seen.gpus, estimates)
-    if not audit.gpus:
-        raise Unavailable(
-            "no GPU in this time range: series need the label UUID (dcgm-exporter) or uuid, "
-            "agents need GPUs"
-        )
-    return audit
-
-
-def _addresses(given: argparse.Namespace) -> Sequence[str]:
-    names = [name.strip() for name in given.agents.split(",") if name.strip()]
-    if not 1 <= len(names) <= AGENTS_MAX:
-        raise BadInput("--agents", f"{len(names)} addresses", f"1 to {AGENTS_MAX}")
-    made = []
-    for name in names:
-        one = argparse.Namespace(**{**vars(given), "node": name})
-        made.append(agent_client.Agent(one).address)
-    return list(dict.fromkeys(made))
-
-
-def _certificates(given: argparse.Namespace) -> tls.Rotating[tls.Pem] | None:
-    if given.cert is None:
-        return None
-    files = tls.TlsFiles(given.cert, given.key, given.ca)
-    return tls.rotating(files, lambda _: None)
-
-
-def _moment(text: str) -> float:
-    allowed = "a time like 2026-01-31T12:00Z"
-    with contextlib.suppress(ValueError):
-        when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    raise BadInput("--until", f'"{text}"', allowed)

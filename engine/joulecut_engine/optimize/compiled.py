@@ -1,11 +1,11 @@
-"""How inner loops are compiled: one place that knows the tool, so that all else is plain Python.
+"""The one door to the compiler of inner loops; all else is plain Python.
 
-Machine code is kept on disk beside the module, or in the user's cache directory where that
-cannot be written (`NUMBA_CACHE_DIR` moves it); the first run after an install compiles, about
-a minute (`python -m joulecut_engine.optimize.warmup` does it beforehand). Results do not depend
-on it. `NUMBA_DISABLE_JIT=1` runs the same functions as Python, for a debugger.
+Machine code stays on disk beside the module, or in the user's cache directory where that cannot
+be written (`NUMBA_CACHE_DIR` moves it). The first plan after an install compiles for about ten
+seconds; `python -m joulecut_engine.optimize.warmup` compiles everything beforehand. Results do not
+depend on it. `NUMBA_DISABLE_JIT=1` runs the same functions as Python, for a debugger.
 
-What is kept is renewed when its own module changes, not when another does: so no compiled
+Machine code is renewed when its own module changes, not when another does: so no compiled
 function calls one of another module.
 """
 
@@ -18,21 +18,12 @@ from numba import njit
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Sums may be taken in another order and in parallel lanes; infinities keep their meaning.
-# Nothing that proves a bound runs under these.
-REORDER = {"reassoc", "contract", "nsz", "arcp", "nnan"}
-
 _compiled: list[Any] = []
 
 
 def exact(function: Callable[P, R]) -> Callable[P, R]:
     """Compiled as written."""
-    return cast("Callable[P, R]", _compile(function, fastmath=False))
-
-
-def loose(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiled with sums in any order: several times faster where loops are long."""
-    return cast("Callable[P, R]", _compile(function, fastmath=REORDER))
+    return cast("Callable[P, R]", _compile(function))
 
 
 def kept() -> bool:
@@ -50,8 +41,8 @@ def versions() -> set[str]:
     }
 
 
-def _compile(function: Any, **options: Any) -> Any:
-    options |= {"nogil": True, "error_model": "numpy"}
+def _compile(function: Any) -> Any:
+    options = {"nogil": True, "error_model": "numpy"}
     try:
         compiled = njit(function, cache=True, **options)
     except RuntimeError:  # nowhere to write: then every process compiles for itself

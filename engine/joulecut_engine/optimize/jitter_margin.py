@@ -18,7 +18,6 @@ from joulecut_engine.optimize.jitter import Spread, Trials
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline, solution
 from joulecut_engine.optimize.slack_reallocation import Exchange
-from joulecut_engine.optimize.solver import Solver
 
 Statistic = Literal["p95", "mean"]
 
@@ -140,8 +139,6 @@ class _Search:
         self._trials, self._statistic = trials, statistic
         self._limit_s = 0.0
         self.full = solver.solve(goal)
-        if self.full.granularity != "computation":  # the bound, which takes longest, is known
-            self._solver = Solver(problem, self.full.granularity)
         self._menus = _menus(problem, self.full.granularity)
         self._anchor = self._fastest()
 
