@@ -14,7 +14,7 @@ from joulecut_controller.learn.regression import Floats, Prior
 from joulecut_engine.graph.build import build
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
 from joulecut_engine.graph.shape import kinds_of
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Ints, levels_of
 
 # Antithetic pairs: terms linear in the noise cancel, and the surplus is known to a twentieth.
@@ -55,7 +55,7 @@ def _rows(times_s: Floats) -> Floats:
     return np.ascontiguousarray(times_s.reshape(stages * kinds, guesses).T)
 
 
-@exact
+@compiled
 def _jittered_paths(
     guesses: Floats, factors: Floats, which: Ints, begins: Ints, before: Ints
 ) -> Floats:

@@ -18,7 +18,7 @@ import numpy as np
 
 from joulecut_controller.learn.rate_model import RateModel
 from joulecut_controller.learn.regression import Floats
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 
 PIVOTS_MAX = 200  # about three per row are needed; beyond, one window bounds
 ROUNDING = 1e-12
@@ -54,7 +54,7 @@ def floor_s(times_s: Floats, clocks_mhz: Floats, asked_mhz: Floats) -> Floats:
     return floors
 
 
-@exact
+@compiled
 def _least(table: Floats) -> float:
     """Minimum of the linear program by the dual simplex method; infinity if not found."""
     for _ in range(PIVOTS_MAX):

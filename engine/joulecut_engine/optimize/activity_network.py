@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulecut_engine.graph.pipeline import SENDS
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.curves import Curves, curves_of
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Problem
@@ -156,7 +156,7 @@ def _needed(problem: Problem) -> Ints:
     return kept
 
 
-@exact
+@compiled
 def _ends(count: int, edges: Ints, duration: Floats) -> Floats:
     """Earliest ends; operations are in topological order and edges sorted by their tail."""
     start = np.zeros(count)
@@ -171,7 +171,7 @@ def _ends(count: int, edges: Ints, duration: Floats) -> Floats:
     return end
 
 
-@exact
+@compiled
 def _first(heads: Ints, leaves: Ints) -> Ints:
     """First column of each row once the ends of operations are eliminated: an operation
     meets its successors, and these meet each other."""
@@ -187,7 +187,7 @@ def _first(heads: Ints, leaves: Ints) -> Ints:
     return first
 
 
-@exact
+@compiled
 def _ends_of_rows(tails: Ints, enters: Ints, entering: Ints, duration: Floats) -> Floats:
     end = np.zeros(len(duration))
     for i in range(len(duration)):
@@ -200,7 +200,7 @@ def _ends_of_rows(tails: Ints, enters: Ints, entering: Ints, duration: Floats) -
     return end
 
 
-@exact
+@compiled
 def _rests_of_rows(heads: Ints, leaves: Ints, duration: Floats) -> Floats:
     """Longest way from the start of each row to the end of the iteration."""
     rows = len(duration)

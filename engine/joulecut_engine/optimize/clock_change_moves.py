@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.optimize.clock_changes import Limits, Run, Track
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 CLOSE = 1e-9  # relative: a dwell may be so much shorter, which is round-off of sums
@@ -36,7 +36,7 @@ class _Desk(NamedTuple):
     latest: Floats
 
 
-@exact
+@compiled
 def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float, float, int]:
     """Writes the timeline of what is asked (columns by operation) into `run`, all as early as
     possible. Returns its seconds, sum of effective cost in joules (changes included) and number
@@ -46,7 +46,7 @@ def realise(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
     return seconds if fair else np.inf, cost, changes
 
 
-@exact
+@compiled
 def through(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float, float, int, bool]:
     """As `realise`, and whether the limits are kept; seconds are exact also where they are not."""
     # Arrays by name, not in tuples: handing those on costs ten times as much as the work itself.
@@ -103,7 +103,7 @@ def through(track: Track, limits: Limits, asked: Ints, run: Run) -> tuple[float,
     return end_all, cost + limits.joules * changes, changes, fair
 
 
-@exact
+@compiled
 def iterations(
     track: Track,
     limits: Limits,
@@ -128,7 +128,7 @@ def iterations(
             times[draw] = max(times[draw], seconds)
 
 
-@exact
+@compiled
 def _in_order(limits: Limits, desk: _Desk, lands: Floats, end_all: float) -> bool:
     """Whether all changes have come by the end, are no more than allowed, and the first of the
     next iteration is long enough after the last."""
@@ -142,7 +142,7 @@ def _in_order(limits: Limits, desk: _Desk, lands: Floats, end_all: float) -> boo
     return fair
 
 
-@exact
+@compiled
 def _opened(track: Track, asked: Ints) -> _Desk:
     stages = len(track.power)
     now = np.zeros(stages, dtype=np.int64)
@@ -160,7 +160,7 @@ def _opened(track: Track, asked: Ints) -> _Desk:
     )
 
 
-@exact
+@compiled
 def value_of(
     track: Track, limits: Limits, asked: Ints, run: Run, deadline: float, price: float, late: float
 ) -> tuple[float, bool]:
@@ -173,7 +173,7 @@ def value_of(
     return cost + price * seconds + late * max(0.0, over), over <= ON_TIME * deadline
 
 
-@exact
+@compiled
 def vary(
     track: Track,
     limits: Limits,
@@ -217,7 +217,7 @@ def vary(
     return best
 
 
-@exact
+@compiled
 def _move(
     track: Track, asked: Ints, group: Ints, stage: int, begins: Ints, state: NDArray[np.uint64]
 ) -> None:
@@ -262,7 +262,7 @@ def _move(
         _fill(track, asked, at, min(until, high), asked[track.line[at]] + step, columns)
 
 
-@exact
+@compiled
 def _recolour(
     track: Track,
     asked: Ints,
@@ -283,13 +283,13 @@ def _recolour(
     _fill(track, asked, begins[j], begins[j + 1], column, columns)
 
 
-@exact
+@compiled
 def _fill(track: Track, asked: Ints, low: int, high: int, column: int, columns: int) -> None:
     for p in range(low, high):
         asked[track.line[p]] = min(max(column, 0), columns - 1)
 
 
-@exact
+@compiled
 def _paint(
     track: Track,
     asked: Ints,
@@ -306,7 +306,7 @@ def _paint(
             asked[i] = min(max(asked[i] + step, 0), columns - 1)
 
 
-@exact
+@compiled
 def _random(state: NDArray[np.uint64]) -> float:
     """Marsaglia's xorshift64, in (0, 1)."""
     x = state[0]

@@ -21,9 +21,15 @@ R = TypeVar("R")
 _compiled: list[Any] = []
 
 
-def exact(function: Callable[P, R]) -> Callable[P, R]:
-    """Compiled as written."""
-    return cast("Callable[P, R]", _compile(function))
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator of an inner loop. Sums keep their order: bounds are proven with these."""
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        loop = njit(function, cache=True, **options)
+    except RuntimeError:  # nowhere to write: then every process compiles for itself
+        loop = njit(function, **options)
+    _compiled.append(loop)
+    return cast("Callable[P, R]", loop)
 
 
 def kept() -> bool:
@@ -39,13 +45,3 @@ def versions() -> set[str]:
         for one in _compiled
         for types in getattr(one, "signatures", ())
     }
-
-
-def _compile(function: Any) -> Any:
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        compiled = njit(function, cache=True, **options)
-    except RuntimeError:  # nowhere to write: then every process compiles for itself
-        compiled = njit(function, **options)
-    _compiled.append(compiled)
-    return compiled

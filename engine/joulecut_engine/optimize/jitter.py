@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import Problem
 
@@ -191,7 +191,7 @@ class _Paths:
         return weight
 
 
-@exact
+@compiled
 def _pass(
     first: Ints,
     before: Ints,
@@ -217,7 +217,7 @@ def _pass(
     return latest
 
 
-@exact
+@compiled
 def _trace(
     first: Ints,
     before: Ints,
@@ -241,7 +241,7 @@ def _trace(
         row = last
 
 
-@exact
+@compiled
 def _run(
     first: Ints,
     before: Ints,

@@ -8,13 +8,13 @@ prices of a flow also proves a bound.
 
 import numpy as np
 
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x this
 
 
-@exact
+@compiled
 def cheapest(
     cost: Floats, change: Floats, most: int, counted: bool, free: Ints, tied: int
 ) -> tuple[float, Ints]:
@@ -57,7 +57,7 @@ def cheapest(
     return _walked(value, came, counted, tied)
 
 
-@exact
+@compiled
 def _sums(cost: Floats) -> tuple[Floats, Ints]:
     """Of all operations before each, by column: what they cost, and how many have no price."""
     size, columns = cost.shape
@@ -70,7 +70,7 @@ def _sums(cost: Floats) -> tuple[Floats, Ints]:
     return total, barred
 
 
-@exact
+@compiled
 def _least(now: Floats) -> tuple[int, int]:
     """The two smallest, -1 for what is not there."""
     best, second = -1, -1
@@ -83,7 +83,7 @@ def _least(now: Floats) -> tuple[int, int]:
     return best, second
 
 
-@exact
+@compiled
 def _walked(value: Floats, came: Ints, counted: bool, tied: int) -> tuple[float, Ints]:
     """The best end and the way to it."""
     size, layers, columns = value.shape

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.graph import Graph
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -83,7 +83,7 @@ def combinations(sizes: list[int]) -> Ints:
     return every
 
 
-@exact
+@compiled
 def _iteration_times(
     duration_s: Floats, which: Ints, begins: Ints, before: Ints, last: Ints
 ) -> Floats:
@@ -111,7 +111,7 @@ def _iteration_times(
     return longest
 
 
-@exact
+@compiled
 def _critical(duration_s: Floats, which: Ints, begins: Ints, before: Ints, counts: Floats) -> float:
     """Adds to `counts`, by class."""
     ends = np.empty(len(which))

@@ -7,7 +7,7 @@ cannot be the best. The first of the best in order is the answer all the same.
 
 import numpy as np
 
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 REACH = 6  # clocks by which two groups move at once; any distance found nothing better
@@ -64,7 +64,7 @@ def pair_move(
     return float(best[0]), moved
 
 
-@exact
+@compiled
 def _pairs(
     delta_j: Floats,
     delta_s: Floats,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from joulecut_engine.optimize.activity_network import ActivityNetwork
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
@@ -363,7 +363,7 @@ def _pairs(tails: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(one), np.concatenate(other)
 
 
-@exact
+@compiled
 def _factorise(matrix: Floats, first: Ints, at: Ints) -> None:
     """Cholesky in place on an envelope; the diagonal holds inverses. A pivot that vanishes (a
     node that nothing holds) is treated as fixed."""
@@ -381,7 +381,7 @@ def _factorise(matrix: Floats, first: Ints, at: Ints) -> None:
         matrix[row + i] = 1.0 / np.sqrt(left) if left > 1e-30 else 1e-15
 
 
-@exact
+@compiled
 def _substitute(matrix: Floats, first: Ints, at: Ints, value: Floats) -> None:
     """Solves in place, after `_factorise`."""
     for i in range(len(first)):
@@ -395,7 +395,7 @@ def _substitute(matrix: Floats, first: Ints, at: Ints, value: Floats) -> None:
             value[k] -= matrix[at[i] + k] * value[i]
 
 
-@exact
+@compiled
 def _settle(
     heads: Ints, leaves: Ints, through: Floats, share: Floats, base: Floats, link: Floats
 ) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.optimize.activity_network import ActivityNetwork
-from joulecut_engine.optimize.compiled import exact
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.curves import Curve
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.relaxation import Relaxation
@@ -220,7 +220,7 @@ def _cheapening(cost_j: Floats) -> Ints:
     return np.flatnonzero(cost_j < before)
 
 
-@exact
+@compiled
 def _longest(neighbour: Ints, first: int, last: int, length: Floats) -> float:
     longest = 0.0
     for e in range(first, last):
@@ -228,7 +228,7 @@ def _longest(neighbour: Ints, first: int, last: int, length: Floats) -> float:
     return longest
 
 
-@exact
+@compiled
 def _makespan(rows: _Rows, option: Ints) -> float:
     before, enters, time = rows.before, rows.enters, rows.time
     last, end = 0.0, np.zeros(len(option) + 1)
@@ -238,7 +238,7 @@ def _makespan(rows: _Rows, option: Ints) -> float:
     return last
 
 
-@exact
+@compiled
 def _every(rows: _Rows, option: Ints, limit: float, price: float) -> None:
     """The best of all combinations, counted through like an odometer; `option` begins at the
     fastest of each row and ends as the answer."""
@@ -261,7 +261,7 @@ def _every(rows: _Rows, option: Ints, limit: float, price: float) -> None:
         now[i] += 1
 
 
-@exact
+@compiled
 def _heads(rows: _Rows, choice: _Choice, a: int, b: int) -> None:
     before, enters, time = rows.before, rows.enters, rows.time
     option, head, end = choice.option, choice.head, choice.end
@@ -270,7 +270,7 @@ def _heads(rows: _Rows, choice: _Choice, a: int, b: int) -> None:
         end[i] = head[i] + time[option[i]]
 
 
-@exact
+@compiled
 def _tails(rows: _Rows, choice: _Choice, a: int, b: int) -> None:
     after, leaves, time = rows.after, rows.leaves, rows.time
     option, tail, rest = choice.option, choice.tail, choice.rest
@@ -279,7 +279,7 @@ def _tails(rows: _Rows, choice: _Choice, a: int, b: int) -> None:
         rest[i] = tail[i] + time[option[i]]
 
 
-@exact
+@compiled
 def _pick(
     time: Floats,
     cost: Floats,
@@ -307,7 +307,7 @@ def _pick(
     return best
 
 
-@exact
+@compiled
 def _sweep(
     rows: _Rows,
     choice: _Choice,
@@ -338,7 +338,7 @@ def _sweep(
             rest[i] = tail[i] + time[k]
 
 
-@exact
+@compiled
 def _spend(
     rows: _Rows, choice: _Choice, a: int, b: int, horizon: float, price: Floats, thrift: Floats
 ) -> None:
@@ -356,7 +356,7 @@ def _spend(
                 thrift[i] = thrift[i] - RAMP if thrift[i] > RAMP else 0.0
 
 
-@exact
+@compiled
 def _begin(
     rows: _Rows, choice: _Choice, horizon: float, price: Floats, limit: Floats, thrift: float
 ) -> None:
@@ -372,7 +372,7 @@ def _begin(
     _spend(rows, choice, 0, size, horizon, price, share)
 
 
-@exact
+@compiled
 def _vary(
     rows: _Rows,
     choice: _Choice,
@@ -416,7 +416,7 @@ def _vary(
                 _tails(rows, choice, a, b)
 
 
-@exact
+@compiled
 def _cost(rows: _Rows, option: Ints, a: int, b: int) -> float:
     total = 0.0
     for i in range(a, b):
@@ -424,7 +424,7 @@ def _cost(rows: _Rows, option: Ints, a: int, b: int) -> float:
     return total
 
 
-@exact
+@compiled
 def _random(state: NDArray[np.uint64]) -> float:
     """Marsaglia's xorshift64, in (0, 1)."""
     x = state[0]
