@@ -1,5 +1,7 @@
 """Text of `/metrics`: a leader's series or a standby's."""
 
+import threading
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
@@ -14,6 +16,7 @@ class MetricsEndpoint:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._one_at_a_time = threading.Lock()  # scrapes share the high-water marks of counters
 
     def show(self, reconciler: Reconciler, leadership: Leadership) -> None:
         self._collect(
@@ -29,7 +32,8 @@ class MetricsEndpoint:
         self._collect(StandbyCollector(board))
 
     def metrics_text(self) -> bytes:
-        return generate_latest(self._registry)
+        with self._one_at_a_time:
+            return generate_latest(self._registry)
 
     def _collect(self, collector: Collector) -> None:
         registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old

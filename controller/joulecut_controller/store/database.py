@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, select
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, Table, select
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
@@ -32,6 +32,7 @@ from joulecut_controller.store.transactions import AsUnavailable, Transactions
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
 
+WINDOW_COLUMNS = ("iterations", "time_mean_s", "time_sd_s", "energy_j", "power_w")
 NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
 TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
 RECORD_MAX = 65_536  # characters of a record's JSON
@@ -62,6 +63,14 @@ def prune(
     newest = select(number).where(*among).order_by(number.desc())
     oldest_kept = newest.limit(1).offset(keep - 1).scalar_subquery()
     connection.execute(number.table.delete().where(*among, number < oldest_kept))
+
+
+def _replace(
+    connection: Connection, same: ColumnElement[bool], table: Table, values: dict[str, Any]
+) -> None:
+    """Inserts a row in place of the rows `same`."""
+    connection.execute(table.delete().where(same))
+    connection.execute(table.insert().values(**values))
 
 
 def open_store(
@@ -163,84 +172,53 @@ class DatabaseStore:
 
     def keep_plan(self, plan: Plan) -> None:
         content = json.dumps(plan_json(plan), allow_nan=False, separators=(",", ":"))
+        same = PLANS.c.generation == plan.generation
+        values = {"generation": plan.generation, "job": plan.job, "content": content}
         with self._transactions.writing() as connection:
-            connection.execute(PLANS.delete().where(PLANS.c.generation == plan.generation))
-            connection.execute(
-                PLANS.insert().values(generation=plan.generation, job=plan.job, content=content)
-            )
+            _replace(connection, same, PLANS, values)
             prune(connection, PLANS.c.generation, self._kept.plans_per_job, PLANS.c.job == plan.job)
             prune(connection, PLANS.c.generation, self._kept.plans)
 
     def last_plan_json(self, job: str) -> str:
-        wanted = select(PLANS.c.content).where(PLANS.c.job == job)
-        with self._transactions.reading() as connection:
-            row = connection.execute(
-                wanted.order_by(PLANS.c.generation.desc()).limit(1)
-            ).one_or_none()
-        return str(row[0]) if row else ""
+        of_job = select(PLANS.c.content).where(PLANS.c.job == job)
+        return self._content(of_job.order_by(PLANS.c.generation.desc()).limit(1))
 
     def keep_baseline(self, job: str, shape: str, window: Window) -> None:
         """Raises ValueError where a number of the window is not finite."""
         numbers = (window.time_mean_s, window.time_sd_s, window.energy_j, window.power_w)
         if not all(math.isfinite(number) for number in numbers if number is not None):
             raise ValueError(f"baseline of {job}: {window} is not finite")
-        this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
+        same = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
+        values = {name: getattr(window, name) for name in WINDOW_COLUMNS}
         with self._transactions.writing() as connection:
-            connection.execute(BASELINES.delete().where(this))
-            connection.execute(
-                BASELINES.insert().values(
-                    job=job,
-                    shape=shape,
-                    iterations=window.iterations,
-                    time_mean_s=window.time_mean_s,
-                    time_sd_s=window.time_sd_s,
-                    energy_j=window.energy_j,
-                    power_w=window.power_w,
-                )
-            )
+            _replace(connection, same, BASELINES, {"job": job, "shape": shape, **values})
             prune(connection, BASELINES.c.id, self._kept.baselines)
 
     def baseline(self, job: str, shape: str) -> Window | None:
         this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
         with self._transactions.reading() as connection:
             row = connection.execute(select(BASELINES).where(this)).one_or_none()
-        if row is None:
-            return None
-        return Window(
-            iterations=row.iterations,
-            time_mean_s=row.time_mean_s,
-            time_sd_s=row.time_sd_s,
-            energy_j=row.energy_j,
-            power_w=row.power_w,
-        )
+        return Window(**{name: getattr(row, name) for name in WINDOW_COLUMNS}) if row else None
 
     def keep_notebook(self, job: str, content: str) -> None:
         with self._transactions.writing() as connection:
-            connection.execute(NOTEBOOKS.delete().where(NOTEBOOKS.c.job == job))
-            connection.execute(NOTEBOOKS.insert().values(job=job, content=content))
+            _replace(
+                connection, NOTEBOOKS.c.job == job, NOTEBOOKS, {"job": job, "content": content}
+            )
             prune(connection, NOTEBOOKS.c.id, self._kept.notebooks)
 
     def notebook(self, job: str) -> str:
-        with self._transactions.reading() as connection:
-            row = connection.execute(
-                select(NOTEBOOKS.c.content).where(NOTEBOOKS.c.job == job)
-            ).one_or_none()
-        return str(row[0]) if row else ""
+        return self._content(select(NOTEBOOKS.c.content).where(NOTEBOOKS.c.job == job))
 
     def keep_learnt(self, name: str, content: str) -> None:
         """Raises ValueError where it is longer than `LEARNT_MAX`."""
         if len(content) > LEARNT_MAX:
             raise ValueError(f"{name}: {len(content)} characters, {LEARNT_MAX} are kept at most")
         with self._transactions.writing() as connection:
-            connection.execute(LEARNT.delete().where(LEARNT.c.name == name))
-            connection.execute(LEARNT.insert().values(name=name, content=content))
+            _replace(connection, LEARNT.c.name == name, LEARNT, {"name": name, "content": content})
 
     def learnt(self, name: str) -> str:
-        with self._transactions.reading() as connection:
-            row = connection.execute(
-                select(LEARNT.c.content).where(LEARNT.c.name == name)
-            ).one_or_none()
-        return str(row[0]) if row else ""
+        return self._content(select(LEARNT.c.content).where(LEARNT.c.name == name))
 
     def keep_record(self, record: Record) -> None:
         """Raises ValueError where the content is longer than `RECORD_MAX`."""
@@ -278,6 +256,11 @@ class DatabaseStore:
     def close(self) -> None:
         """Closes the database; idempotent."""
         self._transactions.close()
+
+    def _content(self, wanted: Select[Any]) -> str:
+        """The text of one row; empty without a row."""
+        with self._transactions.reading() as connection:
+            return str(connection.execute(wanted).scalar_one_or_none() or "")
 
     def _migrate(self, connection: Connection) -> None:
         try:
