@@ -1,5 +1,4 @@
-"""The predictors on somebody's own sweep: what they say of clocks that were not probed.
+"""`joulecut fit`: predictions for the clocks of a sweep, from its probed rows alone.
 
-Only the probed rows are read for time and energy, so that what is printed for the other
-clocks can be held against what was measured there. Predicted, never measured.
+Times and energies of other rows are never read, so predictions can be compared with them.
 """

@@ -1,7 +1,7 @@
-"""Curves of every stage and instruction of a sweep, and how far the truth may lie from them.
+"""Curves of every stage and instruction of a sweep, with bands that include probing noise.
 
-A few probes cannot tell noise from misfit; what all curves leave over together, and what
-dense sweeps of the same hand show, says how wide a band must be.
+A few probes cannot separate noise from misfit. The residuals of all curves together, and dense
+other sweeps, estimate the noise.
 """
 
 import math
@@ -21,20 +21,20 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 NO_CARD = "none"
-BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that a person may allow: what is shown, and weighed
+BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that are shown and weighed
 OWN = ""  # workload name of PROFILE.csv; those of the others are their places
 TIME_NUMBERS = 2  # of a time curve; and the cap, where one was looked for
-CAP_NUMBERS = 1.5  # it is the best of many, which fits more noise than one number does
-# What leftovers of a sweep are like before any was seen: two of a clean one (0.1 %).
+CAP_NUMBERS = 1.5  # the best of many caps fits more noise than one number
+# Prior of the residuals: two of a clean sweep (0.1 %).
 NOISE_PRIOR, NOISE_PRIOR_COUNT = 0.001, 2
-NOISE_MAX = 0.03  # of a sweep's times; what is beyond is no noise
+NOISE_MAX = 0.03  # of a sweep's times
 UPPER = 0.95  # a band of nine in ten has one in twenty above it
 NORMAL_UPPER = 1.645  # where a normal distribution has it, in standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was fitted, and for which clocks it is asked."""
+    """Fitted predictions at the clocks of a sweep."""
 
     clocks: dict[tuple[int, Kind], tuple[int, ...]]  # of the sweep, ascending
     probes: frozenset[int]
@@ -45,7 +45,7 @@ class Result:
 
 
 def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: str | None) -> Result:
-    """`others` are used whole; `named` is a card of the data sheets, `NO_CARD`, or None to look."""
+    """`others` are used whole; `named` is a known card, `NO_CARD`, or None to recognise it."""
     probed = Profile(
         {
             key: tuple(o for o in options if o.clock_mhz in probes)
@@ -58,17 +58,17 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     }
     top_mhz = max(max(own) for own in clocks.values())
     blind = named == NO_CARD
-    taught: list[Evidence] = []
+    training: list[Evidence] = []
     cards: list[Card | None] = []
     for place, other in enumerate(others, start=1):
         other_top_mhz = max(o.clock_mhz for options in other.options.values() for o in options)
         card = None if blind else _card(other, other_top_mhz, [])
         cards.append(card)
-        taught += of_profile(str(place), other, card, other_top_mhz)
+        training += of_profile(str(place), other, card, other_top_mhz)
     card = None if blind else _card(probed, top_mhz, cards)
     if named is not None and not blind:
         card = next(one for one in CARDS if one.name == named)
-    fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *taught])
+    fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *training])
     curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
     scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
     predicted = {key: _predicted(curves[key], own, scatter) for key, own in clocks.items()}
@@ -83,8 +83,9 @@ def _predicted(curve: WorkCurve, clocks: tuple[int, ...], scatter: float) -> Pre
 
 
 def _scatter_of_others(fitted: Fitted) -> float:
-    """The same by what neighbouring clocks of dense other sweeps differ by: who measured those
-    with so much noise probed with it too, and two or three probes cannot tell. 0 without any.
+    """Half width that noise adds, by the noise of dense other sweeps; 0 without any.
+
+    Two or three probes cannot show their noise; other sweeps were measured the same way.
     """
     noises = [
         curve.time_left.noise
@@ -99,10 +100,9 @@ def _scatter_of_others(fitted: Fitted) -> float:
 def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], WorkCurve]) -> float:
     """Half width that noise of the probed times adds.
 
-    Few clocks of one curve cannot tell noise from misfit, and a curve passes close by each of
-    them either way: so what all curves together leave over beside the form is taken for noise.
-    It is in what a band must hold and in the fitted numbers, hence twice; and as few leftovers
-    may be small by luck, it counts by Student's distribution, together with `NOISE_PRIOR`.
+    Noise is estimated from the residuals of all curves together. It is in the measured times and
+    in the fitted numbers, hence sqrt(2); few residuals may be small by chance, hence Student's
+    distribution and `NOISE_PRIOR`.
     """
     squares, spare = NOISE_PRIOR_COUNT * NOISE_PRIOR**2, float(NOISE_PRIOR_COUNT)
     for options, key in {options: key for key, options in probed.options.items()}.items():
@@ -119,7 +119,7 @@ def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], WorkCurve]) -> f
 
 
 def _card(sweep: Profile, top_mhz: int, others: list[Card | None]) -> Card | None:
-    """The card of a sweep; where two are possible, the one that other sweeps are of."""
+    """The card of a sweep; of several candidates, the one of the other sweeps."""
     rows: list[ClockOption] = [o for options in sweep.options.values() for o in options]
     power_w = max(row.power_w for row in rows)
     for card in candidates(top_mhz, power_w):

@@ -1,14 +1,19 @@
-"""What was fitted, as a table for people and as rows for programs."""
+"""A fit as a table for people and as rows for programs, with warnings about the sweep."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_cli.fit.doubts import doubts
 from joulecut_cli.fit.fitted import BUDGETS, Result
 from joulecut_cli.fit.next_probe import choose, next_probe
+from joulecut_engine.estimate.admission import NEAREST_RATIO_MAX, follows_the_clock
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind
+
+POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 
 
 def as_json(fitted: Result) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def as_text(fitted: Result, name: str) -> list[str]:
     if fitted.others > 1:
         others = f", {fitted.others} other sweeps"
     probe = next_probe(fitted)
-    told = (
+    advice = (
         [f"one more probe would tell most at {probe.clock_mhz} MHz: {probe.reason}"]
         if probe
         else []
@@ -66,7 +71,7 @@ def as_text(fitted: Result, name: str) -> list[str]:
         "time and power at the highest clock; band: how much longer one in twenty times may be;",
         "within: clock of least predicted energy at that slowdown, and what it saves;",
         "none below the lowest probed clock. Every clock: --json",
-        *told,
+        *advice,
     ]
 
 
@@ -89,3 +94,42 @@ def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
         figures.watts(float(predicted.power_w[-1])),
         *cells,
     ]
+
+
+def doubts(fitted: Result) -> tuple[str, ...]:
+    """Warnings about likely mistakes: one line per kind, for the first operation that shows it.
+
+    A wrong unit, a swapped column or another job on the card gives curves that mean nothing.
+    """
+    found = (_powers(fitted), _against_each_other(fitted))
+    return tuple(line for lines in found for line in [next(lines, None)] if line is not None)
+
+
+def _powers(fitted: Result) -> Iterator[str]:
+    for (stage, kind), predicted in fitted.predicted.items():
+        power_w = float(predicted.power_w[-1])
+        if not POWER_MIN_W <= power_w <= POWER_MAX_W:
+            what = f"{figures.watts(power_w)} at stage {stage} {kind} is no GPU's power"
+            yield f"{what}: is time in seconds, and energy in joules?"
+
+
+def _against_each_other(fitted: Result) -> Iterator[str]:
+    for key, options in fitted.probed.options.items():
+        rows = sorted(options)
+        for low, high in (*pairwise(rows), *((row, rows[-1]) for row in rows[:-2])):
+            yield from _pair(key, low, high)
+
+
+def _pair(key: tuple[int, Kind], low: ClockOption, high: ClockOption) -> Iterator[str]:
+    """Two options of one operation, by clock."""
+    time, power = low.time_s / high.time_s, high.power_w / low.power_w
+    stretch = high.clock_mhz / low.clock_mhz
+    same = "no clock explains that: was it the same work, and nothing else on the card?"
+    if not 1.0 / NEAREST_RATIO_MAX <= time <= stretch * NEAREST_RATIO_MAX:
+        took = f"{figures.seconds(low.time_s)} at {low.clock_mhz} MHz"
+        took += f" and {figures.seconds(high.time_s)} at {high.clock_mhz} MHz"
+        yield f"stage {key[0]} {key[1]} took {took}; {same}"
+    if not follows_the_clock(power, stretch):
+        drew = f"{figures.watts(low.power_w)} at {low.clock_mhz} MHz"
+        drew += f" and {figures.watts(high.power_w)} at {high.clock_mhz} MHz"
+        yield f"stage {key[0]} {key[1]} drew {drew}; {same}"

@@ -39,10 +39,13 @@ class Explorer:
         return self._advised[1]
 
     def _model(self, facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> RateModel:
-        told = facts.ground
-        if self._paths is None or self._paths[0] != told.pipeline:
-            self._paths = (told.pipeline, LongestPaths(told.pipeline))
-        ground = replace(told, default_mhz=capped_mhz(told.default_mhz, measurements, facts.alike))
+        constants = facts.ground
+        if self._paths is None or self._paths[0] != constants.pipeline:
+            self._paths = (constants.pipeline, LongestPaths(constants.pipeline))
+        ground = replace(
+            constants,
+            default_mhz=capped_mhz(constants.default_mhz, measurements, facts.alike),
+        )
         if self._fitted is None or self._fitted[0] != (ground, measurements):
             self._fitted = ((ground, measurements), RateModel(ground, measurements, self._paths[1]))
         return self._fitted[1]

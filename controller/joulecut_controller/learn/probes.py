@@ -125,8 +125,8 @@ class Probes:
         rows = np.array(tried, dtype=np.float64)
         gains = 1.0 - known.judge(rows)[1] / self._now_j
         kept = gains >= GAIN_MIN
-        # Where windows stray, most of the doubt is theirs, and clocks left for a window's bad luck
-        # would never be seen again: it goes by trying, from clocks that are surely in time.
+        # With noisy windows most of the doubt is theirs, and clocks left after one bad window would
+        # never be tried again.
         kept[kept] = known.acceptable(rows[kept], doubts=0.0 if known.noisy else DOUBTS_TIME)
         if not kept.any():
             return None

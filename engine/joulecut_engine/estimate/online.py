@@ -427,7 +427,7 @@ class Metadata:
         self.shapes: OrderedDict[str, WorkShape] = OrderedDict()  # by workload
 
     def card(self, sample: Sample) -> Card | None:
-        """The card of a sample: as it says, or as an earlier sample of the GPU said."""
+        """The card of a sample: from the sample itself, or from an earlier one of the GPU."""
         uuid = sample.subject.uuid
         if sample.card:
             self.cards[uuid] = sample.card

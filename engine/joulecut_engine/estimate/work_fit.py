@@ -225,10 +225,10 @@ def _left(one: Evidence, curve: Physics, table: Floats) -> tuple[Smooth, Smooth]
     """Smoothed residuals of time and power that physics and forest leave."""
     clocks_mhz = one.sweep.clocks_mhz
     left = log_residuals(one, curve)
-    said = [np.interp(clocks_mhz, _table_mhz(curve), table[:, i]) for i in (0, 1)]
+    forest = [np.interp(clocks_mhz, _table_mhz(curve), table[:, i]) for i in (0, 1)]
     time = smooth(
         clocks_mhz,
-        left[:, 0] - said[0],
+        left[:, 0] - forest[0],
         top_mhz=curve.clock_max_mhz,
         left=TIME_LEFT,
         noise=TIME_NOISE,
@@ -236,7 +236,7 @@ def _left(one: Evidence, curve: Physics, table: Floats) -> tuple[Smooth, Smooth]
     )
     power = smooth(
         clocks_mhz,
-        left[:, 1] - said[1],
+        left[:, 1] - forest[1],
         top_mhz=curve.clock_max_mhz,
         left=POWER_LEFT,
         noise=POWER_NOISE,

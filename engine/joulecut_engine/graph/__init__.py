@@ -1,7 +1,7 @@
-"""The pipeline graph: operations of one iteration and what each must wait for.
+"""Graph of one iteration: operations and their dependencies.
 
-`build` lays out a schedule, `listed` a graph given operation by operation; `shape` says which
-shapes a schedule takes. Pure.
+`build` makes it from a schedule, `graph_of` from explicit operations and edges; `shape` checks
+which pipeline shapes a schedule supports.
 """
 
 from joulecut_engine.graph.build import build

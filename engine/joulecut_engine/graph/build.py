@@ -1,7 +1,6 @@
-"""The graph of a schedule: programs, what their inputs come from, and what goes between.
+"""Graph of a schedule: the order of each stage's operations, data dependencies, transfers.
 
-Pure. Edges are data dependencies and the order in which a stage works through its
-operations. Where transfers take time they are operations of their own.
+Transfers that take time are operations of their own.
 """
 
 from itertools import pairwise
@@ -15,9 +14,9 @@ Edges = set[tuple[Operation, Operation]]
 
 
 def build(pipeline: Pipeline) -> Graph:
-    """The graph of one iteration, in waves: operations in a wave depend on earlier waves only.
+    """Graph of one iteration.
 
-    Raises ValueError where `misfit` complains, and Circular (also a ValueError) where
+    Raises ValueError if the shape does not fit the schedule, and Circular (a ValueError) if
     synchronous transfers would wait for each other forever.
     """
     complaint = misfit(pipeline)
@@ -39,9 +38,9 @@ def build(pipeline: Pipeline) -> Graph:
 
 
 def _data(pipeline: Pipeline, written: list[Program]) -> Edges:
-    """What each operation's input comes from; nothing for the first forward.
+    """Data dependencies between operations.
 
-    Weight gradients need their own stage's input gradient, which its program already says.
+    Weight gradients follow their stage's input gradient by the stage's own order.
     """
     last = pipeline.stages * pipeline.chunks - 1
     done: dict[tuple[int, int, bool], Operation] = {}
@@ -64,7 +63,7 @@ def _data(pipeline: Pipeline, written: list[Program]) -> Edges:
 
 
 def _with_tensor_collectives(written: list[Program], edges: Edges) -> Edges:
-    """After every forward and every gradient of an input: what leaves the group is its sum."""
+    """Add a collective after every forward and every input gradient; returns the edges."""
     gathered: dict[Operation, Operation] = {}
     for program in written:
         longer: Program = []
@@ -81,9 +80,9 @@ def _with_tensor_collectives(written: list[Program], edges: Edges) -> Edges:
 
 
 def _end(pipeline: Pipeline, written: list[Program]) -> None:
-    """Once per GPU, after its last gradient: the data-parallel sum, then the optimizer.
+    """Append data-parallel collective and optimizer step, once per GPU after its last gradient.
 
-    Neither waits for other stages: a GPU whose gradients are complete goes on.
+    Neither waits for other stages.
     """
     for stage, program in enumerate(written):
         if pipeline.data_collective:
@@ -93,12 +92,12 @@ def _end(pipeline: Pipeline, written: list[Program]) -> None:
 
 
 def _send(pipeline: Pipeline, written: list[Program], edges: Edges) -> list[Operation]:
-    """Puts an operation of the sending stage on every edge between GPUs; changes `edges`.
+    """Put a send of the sending stage on every edge between GPUs; changes `edges`.
 
-    Overlapped: it begins when the data is there, and nobody else waits. Synchronous: it also
-    begins only when the receiver has come to the operation that needs it, and the sender
-    goes on only after it. Between two operations of a GPU all its transfers run at once, as
-    in a batch of sends and receives; otherwise 1F1B would already wait for itself.
+    Overlapped: it starts when the data is ready. Synchronous: it also waits for the receiver to
+    reach the operation that needs it, and the sender waits for it. All transfers between two
+    operations of a GPU run at once, as in a batch of sends and receives; otherwise 1F1B would
+    deadlock.
     """
     meets = pipeline.transfers == "synchronous"
     before: dict[Operation, Operation] = {}
@@ -123,5 +122,5 @@ def _send(pipeline: Pipeline, written: list[Program], edges: Edges) -> list[Oper
 
 
 def deadlock(error: Circular) -> str:
-    """What a circle among synchronous transfers means, in words."""
+    """Message for a circle among synchronous transfers."""
     return f"synchronous transfers wait for each other forever: {error}"

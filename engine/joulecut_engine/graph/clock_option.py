@@ -1,16 +1,13 @@
-"""What one clock costs: the atom of every plan.
-
-Pure values; floats in SI units, clocks in integer MHz as drivers list them.
-"""
+"""Cost of one operation at one clock. SI units; clocks in integer MHz, as drivers list them."""
 
 from dataclasses import dataclass
 
-ANY_CLOCK_MHZ = 0  # of an operation that costs the same at every clock, and so asks for none
+ANY_CLOCK_MHZ = 0  # of an operation that costs the same at every clock
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClockOption:
-    """What an operation costs at one SM clock, on one GPU."""
+    """Time and energy of an operation at one SM clock, on one GPU."""
 
     clock_mhz: int
     time_s: float
@@ -26,10 +23,10 @@ class ClockOption:
 
 
 def undominated(options: tuple[ClockOption, ...]) -> tuple[ClockOption, ...]:
-    """Options that no other beats on both time and energy, fastest first.
+    """Options that no other beats in both time and energy, fastest first.
 
-    Of equals in time and energy the lower clock stays. Real sweeps hold many dominated
-    ones: above a power cap a higher clock is slower and costs more.
+    Of equal options the lower clock stays. Real sweeps hold many dominated ones: above a power cap
+    a higher clock is slower and costs more.
     """
     kept: list[ClockOption] = []
     for option in sorted(options, key=lambda o: (o.time_s, o.energy_j, o.clock_mhz)):

@@ -1,7 +1,6 @@
-"""A graph as a value, and the only way to make one: operations and edges put in waves.
+"""Directed acyclic graph of operations, in topological levels; circles are found here.
 
-Whatever described an iteration, a schedule's name or a file, ends here. So this is where a
-circle is found and named, rather than in a solver that would never come back from it.
+Every description of an iteration, a schedule or a file, becomes a `Graph` by `graph_of`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ class Graph:
 
     `operations[i]` may depend only on operations before it; `edges` holds index pairs
     (before, after), sorted and unique. `order[s]` lists the indices of stage s in the
-    order in which it runs them; sends that run beside them stand where they may begin.
+    order in which it runs them; concurrent sends stand where they may start.
     """
 
     operations: tuple[Operation, ...]
@@ -40,9 +39,9 @@ class Circular(ValueError):
 def graph_of(
     operations: Sequence[Operation], edges: Iterable[tuple[int, int]], stages: int
 ) -> Graph:
-    """In waves: operations in a wave depend on earlier waves only, and come by stage.
+    """Sort operations by topological level, then by stage.
 
-    `edges` index `operations` and hold the order of every GPU's work. Raises Circular.
+    `edges` index `operations` and include the order of every GPU's work. Raises Circular.
     """
     unique = set(edges)
     after: list[list[int]] = [[] for _ in operations]
@@ -55,16 +54,16 @@ def graph_of(
         return operations[i].stage, operations[i].kind in SENDS, i
 
     order: list[int] = []
-    wave = sorted((i for i, count in enumerate(missing) if not count), key=place)
-    while wave:
-        order += wave
+    level = sorted((i for i, count in enumerate(missing) if not count), key=place)
+    while level:
+        order += level
         free = []
-        for i in wave:
+        for i in level:
             for j in after[i]:
                 missing[j] -= 1
                 if not missing[j]:
                     free.append(j)
-        wave = sorted(free, key=place)
+        level = sorted(free, key=place)
     if len(order) < len(operations):
         raise Circular([operations[i] for i in _circle(after, missing)])
     index = [0] * len(operations)
@@ -81,7 +80,7 @@ def graph_of(
 
 
 def longest_path(graph: Graph, duration_s: Sequence[float]) -> tuple[int, ...]:
-    """Indices of one path that decides the iteration time, first to last."""
+    """Indices of one critical path, first to last."""
     end_s: list[float] = []
     before: list[list[int]] = [[] for _ in graph.operations]
     for first, second in graph.edges:
@@ -95,7 +94,7 @@ def longest_path(graph: Graph, duration_s: Sequence[float]) -> tuple[int, ...]:
 
 
 def _circle(after: list[list[int]], missing: list[int]) -> list[int]:
-    """One circle among those that never became free: each of them waits for another of them."""
+    """One circle among operations that never became free."""
     before: dict[int, int] = {}
     for i, successors in enumerate(after):
         if missing[i]:

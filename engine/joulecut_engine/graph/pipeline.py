@@ -1,8 +1,4 @@
-"""What a training job does in one iteration, and what is known about its cost.
-
-`Pipeline` is what an operator writes, `Operation` what the graph is made of,
-`Profile` the measured cost of each (stage, kind) at each clock.
-"""
+"""Shape of one training iteration, its operations, and their measured costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +10,10 @@ Kind = Literal[
     "forward",
     "backward",  # whole: gradients of the input, then of the weights
     "input",  # the part of a backward that the stage before waits for
-    "weight",  # the part that nobody waits for
+    "weight",  # the part that no other stage waits for
     "tensor-forward",  # collective of a tensor-parallel group after a forward
     "tensor-backward",
-    "send-forward",  # one activation on its way to another GPU, beside what GPUs compute
+    "send-forward",  # one activation sent to another GPU, beside computation
     "send-backward",
     "collective",  # gradients of the data-parallel siblings, once per GPU and iteration
     "optimizer",
@@ -28,14 +24,14 @@ Schedule = Literal[
 Granularity = Literal["gpu", "edge", "computation"]
 Transfers = Literal["free", "overlapped", "synchronous"]
 
-# What every running job reports and every plain schedule is made of.
+# Kinds that every running job reports and every plain schedule has.
 KINDS: tuple[Kind, ...] = ("forward", "backward")
 KINDS_ALL: tuple[Kind, ...] = get_args(Kind)
 SENDS: tuple[Kind, ...] = ("send-forward", "send-backward")
-# One part of the model per GPU and whole backwards: what a running job may have, since its
-# reports tell the time of these two kinds and nothing else.
+# Schedules of running jobs: one part of the model per GPU and whole backwards, because reports hold
+# the times of these two kinds only.
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
-# Everything that can be laid out from a shape alone.
+# Schedules that a shape alone determines.
 SCHEDULES_ALL: tuple[Schedule, ...] = tuple(s for s in get_args(Schedule) if s != "explicit")
 GRANULARITIES: tuple[Granularity, ...] = ("gpu", "edge", "computation")
 
@@ -47,7 +43,7 @@ class Pipeline:
     A stage is a GPU (or the GPUs of one tensor-parallel group); it holds `chunks` parts of
     the model. `transfers` says whether sending to another GPU takes time and whether both
     sides wait for it; the three switches add collectives and the optimizer step.
-    `explicit` stands for a graph from a file, which no shape describes.
+    `explicit` stands for a graph from a file.
     """
 
     schedule: Schedule
@@ -65,10 +61,10 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Operation:
-    """What one GPU does without interruption; stages, microbatches and chunks count from 0.
+    """One uninterrupted piece of a GPU's work; stages, microbatches and chunks count from 0.
 
-    `stage` is the GPU, `chunk` which of its parts of the model. What is done once per
-    iteration has microbatch 0. `name` is the id from a graph file, empty elsewhere.
+    `stage` is the GPU, `chunk` one of its parts of the model. Once-per-iteration operations have
+    microbatch 0. `name` is the id from a graph file, empty elsewhere.
     """
 
     stage: int
@@ -86,8 +82,8 @@ class Operation:
 class Profile:
     """Measured clock options per (stage, kind), as swept; dominated ones included.
 
-    Where GPUs hold several parts of the model, the first number may count these parts
-    instead, in the order of the model. `source` says where it came from, for reasons and reports.
+    If GPUs hold several parts of the model, the first number may count these parts instead, in
+    model order. `source` names the origin in messages.
     """
 
     options: Mapping[tuple[int, Kind], tuple[ClockOption, ...]]

@@ -1,8 +1,7 @@
-"""In which order every GPU works, for each published schedule.
+"""Order of operations on every GPU, for each published schedule.
 
-Pure. A program is the sequence of one GPU; what it must wait for beyond its own order is
-in `links`. Each order is written from its published description, and compared with the
-one that torch.distributed.pipelining makes where that has it:
+A program is the sequence of one GPU; `build` adds dependencies between GPUs. Each order follows its
+published description and is compared with torch.distributed.pipelining where that has it:
 
 gpipe             Huang et al., NeurIPS 2019
 1f1b              PipeDream-Flush: Narayanan et al., ICML 2021
@@ -20,7 +19,7 @@ Program = list[Operation]
 
 
 def programs(pipeline: Pipeline) -> list[Program]:
-    """One program per stage. Raises ValueError for `explicit`; shapes are judged in `shape`."""
+    """One program per stage. Raises ValueError for `explicit`; `shape` checks shapes."""
     writers = {
         "gpipe": _one_f_one_b,
         "1f1b": _one_f_one_b,
@@ -41,13 +40,13 @@ def programs(pipeline: Pipeline) -> list[Program]:
 
 
 class _Tape:
-    """The program of one GPU as it is written: microbatches of a chunk come in order."""
+    """The program of one GPU while it is built; microbatches of a chunk come in order."""
 
     def __init__(self, stage: int) -> None:
         self.stage = stage
         self.program: Program = []
         self._done: dict[tuple[Kind, int], int] = {}
-        self._owed: deque[tuple[int, int]] = deque()  # (chunk, microbatch) without weights
+        self._pending: deque[tuple[int, int]] = deque()  # (chunk, microbatch) without weights
 
     def forward(self, chunk: int) -> None:
         self._next("forward", "forward", chunk)
@@ -57,19 +56,19 @@ class _Tape:
         self._next("backward", "input", chunk)
 
     def input(self, chunk: int) -> None:
-        """Gradients of the input; those of the weights are owed."""
-        self._owed.append((chunk, self._next("input", "input", chunk)))
+        """Gradients of the input; those of the weights are pending."""
+        self._pending.append((chunk, self._next("input", "input", chunk)))
 
     def weight(self, chunk: int | None = None) -> None:
-        """The weights owed longest, of a chunk or of any; nothing where none are."""
-        owed = next((o for o in self._owed if chunk is None or o[0] == chunk), None)
-        if owed is not None:
-            self._owed.remove(owed)
-            self.program.append(Operation(self.stage, owed[1], "weight", owed[0]))
+        """The weights pending longest, of a chunk or of any; nothing if none are."""
+        pending = next((o for o in self._pending if chunk is None or o[0] == chunk), None)
+        if pending is not None:
+            self._pending.remove(pending)
+            self.program.append(Operation(self.stage, pending[1], "weight", pending[0]))
 
     def weights(self, chunk: int | None = None) -> None:
-        """All that are owed, of a chunk or of any."""
-        for _ in [o for o in self._owed if chunk is None or o[0] == chunk]:
+        """All pending weights, of a chunk or of any."""
+        for _ in [o for o in self._pending if chunk is None or o[0] == chunk]:
             self.weight(chunk)
 
     def _next(self, kind: Kind, count: Kind, chunk: int) -> int:

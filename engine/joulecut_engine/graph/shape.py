@@ -1,7 +1,6 @@
-"""Which shapes a schedule can have, and where the parts of the model stand.
+"""Shapes that each schedule supports, and the placement of the model's parts on GPUs.
 
-A part is one chunk of one stage; parts count from 0 in the order in which a microbatch goes
-through the model. Pure.
+A part is one chunk of one stage; parts count from 0 in model order.
 """
 
 from dataclasses import dataclass
@@ -10,13 +9,13 @@ from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Kind, Pipeline, Schedu
 
 # Part s on GPU s, the next round of parts in the same order: SC21, figure 4.
 LOOPED: tuple[Schedule, ...] = ("interleaved-1f1b", "zb-h1")
-# There and back: the first and the last part share a GPU.
+# The first and the last part share a GPU.
 V_SHAPED: tuple[Schedule, ...] = ("zb-v", "dualpipe-v")
 V_CHUNKS = 2
-STAGES_MAX = 256  # the deepest pipelines published have 64; with the next limit, a typing error
+STAGES_MAX = 256  # the deepest published pipelines have 64
 MICROBATCHES_MAX = 4096
 SCHEDULES_LATER = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
-CHUNKS_MAX = 64  # of layers, of which the deepest published models have 128, each GPU several
+CHUNKS_MAX = 64  # the deepest published models have 128 layers
 
 _COMPUTED: dict[Schedule, tuple[Kind, ...]] = {
     "zb-h1": ("forward", "input", "weight"),
@@ -28,7 +27,7 @@ _COMPUTED: dict[Schedule, tuple[Kind, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A key of the shape that its schedule does not take."""
+    """A key of the shape that its schedule does not support."""
 
     key: str
     what: str
@@ -36,7 +35,7 @@ class Misfit:
 
 
 def misfit(pipeline: Pipeline) -> Misfit | None:
-    """The first thing about a shape that its schedule does not allow."""
+    """The first key of a shape that its schedule does not support; None if it fits."""
     schedule, stages, microbatches = pipeline.schedule, pipeline.stages, pipeline.microbatches
     if schedule not in SCHEDULES_ALL:
         return Misfit("schedule", f"{schedule!r} is not laid out", " | ".join(SCHEDULES_ALL))
