@@ -18,14 +18,16 @@ from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_engine.optimize.straggler import Kept
 
 Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
+Keep = Callable[[Problem, Granularity], Kept]
 
 POINTS = 25  # a smooth line on a page
-RENEW_S = 30.0
+RENEW_S = 30.0  # a frontier is 25 solves or more
 TOPIC = "frontier"
+STRAGGLERS_TOPIC = "stragglers"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _JobFrontier:
     """Points in model seconds, of one GPU per stage; `digest` names their costs."""
 
     digest: str
@@ -39,7 +41,7 @@ class Frontiers:
     def __init__(self, frontier: Frontier, background: BackgroundTasks) -> None:
         self._frontier = frontier
         self._background = background
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _JobFrontier] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         wanted = set(jobs)
@@ -80,17 +82,13 @@ class Frontiers:
 
     def _keep(self, job: str, digest: str, asked_s: float, found: Sequence[Solution]) -> None:
         points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
-        self._kept[job] = _Kept(digest, asked_s, tuple(points))
-
-
-Keep = Callable[[Problem, Granularity], Kept]
-
-RENEW_S = 30.0  # as the frontiers that people look at: 64 solves are not made every pass
-TOPIC = "stragglers"
+        self._kept[job] = _JobFrontier(digest, asked_s, tuple(points))
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _StragglerFrontier:
+    """`digest` names the costs that `kept` is of."""
+
     digest: str
     granularity: Granularity
     asked_s: float
@@ -98,11 +96,13 @@ class _Made:
 
 
 class Stragglers:
-    """The newest kept frontier of each job; none where `keep` is None."""
+    """The newest frontier of each job with siblings, so that a straggler is answered at once; the
+    solver is asked until it is there, and where `keep` is None.
+    """
 
     def __init__(self, keep: Keep | None, background: BackgroundTasks) -> None:
         self._keep, self._background = keep, background
-        self._made: dict[str, _Made] = {}
+        self._made: dict[str, _StragglerFrontier] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         wanted = set(jobs)
@@ -111,7 +111,7 @@ class Stragglers:
 
     def ask(self, job: str, costs: Costs, granularity: Granularity, now_s: float) -> None:
         """Begins to build a job's frontier where it is missing or out of date."""
-        made, key = self._made.get(job), (TOPIC, job)
+        made, key = self._made.get(job), (STRAGGLERS_TOPIC, job)
         if self._keep is None or self._background.pending(key):
             return
         if made and (self._is_of(made, costs, granularity) or now_s - made.asked_s < RENEW_S):
@@ -121,16 +121,16 @@ class Stragglers:
 
     def of(self, costs: Costs, granularity: Granularity) -> Kept | None:
         """The frontier of exactly these costs, where it is there already."""
-        # A copy: passes ask from their thread while a study may end in the loop's.
+        # A copy: passes ask from their thread while a task may end in the event loop.
         for made in tuple(self._made.values()):
             if self._is_of(made, costs, granularity):
                 return made.kept
         return None
 
-    def _is_of(self, made: _Made, costs: Costs, granularity: Granularity) -> bool:
+    def _is_of(self, made: _StragglerFrontier, costs: Costs, granularity: Granularity) -> bool:
         return (made.digest, made.granularity) == (costs.digest, granularity)
 
     def _take(
         self, job: str, digest: str, granularity: Granularity, asked_s: float, kept: Kept
     ) -> None:
-        self._made[job] = _Made(digest, granularity, asked_s, kept)
+        self._made[job] = _StragglerFrontier(digest, granularity, asked_s, kept)

@@ -35,7 +35,7 @@ REASONS = {
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenWindow:
     """A window that is being measured."""
 
     arm: Arm
@@ -55,7 +55,7 @@ class HoldoutWindows:
         self, store: Store, job: str, unix_s: Callable[[], float], *, lag_s: float
     ) -> None:
         self._store, self._job, self._unix_s, self._lag_s = store, job, unix_s, lag_s
-        self._open: _Open | None = None
+        self._open: _OpenWindow | None = None
         self._tried: int | None = None
         self._outcomes: Counter[tuple[Arm, str]] = Counter()
         self._saving: Saving | None = None
@@ -106,7 +106,7 @@ class HoldoutWindows:
     ) -> None:
         measured = observation.measured
         self._tried = slot
-        self._open = _Open(
+        self._open = _OpenWindow(
             arm=arm,
             plan=plan,
             shape=observation.shape,
@@ -156,7 +156,7 @@ class HoldoutWindows:
         self._drop(figures)
         return REASONS[figures]
 
-    def _keep(self, held: _Open, figures: WindowMeans, inputs: PlanningInput) -> str:
+    def _keep(self, held: _OpenWindow, figures: WindowMeans, inputs: PlanningInput) -> str:
         """Stores a window; returns why it could not."""
         forecast = held.plan.forecast
         later_s = self._unix_s() - inputs.view.now_s

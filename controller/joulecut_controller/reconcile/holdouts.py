@@ -36,7 +36,7 @@ SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots beco
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _OpenHoldout:
     """A running hold-out. `ends_s` is monotonic, so that setting the wall clock changes nothing."""
 
     slot: int
@@ -57,7 +57,7 @@ class _Job:
     since_s: float = math.inf  # of the schedule, monotonic: earlier hold-outs are not caught up
     done: int | None = None  # the cycle whose hold-out was begun
     held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
-    turn: _Turn | None = None
+    holdout: _OpenHoldout | None = None
     text: str = ""
 
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
@@ -107,41 +107,42 @@ class Holdouts:
         job = self._job(name)
         hindrance = _hindrance(inputs, observation.measured, learning)
         dropped = job.windows.see(inputs, observation, applied, hindrance)
-        turn, resting = job.turn, None
-        if turn is not None:
+        holdout, resting = job.holdout, None
+        if holdout is not None:
             early = hindrance or ("the policy changed" if verify != job.verify else "")
             early = (
-                early or (REASONS["shape"] if turn.shape != observation.shape else "") or dropped
+                early or (REASONS["shape"] if holdout.shape != observation.shape else "") or dropped
             )
-            over = inputs.view.now_s >= turn.ends_s
+            over = inputs.view.now_s >= holdout.ends_s
             if early or over:
-                self._end(name, job, turn, early, over=over)
-                resting = None if early else turn.plan  # another hold-out may follow at once
+                self._end(name, job, holdout, early, over=over)
+                resting = None if early else holdout.plan  # another hold-out may follow at once
         job.text = hindrance
         if not hindrance:
             self._arrange(name, job, inputs)
-            if job.turn is None:
+            if job.holdout is None:
                 job.text = self._begin(name, job, inputs, observation, applied, resting=resting)
             self._open(job, inputs, observation, applied)
         # One job a pass, since it takes a while.
         if job.windows.stale and self._reckoned_s != inputs.view.now_s:
             self._reckoned_s = inputs.view.now_s
             job.windows.reckon()
-        return job.turn.sentence if job.turn else ""
+        return job.holdout.sentence if job.holdout else ""
 
     def shown(self, name: str) -> Holdout | None:
         """For the board; None for a job without hold-outs that was never measured."""
         job, share = self._jobs.get(name), self._asked.get(name, 0.0)
         if job is None or (share == 0.0 and job.windows.saving is None):
             return None
-        now_unix_s, turn = self._unix_s(), job.turn
+        now_unix_s, holdout = self._unix_s(), job.holdout
         ahead = job.schedule.next_unix_s(now_unix_s) if job.schedule and not job.text else None
+        waiting = f"no hold-out now: {job.text}" if job.text else ""
         coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
         return Holdout(
             share=share,
             window_s=job.schedule.slot_s - WARM_UP_S if job.schedule else None,
-            text=turn.sentence if turn else f"no hold-out now: {job.text}" if job.text else coming,
-            held_out=turn is not None,
+            text=holdout.sentence if holdout else waiting or coming,
+            held_out=holdout is not None,
             measuring=job.windows.measuring,
             next_unix_s=ahead,
             outcomes=job.windows.outcomes,
@@ -159,7 +160,7 @@ class Holdouts:
     def _arrange(self, name: str, job: _Job, inputs: PlanningInput) -> None:
         """The schedule for this policy and iteration time; changed as seldom as possible."""
         verify, baseline = inputs.job.policy.verify, inputs.job.baseline
-        if job.turn is not None or baseline is None:
+        if job.holdout is not None or baseline is None:
             return
         dwell = dwell_s(inputs)
         wanted_s = slot_s(verify.window_s, baseline.time_mean_s, dwell)
@@ -208,23 +209,25 @@ class Holdouts:
         if not self._note(name, f"{sentence}; it begins", plan.generation):
             return "the store did not take the record of it"
         ends_s = inputs.view.now_s + until_unix_s - unix_s
-        job.turn = _Turn(slot, number, sentence, ends_s, observation.shape, plan)
+        job.holdout = _OpenHoldout(slot, number, sentence, ends_s, observation.shape, plan)
         job.done, job.held = schedule.cycle(slot), slot
         job.windows.renew()
         return ""
 
     def _crowded(self) -> str:
-        turns = sum(job.turn is not None for job in self._jobs.values())
-        free = turns < most_at_once(tuple(self._shares.values()))
+        running = sum(job.holdout is not None for job in self._jobs.values())
+        free = running < most_at_once(tuple(self._shares.values()))
         return "" if free else "another job's hold-out window is running"
 
-    def _end(self, name: str, job: _Job, turn: _Turn, why: str, *, over: bool) -> None:
+    def _end(self, name: str, job: _Job, holdout: _OpenHoldout, why: str, *, over: bool) -> None:
         """Ends the hold-out and logs what it measured."""
         said = f"ended{'' if over else ' early'}"
         kept = job.windows.stop()
-        job.turn = None
+        job.holdout = None
         said += f": {kept}" if kept else f", nothing is counted: {why or REASONS['short']}"
-        self._note(name, f"hold-out window {turn.number} of today {said}", turn.plan.generation)
+        self._note(
+            name, f"hold-out window {holdout.number} of today {said}", holdout.plan.generation
+        )
 
     def _note(self, name: str, text: str, generation: int) -> bool:
         """Whether the audit log took it. A failing store costs a window, not a pass."""
@@ -244,11 +247,11 @@ class Holdouts:
         warm = measured.settled and now_s - measured.since_s >= WARM_UP_S
         if job.windows.measuring or schedule is None or not warm:
             return
-        turn = job.turn
-        if turn is not None:
-            if job.windows.tried == turn.slot or not measured.at_default:
+        holdout = job.holdout
+        if holdout is not None:
+            if job.windows.tried == holdout.slot or not measured.at_default:
                 return
-            slot, plan, arm, ends_s = turn.slot, turn.plan, "default", turn.ends_s
+            slot, plan, arm, ends_s = holdout.slot, holdout.plan, "default", holdout.ends_s
         else:
             unix_s = self._unix_s()
             slot = schedule.slot(unix_s)

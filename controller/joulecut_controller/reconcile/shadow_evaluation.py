@@ -121,7 +121,7 @@ def _step_mhz(clocks_mhz: tuple[int, ...]) -> int:
 
 
 @dataclass(slots=True)
-class _Book:
+class _JobScores:
     """One job."""
 
     promises: deque[Promise] = field(default_factory=lambda: deque(maxlen=PROMISES_KEPT))
@@ -152,49 +152,51 @@ class ShadowEvaluation:
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         self._store, self._unix_s = store, unix_s
-        self._books: dict[str, _Book] = {}
+        self._jobs: dict[str, _JobScores] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy; their records stay in the store."""
         wanted = set(jobs)
-        for job in [job for job in self._books if job not in wanted]:
-            del self._books[job]
+        for job in [job for job in self._jobs if job not in wanted]:
+            del self._jobs[job]
 
     def note(self, observation: JobObservation, study: tuple[int, Choice] | None) -> None:
         """Records the promise of a new plan, unless its clocks are those of the last promise."""
         made = study and _promise(observation, *study, self._unix_s())
         if not made:
             return
-        book = self._book(made.job)
-        before = book.promises[-1] if book.promises else None
+        job_scores = self._job(made.job)
+        before = job_scores.promises[-1] if job_scores.promises else None
         if before and (before.shape, _clocks(before)) == (made.shape, _clocks(made)):
             return
-        book.promises.append(made)
-        book.unsaved.append(made)
-        known = {promise.generation for promise in book.promises}
-        book.rested_s = {key: at_s for key, at_s in book.rested_s.items() if key[0] in known}
+        job_scores.promises.append(made)
+        job_scores.unsaved.append(made)
+        known = {promise.generation for promise in job_scores.promises}
+        job_scores.rested_s = {
+            key: at_s for key, at_s in job_scores.rested_s.items() if key[0] in known
+        }
 
     def see(self, observation: JobObservation, view: View) -> None:
         """Once a pass: scores steady intervals against promises."""
         name = observation.view.policy.name
-        book = self._book(name)
+        job_scores = self._job(name)
         fresh = {load.uuid: load for load in observation.measured.fresh}
         intervals = {}
         for uuid in observation.placement.uuids:
             gpu = view.gpus.get(uuid)
             if gpu is None or gpu.snapshot is None or not gpu.snapshot.clock_sm_mhz:
                 continue
-            interval = extended(book.intervals.get(uuid), gpu, view.now_s - gpu.age_s)
+            interval = extended(job_scores.intervals.get(uuid), gpu, view.now_s - gpu.age_s)
             interval.work(fresh.get(uuid), observation.measured.fresh_iterations)
             intervals[uuid] = interval
         # While a straggler is waited for, power is that of waiting.
-        book.intervals = {} if observation.measured.straggling else intervals
-        current, promised = observation.view.current, book.promised(observation.shape)
-        for uuid, interval in intervals.items() if book.intervals else ():
+        job_scores.intervals = {} if observation.measured.straggling else intervals
+        current, promised = observation.view.current, job_scores.promised(observation.shape)
+        for uuid, interval in intervals.items() if job_scores.intervals else ():
             seen = interval.observed(uuid, current.time_mean_s) if current else None
             if seen is not None:
-                self._score(book, promised.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
-        self._save(name, book)
+                self._score(job_scores, promised.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
+        self._save(name, job_scores)
 
     def verdict(
         self, observation: JobObservation, decision: Plan | None, view: View
@@ -205,8 +207,8 @@ class ShadowEvaluation:
         job, policy = observation.view, observation.view.policy
         if policy.profile is None or policy.mode != "recommend" or job.reservation:
             return None
-        book = self._book(policy.name)
-        last = book.promises[-1] if book.promises else None
+        job_scores = self._job(policy.name)
+        last = job_scores.promises[-1] if job_scores.promises else None
         fits = last is not None and last.shape == observation.shape
         slack = None
         if decision and decision.forecast and decision.deadline_s:
@@ -223,29 +225,29 @@ class ShadowEvaluation:
             or job.external_lock,
             ranks=_RANKS[policy.ranks],
         )
-        return verdict(state, book.scores, self._unix_s())
+        return verdict(state, job_scores.scores, self._unix_s())
 
-    def _book(self, job: str) -> _Book:
-        if job not in self._books:
-            self._books[job] = self._recalled(job)
-        return self._books[job]
+    def _job(self, job: str) -> _JobScores:
+        if job not in self._jobs:
+            self._jobs[job] = self._recalled(job)
+        return self._jobs[job]
 
-    def _recalled(self, job: str) -> _Book:
+    def _recalled(self, job: str) -> _JobScores:
         """The records of an earlier controller; empty where the store cannot be read."""
-        book = _Book()
+        job_scores = _JobScores()
         with suppress(JoulecutError):
             for record in reversed(self._store.records(TOPIC, job=job, limit=RECORDS_READ)):
                 with suppress(ValueError):
                     one = from_json(record.content)
                     if isinstance(one, Promise):
-                        book.promises.append(one)
+                        job_scores.promises.append(one)
                     else:
-                        book.scores.append(one)
-        return book
+                        job_scores.scores.append(one)
+        return job_scores
 
     def _score(
         self,
-        book: _Book,
+        job_scores: _JobScores,
         promised: Sequence[tuple[Promise, Promised]],
         seen: Observed,
         gpu: GpuView,
@@ -256,28 +258,28 @@ class ShadowEvaluation:
             if not alike(one.clock_mhz, seen.clock_mhz, gpu):
                 continue
             key = (promise.generation, one.uuid, one.clock_mhz)
-            if now_s - book.rested_s.get(key, -math.inf) < REST_S:
+            if now_s - job_scores.rested_s.get(key, -math.inf) < REST_S:
                 continue
             score = scored(promise, one, seen, self._unix_s())
             if score is not None:
-                book.rested_s[key] = now_s
-                book.scores.append(score)
-                book.unsaved.append(score)
-                book.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
+                job_scores.rested_s[key] = now_s
+                job_scores.scores.append(score)
+                job_scores.unsaved.append(score)
+                job_scores.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
-    def _save(self, job: str, book: _Book) -> None:
+    def _save(self, job: str, job_scores: _JobScores) -> None:
         """Stores promises and scores. A failing store is retried in a later pass; a promise too
         large for a record is kept in memory only.
         """
-        while book.unsaved:
+        while job_scores.unsaved:
             try:
-                content = to_json(book.unsaved[0])
+                content = to_json(job_scores.unsaved[0])
                 self._store.keep_record(Record(self._unix_s(), TOPIC, job, content))
             except JoulecutError:
                 return
             except ValueError:  # a promise to very many GPUs; what comes after it may fit
                 pass
-            book.unsaved.popleft()
+            job_scores.unsaved.popleft()
 
 
 def _clocks(promise: Promise) -> Mapping[str, int]:
