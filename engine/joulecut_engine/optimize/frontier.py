@@ -46,8 +46,11 @@ class Frontier:
         return max(self._search.cheapest_s, self._search.fastest_s)
 
     def least(self) -> Solution:
-        """The plan of least energy; its iteration time is T_E."""
-        return self.at(Goal(self.cheapest_s))
+        """The plan of least energy; its iteration time is T_E. As thorough as a single answer."""
+        goal = Goal(self.cheapest_s)
+        found = self._search.solve(goal, self._computation.relax(goal))
+        self._keep(found)
+        return found
 
     def at(self, goal: Goal) -> Solution:
         """The plan for a goal, with a bound for that goal. Raises Infeasible."""
@@ -110,10 +113,13 @@ class Frontier:
             found = self._search.solve(goal, relaxed, hints, PASSES)
         else:
             found = self._search.solve(goal, relaxed, hints, CASES)
+        self._keep(found)
+        return found
+
+    def _keep(self, found: Solution) -> None:
         bisect.insort(self._kept, found, key=lambda known: known.iteration_time_s)
         if len(self._kept) > KEPT_MAX:
             del self._kept[1::2]
-        return found
 
 
 def undominated(found: list[Solution]) -> tuple[Solution, ...]:

@@ -112,7 +112,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_proving_makes_no_point_worse(granularity: Granularity) -> None:
-    asked = prepared(pipelines.public_problem("a40", microbatches=4), granularity)
+    asked = prepared(pipelines.profiled("simulated a40", microbatches=4), granularity)
     first = asked.points(5)
     last = first
     for last in itertools.islice(asked.improvements(first), 12):
