@@ -7,6 +7,7 @@ import re
 import signal
 import tempfile
 import time
+import urllib.error
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,11 @@ class Controller:
         return "joulecut_controller_leader 1.0" in get(f"{self.url}/metrics")
 
     def role(self) -> str:
-        return str(json.loads(get(f"{self.url}/healthz"))["role"])
+        """Empty where its last pass is old: just after a freeze, or on a machine without time."""
+        try:
+            return str(json.loads(get(f"{self.url}/healthz"))["role"])
+        except urllib.error.HTTPError:
+            return ""
 
     def sentence(self) -> str:
         return str(json.loads(get(f"{self.url}/api/v1/board"))["sentence"])
