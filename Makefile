@@ -30,7 +30,8 @@ setup-dev: $(VENV)/dev.done $(VENV)/compiled.done
 $(VENV)/run.done: pyproject.toml constraints/all.txt tools/setup
 	@tools/setup run "$(PYTHON)" "$(VENV)"
 
-$(VENV)/compiled.done: $(VENV)/run.done
+# Again where a kernel changed, so that the workers of a test run do not each compile it.
+$(VENV)/compiled.done: $(VENV)/run.done $(wildcard engine/joulecut_engine/optimize/*.py)
 	@tools/setup compile "$(PYTHON)" "$(VENV)"
 
 $(VENV)/dev.done: $(VENV)/run.done
