@@ -80,7 +80,7 @@ class JobBoard:
 
     @property
     def refused(self) -> tuple[tuple[str, int], ...]:
-        """Reports and samples that nothing was learnt from as told, by reason."""
+        """Reports and samples refused or corrected, by reason."""
         both = Counter(dict(self.learnt.refused))
         both.update(dict(self.view.reports_refused))
         return tuple(sorted(both.items()))

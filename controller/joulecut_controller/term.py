@@ -120,8 +120,9 @@ def _keep(problem: Problem, granularity: Granularity) -> Kept:
 
 
 async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
-    """Passes and heartbeats, until told to stop; then everything is given back. Or until the
-    leader lock is lost: then nothing more is sent, and leases run out or are another leader's.
+    """Passes and heartbeats until a signal stops the process, which then releases every GPU, or
+    until the leader lock is lost: then nothing more is sent, and leases run out or pass to the next
+    leader.
     """
     tasks = [
         asyncio.create_task(_passes(context, reconciler), name="passes"),

@@ -92,7 +92,7 @@ class _Gpu:
             self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)
 
     def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:
-        """Mean power over many iterations, from the energy counter, of what is `told` of."""
+        """Mean power over many iterations, from the energy counter, over `reported` time."""
         if not self.anchors or self.latest is None:
             return None
         backwards = chain((self.latest,), reversed(self.anchors))

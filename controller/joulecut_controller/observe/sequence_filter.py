@@ -50,7 +50,7 @@ class SequenceFilter:
                 yield arrived
 
     def apart(self, number: int, reported: Collection[str]) -> bool:
-        """Whether more GPUs are elsewhere than `told` of this incomplete iteration.
+        """Whether more GPUs are elsewhere than `reported` this incomplete iteration.
 
         A GPU that never reported, or fell silent, is not elsewhere: one rank may report alone.
         """

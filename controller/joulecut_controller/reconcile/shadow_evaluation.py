@@ -1,4 +1,4 @@
-"""Shadow evaluation: scores recommendations whose clocks happen to run, whoever set them.
+"""Shadow evaluation: scores recommendations whose clocks run for any reason.
 
 A GPU whose clock stays constant for long enough gives a steady interval, which is scored against
 every promise for that clock. Bounded: one promise per changed recommendation, and a few scores per

@@ -51,7 +51,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """`report` is None where nothing was measured in the period. `cut` says that the trail
+    """`report` is None where nothing was measured in the period. `cut` says that the log
     was longer than what was read: changes older than the first one here are missing.
     """
 
@@ -64,7 +64,7 @@ class Receipt:
 
 
 def changes(events: Iterable[AuditLine], job: str, since_unix_s: float) -> tuple[Change, ...]:
-    """The job's changes since a time, oldest first, from the trail in its order, newest first."""
+    """The job's changes since a time, oldest first, from the audit log, newest first."""
     trail = [event for event in events if event.job == job]
     reasons: dict[int, str] = {}
     for event in reversed(trail):
