@@ -132,7 +132,5 @@ def _protection(config: Config) -> WebConfig | None:
             allowed = "a loopback address, or TLS by web_config"
             raise BadInput("listen.http", f"{config.http[0]} without encryption", allowed)
         if not web.authenticates:
-            log(
-                "warning: the page requires no authentication; see client_auth_type, basic_auth_users"
-            )
+            log("warning: no authentication on the page; see client_auth_type, basic_auth_users")
     return web
