@@ -86,7 +86,7 @@ class Course:
         )
         self.now_mhz = self.default
         told_w = self.blocking_power_w
-        self.ground = JobConstants(
+        self.constants = JobConstants(
             Pipeline("1f1b", self.plant.stages, self.plant.microbatches),
             self.default,
             skus[0].clock_max_mhz,
@@ -114,7 +114,7 @@ class Course:
     def facts(self) -> ExplorerInput:
         slo = Slo(max_slowdown=self.budget)
         alike = (0,) * self.plant.stages
-        return ExplorerInput(self.ground, self.grids, self.now_mhz, slo, self.window, alike)
+        return ExplorerInput(self.constants, self.grids, self.now_mhz, slo, self.window, alike)
 
     def _measure(self) -> Measurement:
         runs = [self.plant.iterate(self.now_mhz) for _ in range(self.window)]

@@ -38,20 +38,20 @@ class EnergyModel:
 
     def __init__(
         self,
-        ground: JobConstants,
+        constants: JobConstants,
         measurements: Sequence[Measurement],
         near: ClockKernel,
         time_s: Floats,
         busy_s: Floats,
     ) -> None:
-        self._near, self._top = near, float(ground.clock_max_mhz)
-        self._default = np.array(ground.default_mhz, dtype=np.float64)
+        self._near, self._top = near, float(constants.clock_max_mhz)
+        self._default = np.array(constants.default_mhz, dtype=np.float64)
         self._stages = stages = len(self._default)
         clocks = np.array([m.clocks_mhz for m in measurements], dtype=np.float64)
         count, first = len(measurements), measurements[0]
         mean_w = float(np.mean(first.energy_j)) / first.time_s
-        known = ground.blocking_power_w > 0.0
-        self._blocking_w = ground.blocking_power_w if known else BLOCKING_UNKNOWN[0] * mean_w
+        known = constants.blocking_power_w > 0.0
+        self._blocking_w = constants.blocking_power_w if known else BLOCKING_UNKNOWN[0] * mean_w
         late = LATE_KNEE if (clocks > self._default).any() else (0.0, 1e-9)
         mean = np.concatenate(
             [

@@ -51,7 +51,7 @@ class ExplorerInput:
     clocks in use. `alike` numbers the kind of GPU by stage: a measurement counts for its kind.
     """
 
-    ground: JobConstants
+    constants: JobConstants
     grids: tuple[tuple[int, ...], ...]
     now_mhz: tuple[int, ...]
     slo: Slo
@@ -68,14 +68,14 @@ class Evidence:
     ) -> None:
         """Raises ValueError without a measurement at default clocks."""
         self.facts, self.model, self.measurements = facts, model, measurements
-        default = measurement_at(measurements, facts.ground.default_mhz)
+        default = measurement_at(measurements, facts.constants.default_mhz)
         if default is None:
             raise ValueError("nothing was measured at default clocks")
         one = default.time_sd_s / default.time_s / facts.window_iterations**0.5
         self.noisy = bool(one > NOISE_FLOOR)  # one window alone decides nothing
         self.base_s, self.base_doubt = default.time_s, default.stderr_ratio
         if self.noisy:  # all windows improve the baseline
-            at_default = np.array([facts.ground.default_mhz], dtype=np.float64)
+            at_default = np.array([facts.constants.default_mhz], dtype=np.float64)
             self.base_s = float(model.time_s(at_default)[0])
             self.base_doubt = min(self.base_doubt, float(model.time_doubt(at_default)[0]))
         # Settings, or windows if one setting takes several.
@@ -102,7 +102,7 @@ class Evidence:
     def _within_reach(self, stage: int, grid: tuple[int, ...]) -> tuple[int, ...]:
         """Clocks at most one step below the measured ones, or as low as GPUs of the kind went."""
         facts = self.facts
-        step_mhz = STEP_RATIO * facts.ground.clock_max_mhz
+        step_mhz = STEP_RATIO * facts.constants.clock_max_mhz
         likes = [
             low
             for low, kind in zip(self.lowest, facts.alike, strict=True)
@@ -113,7 +113,7 @@ class Evidence:
 
     def judge(self, clocks: Floats) -> tuple[Floats, Floats]:
         time_s = self.model.time_s(clocks)
-        host_w = self.facts.host_power_w * self.facts.ground.pipeline.stages
+        host_w = self.facts.host_power_w * self.facts.constants.pipeline.stages
         return time_s, self.model.energy_j(clocks, time_s).sum(axis=1) + host_w * time_s
 
     def judge_one(self, clocks_mhz: tuple[int, ...]) -> tuple[float, float]:
@@ -215,13 +215,13 @@ class Evidence:
         held = measurement_at(self.measurements, clocks_mhz)
         if held is not None:
             time_s = max(time_s, held.time_s * (1.0 - excess_noise(held)))
-        if clocks_mhz != self.facts.ground.default_mhz:
+        if clocks_mhz != self.facts.constants.default_mhz:
             time_s *= 1.0 + DOUBTS_LATE * self.doubt(clocks_mhz)
         return time_s
 
     def fits(self, clocks_mhz: tuple[int, ...]) -> bool:
         """Whether measured clocks keep the deadline by the upper band and would be kept."""
-        if clocks_mhz == self.facts.ground.default_mhz:
+        if clocks_mhz == self.facts.constants.default_mhz:
             return True
         if self.likely_s(clocks_mhz) > self.deadline_s:
             return False
@@ -245,7 +245,7 @@ class Evidence:
             for measurement, proven in zip(self.measurements, self._proven, strict=True)
             if proven and measurement.clocks_mhz != self.facts.now_mhz
         ]
-        return min(kept)[1] if kept else self.facts.ground.default_mhz
+        return min(kept)[1] if kept else self.facts.constants.default_mhz
 
     def stderr_of(self, measurement: Measurement) -> float:
         """Standard error of a measured slowdown, as a ratio."""

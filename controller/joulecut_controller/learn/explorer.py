@@ -39,15 +39,18 @@ class Explorer:
         return self._advised[1]
 
     def _model(self, facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> RateModel:
-        constants = facts.ground
+        constants = facts.constants
         if self._paths is None or self._paths[0] != constants.pipeline:
             self._paths = (constants.pipeline, LongestPaths(constants.pipeline))
-        ground = replace(
+        constants = replace(
             constants,
             default_mhz=capped_mhz(constants.default_mhz, measurements, facts.alike),
         )
-        if self._fitted is None or self._fitted[0] != (ground, measurements):
-            self._fitted = ((ground, measurements), RateModel(ground, measurements, self._paths[1]))
+        if self._fitted is None or self._fitted[0] != (constants, measurements):
+            self._fitted = (
+                (constants, measurements),
+                RateModel(constants, measurements, self._paths[1]),
+            )
         return self._fitted[1]
 
 
@@ -63,10 +66,10 @@ def advise(
     facts: ExplorerInput, measurements: tuple[Measurement, ...], model: RateModel | None
 ) -> Advice:
     """The next step. `model` is the fit to `measurements`, None without any."""
-    default = measurement_at(measurements, facts.ground.default_mhz)
-    if default is None and facts.now_mhz != facts.ground.default_mhz:
+    default = measurement_at(measurements, facts.constants.default_mhz)
+    if default is None and facts.now_mhz != facts.constants.default_mhz:
         reason = "the baseline has to be measured again"
-        return Advice("raise", reason, facts.ground.default_mhz)
+        return Advice("raise", reason, facts.constants.default_mhz)
     if default is None or model is None:
         return _measure(
             facts, measurements, "no window at default clocks yet: measuring the baseline"
@@ -104,7 +107,7 @@ class _Step:
         self._known = known
 
     def advice(self) -> Advice:
-        now, default = self._known.facts.now_mhz, self._known.facts.ground.default_mhz
+        now, default = self._known.facts.now_mhz, self._known.facts.constants.default_mhz
         now_s, now_j = self._known.likely_s(now), self._known.judge_one(now)[1]
         if self._known.base_s > self._known.deadline_s:
             reason = (
@@ -144,7 +147,7 @@ class _Step:
             tuple(mhz for mhz in grid if mhz >= low) or grid[-1:]
             for grid, low in zip(facts.grids, self._known.lowest, strict=True)
         )
-        default = facts.ground.default_mhz
+        default = facts.constants.default_mhz
         best = (self._known.judge_one(default)[1], default)
         if self._known.fits(facts.now_mhz):
             best = min(best, (self._known.judge_one(facts.now_mhz)[1], facts.now_mhz))
@@ -205,7 +208,7 @@ class _Step:
             time_high_s=self._known.high_s(clocks_mhz),
             deadline_s=self._known.deadline_s,
             energy_j=self._known.judge_one(clocks_mhz)[1],
-            baseline_energy_j=self._known.judge_one(self._known.facts.ground.default_mhz)[1],
+            baseline_energy_j=self._known.judge_one(self._known.facts.constants.default_mhz)[1],
             baseline_time_s=self._known.base_s,
             lowest_mhz=self._known.lowest,
             measurements=len(self._known.measurements),

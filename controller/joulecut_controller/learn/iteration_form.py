@@ -105,12 +105,12 @@ class IterationForm:
     """
 
     def __init__(
-        self, ground: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
+        self, constants: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
     ) -> None:
-        self._pipeline, self._paths, self._measurements = ground.pipeline, paths, measurements
+        self._pipeline, self._paths, self._measurements = constants.pipeline, paths, measurements
         self.detailed = all(m.busy_s for m in measurements)
         self.clocks = np.array([m.clocks_mhz for m in measurements], dtype=np.float64)
-        self.default = np.array(ground.default_mhz, dtype=np.float64)
+        self.default = np.array(constants.default_mhz, dtype=np.float64)
         self.prior = self._prior()
         self.spread = 0.0  # of operations, as a ratio
         self._settled: Floats | None = None  # numbers that the surplus is computed from

@@ -82,7 +82,7 @@ class Probes:
 
     def _short(self, probe: Probe) -> bool:
         """Whether it goes less than half of one step."""
-        step_mhz = STEP_RATIO * self._known.facts.ground.clock_max_mhz
+        step_mhz = STEP_RATIO * self._known.facts.constants.clock_max_mhz
         below = [self._known.lowest[s] - probe.clocks_mhz[s] for s in probe.stages]
         return sum(below) < step_mhz / 2
 
@@ -222,7 +222,7 @@ class Probes:
         Under a power cap the first steps gain nothing.
         """
         known, hopes = self._known, [0.0]
-        step_mhz = STEP_RATIO * known.facts.ground.clock_max_mhz
+        step_mhz = STEP_RATIO * known.facts.constants.clock_max_mhz
         for steps in range(1, BEST_CASE_STEPS + 1):
             floor_mhz = known.lowest[stage] - steps * step_mhz
             aim = next((mhz for mhz in known.facts.grids[stage] if mhz >= floor_mhz), None)

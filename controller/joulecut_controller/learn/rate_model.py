@@ -47,14 +47,14 @@ class RateModel:
     """Fit to at least one measurement of a job. `detailed`: busy times were reported."""
 
     def __init__(
-        self, ground: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
+        self, constants: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
     ) -> None:
-        self._ground, self._paths = ground, paths
+        self._ground, self._paths = constants, paths
         self._measurements = tuple(measurements)
-        self._form = IterationForm(ground, self._measurements, paths)
+        self._form = IterationForm(constants, self._measurements, paths)
         self.detailed, self._clocks = self._form.detailed, self._form.clocks
         self._default = self._form.default
-        self._closeness = ClockKernel(self._clocks, self._default, ground.clock_max_mhz)
+        self._closeness = ClockKernel(self._clocks, self._default, constants.clock_max_mhz)
         self._times = self._fit_times()
         self._energies = self._fit_energies()
 

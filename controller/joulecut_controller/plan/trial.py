@@ -25,10 +25,10 @@ def trial_of(
     if time_s is None or energy_j is None or base_s is None or base_j is None:
         return None
     width = max(map(len, job.stages))
-    top = facts.ground.clock_max_mhz
+    top = facts.constants.clock_max_mhz
     actions = []
     for stage, uuids in enumerate(job.stages):
-        asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.ground.default_mhz[stage]
+        asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.constants.default_mhz[stage]
         why = advice.reason if stage in advice.stages else f"{advice.verdict}: as learned so far"
         for uuid in uuids:
             held_mhz = running.get(uuid, 0)

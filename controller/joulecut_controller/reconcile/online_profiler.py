@@ -207,9 +207,9 @@ class OnlineProfiler:
             now.append(inputs.running.get(uuids[0], 0) or top)
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
-        ground = JobConstants(pipeline, default, highest, policy.blocking_power_w)
+        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w)
         return ExplorerInput(
-            ground=ground,
+            constants=constants,
             grids=tuple(grids),
             now_mhz=tuple(now),
             slo=policy.slo,

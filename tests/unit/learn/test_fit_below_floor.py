@@ -45,11 +45,11 @@ def _measurement(clocks: tuple[int, ...], time_s: float, stray_s: float) -> Meas
 
 def test_what_took_long_at_higher_clocks_is_not_taken_to_be_quick_at_lower_ones() -> None:
     measurements = tuple(_measurement(*window) for window in WINDOWS)
-    ground = JobConstants(PIPELINE, (TOP,) * 4, TOP, 139.86859247247082)
-    model = RateModel(ground, measurements, LongestPaths(PIPELINE))
+    constants = JobConstants(PIPELINE, (TOP,) * 4, TOP, 139.86859247247082)
+    model = RateModel(constants, measurements, LongestPaths(PIPELINE))
     known = Evidence(
         ExplorerInput(
-            ground, (CLOCKS,) * 4, WINDOWS[-1][0], Slo(max_slowdown=BUDGET), 50, (0,) * 4
+            constants, (CLOCKS,) * 4, WINDOWS[-1][0], Slo(max_slowdown=BUDGET), 50, (0,) * 4
         ),
         measurements,
         model,

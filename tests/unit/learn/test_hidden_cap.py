@@ -20,12 +20,14 @@ TOP, CAP = 1710, 1410
 GRID = tuple(range(900, TOP + 1, 15))
 STAGES, SHARE = 4, 0.8
 PIPELINE = Pipeline("1f1b", STAGES, 8)
-GROUND = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+CONSTANTS = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
 PATHS = LongestPaths(PIPELINE)
 
 
 def facts(now: tuple[int, ...] = (TOP,) * STAGES) -> ExplorerInput:
-    return ExplorerInput(GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=0.05), 50, (0,) * STAGES)
+    return ExplorerInput(
+        CONSTANTS, (GRID,) * STAGES, now, Slo(max_slowdown=0.05), 50, (0,) * STAGES
+    )
 
 
 def window(clocks: tuple[int, ...], detailed: bool = False) -> Measurement:
@@ -100,9 +102,9 @@ def test_a_rough_plain_is_a_plain_and_slower_work_is_not() -> None:
 @pytest.mark.parametrize("edge", [1410, 1425, 1440, 1455])
 def test_a_plain_that_goes_on_below_the_last_window_on_it_is_no_law_of_power(edge: int) -> None:
     """Where a cap ends lies between two windows: what is flat there tells nothing of the rest."""
-    ground = replace(GROUND, default_mhz=(edge,) * STAGES)
+    constants = replace(CONSTANTS, default_mhz=(edge,) * STAGES)
     measurements = tuple(window((mhz,) * STAGES) for mhz in (TOP, 1635, 1560, 1485, edge, 1380))
-    model = RateModel(ground, measurements, PATHS)
+    model = RateModel(constants, measurements, PATHS)
     asked = [window((mhz,) * STAGES) for mhz in (1305, 1230)]
     rows = np.array([measurement.clocks_mhz for measurement in asked], dtype=np.float64)
     guessed_j = model.energy_j(rows, np.array([measurement.time_s for measurement in asked])).sum(
@@ -130,8 +132,8 @@ SWEPT = (
 def test_on_a_measured_plain_it_does_not_stop_before_anything_is_saved() -> None:
     """It once did, after nine windows: flat energy was taken for a card whose volts never fall."""
     measurements = tuple(Measurement(mhz, 50, s, 1.5e-4, joules) for mhz, s, joules in SWEPT)
-    ground = JobConstants(Pipeline("1f1b", STAGES, 24), (TOP,) * STAGES, TOP, 70.38)
-    at = replace(facts(measurements[-1].clocks_mhz), ground=ground)
+    constants = JobConstants(Pipeline("1f1b", STAGES, 24), (TOP,) * STAGES, TOP, 70.38)
+    at = replace(facts(measurements[-1].clocks_mhz), constants=constants)
     advice = Explorer().advise(at, MeasurementLog("sweep", measurements))
     assert advice.verdict == "probe", advice.reason
     assert min(advice.clocks_mhz) < 1485, "below all that was measured"
@@ -139,9 +141,9 @@ def test_on_a_measured_plain_it_does_not_stop_before_anything_is_saved() -> None
 
 def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
     """From default clocks, from the middle of the plain, and from clocks that are late."""
-    ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
+    constants = replace(CONSTANTS, default_mhz=(CAP,) * STAGES)
     measurements = (window((TOP,) * STAGES), window((1350,) * STAGES))
-    known = Evidence(facts(), measurements, RateModel(ground, measurements, PATHS))
+    known = Evidence(facts(), measurements, RateModel(constants, measurements, PATHS))
     costs = []
     for start in ((TOP,) * STAGES, (1560, TOP, 1590, 1560), (900,) * STAGES):
         found = known.cheapest((GRID,) * STAGES, start, known.deadline_s)
@@ -154,9 +156,9 @@ def test_the_search_sees_down_from_a_plain_wherever_it_begins() -> None:
 
 def test_what_is_kept_on_the_plain_is_the_clock_that_runs() -> None:
     """Two clocks that a cap hides are the same: none is exchanged for another."""
-    ground = replace(GROUND, default_mhz=(CAP,) * STAGES)
+    constants = replace(CONSTANTS, default_mhz=(CAP,) * STAGES)
     measurements = (window((TOP,) * STAGES), window((1560, 1350, 1350, 1350)))
-    known = Evidence(facts(), measurements, RateModel(ground, measurements, PATHS))
+    known = Evidence(facts(), measurements, RateModel(constants, measurements, PATHS))
     found = known.cheapest((GRID,) * STAGES, (1560, 1350, 1350, 1350), known.deadline_s)
     assert found is not None
     assert set(found.clocks_mhz) <= {mhz for mhz in GRID if mhz < CAP} | {1560, TOP}

@@ -34,11 +34,11 @@ def measurement(clocks: tuple[int, ...], *, told: bool = False) -> Measurement:
 
 def evidence(*measured: tuple[int, ...], told: bool = False, budget: float = 0.05) -> Evidence:
     default = (TOP,) * 4
-    ground = JobConstants(PIPELINE, default, TOP, 80.0)
+    constants = JobConstants(PIPELINE, default, TOP, 80.0)
     slo = Slo(max_slowdown=budget)
-    facts = ExplorerInput(ground, (CLOCKS,) * 4, measured[-1], slo, 50, alike=(0, 0, 0, 0))
+    facts = ExplorerInput(constants, (CLOCKS,) * 4, measured[-1], slo, 50, alike=(0, 0, 0, 0))
     measurements = tuple(measurement(clocks, told=told) for clocks in measured)
-    return Evidence(facts, measurements, RateModel(ground, measurements, LongestPaths(PIPELINE)))
+    return Evidence(facts, measurements, RateModel(constants, measurements, LongestPaths(PIPELINE)))
 
 
 def waiting_at(mhz: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from joulecut_engine.graph.pipeline import Pipeline
 TOP, CLOCKS = 1830, tuple(range(900, 1831, 15))
 PIPELINE = Pipeline("1f1b", 4, 24)
 PATHS = LongestPaths(PIPELINE)
-GROUND = JobConstants(PIPELINE, (TOP,) * 4, TOP, 100.0)
+CONSTANTS = JobConstants(PIPELINE, (TOP,) * 4, TOP, 100.0)
 # Three stages that wait for the fourth, lowered ever further: an iteration takes 0.7 % longer in
 # the end. Either little follows the clock, or the fourth has more work.
 WINDOWS = (
@@ -42,13 +42,13 @@ def measurement(clocks: tuple[int, ...], work: tuple[float, ...], share: float) 
 
 def known(model: RateModel, measurements: tuple[Measurement, ...], budget: float) -> Evidence:
     slo = Slo(max_slowdown=budget)
-    facts = ExplorerInput(GROUND, (CLOCKS,) * 4, measurements[-1].clocks_mhz, slo, 50, (0,) * 4)
+    facts = ExplorerInput(CONSTANTS, (CLOCKS,) * 4, measurements[-1].clocks_mhz, slo, 50, (0,) * 4)
     return Evidence(facts, measurements, model)
 
 
 def test_the_job_with_the_heavy_stage_is_found_though_a_lesser_hollow_comes_first() -> None:
     measurements = tuple(measurement(clocks, HEAVY, 0.7) for clocks in WINDOWS)
-    model = RateModel(GROUND, measurements, PATHS)
+    model = RateModel(CONSTANTS, measurements, PATHS)
     assert model.clock_share[0] == pytest.approx(0.7, abs=0.15)
     asked = (1620, 1725, 1590, 1710)
     slower = float(model.time_s(np.array([asked], dtype=np.float64))[0]) / measurements[0].time_s
@@ -57,7 +57,7 @@ def test_the_job_with_the_heavy_stage_is_found_though_a_lesser_hollow_comes_firs
 
 def test_jobs_that_are_not_denied_are_kept_the_true_one_within_them() -> None:
     measurements = tuple(measurement(clocks, HEAVY, 0.7) for clocks in WINDOWS)
-    model = RateModel(GROUND, measurements, PATHS)
+    model = RateModel(CONSTANTS, measurements, PATHS)
     measured = np.array(WINDOWS, dtype=np.float64)
     told_s = np.array([one.time_s for one in measurements])
     assert model.ensemble_times_s(measured) == pytest.approx(
@@ -71,14 +71,18 @@ def test_jobs_that_are_not_denied_are_kept_the_true_one_within_them() -> None:
 def test_the_same_readings_give_the_same_rivals() -> None:
     measurements = tuple(measurement(clocks, HEAVY, 0.7) for clocks in WINDOWS)
     rows = np.array([(1620, 1725, 1590, 1710)], dtype=np.float64)
-    one, other = (RateModel(GROUND, measurements, PATHS).ensemble_times_s(rows) for _ in range(2))
+    one, other = (
+        RateModel(CONSTANTS, measurements, PATHS).ensemble_times_s(rows) for _ in range(2)
+    )
     assert (one == other).all()
 
 
 def test_a_wrong_fit_decides_over_a_part_of_what_windows_leave_open() -> None:
     budget = 0.03
     measurements = tuple(measurement(clocks, HEAVY, 0.7) for clocks in WINDOWS)
-    wrong = RateModel(GROUND, tuple(measurement(clocks, ALIKE, 0.1) for clocks in WINDOWS), PATHS)
+    wrong = RateModel(
+        CONSTANTS, tuple(measurement(clocks, ALIKE, 0.1) for clocks in WINDOWS), PATHS
+    )
     told = known(wrong, measurements, budget)
     rows = np.random.default_rng(3).choice(CLOCKS[-20:], (400, 4)).astype(np.float64)
     limit_s = told.deadline_s * (1.0 + OVER_RATIO)
@@ -100,7 +104,9 @@ def test_of_a_stage_that_was_never_lowered_fits_decide_nothing() -> None:
     measurements = tuple(measurement(clocks, HEAVY, 0.7) for clocks in WINDOWS)
     size = taken_s(WINDOWS[0], HEAVY, 0.7) / taken_s(WINDOWS[0], ALIKE, 0.1)
     alike = tuple(size * work for work in ALIKE)
-    wrong = RateModel(GROUND, tuple(measurement(clocks, alike, 0.1) for clocks in WINDOWS), PATHS)
+    wrong = RateModel(
+        CONSTANTS, tuple(measurement(clocks, alike, 0.1) for clocks in WINDOWS), PATHS
+    )
     told = known(wrong, measurements, 0.03)
     rows = np.array([(1695, 1665, 1665, mhz) for mhz in CLOCKS[-12:-1]], dtype=np.float64)
     limit_s = told.deadline_s * (1.0 + OVER_RATIO)
@@ -112,7 +118,7 @@ def test_of_a_stage_that_was_never_lowered_fits_decide_nothing() -> None:
 
 def test_what_windows_show_to_be_in_time_may_be_run_only_to_learn() -> None:
     measurements = tuple(measurement(clocks, HEAVY, 0.7) for clocks in (WINDOWS[0], (1800,) * 4))
-    model = RateModel(GROUND, measurements, PATHS)
+    model = RateModel(CONSTANTS, measurements, PATHS)
     told = known(
         model, measurements, measurements[1].time_s / measurements[0].time_s - 1.0 + 0.0005
     )
@@ -124,14 +130,14 @@ def test_what_windows_show_to_be_in_time_may_be_run_only_to_learn() -> None:
 
 def test_where_all_that_is_near_was_measured_nothing_within_is_left_to_try() -> None:
     pipeline = Pipeline("1f1b", 1, 8)
-    ground = JobConstants(pipeline, (TOP,), TOP, 100.0)
+    constants = JobConstants(pipeline, (TOP,), TOP, 100.0)
     measurements = (
         Measurement((1830,), 50, 0.1, 1e-4, (40.0,)),
         Measurement((1815,), 50, 0.1003, 1e-4, (38.0,)),
     )
-    model = RateModel(ground, measurements, LongestPaths(pipeline))
+    model = RateModel(constants, measurements, LongestPaths(pipeline))
     slo = Slo(max_slowdown=0.05)
     told = Evidence(
-        ExplorerInput(ground, ((1815, 1830),), (1830,), slo, 50, (0,)), measurements, model
+        ExplorerInput(constants, ((1815, 1830),), (1830,), slo, 50, (0,)), measurements, model
     )
     assert Probes(told).inside() is None

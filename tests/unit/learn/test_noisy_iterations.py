@@ -17,7 +17,7 @@ from joulecut_engine.graph.pipeline import Pipeline
 TOP, STAGES = 1410, 3
 GRID = tuple(range(900, TOP + 1, 15))
 PIPELINE = Pipeline("1f1b", STAGES, 8)
-GROUND = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+CONSTANTS = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
 PATHS = LongestPaths(PIPELINE)
 WORK = (0.9, 0.93, 1.0)
 SHARE = 0.8
@@ -57,19 +57,19 @@ def known(
     measurements: tuple[Measurement, ...], now: tuple[int, ...], budget: float = 0.05
 ) -> Evidence:
     facts = ExplorerInput(
-        GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES
+        CONSTANTS, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES
     )
-    return Evidence(facts, measurements, RateModel(GROUND, measurements, PATHS))
+    return Evidence(facts, measurements, RateModel(CONSTANTS, measurements, PATHS))
 
 
 def slowdown(model: RateModel, rows: np.ndarray) -> float:
-    at_default = np.array([GROUND.default_mhz], dtype=np.float64)
+    at_default = np.array([CONSTANTS.default_mhz], dtype=np.float64)
     return float(model.time_s(rows)[0] / model.time_s(at_default)[0]) - 1.0
 
 
 def true_slowdown(rows: np.ndarray) -> float:
     clocks = tuple(map(int, rows[0]))
-    return window(clocks).time_s / window(GROUND.default_mhz).time_s - 1.0
+    return window(clocks).time_s / window(CONSTANTS.default_mhz).time_s - 1.0
 
 
 def test_iterations_that_stray_as_a_whole_are_not_taken_for_straying_operations() -> None:
@@ -78,14 +78,14 @@ def test_iterations_that_stray_as_a_whole_are_not_taken_for_straying_operations(
     doubts this slowdown by 1.6 %.
     """
     measurements = tuple(window(clocks) for clocks in SETTINGS)
-    off = slowdown(RateModel(GROUND, measurements, PATHS), ASKED) - true_slowdown(ASKED)
+    off = slowdown(RateModel(CONSTANTS, measurements, PATHS), ASKED) - true_slowdown(ASKED)
     assert abs(off) < 0.003, off
 
 
 def test_what_operations_are_told_to_stray_by_decides_and_not_what_iterations_do() -> None:
     calm = tuple(window(clocks, stray=0.001, detailed=True) for clocks in SETTINGS)
     wild = tuple(replace(one, time_sd_s=STRAY * one.time_s) for one in calm)
-    models = [RateModel(GROUND, measurements, PATHS) for measurements in (calm, wild)]
+    models = [RateModel(CONSTANTS, measurements, PATHS) for measurements in (calm, wild)]
     told = [slowdown(model, ASKED) for model in models]
     assert told[1] == pytest.approx(told[0], abs=2e-4)
     assert models[1].ratio_doubt(ASKED)[0] >= models[0].ratio_doubt(ASKED)[0]
@@ -98,7 +98,7 @@ def test_the_doubt_of_a_slowdown_is_what_estimates_are_off_by() -> None:
             window(clocks, count, float(rng.normal(0.0, STRAY / count**0.5)))
             for clocks, count in zip(SETTINGS, [400, 50, 50, 50, 200, 50], strict=True)
         )
-        model = RateModel(GROUND, measurements, PATHS)
+        model = RateModel(CONSTANTS, measurements, PATHS)
         off.append((slowdown(model, ASKED) - true_slowdown(ASKED)) / model.ratio_doubt(ASKED)[0])
     rms = float(np.sqrt(np.mean(np.square(off))))
     print(f"off by {np.mean(off):+.2f} doubts on average, {rms:.2f} in all")
@@ -106,9 +106,9 @@ def test_the_doubt_of_a_slowdown_is_what_estimates_are_off_by() -> None:
 
 
 def test_the_same_error_here_and_there_is_no_doubt_of_their_ratio() -> None:
-    measurements = (window(GROUND.default_mhz, 50),)
-    model = RateModel(GROUND, measurements, PATHS)
-    near = np.array([GROUND.default_mhz, (TOP, TOP, TOP - 15)], dtype=np.float64)
+    measurements = (window(CONSTANTS.default_mhz, 50),)
+    model = RateModel(CONSTANTS, measurements, PATHS)
+    near = np.array([CONSTANTS.default_mhz, (TOP, TOP, TOP - 15)], dtype=np.float64)
     doubts = model.ratio_doubt(near)
     assert doubts[0] == pytest.approx(0.0, abs=1e-9)
     assert 0.0 < doubts[1] < model.time_doubt(near)[1]
@@ -116,7 +116,7 @@ def test_the_same_error_here_and_there_is_no_doubt_of_their_ratio() -> None:
 
 def test_a_window_that_may_be_luck_makes_no_job_late_and_one_that_is_sure_does() -> None:
     now = (1260, 1290, 1350)
-    true_s = window(now).time_s / window(GROUND.default_mhz).time_s
+    true_s = window(now).time_s / window(CONSTANTS.default_mhz).time_s
     budget = true_s - 1.0 + 0.005  # really in time
     others = tuple(window(clocks, 400) for clocks in SETTINGS[:-1])
     unlucky = known((*others, window(now, 50, luck=0.006)), now, budget)
@@ -127,12 +127,12 @@ def test_a_window_that_may_be_luck_makes_no_job_late_and_one_that_is_sure_does()
 
 def test_a_noisy_baseline_is_measured_twice_as_long() -> None:
     facts = ExplorerInput(
-        GROUND, (GRID,) * STAGES, GROUND.default_mhz, Slo(max_slowdown=0.05), 50, (0,) * 3
+        CONSTANTS, (GRID,) * STAGES, CONSTANTS.default_mhz, Slo(max_slowdown=0.05), 50, (0,) * 3
     )
     for stray, windows in ((0.04, 16), (0.01, 8), (0.001, 1)):
         log, counted = MeasurementLog("noisy"), 0
         while True:
-            log, _ = log.add(window(GROUND.default_mhz, stray=stray))
+            log, _ = log.add(window(CONSTANTS.default_mhz, stray=stray))
             counted += 1
             if Explorer().advise(facts, log).verdict != "measure":
                 break
@@ -140,14 +140,14 @@ def test_a_noisy_baseline_is_measured_twice_as_long() -> None:
 
 
 def test_the_luck_of_a_window_is_what_it_strays_beyond_what_is_believed() -> None:
-    assert excess_noise(window(GROUND.default_mhz, stray=0.005)) == 0.0
-    assert excess_noise(window(GROUND.default_mhz)) == pytest.approx(STRAY / 50**0.5, rel=0.05)
+    assert excess_noise(window(CONSTANTS.default_mhz, stray=0.005)) == 0.0
+    assert excess_noise(window(CONSTANTS.default_mhz)) == pytest.approx(STRAY / 50**0.5, rel=0.05)
 
 
 def test_the_spread_of_operations_is_kept_and_older_texts_have_none() -> None:
     log = MeasurementLog("kept")
     for spread in (0.01, 0.03):
-        told = replace(window(GROUND.default_mhz, detailed=True), operation_sd_ratio=spread)
+        told = replace(window(CONSTANTS.default_mhz, detailed=True), operation_sd_ratio=spread)
         log, complaint = log.add(told)
         assert not complaint
     assert log.measurements[0].operation_sd_ratio == pytest.approx(

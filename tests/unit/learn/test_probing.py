@@ -29,9 +29,9 @@ TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
 
 def facts(stages: int, now: tuple[int, ...] | None = None, budget: float = 0.05) -> ExplorerInput:
     default = (TOP,) * stages
-    ground = JobConstants(Pipeline("1f1b", stages, 8), default, TOP, 80.0)
+    constants = JobConstants(Pipeline("1f1b", stages, 8), default, TOP, 80.0)
     return ExplorerInput(
-        ground, (CLOCKS,) * stages, now or default, Slo(max_slowdown=budget), 50, (0,) * stages
+        constants, (CLOCKS,) * stages, now or default, Slo(max_slowdown=budget), 50, (0,) * stages
     )
 
 
@@ -125,7 +125,7 @@ def test_a_stage_may_be_lighter_until_it_was_waited_for() -> None:
 
     def model(busy: tuple[tuple[float, ...], ...] = ()) -> RateModel:
         measurements = [replace(measurement(mhz, 0.9, work), busy_s=busy) for mhz in tried]
-        return RateModel(at.ground, measurements, LongestPaths(at.ground.pipeline))
+        return RateModel(at.constants, measurements, LongestPaths(at.constants.pipeline))
 
     lighter = [model().lighter(stage, 0.06) for stage in range(3)]
     assert lighter[2] is None, "lowering it slowed the job by as much as its own work"
@@ -261,12 +261,14 @@ def told(
 
 def test_jitter_is_known_from_iterations_and_what_it_adds_from_the_graph() -> None:
     """Lowered until they are as slow as the slowest, stages wait for each other's luck."""
-    work, spread, ground = (0.93, 0.93, 1.0), 0.04, facts(3).ground
+    work, spread, constants = (0.93, 0.93, 1.0), 0.04, facts(3).constants
     tried = [(TOP,) * 3, (1365, TOP, TOP), (1365, 1365, TOP)]
     measurements = [told(mhz, 0.9, work, spread) for mhz in tried]
-    model = RateModel(ground, measurements, LongestPaths(ground.pipeline))
+    model = RateModel(constants, measurements, LongestPaths(constants.pipeline))
     still = RateModel(
-        ground, [replace(r, time_sd_s=0.0) for r in measurements], LongestPaths(ground.pipeline)
+        constants,
+        [replace(r, time_sd_s=0.0) for r in measurements],
+        LongestPaths(constants.pipeline),
     )
     alike = np.array([[1320.0, 1320.0, TOP]])
     true_s = told((1320, 1320, TOP), 0.9, work, spread).time_s
@@ -280,10 +282,10 @@ def test_busy_times_bound_what_lowering_may_cost_whatever_the_card_does(
 ) -> None:
     work, at = (0.93, 0.95, 1.0), facts(3)
     first = told((TOP,) * 3, 0.9, work, 0.0)
-    paths = LongestPaths(at.ground.pipeline)
-    known = Evidence(at, (first,), RateModel(at.ground, (first,), paths))
+    paths = LongestPaths(at.constants.pipeline)
+    known = Evidence(at, (first,), RateModel(at.constants, (first,), paths))
     blind = replace(first, busy_s=())
-    guessed = Evidence(at, (blind,), RateModel(at.ground, (blind,), paths))
+    guessed = Evidence(at, (blind,), RateModel(at.constants, (blind,), paths))
     rows = np.array([lowered], dtype=np.float64)
     for share in (0.0, 0.5, 1.0):
         assert told(lowered, share, work, 0.0).time_s <= known.worst_s(rows)[0]
@@ -307,11 +309,11 @@ def test_from_clocks_that_may_be_late_only_those_that_are_not_follow() -> None:
 def test_room_that_does_not_pay_back_is_not_made() -> None:
     """No window costs more than ten times what the cheapest clocks promise."""
     explorer, log, at = Explorer(), MeasurementLog("walk"), facts(4, budget=0.01)
-    work, paths = (0.97, 1.05, 0.94, 1.0), LongestPaths(facts(4).ground.pipeline)
+    work, paths = (0.97, 1.05, 0.94, 1.0), LongestPaths(facts(4).constants.pipeline)
     dear = 0
     for _ in range(30):
         log, _ = log.add(measurement(at.now_mhz, 0.87, work))
-        known = Evidence(at, log.measurements, RateModel(at.ground, log.measurements, paths))
+        known = Evidence(at, log.measurements, RateModel(at.constants, log.measurements, paths))
         probe = Probes(known).next() or Probes(known).hypothetical()
         now_j = known.judge_one(at.now_mhz)[1]
         dearer = known.judge_one(probe.clocks_mhz)[1] / now_j - 1.0 if probe is not None else 0.0

@@ -19,7 +19,7 @@ from joulecut_engine.graph.pipeline import Pipeline
 TOP, STAGES = 1410, 3
 GRID = tuple(range(900, TOP + 1, 15))
 PIPELINE = Pipeline("1f1b", STAGES, 8)
-GROUND = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
+CONSTANTS = JobConstants(PIPELINE, (TOP,) * STAGES, TOP, 80.0)
 PATHS = LongestPaths(PIPELINE)
 
 
@@ -67,9 +67,9 @@ def test_what_is_likely_in_time_is_new_within_the_evidence_cheaper_and_bounded(
     settings_mhz |= {tuple(TOP - 15 * step for step in each): None for each in steps}
     measurements = tuple(window(clocks, share, tuple(work)) for clocks in settings_mhz)
     facts = ExplorerInput(
-        GROUND, (GRID,) * STAGES, (TOP,) * STAGES, Slo(max_slowdown=0.03), 50, (0,) * STAGES
+        CONSTANTS, (GRID,) * STAGES, (TOP,) * STAGES, Slo(max_slowdown=0.03), 50, (0,) * STAGES
     )
-    known = Evidence(facts, measurements, RateModel(GROUND, measurements, PATHS))
+    known = Evidence(facts, measurements, RateModel(CONSTANTS, measurements, PATHS))
     probe = Probes(known).inside()
     if probe is None:
         return
@@ -88,7 +88,7 @@ def test_a_small_budget_is_used_to_the_last_clock_that_is_in_time(budget: float)
     for _ in range(60):
         log, _ = log.add(window(now, share, work))
         facts = ExplorerInput(
-            GROUND, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES
+            CONSTANTS, (GRID,) * STAGES, now, Slo(max_slowdown=budget), 50, (0,) * STAGES
         )
         advice = explorer.advise(facts, log)
         if advice.verdict == "enough":
