@@ -140,7 +140,7 @@ def test_every_call_asks_for_its_role(site: Site, leaves: dict[str, Leaf], role:
     assert site.node.locked() == {}
 
 
-def test_describe_tells_the_caller_his_roles(site: Site, leaves: dict[str, Leaf]) -> None:
+def test_describe_returns_the_callers_roles(site: Site, leaves: dict[str, Leaf]) -> None:
     looker = site.ca.leaf("uri", "URI:spiffe://site/ns/monitoring/looker", "DNS:nobody.test")
     for leaf, roles in ((leaves["observe"], ["observe"]), (leaves["all"], list(ROLES)),
                         (looker, ["observe"])):  # fmt: skip
@@ -206,7 +206,7 @@ def test_without_a_good_certificate_there_is_no_connection(
     assert site.node.locked() == {}
 
 
-def test_a_certificate_that_names_nobody_may_nothing() -> None:
+def test_a_certificate_that_has_no_name_has_no_role() -> None:
     with (made := Site()).node as node:  # no section access: every name may observe
         node.start()
         nameless = made.ca.leaf("nameless", subject="/O=Acme")
@@ -328,7 +328,7 @@ def test_what_would_open_a_door_by_mistake_is_refused_at_start(
         )
 
 
-def test_a_stranger_on_the_port_holds_nobody_up(site: Site, leaves: dict[str, Leaf]) -> None:
+def test_a_stranger_on_the_port_blocks_no_client(site: Site, leaves: dict[str, Leaf]) -> None:
     host, _, port = site.node.ready["grpc"].rpartition(":")
     with contextlib.ExitStack() as stack:
         for _ in range(20):

@@ -99,7 +99,7 @@ def test_a_slurm_job_speaks_for_its_own_gpu_alone(desk: Desk) -> None:
 
 @pytest.mark.parametrize("owner", [_pod(), Owner(SLURM, "4711")])
 @pytest.mark.parametrize("group", ["/", OWN_PLACE, OTHER_POD])
-def test_nobody_else_speaks_for_a_gpu_that_was_given_away(
+def test_no_other_process_reports_for_a_gpu_that_is_allocated(
     desk: Desk, owner: Owner, group: str
 ) -> None:
     desk.owners = {"GPU-a": (owner,)}
@@ -128,7 +128,7 @@ def test_a_pod_does_not_speak_for_a_gpu_that_no_pod_holds(desk: Desk) -> None:
     assert desk.speak() == ""
 
 
-def test_a_report_itself_binds_nobody(desk: Desk) -> None:
+def test_a_report_itself_binds_no_process(desk: Desk) -> None:
     desk.owners = {"GPU-a": (Owner(REPORT, "demo"),)}
     desk.place("/")
     assert desk.speak() == ""
@@ -148,7 +148,7 @@ def test_plain_processes_speak_for_what_their_user_has_open(desk: Desk) -> None:
     assert desk.binding.refusal("GPU-a", insider, at_home, ()) is None
 
 
-def test_the_first_user_to_speak_keeps_a_gpu_that_nobody_was_given(desk: Desk) -> None:
+def test_the_first_user_to_speak_keeps_a_gpu_without_an_owner(desk: Desk) -> None:
     desk.place("/")
     belongs = Belonging(ME + 1, cgroup="/elsewhere")
     refusal = desk.binding.refusal("GPU-a", Sender(9, ME + 1), belongs, {ME})

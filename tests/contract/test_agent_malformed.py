@@ -40,7 +40,7 @@ def _raw(node: RunningAgent, call: str, request: bytes) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("call", [*CALLS, *STREAMS])
-def test_what_is_no_request_is_told_to_its_sender(node: RunningAgent, call: str) -> None:
+def test_what_is_no_request_is_reported_to_its_sender(node: RunningAgent, call: str) -> None:
     code, sentence = _raw(node, call, CUT)
     assert code == "INVALID_ARGUMENT"
     assert sentence == f"{len(CUT)} bytes are not a request of {call.lower()}: nothing was changed"
@@ -48,7 +48,7 @@ def test_what_is_no_request_is_told_to_its_sender(node: RunningAgent, call: str)
     assert "Traceback" not in node.log
 
 
-def test_a_command_that_is_none_is_in_the_trail(node: RunningAgent) -> None:
+def test_a_command_that_is_none_is_in_the_audit_log(node: RunningAgent) -> None:
     assert _raw(node, "Apply", NO_TEXT)[0] == "INVALID_ARGUMENT"
     trail = (node.state_dir / "audit.jsonl").read_text().splitlines()
     (entry,) = (e for e in map(json.loads, trail) if "are not a request of apply" in str(e))

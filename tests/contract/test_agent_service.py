@@ -43,7 +43,7 @@ def generation(request: pytest.FixtureRequest) -> int:
     return 10 * (1 + names.index(request.node.name))
 
 
-def test_describe_tells_what_may_be_done(node: RunningAgent) -> None:
+def test_describe_returns_what_may_be_set(node: RunningAgent) -> None:
     about = node.describe()
     assert (about.node, about.agent_version, about.ttl_max_s) == ("n1", __version__, 60.0)
     assert len(about.boot_id) == 36
@@ -255,7 +255,7 @@ def _limit(node: RunningAgent, limit_mw: int, generation: int, clock_mhz: int = 
     return eventually("an answer in time", in_time)
 
 
-def test_a_power_limit_is_set_shown_and_given_back(node: RunningAgent, generation: int) -> None:
+def test_a_power_limit_is_set_shown_and_restored(node: RunningAgent, generation: int) -> None:
     about = node.describe().gpus[0]
     assert about.power_controllable
     assert _limit(node, 300_000, generation).accepted

@@ -78,7 +78,7 @@ def test_a_foreign_lock_is_not_fought(driver: FakeNvml, node: RunningAgent) -> N
     assert _apply(node, driver.uuids[1], 1200, 2).accepted, "other GPUs go on"
 
 
-def test_our_lock_that_shows_when_a_lower_ceiling_lifts_is_taken_back(
+def test_our_lock_that_shows_when_a_lower_ceiling_lifts_is_reset(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
     """A ceiling that comes late looks like another writer's lock, and leaves ours beneath it."""
@@ -122,7 +122,7 @@ def test_a_step_that_ends_with_a_reset_ends_the_lease_alone(
     assert driver.locks()[0] is None
 
 
-def test_a_limit_enforced_from_outside_is_told_and_kept(
+def test_a_limit_enforced_from_outside_is_reported_and_kept(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
     assert _apply(node, driver.uuids[0], 0, 1, limit_w=500.0).accepted
@@ -154,7 +154,9 @@ def test_a_foreign_limit_costs_the_limit_and_gives_the_clocks_back(
     assert driver.limits_w()[0] == 650.0
 
 
-def test_lost_persistence_ends_the_lease_and_is_told(driver: FakeNvml, node: RunningAgent) -> None:
+def test_lost_persistence_ends_the_lease_and_is_reported(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
     uuid = driver.uuids[0]
     on = "answer = code(n.nvmlDeviceSetPersistenceMode, n.nvmlDeviceGetHandleByIndex(0), 1)"
     assert driver.ask(on) == 0
@@ -292,7 +294,7 @@ def test_the_time_until_a_clock_follows_is_learnt_from_orders() -> None:
         assert "joulecut_gpu_set_latency_p95_seconds{" in node.metrics()
 
 
-def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
+def test_a_gpu_under_mig_is_restored_whatever_is_renewed(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
     assert _apply(node, driver.uuids[0], 1005, 1).accepted
@@ -306,7 +308,7 @@ def test_a_gpu_under_mig_is_given_back_whatever_is_renewed(
     eventually("and seen to be", lambda: node.gpu().lease is None)
 
 
-def test_a_power_profile_is_told_and_not_fought() -> None:
+def test_a_power_profile_is_reported_and_not_fought() -> None:
     load = {0: 0.6}  # below the board's power limit
     with fake_driver(1, model="b200", load=load) as driver, agent_on(driver) as node:
         node.start()
@@ -325,7 +327,7 @@ def test_a_power_profile_is_told_and_not_fought() -> None:
         assert lease.clock_max_mhz == clock_mhz
 
 
-def test_a_gpu_that_cannot_be_given_back_is_told(driver: FakeNvml, node: RunningAgent) -> None:
+def test_a_gpu_that_cannot_be_restored_is_reported(driver: FakeNvml, node: RunningAgent) -> None:
     uuid = driver.uuids[0]
     series = f'joulecut_gpu_stuck_locked{{uuid="{uuid}"}} 1.0'
     assert _apply(node, uuid, 1005, 1).accepted

@@ -190,7 +190,9 @@ def test_errors_at_random_never_stop_it(node: RunningAgent, driver: FakeNvml) ->
     assert alive(node)
 
 
-def test_released_nobody_has_the_driver_open(node: RunningAgent, driver: FakeNvml) -> None:
+def test_while_released_no_process_has_the_driver_open(
+    node: RunningAgent, driver: FakeNvml
+) -> None:
     call = node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S)
     next(call)
     assert len(driver.clients()) >= 2
@@ -290,7 +292,7 @@ class TestJobEnergy:
             slack_j = 0.005 * used_j + reloading_j
             assert told_j - began_j == pytest.approx(used_j, abs=slack_j)
 
-    def test_a_job_shorter_than_a_scrape_is_told_of(
+    def test_a_job_shorter_than_a_scrape_is_reported(
         self, node: RunningAgent, driver: FakeNvml
     ) -> None:
         with closing(

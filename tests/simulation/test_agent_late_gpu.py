@@ -40,7 +40,7 @@ def _apply(node: RunningAgent, uuid: str, generation: int = 1, ttl_s: float = 60
     return result.reason
 
 
-def test_it_is_described_ordered_and_given_back(driver: FakeNvml, node: RunningAgent) -> None:
+def test_it_is_described_ordered_and_restored(driver: FakeNvml, node: RunningAgent) -> None:
     late = driver.uuids[1]
     assert [gpu.uuid for gpu in node.describe().gpus] == [driver.uuids[0]]
     assert "no GPU" in _apply(node, late)

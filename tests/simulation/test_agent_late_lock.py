@@ -47,7 +47,7 @@ def _resets(driver: FakeNvml) -> int:
     return sum(write.function == "nvmlDeviceResetGpuLockedClocks" for write in driver.writes())
 
 
-def test_our_clock_that_shows_after_its_lease_is_taken_back_once(
+def test_our_clock_that_shows_after_its_lease_is_reset_once(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
     _held_for_a_while(driver, node, 1005)
@@ -62,7 +62,7 @@ def test_our_clock_that_shows_after_its_lease_is_taken_back_once(
     assert _resets(driver) == resets + 1
 
 
-def test_a_lock_that_never_showed_and_comes_after_its_lease_is_taken_back(
+def test_a_lock_that_never_showed_and_comes_after_its_lease_is_reset(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
     """A driver that says "done" and is late: the lease is given up before anything shows."""
@@ -78,9 +78,7 @@ def test_a_lock_that_never_showed_and_comes_after_its_lease_is_taken_back(
     assert _resets(driver) == resets + 1
 
 
-def test_another_clock_after_a_lease_is_somebody_elses(
-    driver: FakeNvml, node: RunningAgent
-) -> None:
+def test_another_clock_after_a_lease_is_external(driver: FakeNvml, node: RunningAgent) -> None:
     _held_for_a_while(driver, node, 1005)
     driver.foreign_lock(0, 210, 1200)
     _pictures(node, 10)

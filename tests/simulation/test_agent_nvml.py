@@ -35,7 +35,7 @@ def _apply(
     return {result.accepted for result in results}
 
 
-def test_measured_controlled_and_given_back(driver: FakeNvml, node: RunningAgent) -> None:
+def test_measured_controlled_and_restored(driver: FakeNvml, node: RunningAgent) -> None:
     node.start()
     about = node.describe()
     assert [gpu.uuid for gpu in about.gpus] == list(driver.uuids)

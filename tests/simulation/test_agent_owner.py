@@ -96,7 +96,7 @@ def test_the_next_job_does_not_inherit_a_clock() -> None:
         assert node.apply({0: 1005}, generation=2, job="next")[0].accepted
 
 
-def test_an_epilog_returns_when_the_gpus_are_given_back() -> None:
+def test_an_epilog_returns_when_the_gpus_are_restored() -> None:
     with _slurm_node() as node:
         node.start()
         assert _script(node, PROLOG, "4711", "0,1") == ""

@@ -92,7 +92,7 @@ def test_only_gpus_of_the_journal_are_touched(node: RunningAgent) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_asked_to_go_it_gives_back_first(node: RunningAgent, how: signal.Signals) -> None:
+def test_asked_to_go_it_restores_first(node: RunningAgent, how: signal.Signals) -> None:
     node.start()
     assert accepted(node.apply(LOWER))
     assert node.kill(how) == 0

@@ -134,7 +134,7 @@ def test_a_jobs_marks_step_its_own_gpu(site: Site) -> None:
     assert site.locked_mhz() == [0, 0]
 
 
-def test_the_end_of_the_lease_or_of_a_process_ends_the_program(site: Site) -> None:
+def test_the_end_of_the_lease_or_of_a_process_ends_the_schedule(site: Site) -> None:
     assert site.order(0)[0].accepted
     job = site.reporter(0)
     site.becomes(site.low, 0, marks=[(job, ("begin", "forward", 0, 1))])
@@ -165,7 +165,7 @@ def test_a_silent_job_rests_at_the_highest_clock_and_is_no_drift(site: Site) -> 
     assert site.node.gpu().lease is not None
 
 
-def test_a_program_that_cannot_be_followed_is_refused_by_name(site: Site) -> None:
+def test_a_schedule_that_cannot_be_followed_is_refused_by_name(site: Site) -> None:
     for shortest_s, reason in ((0.0, "is not known"), (0.05, "allowed: 0.1 s")):
         (result,) = site.order(0, shortest_s=shortest_s)
         assert not result.accepted

@@ -7,7 +7,7 @@ from running_agent import RunningAgent, eventually
 @pytest.mark.parametrize(
     "site", [{"clock_max_mhz": 1207}, {"clock_min_mhz": 7, "clock_max_mhz": 1200}]
 )
-def test_a_site_default_that_the_card_does_not_have_is_told(site: dict[str, int]) -> None:
+def test_a_site_default_that_the_card_does_not_have_is_reported(site: dict[str, int]) -> None:
     with RunningAgent(cards=2, site_default=site) as node:
         node.start()
         for gpu in node.describe().gpus:

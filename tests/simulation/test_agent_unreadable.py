@@ -10,7 +10,7 @@ from joulecut_wire.v1 import agent_pb2 as pb
 UNKNOWN = 999
 
 
-def test_an_agent_that_cannot_start_gives_back_what_another_left() -> None:
+def test_an_agent_that_cannot_start_restores_what_another_left() -> None:
     with fake_driver(3) as driver, agent_on(driver) as node:
         node.start()
         settings = [pb.Setting(uuid=uuid, clock_max_mhz=1005) for uuid in driver.uuids]

@@ -28,7 +28,7 @@ SITES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_no_gpu_is_left_locked_and_none_is_touched_that_nobody_named(
+def test_no_gpu_is_left_locked_and_none_is_touched_outside_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     seed = int(os.environ.get("JOULECUT_WALK_SEED", "1")) + 1000 * list(SITES).index(site)

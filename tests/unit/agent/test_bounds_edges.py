@@ -62,7 +62,7 @@ def test_a_lowest_clock_without_a_highest_is_no_order_whatever_comes_with_it() -
     assert reason == "neither clocks nor a power limit are requested"
 
 
-def test_the_dwell_tells_how_long_ago_that_was() -> None:
+def test_the_dwell_names_how_long_ago_that_was() -> None:
     change = Change(ClockLimits(0, 900, 0), ClockLimits(0, 1410, 0), (900, 1410))
     past = {"GPU-a": WriteHistory(changed_s=999.75)}
     (reason,) = judge(Bounds(min_dwell_s=1.0), {"GPU-a": change}, past, 1, 1000.0).values()

@@ -157,7 +157,7 @@ def _setting(uuid: str = A, schedule: tuple[ScheduleStep, ...] = EDGE, low_mhz: 
     return Setting(uuid, REST, low_mhz, None, schedule, 0.5)
 
 
-def test_marks_step_through_a_program_under_its_lease(node: Node) -> None:
+def test_marks_step_through_a_schedule_under_its_lease(node: Node) -> None:
     assert node.order(_setting(), _setting(B, ())) == ["", ""]
     assert (node.mhz(), node.mhz(B)) == (REST, REST), "it begins where it rests"
     for iteration in range(1, 6):
@@ -189,7 +189,7 @@ def test_every_microbatch_is_the_rest_of_them(node: Node) -> None:
         assert node.mhz() == REST
 
 
-def test_the_keeper_steps_only_within_the_program_of_a_live_lease(node: Node) -> None:
+def test_the_keeper_steps_only_within_the_schedule_of_a_live_lease(node: Node) -> None:
     assert node.order(_setting(), _setting(B, ())) == ["", ""]
     for uuid, mhz, generation, job in (
         (A, 600, 1, "demo"), (A, 1200, 1, "demo"), (A, 0, 1, "demo"), (B, 900, 1, "demo"),
@@ -248,11 +248,11 @@ def test_the_lowest_clock_counts_for_the_bounds(
     assert not node.cards.locked
 
 
-def test_a_program_below_its_own_range_is_refused(node: Node) -> None:
+def test_a_schedule_below_its_own_range_is_refused(node: Node) -> None:
     assert node.order(_setting(low_mhz=1200)) == ["900 MHz is outside 1200 to 1410 MHz"]
 
 
-def test_a_program_lowers_from_the_start_as_far_as_pace_is_concerned(node: Node) -> None:
+def test_a_schedule_lowers_from_the_start_as_far_as_pace_is_concerned(node: Node) -> None:
     node.begin(Bounds(min_dwell_s=5.0))
     assert node.order(_setting()) == [""]
     assert "dwell: 5 s" in node.order(_setting())[0]
@@ -276,7 +276,7 @@ def test_an_order_that_fails_goes_back_to_the_step_in_force(node: Node) -> None:
     assert node.mhz() == REST
 
 
-def test_a_step_that_fails_leaves_what_was_in_force_or_gives_back(node: Node) -> None:
+def test_a_step_that_fails_leaves_what_was_in_force_or_restores(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.cards.busy, node.cards.failures = {A}, 1
     assert "was not set" in node.step(A, 900)
@@ -328,7 +328,7 @@ def test_what_an_agent_before_left_low_is_let_rest(node: Node) -> None:
     assert node.mark("forward", 1) == "no clock schedule of job demo on GPU GPU-a"
 
 
-def test_a_lease_that_is_gone_takes_its_program_along(node: Node) -> None:
+def test_a_lease_that_is_gone_takes_its_schedule_along(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.client.ask(Command(Op.CLEAR, 1))
     node.wait(0.1)

@@ -9,7 +9,7 @@ def _report(number: int) -> IterationReport:
     return IterationReport("demo", "GPU-a", 0, number, 1.0)
 
 
-def test_a_slow_watcher_loses_the_oldest_and_is_told_how_many() -> None:
+def test_a_slow_watcher_loses_the_oldest_and_gets_their_number() -> None:
     report_queue = ReportQueue()
     slow, quick = report_queue.subscribe(), report_queue.subscribe()
     for number in range(QUEUE_MAX + 7):

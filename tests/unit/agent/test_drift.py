@@ -81,7 +81,7 @@ def test_readings_that_follow_each_other_at_once_prove_nothing() -> None:
         now_s += 0.02
 
 
-def test_a_clock_that_was_never_reached_is_not_somebody_elses() -> None:
+def test_a_clock_that_was_never_reached_is_not_external() -> None:
     """A ceiling from outside keeps our lock in place: it has to be taken back, not given up."""
     low = replace(BUSY, clock_sm_mhz=900)
     assert _after([low] * drift.TICKS) == drift.NOT_REACHED
@@ -113,7 +113,7 @@ def test_without_a_setting_of_ours_there_is_no_drift(gpus: list[GpuSnapshot], or
 
 
 @given(st.lists(st.tuples(readings, st.floats(0, 30)), max_size=12), orders)
-def test_somebody_elses_doing_takes_readings_in_a_row(
+def test_an_external_write_takes_readings_in_a_row(
     gpus: list[tuple[GpuSnapshot, float]], order: Order
 ) -> None:
     """One late or odd reading, or one close to an order, never ends a lease."""
@@ -196,7 +196,7 @@ def test_standing_back_grows_to_an_hour_and_is_forgotten() -> None:
     assert stand.until_s == now_s + drift.FORGET_S + 1 + 60.0
 
 
-def test_one_reset_is_a_steps_end_and_the_next_is_somebody() -> None:
+def test_one_reset_is_a_steps_end_and_the_next_is_external() -> None:
     stand = drift.extended(Backoff(), drift.RESET, 0.0)
     assert stand.until_s < 0.0
     stand = drift.extended(stand, drift.RESET, 100.0)
@@ -204,7 +204,7 @@ def test_one_reset_is_a_steps_end_and_the_next_is_somebody() -> None:
     assert drift.extended(Backoff(), drift.LIMIT, 0.0) == Backoff()
 
 
-def test_only_what_somebody_set_is_given_up() -> None:
+def test_only_what_was_set_is_given_up() -> None:
     both = Order(TOP_MHZ, clock_max_mhz=1200, power_limit_w=500.0)
     high_limit = replace(BUSY, power_limit_enforced_w=700.0)
     high_clock = replace(BUSY, clock_sm_mhz=1500, power_limit_enforced_w=500.0)
@@ -283,7 +283,7 @@ def test_an_order_is_what_a_lease_holds() -> None:
     assert drift.order_of(None, TOP_MHZ, since_s=3.0, fresh=True) == Order(TOP_MHZ, fresh=True)
 
 
-def test_a_power_profile_is_nobody_that_writes() -> None:
+def test_a_power_profile_is_not_an_external_writer() -> None:
     order = Order(TOP_MHZ, 1200, power_limit_w=300.0)
     under = replace(BUSY, clock_sm_mhz=900, power_limit_enforced_w=250.0)
     assert _after([under] * 9, order) != ""

@@ -34,11 +34,11 @@ def _cause(*clocks_mhz: int, lease: Lease = LEASE, default_mhz: int = 1980) -> s
         ((1980,) * (TICKS + 2), "reset"),
     ],
 )
-def test_clocks_of_a_program_are_no_drift(clocks_mhz: tuple[int, ...], cause: str) -> None:
+def test_clocks_of_a_schedule_are_no_drift(clocks_mhz: tuple[int, ...], cause: str) -> None:
     assert _cause(*clocks_mhz) == cause
 
 
-def test_without_a_program_a_lower_clock_still_is() -> None:
+def test_without_a_schedule_a_lower_clock_still_is() -> None:
     assert _cause(1410, *[900] * (TICKS + 2), lease=replace(LEASE, clock_lowest_mhz=0))
 
 
@@ -49,7 +49,7 @@ def test_a_low_step_is_not_slow_without_our_doing() -> None:
     assert drift.slow_reason(replace(capped, clock_sm_mhz=700), order) == "power_cap"
 
 
-def test_a_health_check_is_told_of_the_lowest_clock() -> None:
+def test_a_health_check_reads_the_lowest_clock() -> None:
     assert notice_of(LEASE, "", 1980, 0.0).max_slowdown_ratio == pytest.approx(
         1980 / 900 - 1, abs=1e-3
     )

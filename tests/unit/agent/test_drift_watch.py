@@ -125,7 +125,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     assert watched.asked() == [Op.YIELD], "what comes after it counts as ever"
 
 
-def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_taken_back(
+def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_reset(
     watched: Watched,
 ) -> None:
     watched.obey(1)

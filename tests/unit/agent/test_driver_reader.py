@@ -97,7 +97,7 @@ def running(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     return rig
 
 
-def test_it_tells_what_its_reader_tells(rig: Rig) -> None:
+def test_it_returns_what_its_reader_returns(rig: Rig) -> None:
     assert [gpu.clocks_mhz for gpu in rig.reader.describe()] == [(1, 2)] * 3
     first = rig.reader.read()[0]
     snapshot = GpuSnapshot("g0", energy_j=1.5, event_reasons=("idle",))
@@ -229,7 +229,7 @@ def _heard(rig: Rig) -> set[str]:
     }
 
 
-def test_it_reads_by_itself_where_it_was_told_to(running: Rig) -> None:
+def test_it_reads_by_itself_when_requested(running: Rig) -> None:
     rig = running
     rig.reader.describe()
     assert rig.reader.arrived() == []

@@ -213,7 +213,7 @@ def test_a_board_that_several_share_is_split_once_and_called_an_estimate() -> No
     assert books.measured_j == {"blue": 0.0, "red": 200.0}
 
 
-def test_a_counter_that_fell_began_anew_and_one_that_leapt_is_not_believed() -> None:
+def test_a_counter_that_fell_restarted_and_one_that_leapt_is_not_believed() -> None:
     energy = JobEnergy()
     energy.hold("a", ("red",), 0.0)
     for at_s, counter_j in ((0.0, 1e9), (1.0, 1e9 + 100), (2.0, 50.0), (3.0, 1e12), (4.0, 1e12)):
@@ -289,7 +289,7 @@ class TestTheFile:
         assert energy.books().measured_j == {"red": 1500.0}
         assert saved.stat().st_size < 1000
 
-    def test_after_a_long_gap_nobody_knows(self, file: EnergyFile, saved: Path) -> None:
+    def test_after_a_long_gap_the_latency_is_unknown(self, file: EnergyFile, saved: Path) -> None:
         energy = JobEnergy()
         file.load(energy, 10.0 + 4 * GAP_S)
         energy.add({"a": (10.0 + 4 * GAP_S, 2000.0 + 4 * GAP_S)}, 10.0 + 4 * GAP_S)

@@ -41,7 +41,7 @@ def test_what_was_intended_is_found_again(tmp_path: Path) -> None:
     assert (again.held, again.epoch_seen, again.remarks) == ({A: (0, 600, 0)}, 4, set())
 
 
-def test_an_intent_outlives_a_crash_before_its_write(tmp_path: Path) -> None:
+def test_a_journaled_lease_outlives_a_crash_before_its_write(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", BOOT)
     _intend(journal, 1, {A: (0, 900, 0)})  # and here the process dies
     assert Journal(tmp_path / "journal", BOOT).held == {A: (0, 900, 0)}
@@ -129,7 +129,7 @@ def test_a_compaction_that_dies_leaves_the_old_file(tmp_path: Path) -> None:
     assert Journal(path, BOOT).epoch_seen == 5
 
 
-def test_a_full_disk_refuses_the_intent_and_forgets_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_the_lease_and_forgets_nothing(tmp_path: Path) -> None:
     """In a child with a file size limit: the kernel refuses as a full disk does."""
     path = tmp_path / "journal"
     _written(path)
@@ -178,7 +178,7 @@ def test_the_newest_number_of_a_gpu_outlives_its_lock_a_compaction_and_a_boot(
         again._file.close()
 
 
-def test_a_journal_that_somebody_deletes_is_written_anew_and_whole(tmp_path: Path) -> None:
+def test_a_journal_that_is_deleted_is_written_again_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
     _intend(journal, 1, {A: (0, 900, 0)})
@@ -217,7 +217,7 @@ def test_the_power_limit_that_stood_before_ours_is_kept_until_it_stands_again(
     assert Journal(path, "b002-0").recorded_mw == {}, "a boot puts every limit back by itself"
 
 
-def test_a_knob_that_is_no_longer_asked_for_is_named_until_it_is_known_to_be_given_back(
+def test_a_limit_that_is_no_longer_asked_for_is_named_until_it_is_known_to_be_restored(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "journal"
@@ -303,7 +303,9 @@ def test_apart_many_terms_stay_small(tmp_path: Path) -> None:
     assert _apart(tmp_path).epoch_seen == 2999
 
 
-def test_a_program_is_kept_with_its_order_and_costs_no_gpu_where_it_is_torn(tmp_path: Path) -> None:
+def test_a_schedule_is_kept_with_its_order_and_costs_no_gpu_where_it_is_torn(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
     program = (600, 900)

@@ -30,7 +30,7 @@ def test_the_largest_term_counts_whichever_file_names_it(tmp_path: Path) -> None
     assert Journal(newer, BOOT, tmp_path / "journal").epoch_seen == 7
 
 
-def test_a_gpu_that_was_given_back_is_named_anew(tmp_path: Path) -> None:
+def test_a_gpu_that_was_restored_is_journaled_again(tmp_path: Path) -> None:
     """The same order once more, after its first lease has ended, locks the GPU again."""
     journal = Journal(tmp_path / "journal", BOOT)
     journal.intend(3, {GPU: LEASE})
@@ -121,7 +121,7 @@ def test_whole_lines_that_make_no_sense_cost_themselves_alone(
         b"\xff\xfe",
     ],
 )
-def test_a_line_that_lacks_its_values_is_told(tmp_path: Path, body: bytes) -> None:
+def test_a_line_that_lacks_its_values_is_reported(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "journal").write_bytes(_line(body))
     journal = Journal(tmp_path / "journal", BOOT)
     assert "a line of a newer version was skipped" in journal.remarks

@@ -11,7 +11,7 @@ from joulecut_agent.ports.failure import DeviceError, Transient
 from joulecut_wire.messages import ClockLimits
 
 
-def test_the_intent_is_on_disk_before_each_write(tmp_path: Path) -> None:
+def test_the_lease_is_on_disk_before_each_write(tmp_path: Path) -> None:
     board = Board()
     seen: list[dict[str, ClockLimits]] = []
     board.before_write = lambda uuid: seen.append(on_disk(tmp_path))
@@ -59,7 +59,7 @@ def test_a_failed_write_puts_the_group_back_to_what_it_held(tmp_path: Path) -> N
     assert "GPU-d" not in on_disk(tmp_path) or keeper.state.gpus["GPU-d"].pending_restore
 
 
-def test_where_even_the_way_back_fails_the_gpu_is_owed_a_restore(tmp_path: Path) -> None:
+def test_where_even_the_way_back_fails_the_gpu_has_a_pending_restore(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 1200)})) == {True}

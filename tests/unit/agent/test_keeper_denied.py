@@ -64,7 +64,7 @@ def test_a_driver_that_sets_a_limit_and_denies_it_is_left_as_it_was(tmp_path: Pa
     assert keeper.state.due_s() == float("inf")
 
 
-def test_a_lock_that_was_denied_and_cannot_be_taken_back_is_owed(tmp_path: Path) -> None:
+def test_a_lock_that_was_denied_and_cannot_be_reset_is_pending(tmp_path: Path) -> None:
     tries = []
 
     def fail(call: str, uuid: str) -> DeviceError | None:

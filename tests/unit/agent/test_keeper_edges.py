@@ -65,7 +65,7 @@ def _order(generation: int, clock_mhz: int, program: tuple[int, ...] = ()) -> Co
     return Command(Op.APPLY, 1, "blue", generation, 30.0, clocks_mhz, schedules=programs)
 
 
-def test_a_gpu_that_is_lost_and_locked_is_told_to_be_stuck(tmp_path: Path) -> None:
+def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None:
     """That it was lost is no news to who looks for GPUs that were never given back."""
     board = Board()
     keeper = _keeper(tmp_path, board)
@@ -91,7 +91,7 @@ def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None
     assert board.locked[GPU][1] == 750
 
 
-def test_each_restore_is_told_once_when_it_fails_and_once_when_it_is_done(
+def test_each_restore_is_logged_once_when_it_fails_and_once_when_it_is_done(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     board = Board()
@@ -125,7 +125,7 @@ def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> Non
     assert "dwell" in _ask(keeper, lower).reason
 
 
-def test_a_restore_that_is_only_spread_out_is_not_stuck(tmp_path: Path) -> None:
+def test_a_restore_that_is_only_delayed_by_jitter_is_not_stuck(tmp_path: Path) -> None:
     settings = Settings(str(tmp_path), Bounds(min_dwell_s=0.0), restore_jitter_s=3600.0)
     keeper = Keeper(settings, Board())
     assert _ask(keeper, Command(Op.APPLY, 1, "blue", 1, 0.05, {GPU: (0, 900)})).accepted

@@ -11,7 +11,7 @@ from joulecut_agent.keeper.lease import Command, Op
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
 
 
-def test_a_knob_that_a_reverted_command_would_have_given_back_is_not_forgotten(
+def test_a_limit_that_a_reverted_command_would_have_restored_is_not_forgotten(
     tmp_path: Path,
 ) -> None:
     board = Board()
@@ -25,7 +25,7 @@ def test_a_knob_that_a_reverted_command_would_have_given_back_is_not_forgotten(
 
 
 @pytest.mark.parametrize("then", [((0, 0), 200), ((0, 600), 0)])
-def test_a_keeper_that_dies_in_a_write_leaves_both_knobs_to_the_next(
+def test_a_keeper_that_dies_in_a_write_leaves_both_limits_to_the_next(
     tmp_path: Path, then: tuple[tuple[int, int], int]
 ) -> None:
     class Died(Exception):
@@ -46,7 +46,7 @@ def test_a_keeper_that_dies_in_a_write_leaves_both_knobs_to_the_next(
     assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
 
 
-def test_of_two_knobs_the_one_that_was_permitted_is_given_back(tmp_path: Path) -> None:
+def test_of_two_limits_the_one_that_was_permitted_is_restored(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     board.fail = lambda call, _: NotPermitted("no", "no right") if call == "limit" else None
@@ -54,7 +54,7 @@ def test_of_two_knobs_the_one_that_was_permitted_is_given_back(tmp_path: Path) -
     assert not board.locked
 
 
-def test_each_knob_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
+def test_each_limit_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
     board = Board()
     board.limits_mw["GPU-a"] = 350_000  # the site's
     keeper = open_keeper(tmp_path, board)
@@ -95,7 +95,7 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
     assert board.limits_mw["GPU-a"] == cleared_w * 1000
 
 
-def test_a_limit_that_was_put_back_is_recorded_anew_the_next_time(tmp_path: Path) -> None:
+def test_a_limit_that_was_put_back_is_recorded_again_the_next_time(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     for generation, site_mw in enumerate((350_000, 380_000), start=1):
@@ -134,7 +134,7 @@ def test_a_limit_that_fails_takes_the_clock_of_its_group_back(tmp_path: Path) ->
     assert not on_disk(tmp_path)
 
 
-def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
+def test_two_limits_denied_at_the_first_leave_nothing_pending(tmp_path: Path) -> None:
     """Nothing was written, so nothing is to be undone: neither for ever nor at the end."""
     board = Board(fail=lambda call, uuid: NotPermitted("no_permission", "no right"))
     keeper = open_keeper(tmp_path, board)
@@ -145,7 +145,7 @@ def test_two_knobs_denied_at_the_first_owe_nothing(tmp_path: Path) -> None:
     assert not on_disk(tmp_path)
 
 
-def test_two_knobs_denied_at_the_second_take_the_first_back(tmp_path: Path) -> None:
+def test_two_limits_denied_at_the_second_take_the_first_back(tmp_path: Path) -> None:
     def fail(call: str, uuid: str) -> DeviceError | None:
         return NotPermitted("no_permission", "no right") if call == "limit" else None
 

@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
     return made
 
 
-def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(
+def test_a_release_restores_drops_the_handles_and_ends_by_itself(
     tmp_path: Path, clock: HeldClock
 ) -> None:
     board = Board()
@@ -53,7 +53,7 @@ def test_a_release_gives_back_drops_the_handles_and_ends_by_itself(
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
 
 
-def test_a_release_is_refused_where_a_gpu_cannot_be_given_back(
+def test_a_release_is_refused_where_a_gpu_cannot_be_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEAVE_WAIT_S", 0.1)  # a constant, so that the test is quick
@@ -87,7 +87,7 @@ def _yield(keeper: Keeper, **named: object) -> bool:
     return verdict
 
 
-def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
+def test_a_limit_that_an_external_writer_has_set_is_external_and_the_other_is_restored(
     tmp_path: Path,
 ) -> None:
     both = {"clocks_mhz": {"GPU-a": (0, 900)}, "power_mw": {"GPU-a": 300_000}}
@@ -109,7 +109,7 @@ def test_a_knob_that_somebody_else_has_set_is_his_and_the_other_is_given_back(
         assert not keeper.restore_all("shutdown") or board.calls == calls, "nothing is left to do"
 
 
-def test_a_lock_that_was_yielded_and_shows_again_is_taken_back_by_name(tmp_path: Path) -> None:
+def test_a_lock_that_was_yielded_and_shows_again_is_reset_by_name(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
@@ -133,7 +133,7 @@ def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
     assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
 
 
-def test_a_reply_tells_what_is_left_of_a_window(tmp_path: Path, clock: HeldClock) -> None:
+def test_a_reply_has_the_time_left_of_a_window(tmp_path: Path, clock: HeldClock) -> None:
     keeper = open_keeper(tmp_path, Board())
     assert keeper.handle(1, Command(Op.STATUS)).released_s == 0.0
     keeper.handle(2, Command(Op.RELEASE, ttl_s=600.0))

@@ -296,7 +296,7 @@ def test_a_newer_job_takes_over_and_the_old_one_cannot_renew() -> None:
 
 
 @given(histories, st.floats(0.1, 30.0))
-def test_spread_restores_are_all_done_within_the_bound(
+def test_restores_with_jitter_are_all_done_within_the_bound(
     history: list[tuple[float, Command | None]], restore_jitter_s: float
 ) -> None:
     world = World(State(restore_jitter_s=restore_jitter_s)).after(history)

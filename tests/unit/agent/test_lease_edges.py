@@ -102,7 +102,7 @@ def test_a_gpu_that_was_free_comes_down_after_others_have_gone_up() -> None:
     assert [lock.uuid for lock in done.writes] == [GPU, OTHER]
 
 
-def test_a_clear_of_everything_names_what_is_held_or_owed_and_nothing_else() -> None:
+def test_a_clear_of_everything_names_what_is_held_or_pending_and_nothing_else() -> None:
     state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
     state = state.updated({OTHER: Gpu(), "GPU-c": Gpu()})
     done = apply_event(state, Command(Op.CLEAR), 1.1, {})
@@ -111,7 +111,7 @@ def test_a_clear_of_everything_names_what_is_held_or_owed_and_nothing_else() -> 
     assert apply_event(state, Command(Op.CLEAR, 5, "blue"), 1.1, {}).reasons == {}
 
 
-def test_a_gpu_that_is_owed_and_named_is_tried_again_at_once() -> None:
+def test_a_gpu_that_is_pending_and_named_is_tried_again_at_once() -> None:
     state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
     done = apply_event(state, Command(Op.CLEAR, 5, "blue", clocks_mhz={GPU: (0, 0)}), 1.1, {})
     assert done.restores == ((GPU, "cleared"),)

@@ -48,7 +48,7 @@ def test_a_job_that_took_its_lease_before_it_was_seen_keeps_it() -> None:
 
 
 @pytest.mark.parametrize("lease", ["another", ""])
-def test_a_lease_of_somebody_else_ends_when_a_job_appears(lease: str) -> None:
+def test_a_lease_of_another_job_ends_when_a_job_appears(lease: str) -> None:
     node = Node(held={UUID: lease} if lease else {})
     node.turns(lambda: node.rang == [UUID])
     assert node.rang == [UUID]

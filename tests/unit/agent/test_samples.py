@@ -61,7 +61,7 @@ def taken(stream: Stream, count: int) -> list[tuple[float, float]]:
     return points
 
 
-def test_each_reader_is_told_everything_once(eye: FakeEye, samples: Samples) -> None:
+def test_each_reader_gets_everything_once(eye: FakeEye, samples: Samples) -> None:
     eye.bursts[0] = [Burst(power_w=steps(n, n + 5)) for n in range(1, 51, 5)]
     first, second = samples.subscribe({"a"}), samples.subscribe({"a"})
     assert taken(first, 50) == taken(second, 50) == list(steps(1, 51))
@@ -70,7 +70,7 @@ def test_each_reader_is_told_everything_once(eye: FakeEye, samples: Samples) -> 
     samples.unsubscribe(second)
 
 
-def test_a_reader_that_sleeps_loses_the_oldest_and_is_told_how_many(
+def test_a_reader_that_sleeps_loses_the_oldest_and_gets_their_number(
     eye: FakeEye, samples: Samples
 ) -> None:
     stream = samples.subscribe({"a"})
@@ -86,14 +86,14 @@ def test_a_reader_that_sleeps_loses_the_oldest_and_is_told_how_many(
     samples.unsubscribe(stream)
 
 
-def test_what_is_older_than_asked_is_not_told(eye: FakeEye, samples: Samples) -> None:
+def test_what_is_older_than_asked_is_not_returned(eye: FakeEye, samples: Samples) -> None:
     eye.bursts[0] = [Burst(power_w=steps(0, 20))]
     stream = samples.subscribe({"a"}, since_s=15.0)
     assert taken(stream, 4) == list(steps(16, 20))
     samples.unsubscribe(stream)
 
 
-def test_links_are_told_as_rates_and_a_reload_is_none(eye: FakeEye, samples: Samples) -> None:
+def test_links_become_rates_and_a_reload_is_none(eye: FakeEye, samples: Samples) -> None:
     counted = [(0.0, 1000.0), (1.0, 3000.0), (2.0, 10.0), (4.0, 30.0)]
     eye.bursts[0] = [Burst(nvlink_bytes=(one,)) for one in counted]
     stream = samples.subscribe({"a"})
@@ -109,7 +109,7 @@ def test_links_are_told_as_rates_and_a_reload_is_none(eye: FakeEye, samples: Sam
     samples.unsubscribe(stream)
 
 
-def test_nothing_is_open_unless_somebody_reads(eye: FakeEye, samples: Samples) -> None:
+def test_nothing_is_open_without_a_stream(eye: FakeEye, samples: Samples) -> None:
     assert not eye.open
     for _ in range(2):
         stream = samples.subscribe({"b"})

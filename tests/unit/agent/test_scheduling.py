@@ -31,7 +31,7 @@ def test_policy_and_nice_stay() -> None:
     assert (int(policy), int(nice)) == (os.SCHED_OTHER, min(OWN_NICE + 7, 19))
 
 
-def test_a_policy_that_somebody_chose_stands() -> None:
+def test_a_policy_of_the_site_stands() -> None:
     chosen = "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"
     assert _tells(chosen) == ["False", str(int(os.SCHED_BATCH)), str(OWN_NICE)]
 

@@ -50,7 +50,7 @@ def test_the_newest_samples_count_and_a_full_set_needs_few_more() -> None:
     assert abs(latency.p95_s("GPU-0") - 0.1) < 1e-6
 
 
-def test_a_look_that_came_late_tells_nothing() -> None:
+def test_a_look_that_came_late_proves_nothing() -> None:
     latency = SetLatency()
     _see(latency, 1410, 9.9)
     assert latency.started({"GPU-0": 1005}, 10.0)

@@ -148,7 +148,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(
     assert _opened(tmp_path) == [first, second]
 
 
-def test_a_driver_that_does_not_open_holds_nobody_up_for_ever(
+def test_a_driver_that_does_not_open_blocks_no_caller(
     writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
     (tmp_path / "hang-at-open").touch()
@@ -212,7 +212,7 @@ def test_closing_drops_the_handles_and_the_next_call_opens_again(
     assert len(_opened(tmp_path)) == 2
 
 
-def test_a_hand_leaves_with_its_keeper(tmp_path: Path) -> None:
+def test_a_writer_process_leaves_with_its_keeper(tmp_path: Path) -> None:
     keeper = os.fork()
     if keeper == 0:
         WriterProcess(lambda: Board(tmp_path)).permission()

@@ -50,7 +50,7 @@ def test_an_identity_that_is_no_text_costs_its_gpu(fake_nvml: FakeNvml, eye: Dri
     assert _measured(eye) == list(fake_nvml.uuids)
 
 
-def test_a_driver_that_is_reloaded_just_when_it_is_described_is_opened_anew(
+def test_a_driver_that_is_reloaded_just_when_it_is_described_is_opened_again(
     fake_nvml: FakeNvml, eye: DriverReader
 ) -> None:
     eye.describe()

@@ -182,7 +182,7 @@ def test_virtual_gpus_and_silent_cards_are_not_controllable(tmp_path: Path) -> N
     assert second["reason"]
 
 
-def test_the_driver_going_away_is_told_and_does_not_throw_in_read(tmp_path: Path) -> None:
+def test_the_driver_going_away_is_reported_and_does_not_throw_in_read(tmp_path: Path) -> None:
     node = _node(tmp_path)
     node.set_error("*", 9, skip=200)
     told = node.ask(
@@ -285,7 +285,7 @@ answer = [asdict(gpu) for gpu in whole], rows and [asdict(gpu) for gpu in snapsh
 
 
 @pytest.mark.parametrize("model", ["v100", "a100", "h100", "b200"])
-def test_a_glance_tells_what_a_whole_reading_does(tmp_path: Path, model: str) -> None:
+def test_a_glance_returns_what_a_whole_reading_does(tmp_path: Path, model: str) -> None:
     whole, glanced = _node(tmp_path, model).ask(GLANCE)
     for before, now in zip(whole, glanced, strict=True):
         assert {name: type(value) for name, value in now.items()} == {

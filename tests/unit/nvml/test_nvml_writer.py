@@ -60,7 +60,7 @@ def test_a_refused_clock_never_reaches_the_driver(fake_nvml: FakeNvml) -> None:
         (999, "Transient", "unknown"),
     ],
 )
-def test_a_failed_write_is_told_by_its_kind(
+def test_a_failed_write_is_reported_by_its_kind(
     fake_nvml: FakeNvml, code: int, kind: str, word: str
 ) -> None:
     fake_nvml.set_error("nvmlDeviceSetGpuLockedClocks", code, gpu=2)
