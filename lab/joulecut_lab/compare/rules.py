@@ -179,7 +179,11 @@ class Ours:
         target_s = time_s(setting.deadline_s, cheapest_s, until_s, setting.sync)
         if target_s > until_s or target_s < frontier.fastest_s:  # it will not be waiting
             return self.plan()
-        return frontier.at(Goal(target_s, waits=True)).clocks
+        found, alone = frontier.at(Goal(target_s, waits=True)).clocks, self.plan()
+        if makespan(setting.problem, alone)[0] > target_s * (1.0 + 1e-9):
+            return found
+        # The plan of the lone pipeline is searched for longer than a point of the frontier.
+        return min(alone, found, key=lambda clocks: energy(setting.problem, clocks, target_s))
 
     def limited(self, power_w: float) -> Clocks | None:
         frontier = self._frontier
