@@ -26,9 +26,11 @@ REPORTED = "reported elsewhere, A30, random rows: power 1.5 %, time 3.5 %, energ
 def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput."""
     parser = Parser("joulecut study fit", "How well the predictors learn from a study's table.")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="of joulecut study layer --out")
-    parser.add_argument("--seed", default="1", metavar="N", help="of the random split")
-    parser.add_argument("--json", action="store_true", help="machine-readable")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="table of joulecut study layer --out"
+    )
+    parser.add_argument("--seed", default="1", metavar="N", help="seed of the random split")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     seed = cell.one("--seed", args.seed, 0, SEED_MAX)
     rows, left_out = usable(args.files)

@@ -139,16 +139,22 @@ def _parser() -> Parser:
     parser.add_argument("--report", metavar="DIR", help="write the report there as well")
     parser.add_argument("--device", default="auto", help=", ".join(DEVICES))
     parser.add_argument("--card", metavar="NAME", help=f"simulated: {', '.join(LAYER_CARDS)}")
-    parser.add_argument("--gpu", default="0", metavar="N", help="which card, as CUDA counts")
-    parser.add_argument("--lock-via", metavar="HOST:PORT", help="agent of this node, for clocks")
+    parser.add_argument("--gpu", default="0", metavar="N", help="CUDA index of the card")
+    parser.add_argument(
+        "--lock-via", metavar="HOST:PORT", help="agent of this node, which sets the clocks"
+    )
     parser.add_argument("--models", metavar="M,...", help=", ".join(SIZES))
     parser.add_argument("--sequences", metavar="N,...", help="tokens, like 128,512,1024")
     parser.add_argument("--dtypes", metavar="D,...", help=", ".join(DTYPES))
-    parser.add_argument("--batch", default=str(BATCH_USUAL), metavar="N", help="sequences")
+    parser.add_argument(
+        "--batch", default=str(BATCH_USUAL), metavar="N", help="sequences in a batch"
+    )
     parser.add_argument("--pass", dest="which", default="training", help=", ".join(PASSES))
-    parser.add_argument("--clocks", metavar="N", help=f"how many clocks ({CLOCKS_USUAL})")
-    parser.add_argument("--at", metavar="MHZ,...", help="these clocks")
-    parser.add_argument("--seed", default="1", metavar="N", help="of the simulated card")
+    parser.add_argument("--clocks", metavar="N", help=f"number of clocks (default {CLOCKS_USUAL})")
+    parser.add_argument("--at", metavar="MHZ,...", help="exactly these clocks")
+    parser.add_argument(
+        "--seed", default="1", metavar="N", help="random seed of the simulated card"
+    )
     parser.add_argument("--quick", action="store_true", help="few layers, few clocks, short")
     return parser
 

@@ -44,7 +44,9 @@ td{border-top:1px solid var(--line)}th:first-child,td:first-child,.left{text-ali
 def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput."""
     parser = Parser("joulecut study report", "A study's table as one page.")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="of joulecut study layer --out")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="table of joulecut study layer --out"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the page")
     args = parser.parse_args(argv)
     out = folder(args.out, "--out")
