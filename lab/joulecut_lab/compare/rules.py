@@ -173,7 +173,7 @@ class Ours:
 
     def waiting(self, until_s: float) -> Clocks:
         setting, frontier = self._setting, self._frontier
-        if setting.sync == "layer":
+        if setting.sync == "layer" or until_s <= setting.deadline_s:  # no time beyond its own
             return self.plan()
         cheapest_s = frontier.least().iteration_time_s
         target_s = time_s(setting.deadline_s, cheapest_s, until_s, setting.sync)

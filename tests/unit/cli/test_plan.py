@@ -302,7 +302,7 @@ BAD_JOBS = {
 BAD_VALUES = {
     "pipeline": [
         ("[]", "pipeline: not a mapping"),
-        ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not one of them'),
+        ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not allowed'),
         ("{schedule: dualpipev, stages: 2, microbatches: 2}", "did you mean dualpipe-v?"),
         ("{schedule: dualpipe, stages: 2, microbatches: 2}", "dualpipe is not available yet"),
         ("{schedule: 1f1b, stages: 3, microbatches: 2}", "profile has 2 stages, pipeline has 3"),
