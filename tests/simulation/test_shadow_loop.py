@@ -230,7 +230,9 @@ def test_a_job_that_is_enforced_is_not_asked_about(
     controller.run(3)
     assert controller.job.view.reservation, "its clocks may not be set now"
     assert controller.job.advisable is None
-    assert "enforce?" not in status.page(board_json(controller.boards[-1]), "http://c:9440", 0.0)
+    assert "enforcement:" not in status.page(
+        board_json(controller.boards[-1]), "http://c:9440", 0.0
+    )
     assert lowered_scores(store), "what is learnt meanwhile is written down all the same"
 
 
@@ -249,7 +251,7 @@ def test_status_says_it_in_one_line() -> None:
     assert told_of["advisable"]["yes"] is False
     assert told_of["advisable"]["scores"] == 8
     page = status.page(shown, "http://c:9440", boards.NOON_UNIX_S)
-    assert "  gpt3-175b: enforce? not yet: predictions checked at 0 of 7 clocks.\n" in page
+    assert "  gpt3-175b: enforcement: not yet: predictions checked at 0 of 7 clocks.\n" in page
 
 
 def test_somebody_elses_lock_stays_out_of_the_baseline(
@@ -268,8 +270,8 @@ def test_somebody_elses_lock_stays_out_of_the_baseline(
     assert "is locked at 1200 MHz" in told(controller).text
     page = status.page(board_json(controller.boards[-1]), "http://c:9440", 0.0)
     held = "GPU n1/0 (and 3 more) is locked at 1200 MHz by another writer"
-    assert f"  demo: no baseline is measured: {held}. Where the site does that" in page
-    assert "by site_default." in page
+    assert f"  demo: no baseline is measured: {held}. If the site sets this lock" in page
+    assert "in site_default of the agent" in page
     world.foreign = {}
     controller.run(60)
     assert controller.job.view.external_lock == ""
