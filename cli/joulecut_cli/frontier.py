@@ -7,7 +7,7 @@ The flags alone: `frontier_points` does the work, and is imported after they are
 from argparse import Namespace
 from pathlib import Path
 
-from joulecut_cli.granularity import ALL, SHOWN, read_granularities
+from joulecut_cli.granularity import ALL, HELP, read_granularities
 from joulecut_cli.prove import add_prove, prove_seconds
 from joulecut_wire.command import Parser
 from joulecut_wire.errors import BadInput
@@ -35,7 +35,7 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument(
         "--granularity",
         default="computation",
-        help=f"{SHOWN}, or {ALL} beside each other (default computation)",
+        help=f"{HELP} (the default); {ALL}: beside each other",
     )
     add_prove(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

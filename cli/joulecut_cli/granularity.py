@@ -6,6 +6,10 @@ from joulecut_wire.errors import BadInput
 BUILT: tuple[Granularity, ...] = GRANULARITIES
 ALL = "all"
 SHOWN = ", ".join(BUILT)
+HELP = (
+    "how often clocks change: gpu, one clock per GPU; edge, a second one for the first forward "
+    "and the last backward; computation, one per operation"
+)
 
 
 def read_granularity(word: str) -> Granularity:

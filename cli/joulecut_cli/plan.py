@@ -7,7 +7,7 @@ and a misspelt flag need no solver.
 from argparse import Namespace
 from pathlib import Path
 
-from joulecut_cli.granularity import SHOWN, read_granularity
+from joulecut_cli.granularity import HELP, read_granularity
 from joulecut_cli.prove import add_prove, prove_seconds
 from joulecut_wire.command import Parser
 
@@ -40,9 +40,7 @@ def _parse(argv: list[str]) -> Namespace:
         "--max-slowdown", metavar="PCT", help="of the fastest iteration: 2 or 2%% (default 0)"
     )
     parser.add_argument("--deadline", metavar="SECONDS", help="for one iteration")
-    parser.add_argument(
-        "--granularity", default="computation", help=f"{SHOWN} (default computation)"
-    )
+    parser.add_argument("--granularity", default="computation", help=f"{HELP} (the default)")
     add_prove(parser)
     parser.add_argument(
         "--effort", choices=EFFORTS, help="of older scripts: usual and thorough are --prove"

@@ -169,7 +169,7 @@ def test_fleet_leases_and_decisions(browser: Browser) -> None:
 def test_the_page_follows_each_pass(browser: Browser) -> None:
     with Serving(boards.board("recommend", passes=5)) as served, opened(browser, served) as page:
         expect(page.locator("#live-text")).to_contain_text("pass 5")
-        assert said(page, "#mode") == "recommending, nothing is sent"
+        assert said(page, "#mode") == "recommending, no command is sent"
         assert "Not applied: only recommended." in said(page, ".reason")
         assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 default 1410"
         page.evaluate("document.querySelector('.clocks li').dataset.mine = 'kept'")

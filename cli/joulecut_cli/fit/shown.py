@@ -57,11 +57,7 @@ def as_text(fitted: Result, name: str) -> list[str]:
     if fitted.others > 1:
         others = f", {fitted.others} other sweeps"
     probe = next_probe(fitted)
-    advice = (
-        [f"one more probe would tell most at {probe.clock_mhz} MHz: {probe.reason}"]
-        if probe
-        else []
-    )
+    advice = [f"most useful next probe: {probe.clock_mhz} MHz: {probe.reason}"] if probe else []
     return [
         f"{name}: predicted from {measured}{others}; {card}",
         *doubts(fitted),

@@ -93,7 +93,7 @@ def test_both_outputs_name_the_clock(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert set(told) == {"clock_mhz", "reason"}
     assert told["clock_mhz"] in CLOCKS[1:-1]
     assert dispatch(words) == 0
-    line = f"one more probe would tell most at {told['clock_mhz']} MHz: {told['reason']}"
+    line = f"most useful next probe: {told['clock_mhz']} MHz: {told['reason']}"
     assert capsys.readouterr().out.splitlines()[-1] == line
     every = ",".join(map(str, CLOCKS))
     assert dispatch(["fit", str(path), "--probes", every, "--json"]) == 0

@@ -9,7 +9,7 @@ import { Timeline } from "./timeline.js";
 
 const MODES = {
   enforce: "enforcing",
-  recommend: "recommending, nothing is sent",
+  recommend: "recommending, no command is sent",
   off: "off",
 };
 
