@@ -141,6 +141,22 @@ def test_a_limit_enforced_from_outside_is_reported_and_kept(
     eventually("told", lambda: asked in node.metrics())
 
 
+def test_a_limit_that_a_person_has_lowered_ends_the_lease_and_stays(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    uuid = driver.uuids[0]
+    assert _apply(node, uuid, 900, 1, limit_w=400.0).accepted
+    driver.foreign_limit(0, 250.0)
+    gpu = _drift(node, "external_writer")
+    assert gpu.lease is None
+    assert gpu.backoff_s > 0.0
+    assert driver.locks()[0] is None, "the clocks were ours"
+    assert not _apply(node, uuid, 900, 2, limit_w=400.0).accepted
+    node.clear(uuid)
+    assert node.restore().stdout == "nothing to restore\n"
+    assert driver.limits_w()[0] == 250.0
+
+
 def test_a_foreign_limit_costs_the_limit_and_gives_the_clocks_back(
     driver: FakeNvml, node: RunningAgent
 ) -> None:

@@ -140,9 +140,9 @@ def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
     return "site_lock" if site_mhz and below and not order.clock_max_mhz else ""
 
 
-def limits_still_ours(gpu: GpuSnapshot, order: Order) -> tuple[bool, bool]:
+def limits_still_ours(gpu: GpuSnapshot, order: Order, cause: str) -> tuple[bool, bool]:
     """Whether (clocks, power limit) are still ours after an external write."""
-    limit = _other_limit(gpu, order)
+    limit = cause == LIMIT or _other_limit(gpu, order)
     clocks = _other_clock(gpu, order) or not limit
     return not clocks and order.clock_max_mhz > 0, not limit and order.power_limit_w is not None
 

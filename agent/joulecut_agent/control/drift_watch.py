@@ -45,6 +45,7 @@ class _Gpu:
     left_ticks: int = 0  # readings in a row that showed it
     yielded: bool = False  # the lease ended without a write
     uncontrollable_s: float | None = None  # since when it is under a lease and uncontrollable
+    enforced_w: float | None = None  # the power limit at the last drift
     drift_of: tuple[int, int] = (0, 0)  # epoch and generation of the lease that drifted
 
     @property
@@ -213,15 +214,18 @@ class DriftWatch:
             # Drift that ended a lease is shown until `drift_until_s` or the next lease.
             over = not known.memory.suspect if lease else time.monotonic() >= known.drift_until_s
             if over or numbers != known.drift_of:
-                known.drift = ""
+                known.drift, known.enforced_w = "", None
             known.drift_of = numbers
             return
         known.drift_of = numbers
-        if cause in drift.YIELDED | drift.CLEARED:
-            if lease is None or not self._end_lease(gpu, lease, order, cause):
-                return
+        enforced_w, known.enforced_w = known.enforced_w, gpu.power_limit_enforced_w
+        # Less may be enforced than is set. Only the keeper reads what is set: it refuses to end
+        # a lease whose limit is still set, and is asked again when the enforced limit changes.
+        ends = cause != drift.LIMIT or enforced_w != known.enforced_w
+        if ends and lease is not None and self._end_lease(gpu, lease, order, cause):
+            cause = drift.EXTERNAL if cause == drift.LIMIT else cause
             known.backoff = drift.extended(known.backoff, cause, time.monotonic())
-        elif cause == known.drift:
+        elif cause in (known.drift, *drift.YIELDED, *drift.CLEARED):
             return
         known.drift = cause
         known.drift_until_s = max(known.backoff.until_s, time.monotonic() + SHOWN_S)
@@ -232,8 +236,8 @@ class DriftWatch:
 
     def _end_lease(self, gpu: GpuSnapshot, lease: Lease, order: Order, cause: str) -> bool:
         """Ends a lease, with a write or without; whether the keeper accepted."""
-        if cause in drift.YIELDED:
-            clocks, limit = drift.limits_still_ours(gpu, order)
+        if cause in drift.YIELDED or cause == drift.LIMIT:
+            clocks, limit = drift.limits_still_ours(gpu, order, cause)
             clocks_mhz = (lease.clock_min_mhz, lease.clock_max_mhz) if clocks else NO_CLOCKS
             power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
             known = self._gpus[gpu.uuid]

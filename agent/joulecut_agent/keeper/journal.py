@@ -15,12 +15,14 @@ from joulecut_agent.keeper.lease import NO_LIMITS, Lease
 from joulecut_wire.messages import ClockLimits
 
 BYTES_MAX = 65_536  # some 600 records, read in a moment
+WRITTEN_MAX = 8  # the limit in force, and those of failed commands after it
 
 
 class Journal:
     """`held`: the limits set in this boot and not undone, newest last.
 
     `recorded_mw`: the power limits found before the first write of ours.
+    `written_mw`: the limits that we may have written since, newest last.
     """
 
     def __init__(self, path: Path, boot_id: str, epochs: Path | None = None) -> None:
@@ -34,6 +36,7 @@ class Journal:
         self.epoch_seen = 0
         self.held: dict[str, ClockLimits] = {}
         self.recorded_mw: dict[str, int] = {}
+        self.written_mw: dict[str, tuple[int, ...]] = {}
         self.last: dict[str, Lease] = {}  # the newest lease of each GPU, in force or not
         self.remarks: set[str] = set()  # for the log
         self._schedules: dict[str, tuple[int, ...]] = {}  # read before the `set` they belong to
@@ -66,7 +69,7 @@ class Journal:
             self.epoch_seen = max(self.epoch_seen, epoch)
             self.recorded_mw.update(recorded)
             for uuid, lease in news.items():
-                self.held[uuid] = _merged(lease.limits, self.held.get(uuid, NO_LIMITS))
+                self._hold(uuid, lease.limits)
             self.last.update(news)
 
     def restored(self, uuids: Iterable[str], forget: Iterable[str] = ()) -> None:
@@ -76,10 +79,18 @@ class Journal:
         """
         known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
         gone = {uuid: 0 for uuid in forget if self.recorded_mw.pop(uuid, 0)}
+        for uuid in gone:
+            self.written_mw.pop(uuid, None)
         lines = [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limit_lines(gone)
         if lines:
             with contextlib.suppress(OSError):
                 self._file.append(lines, self._compacted())
+
+    def _hold(self, uuid: str, limits: ClockLimits) -> None:
+        self.held[uuid] = _merged(limits, self.held.get(uuid, NO_LIMITS))
+        if limits.power_mw:
+            others = [mw for mw in self.written_mw.get(uuid, ()) if mw != limits.power_mw]
+            self.written_mw[uuid] = (*others, limits.power_mw)[-WRITTEN_MAX:]
 
     def _set_lines(self, last: Mapping[str, Lease]) -> list[str]:
         lines = []
@@ -91,7 +102,11 @@ class Journal:
         return lines
 
     def _limit_lines(self, recorded_mw: Mapping[str, int]) -> list[str]:
-        return [self._line("limit", uuid, mw) for uuid, mw in recorded_mw.items()]
+        """The limit that was found, then those of ours."""
+        return [
+            self._line("limit", uuid, mw, *self.written_mw.get(uuid, ()))
+            for uuid, mw in recorded_mw.items()
+        ]
 
     def _line(self, kind: str, uuid: str, *numbers: int) -> str:
         return f"{kind} {self._boot_id} {uuid} {' '.join(map(str, numbers))}"
@@ -108,8 +123,10 @@ class Journal:
             self.held.pop(first, None)
         elif kind == "limit":
             self.recorded_mw.pop(first, None)
-            if boot_id == self._boot_id and int(rest[0]):  # a limit of another boot went with it
-                self.recorded_mw[first] = int(rest[0])
+            self.written_mw.pop(first, None)
+            found_mw, *ours_mw = map(int, rest)
+            if boot_id == self._boot_id and found_mw:  # a limit of another boot went with it
+                self.recorded_mw[first], self.written_mw[first] = found_mw, tuple(ours_mw)
         elif kind == "program":
             self._schedules[first] = tuple(map(int, rest))
         elif kind == "set":
@@ -120,7 +137,7 @@ class Journal:
                 "", epoch, generation, (low, high), 0.0, limits.power_mw, schedule
             )
             if boot_id == self._boot_id:
-                self.held[first] = _merged(limits, self.held.get(first, NO_LIMITS))
+                self._hold(first, limits)
             else:
                 self.remarks.add("locks of another boot are gone with it: nothing to restore")
         else:

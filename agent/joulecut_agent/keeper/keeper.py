@@ -52,6 +52,7 @@ CLIENTS_MAX = 8  # an agent, a `restore`, and some more
 STOP_FILE_POLL_S = 1.0  # while a lease is in force
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+LIMIT_SLACK_MW = 1000  # limits are whole watts on some boards
 # For a GPU that the journal does not name: reset its clocks, leave its power limit alone.
 UNKNOWN_LIMITS = ClockLimits(0, 1, 0)
 
@@ -151,13 +152,26 @@ class Keeper:
                 return {"": self._release(command.ttl_s)}
             case Op.RESUME:
                 return {"": self._release(0.0)}
-        reasons = self._advance(command)
+        refused = {}
+        if command.op == Op.YIELD:
+            refused = {uuid: self._refuse_yield(uuid, command) for uuid in command.clocks_mhz}
+        reasons = self._advance(command, refused)
         if command.op == Op.YIELD:
             for uuid in [uuid for uuid, reason in reasons.items() if not reason]:
                 self._forget_yielded(uuid, command.limits(uuid))
         with contextlib.suppress(OSError):  # an epoch that is not kept now is kept later
             self._journal.intend(self.state.epoch_seen, {})
         return reasons
+
+    def _refuse_yield(self, uuid: str, command: Command) -> str:
+        """Reason to keep a lease whose power limit is said to be another writer's, or ""."""
+        lease = self.state.gpu(uuid).lease
+        if not lease or not lease.power_mw or command.limits(uuid).power_mw:
+            return ""
+        now_mw = self._limit_mw(uuid)
+        if now_mw and abs(now_mw - lease.power_mw) > LIMIT_SLACK_MW:
+            return ""
+        return "the power limit is still the lease's" if now_mw else "no power limit can be read"
 
     def _forget_yielded(self, uuid: str, ours: ClockLimits) -> None:
         """Limits of an external writer are not ours to undo; `ours` are restored."""
@@ -189,9 +203,12 @@ class Keeper:
         log("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
         return ""
 
-    def _advance(self, event: Command | None) -> Mapping[str, str]:
+    def _advance(
+        self, event: Command | None, refused: Mapping[str, str] | None = None
+    ) -> Mapping[str, str]:
         """Applies an event that writes nothing, and performs due restores."""
-        self.state, reasons, restores, _ = apply_event(self.state, event, time.monotonic(), {})
+        now_s = time.monotonic()
+        self.state, reasons, restores, _ = apply_event(self.state, event, now_s, refused or {})
         for uuid, cause in restores:
             self._restore(uuid, cause)
         return reasons
@@ -205,13 +222,16 @@ class Keeper:
                 self._set_clocks(uuid, 0, 0)
             recorded = bool(held.power_mw) and self._set_power(uuid, 0, cause)
             self._journal.restored([uuid], [uuid] if recorded else ())
-            self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
+            self._count(uuid, cause)
             self._record(uuid, lowers=False)
         except DeviceError as error:
             failure = f"{error}; will retry"
         if not failure or (pending and not pending.failures):
             log("keeper", f"restore {uuid} cause={cause}: {failure or 'done'}")
         self.state = restore_finished(self.state, uuid, not failure, time.monotonic())
+
+    def _count(self, uuid: str, cause: str) -> None:
+        self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
 
     def _set_clocks(self, uuid: str, min_mhz: int, max_mhz: int) -> None:
         """Locks the clocks; max 0 sets the site's default, or resets to the driver's."""
@@ -228,13 +248,21 @@ class Keeper:
             raise
 
     def _set_power(self, uuid: str, power_mw: int, cause: str = "cleared") -> bool:
-        """Sets a power limit, or for 0 the safe one; whether the recorded limit is in force."""
+        """Sets a power limit, or for 0 the safe one; whether the recorded limit is done with.
+
+        It is once it is in force again, or once another writer has set a lower limit.
+        """
         safe, recorded_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
-        to_recorded = not power_mw and (cause == "cleared" or safe == "recorded")
+        undo = not power_mw
+        to_recorded = undo and (cause == "cleared" or safe == "recorded")
         if to_recorded:
             power_mw = recorded_mw
         elif not power_mw and not isinstance(safe, str):
             power_mw = safe
+        if undo and self._is_lowered_by_other(uuid, self._limit_mw(uuid), power_mw):
+            log("keeper", f"{uuid}: another writer has lowered the power limit: it stays")
+            self._count(uuid, "limit_left")
+            return True
         try:
             if power_mw:
                 self._writer.limit_power(uuid, power_mw)
@@ -242,6 +270,21 @@ class Keeper:
             self._writer.limit_power(uuid, recorded_mw or power_mw)  # as with clocks
             raise
         return to_recorded
+
+    def _limit_mw(self, uuid: str) -> int:
+        """The power limit that is set, or 0 if it cannot be read."""
+        with contextlib.suppress(DeviceError):
+            return self._writer.power_limits_mw(uuid)[2]
+        return 0
+
+    def _is_lowered_by_other(self, uuid: str, now_mw: int, wanted_mw: int) -> bool:
+        """Whether the limit that is set is below the wanted one and not from this keeper."""
+        safe = self._settings.power_safe
+        ours_mw = [*self._journal.written_mw.get(uuid, ()), self._journal.recorded_mw.get(uuid, 0)]
+        if ours_mw[-1] and not isinstance(safe, str):
+            ours_mw.append(safe)  # set when an earlier lease expired
+        is_ours = any(abs(now_mw - mw) <= LIMIT_SLACK_MW for mw in ours_mw)
+        return 0 < now_mw < wanted_mw - LIMIT_SLACK_MW and not is_ours
 
     def _set_leases(self, command: Command) -> Mapping[str, str]:
         """Sets or moves leases: journaled, then written, then in force; or nothing changes."""
@@ -251,7 +294,10 @@ class Keeper:
         changes = {uuid: self._change(uuid, command) for uuid in named}
         judged = bounds.judge(site, changes, self._writes, len(self._clocks_mhz), now_s)
         ttl = bounds.refuse_ttl(site, command.ttl_s)
-        refused = {uuid: self._uncontrollable(uuid) or ttl or judged[uuid] for uuid in changes}
+        refused = {
+            uuid: self._uncontrollable(uuid) or ttl or judged[uuid] or self._refuse_raise(uuid, one)
+            for uuid, one in changes.items()
+        }
         refused[""] = ttl
         after, reasons, _, writes = apply_event(self.state, command, now_s, refused)
         held = {u: g.lease for u, g in after.gpus.items() if g.lease and reasons.get(u) == ""}
@@ -266,8 +312,17 @@ class Keeper:
             return dict.fromkeys(reasons, why)
         # A limit that this command no longer asks for is undone now.
         self._journal.held.update({uuid: lease.limits for uuid, lease in held.items()})
+        undone = [w.uuid for w in writes if w.before.power_mw and not w.wanted.power_mw]
+        self._journal.restored((), forget=undone)
         self.state = after
         return reasons
+
+    def _refuse_raise(self, uuid: str, change: Change) -> str:
+        """Reason to refuse a power limit above one that another writer has set, or ""."""
+        now_mw, wanted_mw = change.before.power_mw, change.wanted.power_mw
+        if not self._is_lowered_by_other(uuid, now_mw, wanted_mw):
+            return ""
+        return f"power limit {wanted_mw / 1000:g} W; another writer has set {now_mw / 1000:g} W"
 
     def _change(self, uuid: str, command: Command) -> Change:
         """The change that a command requests, with what is in force and what is possible."""

@@ -32,7 +32,8 @@ class Op(IntEnum):
 
 
 _ENDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released"
-CAUSES = (*_ENDS.split(), "stopped")
+# "limit_left": a power limit that another writer has lowered was left as it is.
+CAUSES = (*_ENDS.split(), "stopped", "limit_left")
 STUCK = "stuck_locked"  # no lease, and the restore has failed at least once
 RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs an operator
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
@@ -64,7 +65,8 @@ class Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     Epoch 0 in CLEAR is a request of this node. CLEAR with a ttl also restores GPUs without a lease
     that had one before: a lock that was yielded and shows again.
     YIELD ends the leases of that generation (0: any) without a write, because an external writer
-    has set these GPUs. The limits it names are still in force and are restored.
+    has set these GPUs. The limits it names are still in force and are restored. A power limit that
+    it does not name must differ from the lease's.
     """
 
     op: Op
@@ -335,13 +337,15 @@ def _has_to_restore(gpu: Gpu, event: Command) -> bool:
     return bool(gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last))
 
 
-def _yield(state: State, event: Command, _now_s: float, _: Mapping[str, str]) -> Outcome:
+def _yield(state: State, event: Command, _now_s: float, refused: Mapping[str, str]) -> Outcome:
     yielded, reasons = {}, dict.fromkeys(event.clocks_mhz, "no lease to yield")
     for uuid in reasons:
         gpu = state.gpu(uuid)
         # A newer lease is not yielded: its write replaced the one that was observed.
         if gpu.lease and not gpu.pending_restore and gpu.lease.matches(event):
-            yielded[uuid], reasons[uuid] = replace(gpu, lease=None), ""
+            reasons[uuid] = refused.get(uuid, "")
+            if not reasons[uuid]:
+                yielded[uuid] = replace(gpu, lease=None)
     return Outcome(state.updated(yielded), reasons)
 
 

@@ -16,7 +16,7 @@ from joulecut_agent.keeper.lease import CAUSES, GPUS_MAX, U32, U64, Command, Lea
 REASON_BYTES_MAX = 160
 REQUEST_BYTES = 8192  # 16 GPUs, each named three times in 96 bytes with 110 more, and a job's name
 REPLY_BYTES = 16_384  # 16 GPUs with a job, a reason and 150 bytes of numbers for each
-MAGIC = "jck3"
+MAGIC = "jck4"
 _COUNTS = msgspec.Meta(min_length=len(CAUSES), max_length=len(CAUSES))
 
 

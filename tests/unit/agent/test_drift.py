@@ -209,12 +209,17 @@ def test_only_what_was_set_is_given_up() -> None:
     high_limit = replace(BUSY, power_limit_enforced_w=700.0)
     high_clock = replace(BUSY, clock_sm_mhz=1500, power_limit_enforced_w=500.0)
     low_clock = replace(BUSY, clock_sm_mhz=900, power_limit_enforced_w=500.0)
-    assert drift.limits_still_ours(high_limit, both) == (True, False)
-    assert drift.limits_still_ours(high_clock, both) == (False, True)
-    assert drift.limits_still_ours(low_clock, both) == (False, True)
-    assert drift.limits_still_ours(replace(high_limit, clock_sm_mhz=1500), both) == (False, False)
-    assert drift.limits_still_ours(high_clock, ORDER) == (False, False)
-    assert drift.limits_still_ours(high_limit, Order(TOP_MHZ, power_limit_w=500.0)) == (
+    assert drift.limits_still_ours(high_limit, both, drift.EXTERNAL) == (True, False)
+    assert drift.limits_still_ours(BUSY, both, drift.LIMIT) == (True, False)
+    assert drift.limits_still_ours(high_clock, both, drift.EXTERNAL) == (False, True)
+    assert drift.limits_still_ours(low_clock, both, drift.EXTERNAL) == (False, True)
+    assert drift.limits_still_ours(
+        replace(high_limit, clock_sm_mhz=1500), both, drift.EXTERNAL
+    ) == (False, False)
+    assert drift.limits_still_ours(high_clock, ORDER, drift.EXTERNAL) == (False, False)
+    assert drift.limits_still_ours(
+        high_limit, Order(TOP_MHZ, power_limit_w=500.0), drift.EXTERNAL
+    ) == (
         False,
         False,
     )

@@ -7,7 +7,7 @@ import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, set_both
 from msgspec.structs import replace
 
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.lease import CAUSES, Command, Op
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
 
 
@@ -153,3 +153,58 @@ def test_two_limits_denied_at_the_second_take_the_first_back(tmp_path: Path) -> 
     keeper = open_keeper(tmp_path, board)
     assert not set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
     assert not board.locked
+
+
+@pytest.mark.parametrize("ended", ["cleared", "lease_expired", "keeper_start", "no longer asked"])
+def test_a_limit_that_a_person_has_lowered_is_never_raised(tmp_path: Path, ended: str) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 400_000
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    board.limits_mw["GPU-a"] = 250_000
+    refused = set_both(keeper, "GPU-a", 2, (0, 900), 350)
+    assert "another writer has set 250 W" in refused.reason
+    assert set_both(keeper, "GPU-a", 3, (0, 900), 200).accepted, "lower still is allowed"
+    board.limits_mw["GPU-a"] = 150_000
+    board.calls.clear()
+    if ended == "keeper_start":
+        keeper = open_keeper(tmp_path, board)
+    elif ended == "no longer asked":
+        assert apply(keeper, {"GPU-a": (0, 900)}, 4).slots[0].accepted
+    else:
+        keeper.handle(2, Command(Op.CLEAR, cause=ended))
+    assert board.limits_mw["GPU-a"] == 150_000
+    assert not [call for call in board.calls if call.startswith("limit")]
+    keeper.handle(2, Command(Op.CLEAR))
+    assert not board.locked
+    slot = keeper.handle(3, Command(Op.STATUS, clocks_mhz={"GPU-a": (0, 0)})).slots[0]
+    assert slot.restores[CAUSES.index("limit_left")] == 1
+    assert not on_disk(tmp_path)
+    assert not keeper._journal.recorded_mw, "the next lease records what it finds"
+
+
+def test_a_limit_of_an_earlier_command_is_not_another_writers(tmp_path: Path) -> None:
+    """It stands there when the keeper dies in the next command, or after failed ones."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
+    board.fail = lambda call, uuid: Transient("t", "busy") if call == "limit" else None
+    for generation, power_w in ((2, 350), (3, 300)):
+        assert not set_both(keeper, "GPU-a", generation, (0, 900), power_w).accepted
+    board.limits_mw["GPU-a"] = 200_000
+    board.fail = lambda call, uuid: None
+    keeper = open_keeper(tmp_path, board)
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+
+
+def test_where_no_limit_can_be_read_it_is_restored(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+
+    def fail(uuid: str) -> None:
+        raise Transient("t", "busy")
+
+    board.before_limits = fail
+    keeper.handle(2, Command(Op.CLEAR))
+    assert board.limits_mw["GPU-a"] == 400_000

@@ -102,6 +102,9 @@ def test_a_limit_that_an_external_writer_has_set_is_external_and_the_other_is_re
         order = Command(Op.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
         assert verdicts(keeper.handle(1, order)) == {True}
         board.calls.clear()
+        if "power_mw" not in kept:
+            assert not _yield(keeper, **kept), "the limit is still ours"
+            board.limits_mw["GPU-a"] = 350_000
         assert _yield(keeper, **kept)
         assert board.calls == calls
         assert not on_disk(folder)
