@@ -70,7 +70,7 @@ def test_two_runs_at_once_are_left_alone(world: World, store: DatabaseStore) -> 
     assert "2 running jobs match (train/run-1, train/run-2)" in controller.job.sentence
 
 
-@pytest.mark.parametrize("trouble", ["drift", "stands back", "stopped", "another owner"])
+@pytest.mark.parametrize("trouble", ["drift", "backs off", "stopped", "another owner"])
 def test_a_gpu_that_is_not_free_means_recommend_only(
     world: World, store: DatabaseStore, trouble: str
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_gpu_that_is_not_free_means_recommend_only(
     calm = dict(agent.owners)
     if trouble == "drift":
         agent.drift[uuid] = "external_writer"
-    elif trouble == "stands back":
+    elif trouble == "backs off":
         agent.stands_back.add(uuid)
     elif trouble == "stopped":
         agent.stopped = "released for 60 s more"

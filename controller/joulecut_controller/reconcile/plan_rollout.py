@@ -77,12 +77,13 @@ class PlanRollout:
         """
         before, job = self.state, observation.view
         self.state = decision.state
-        if job.reservation:
-            reason = f"recommend only: {job.reservation}; {decision.reason}"
-            decision = replace(decision, reason=reason)
-        self.sentence = decision.reason
+        reason = decision.reason
         if decision.topic == "steady" and self.decision is not None:
-            self.sentence = f"plan {self.decision.generation} unchanged"
+            reason = f"plan {self.decision.generation} unchanged"
+        if job.reservation:
+            reason = f"recommend only: {job.reservation}; {reason}"
+        decision = replace(decision, reason=reason)
+        self.sentence = reason
         try:
             self._log_lateness(decision, job)
             draft = draft_of(decision, job, inputs.running)
