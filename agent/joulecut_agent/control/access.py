@@ -97,9 +97,13 @@ def caller(context: Any, rules: Rules) -> Caller:
 
 
 def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:
-    """URI and DNS names of the certificate; its common name only without any."""
-    raw = [*proofs.get("peer_uri", ()), *proofs.get("peer_dns", ())]
-    names = [_text(name) for name in raw[:NAMES_MAX]]
+    """URI and DNS names of the certificate; its common name only without any.
+
+    A name that looks like one of another field does not count: a CA may allow its subjects any URI,
+    and few DNS names.
+    """
+    raw = [(kind, n) for kind in ("uri", "dns") for n in proofs.get(f"peer_{kind}", ())]
+    names = [text for kind, n in raw[:NAMES_MAX] if _kind(text := _text(n)) == kind]
     if not raw:
         names = [
             COMMON_NAME + text for n in proofs.get("x509_common_name", ()) if (text := _text(n))

@@ -47,6 +47,24 @@ def test_a_common_name_counts_only_where_there_is_no_other() -> None:
         assert proven_names({"peer_dns": [odd], "x509_common_name": [b"alice"]}) == []
 
 
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("peer_uri", b"controller.test"),
+        ("peer_uri", b"CN=alice"),
+        ("peer_uri", b"CN=alice:x"),
+        ("peer_dns", b"spiffe://site/controller"),
+        ("peer_dns", b"CN=alice"),
+    ],
+)
+def test_a_name_that_looks_like_one_of_another_field_does_not_count(
+    field: str, name: bytes
+) -> None:
+    assert proven_names({field: [name], "x509_common_name": [b"alice"]}) == []
+    both = {"peer_uri": [b"spiffe://site/a"], "peer_dns": [b"a.test"]}
+    assert proven_names({**both, field: [name, *both[field]]}) == ["spiffe://site/a", "a.test"]
+
+
 class Call:
     def __init__(self, peer: str, **proofs: list[bytes]) -> None:
         self._peer, self._proofs = peer, proofs
