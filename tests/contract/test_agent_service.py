@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import grpc
@@ -337,30 +338,45 @@ def test_a_taken_address_is_one_line(node: RunningAgent) -> None:
             assert "Traceback" not in second.log
 
 
-def test_who_sends_his_request_a_byte_at_a_time_gives_up_his_seat(node: RunningAgent) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost"])
+def test_half_open_connections_cost_no_probe_and_no_scrape(node: RunningAgent, sent: bytes) -> None:
     host, _, port = node.ready["metrics"].rpartition(":")
-    begun_s = time.monotonic()
-    lines = [socket.create_connection((host, int(port))) for _ in range(http_server.SCRAPES_MAX)]
+    with contextlib.ExitStack() as lines:
+        for _ in range(5):
+            for _ in range(10):
+                line = lines.enter_context(socket.create_connection((host, int(port))))
+                with contextlib.suppress(OSError):
+                    line.send(sent)
+            begun_s = time.monotonic()
+            assert "joulecut_build_info" in node.metrics()
+            assert node.metrics("/healthz").startswith("ok")
+            assert time.monotonic() - begun_s < http_server.REQUEST_WAIT_S, "none waits for them"
 
-    def scraped() -> bool:
-        for line in lines:
-            with contextlib.suppress(OSError):
+
+def test_a_request_that_never_ends_is_ended(node: RunningAgent) -> None:
+    host, _, port = node.ready["metrics"].rpartition(":")
+    with socket.create_connection((host, int(port))) as line:
+        begun_s = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - begun_s < PATIENCE_S:
                 line.send(b"G")
-        try:
-            return "joulecut_build_info" in node.metrics()
-        except OSError:
-            time.sleep(0.5)  # far below what a single wait allows
-            return False
+                time.sleep(0.2)
+        assert time.monotonic() - begun_s < PATIENCE_S
 
-    try:
-        for line in lines:
-            line.send(b"G")
-        # Who was silent for a single wait has left, as all have where this machine stood still.
-        assert not scraped() or time.monotonic() - begun_s > http_server.REQUEST_WAIT_S
-        eventually("a scrape", scraped)
-    finally:
-        for line in lines:
-            line.close()
+
+def test_the_connections_of_one_address_are_bounded() -> None:
+    server = http_server._server("127.0.0.1")(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    with server:
+        ends = [socket.socketpair() for _ in range(http_server.CONNECTIONS_MAX + 2)]
+        for port, (_, end) in enumerate(ends[:-2]):
+            server.process_request(end, ("10.0.0.1", port))
+        assert len(server._connections) == http_server.PEER_MAX
+        server.process_request(ends[-2][1], ("10.0.0.2", 1))
+        server.process_request(ends[-1][1], ("10.0.0.1", 99))
+        assert [a for a in server._connections if a[0] == "10.0.0.2"] == [("10.0.0.2", 1)]
+        for pair in ends:
+            for end in pair:
+                end.close()
 
 
 def test_two_agents_do_not_share_a_folder(node: RunningAgent) -> None:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -20,9 +21,11 @@ from joulecut_agent import __version__
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.web_config import WebConfig
 
-SCRAPES_MAX = 8  # at once; one Prometheus and some operators
-REQUEST_WAIT_S = 5.0  # of one read or write
-SLOT_S = 10.0  # a client that takes longer is ended if another waits
+SCRAPES_MAX = 8  # answered at once; one Prometheus and some operators
+CONNECTIONS_MAX = 2 * SCRAPES_MAX  # the rest is for probes, and for clients that are slow
+PEER_MAX = SCRAPES_MAX  # of one address: kubelet, Prometheus and a script share 127.0.0.1
+REQUEST_WAIT_S = 5.0  # for a whole request, and for each write
+SLOT_S = 10.0  # a client that takes longer to read its answer is ended
 EVICT_WAIT_S = 0.5  # for its thread to end
 ANSWER_BYTES = 65_536  # headers and body are sent in one piece
 TEXT = "text/plain; charset=utf-8"
@@ -64,43 +67,88 @@ class Exporter:
         self._thread.start()
 
     def _serve(self) -> None:
-        self._http.serve_forever(poll_interval=60.0)  # it is never stopped
+        self._http.serve_forever(poll_interval=REQUEST_WAIT_S)  # it is never stopped
+
+
+@dataclass(slots=True)
+class _Connection:
+    socket: Any
+    since_s: float
+    asked: bool = False  # whether its request has come as a whole
+
+    def is_slow(self, now_s: float) -> bool:
+        return now_s - self.since_s > (SLOT_S if self.asked else REQUEST_WAIT_S)
 
 
 class _Http(ThreadingHTTPServer):
+    """A connection without a whole request gives way to a new one, the oldest first.
+
+    A probe sends its request at once, so idle connections, however many, cannot keep it out.
+    """
+
     daemon_threads = True
-    request_queue_size = 2 * SCRAPES_MAX
+    request_queue_size = 2 * CONNECTIONS_MAX
     web: WebConfig | None = None
 
     def __init__(self, *args: Any) -> None:
-        self._slots = threading.BoundedSemaphore(SCRAPES_MAX)
-        self._since_s: dict[Any, float] = {}  # by connection
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self.scrapes = threading.BoundedSemaphore(SCRAPES_MAX)
+        self._connections: dict[Any, _Connection] = {}  # by the client's address and port
         super().__init__(*args)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(timeout=EVICT_WAIT_S if self._evict() else 0.0):
-            self._since_s[request] = time.monotonic()
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+    def asked(self, client_address: Any) -> None:
+        """The request of a client has come as a whole."""
+        if connection := self._connections.get(client_address):
+            connection.asked = True
 
-    def _evict(self) -> bool:
-        """Ends connections that take too long; whether a slot becomes free."""
-        if len(self._since_s) < SCRAPES_MAX:
-            return False
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._has_slot(client_address[0]):
+            self.shutdown_request(request)
+            return
+        self._connections[client_address] = _Connection(request, time.monotonic())
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread is left
+            self._leave(client_address)
+            raise
+
+    def service_actions(self) -> None:
+        """Ends slow clients, also while no other waits."""
         now_s = time.monotonic()
-        slow = [one for one, since_s in self._since_s.copy().items() if now_s - since_s > SLOT_S]
-        for one in slow:
+        for address, connection in self._connections.copy().items():
+            if connection.is_slow(now_s):
+                self._end(address)
+
+    def _has_slot(self, host: str) -> bool:
+        """Takes a slot, if need be from a connection of `host`, or from any."""
+        open_now = self._connections.copy()
+        crowd = [address for address in open_now if address[0] == host]
+        if len(crowd) < PEER_MAX:
+            if self._slots.acquire(blocking=False):
+                return True
+            crowd = list(open_now)
+        now_s = time.monotonic()
+        ending = [a for a in crowd if not open_now[a].asked or open_now[a].is_slow(now_s)]
+        if not ending:
+            return False
+        self._end(min(ending, key=lambda address: open_now[address].since_s))
+        return self._slots.acquire(timeout=EVICT_WAIT_S)
+
+    def _end(self, address: Any) -> None:
+        """Its thread then finds the end of the connection, and leaves the slot."""
+        if connection := self._connections.pop(address, None):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        return bool(slow)
+                connection.socket.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._since_s.pop(request, None)
-            self._slots.release()
+            self._leave(client_address)
+
+    def _leave(self, client_address: Any) -> None:
+        self._connections.pop(client_address, None)
+        self._slots.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         context = self.web.context() if self.web else None
@@ -133,12 +181,14 @@ def _handler(
     probes: Mapping[str, Callable[[], Probe]],
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        server: _Http
         timeout = REQUEST_WAIT_S
         wbufsize = ANSWER_BYTES
         server_version = f"joulecut-agent/{__version__}"
         sys_version = ""
 
         def do_GET(self) -> None:
+            self.server.asked(self.client_address)
             path = self.path.partition("?")[0]
             if probe := probes.get(path):
                 answer = probe()
@@ -146,10 +196,19 @@ def _handler(
             elif web and not web.admits(self.headers.get("Authorization")):
                 self._send(401, TEXT, b"user name and password required\n", CHALLENGE)
             elif path == "/metrics":
-                encode, kind = choose_encoder(self.headers.get("Accept") or "")
-                self._send(200, kind, encode(collect()))
+                self._scrape()
             else:
                 self._send(404, TEXT, b"see /metrics, /healthz and /readyz\n")
+
+        def _scrape(self) -> None:
+            if not self.server.scrapes.acquire(blocking=False):
+                self._send(503, TEXT, b"too many scrapes at once\n")
+                return
+            try:
+                encode, kind = choose_encoder(self.headers.get("Accept") or "")
+                self._send(200, kind, encode(collect()))
+            finally:
+                self.server.scrapes.release()
 
         def _send(
             self, status: int, kind: str, body: bytes, extra: Mapping[str, str] | None = None
