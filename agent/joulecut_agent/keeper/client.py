@@ -6,12 +6,14 @@ that breaks raises `KeeperGone`; measuring goes on without the keeper.
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from itertools import islice
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -23,6 +25,8 @@ from joulecut_wire.messages import GpuDescription, Lease
 
 MW_PER_W = 1000.0
 ANSWER_WAIT_S = 5.0  # 16 writes of 20 ms and a slow fsync fit ten times
+GLANCE_S = 0.5  # how long a request waits before it finds that its keeper is stopped
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred
 
 
 class KeeperGone(Unavailable):
@@ -64,6 +68,7 @@ class KeeperClient:
         self._absent = absent
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._pid = 0  # of the keeper, 0 where it is not visible
         self._serial = 0
         self._refreshed = 0  # serial number of the last refresh
         self.status: Status | None = None
@@ -74,13 +79,13 @@ class KeeperClient:
         """Sets the GPUs that `refresh` asks for, up to GPUS_MAX; one may be found late."""
         self._uuids = uuids
 
-    def attach(self, line: socket.socket) -> None:
-        """Uses the connection `line` from now on."""
+    def attach(self, line: socket.socket, pid: int = 0) -> None:
+        """Uses the connection `line` from now on; `pid` is the keeper's, where it is known."""
         with self._lock:
             self._drop()
             self.connections += 1
-            line.settimeout(ANSWER_WAIT_S)
-            self._socket = line
+            line.settimeout(GLANCE_S)
+            self._socket, self._pid = line, pid
 
     def detach(self) -> None:
         with self._lock:
@@ -88,14 +93,16 @@ class KeeperClient:
 
     def connect(self, path: str) -> None:
         """Connects to a keeper's socket. Raises KeeperGone."""
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            line.settimeout(ANSWER_WAIT_S)
-            line.connect(path)
-        except OSError as error:
-            line.close()
-            raise KeeperGone(f"no keeper at {path}: {error.strerror or error}") from None
-        self.attach(line)
+        with contextlib.ExitStack() as undo:
+            try:
+                line = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                line.settimeout(ANSWER_WAIT_S)
+                line.connect(path)
+                peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            except OSError as error:  # no descriptor left, or no keeper
+                raise KeeperGone(f"no keeper at {path}: {error.strerror or error}") from None
+            undo.pop_all()
+        self.attach(line, _CREDENTIALS.unpack(peer)[0])
 
     @property
     def connected(self) -> bool:
@@ -177,26 +184,47 @@ class KeeperClient:
     def _ask(self, command: Command) -> Reply:
         if self._socket is None:
             raise KeeperGone("no keeper is running")
+        if self.status is None and is_stopped(self._pid):  # a request was in vain already
+            raise KeeperGone(f"keeper {self._pid} is stopped")
         self._serial = (self._serial + 1) % 2**32
         raw = wire.encode_request(self._serial, command)
         try:
             self._socket.send(raw)
             while True:  # late answers to requests that timed out come first
-                reply = wire.decode_reply(self._socket.recv(wire.REPLY_BYTES + 1))
+                reply = wire.decode_reply(self._receive(self._socket))
                 if reply.serial == self._serial:
                     return reply
         except TimeoutError:
             self.status = None
+            if is_stopped(self._pid):
+                raise KeeperGone(f"keeper {self._pid} is stopped") from None
             raise KeeperGone(f"the keeper has not answered within {ANSWER_WAIT_S:g} s") from None
         except (OSError, ProtocolError) as error:
             self._drop()
             raise KeeperGone(f"the keeper is gone: {error}") from None
+
+    def _receive(self, line: socket.socket) -> bytes:
+        """The next message, within ANSWER_WAIT_S of a keeper that runs. Raises OSError."""
+        until_s = time.monotonic() + ANSWER_WAIT_S
+        while True:
+            try:
+                return line.recv(wire.REPLY_BYTES + 1)
+            except TimeoutError:
+                if time.monotonic() >= until_s or is_stopped(self._pid):
+                    raise
 
     def _drop(self) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
         self.status = None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process (proc(5), stat)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+    return False
 
 
 def _after(before: Slot, slot: Slot, waited_s: float) -> Slot:

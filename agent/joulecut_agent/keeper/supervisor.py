@@ -16,18 +16,18 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from joulecut_agent.keeper.client import ANSWER_WAIT_S, KeeperClient, KeeperGone
+from joulecut_agent.keeper.client import ANSWER_WAIT_S, KeeperClient, KeeperGone, is_stopped
 from joulecut_agent.keeper.keeper import LEAVE_WAIT_S, Settings
 from joulecut_agent.log import log
 
 BACKOFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
 LIVED_S = 10.0  # a keeper that lived this long starts the backoff again
 STOP_TRIES = 2  # a second keeper that cannot restore either needs an operator
-STOPPED_S = 20.0  # a stopped keeper ends no lease; a debugger is not attached for so long
+STOPPED_S = 2.0  # a stopped keeper ends no lease; longer than a look by strace or gcore
 SILENT_S = 120.0  # twice what 16 hung GPUs take, each with a driver to open again
+RETRY_S = 0.1  # after a refusal that took no time
 READY_WAIT_S = 10.0  # for a keeper that waits for its predecessor and restores 16 GPUs
 
 
@@ -160,14 +160,14 @@ class KeeperSupervisor:
             undo.pop_all()
         self._process = process
         self._started_s = self._answered_s = time.monotonic()
-        self.client.attach(ours)
+        self.client.attach(ours, process.pid)
 
     def _kill_if_silent(self) -> None:
         """Kills a child that no longer answers: it ends no lease, and its successor restores."""
         if self._process is None:
             return
         pid, silent_s = self._process.pid, time.monotonic() - self._answered_s
-        if silent_s > (STOPPED_S if _is_stopped(pid) else SILENT_S):
+        if silent_s > (STOPPED_S if is_stopped(pid) else SILENT_S):
             log("agent", f"keeper {pid} has not answered for {silent_s:.0f} s: it is killed")
             self._process.kill()
             self._answered_s = time.monotonic()
@@ -202,6 +202,7 @@ class KeeperSupervisor:
             with contextlib.suppress(KeeperGone):
                 self.client.refresh()
                 return True
+            time.sleep(RETRY_S)
         return False
 
     def _waits_for_window(self) -> bool:
@@ -212,10 +213,3 @@ class KeeperSupervisor:
         if self._mode not in {"child", "none"} and not self.client.connected:
             with contextlib.suppress(KeeperGone):
                 self.client.connect(self._mode)
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped a process (proc(5), stat)."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
-    return False
