@@ -65,11 +65,12 @@ class Clean:
 def test_bare_is_what_a_training_script_imports(wheel: Path, tmp_path: Path) -> None:
     env = Clean(tmp_path / "bare", wheel, "", "all.txt")
     assert env.runs("import joulecut").returncode == 0
-    for command, extra in (
-        ("joulecut-agent", "agent"),
-        ("joulecut-controller", "controller"),
+    for command, words, extra in (
+        ("joulecut-agent", ["run", "--config", "agent.yaml"], "agent"),
+        ("joulecut-controller", ["--config", "controller.yaml"], "controller"),
     ):
-        said = _run(env.bin / command, "--help", cwd=env.bin)
+        assert _run(env.bin / command, "--help", cwd=env.bin).returncode == 0
+        said = _run(env.bin / command, *words, cwd=env.bin)
         assert said.returncode == 1, command
         assert f"pip install 'joulecut[{extra}]'" in said.stderr
         assert "Traceback" not in said.stderr

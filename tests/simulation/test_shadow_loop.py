@@ -176,7 +176,7 @@ def test_a_clock_that_does_not_stand_still_scores_nothing(
 ) -> None:
     controller = recommending(world, store)
     asked = wanted(controller)
-    for turn in range(30):
+    for turn in range(12):
         world.foreign = asked if turn % 2 else {uuid: mhz - 60 for uuid, mhz in asked.items()}
         controller.run(5)
     assert not lowered_scores(store)
