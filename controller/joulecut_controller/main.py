@@ -20,13 +20,13 @@ def main() -> int:
 
 def run(argv: list[str]) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
-    for module in ("yaml", "pydantic", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
-        if find_spec(module) is None:
-            raise Unavailable(f"{module} is not installed: pip install 'joulecut[controller]'")
     parser = Parser(NAME, "Plans GPU clocks for the jobs of a policy.")
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
     parser.add_argument("--config", type=Path, required=True, help="configuration (YAML)")
     path = parser.parse_args(argv).config
+    for module in ("yaml", "pydantic", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
+        if find_spec(module) is None:
+            raise Unavailable(f"{module} is not installed: pip install 'joulecut[controller]'")
 
     from joulecut_controller import config  # noqa: PLC0415 -- only with a role
 
