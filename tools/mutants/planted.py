@@ -135,8 +135,8 @@ LEASE = [
         "if gpu.lease and not gpu.pending_restore:",
     ),
     (
-        'yielded[uuid], reasons[uuid] = replace(gpu, lease=None), ""',
-        'yielded[uuid], reasons[uuid] = gpu, ""',
+        "yielded[uuid] = replace(gpu, lease=None)",
+        "yielded[uuid] = gpu",
     ),
     (
         "event.epoch in {0, self.epoch} and event.generation in {0, self.generation}",
@@ -261,9 +261,10 @@ JOURNAL = [
         'elif kind == "restored":\n            self.held.pop(first, None)',
         'elif kind == "restored":\n            pass',
     ),
-    ("if boot_id == self._boot_id and int(rest[0]):", "if int(rest[0]):"),
+    ("if boot_id == self._boot_id and found_mw:", "if found_mw:"),
     ("            if boot_id == self._boot_id:\n", "            if True:\n"),
-    ("_merged(limits, self.held.get(first, NO_LIMITS))", "limits"),
+    ("_merged(limits, self.held.get(uuid, NO_LIMITS))", "limits"),
+    ("(*others, limits.power_mw)[-WRITTEN_MAX:]", "(limits.power_mw,)"),
     ("except (ValueError, IndexError):  # an intact", "except IndexError:  # an intact"),
     ("except (ValueError, IndexError):  # an intact", "except ValueError:  # an intact"),
     ("or not about.st_nlink", "or False"),
@@ -289,10 +290,6 @@ JOURNAL = [
     (
         "if uuid not in self.held or not lease.same_content(self.last[uuid])",
         "if uuid not in self.last or not lease.same_content(self.last[uuid])",
-    ),
-    (
-        "self.held[uuid] = _merged(lease.limits, self.held.get(uuid, NO_LIMITS))",
-        "self.held[uuid] = lease.limits",
     ),
     ("self.last.update(news)\n", "pass\n"),
     ("                self._epochs.append(term, term)\n", "                pass\n"),
