@@ -86,7 +86,7 @@ class Agent:
                 time.sleep(BACKOFF_S)
         except JoulecutError:
             with contextlib.suppress(OSError):
-                if keeper.journal(self._settings.keeper).held:
+                if not keeper.journal(self._settings.keeper).is_clean:
                     self._supervisor.stop()
             raise
 
@@ -212,7 +212,7 @@ def _window_is_open(release: ReleaseFile, settings: keeper.Settings) -> bool:
     if not release.left_s():
         return False
     with contextlib.suppress(OSError):  # the keeper reports what is wrong with the journal
-        if release.gpus() and not keeper.journal(settings).held:
+        if release.gpus() and keeper.journal(settings).is_clean:
             return True
     release.forget()
     return False

@@ -108,7 +108,7 @@ def _keeper(settings: "Settings") -> int:
     from joulecut_agent.log import log  # noqa: PLC0415
 
     window = local_release.window(settings.keeper.state_dir)
-    if window.left_s() and not keeper.journal(settings.keeper).held:
+    if window.left_s() and keeper.journal(settings.keeper).is_clean:
         log("keeper", "started inside a release window: nothing is opened until it is over")
         if not window.wait():
             return 0

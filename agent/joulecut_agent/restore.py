@@ -53,7 +53,8 @@ def _through_keeper(client: KeeperClient) -> int:
 
 
 def _directly(settings: keeper.Settings, writer: DeviceWriter) -> int:
-    named = sorted(keeper.journal(settings).held)
+    journal = keeper.journal(settings)
+    named = sorted({*journal.held, *(writer.uuids() if journal.damaged else ())})
     if not named:
         _print_nothing()  # and no handle is opened: the driver may be being replaced
         return 0

@@ -133,6 +133,9 @@ class SimulatedWriter:
     def permission(self) -> str:
         return "" if self._permitted else "the simulated driver gives no right to set clocks"
 
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(map(self._state.uuid, range(self._state.cards)))
+
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         return () if self._state.index(uuid) is None else self._state.sku.clocks_mhz
 

@@ -102,6 +102,9 @@ class Driver:
     def permission(self) -> str:
         return "no right at all" if self.denied == "all" else ""
 
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(self.cards)
+
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         return CLOCKS_MHZ if uuid in self.cards and not self._why_not(uuid) else ()
 

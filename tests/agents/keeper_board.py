@@ -39,6 +39,9 @@ class Board:
     def permission(self) -> str:
         return self.denied
 
+    def uuids(self) -> tuple[str, ...]:
+        return UUIDS
+
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         self.before_read(uuid)
         return CLOCKS if uuid in UUIDS else ()

@@ -34,3 +34,15 @@ def test_an_agent_that_cannot_start_restores_what_another_left() -> None:
         assert "nvmlDeviceGetCount: unknown" in done.stderr
         assert driver.locks() == (None, None, None)
         assert node.restore().stdout == "nothing to restore\n"
+
+
+def test_a_journal_that_cannot_be_read_frees_every_gpu_and_the_agent_runs() -> None:
+    with fake_driver(2) as driver, agent_on(driver) as node:
+        driver.foreign_lock(0, 210, 1005)  # as a killed keeper left it
+        (node.state_dir / "journal").mkdir(parents=True)
+        node.start()
+        assert driver.locks() == (None, None)
+        setting = pb.Setting(uuid=driver.uuids[1], clock_max_mhz=1005)
+        request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=60.0, settings=[setting])
+        assert node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+        assert node.log.count("cannot be read") == 1

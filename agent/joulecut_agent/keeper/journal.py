@@ -1,8 +1,11 @@
 """Write-ahead journal of the keeper: GPU settings that are not undone yet.
 
 NVML has no getter for locked clocks, so after a crash this file alone names the capped GPUs and
-the newest generation of each. A record is one line: checksum, kind, boot id, values. A torn or
-damaged line is skipped. A lock of another boot is gone with that boot. Compaction bounds the size.
+the newest generation of each. A record is one line: checksum, kind, boot id, values. A lock of
+another boot is gone with that boot. Compaction bounds the size.
+
+A torn last line is skipped: nothing was written to a GPU after it. Any other damaged line, or a
+file that cannot be read, may have named any GPU: `damaged` is then True.
 """
 
 import contextlib
@@ -15,6 +18,9 @@ from joulecut_agent.keeper.lease import NO_LIMITS, Lease
 from joulecut_wire.messages import ClockLimits
 
 BYTES_MAX = 65_536  # some 600 records, read in a moment
+ASIDE = ".unreadable"  # suffix of a file that was kept aside
+# For a GPU that no record names: its clocks are reset, its power limit is left alone.
+UNKNOWN_LIMITS = ClockLimits(0, 1, 0)
 WRITTEN_MAX = 8  # the limit in force, and those of failed commands after it
 
 
@@ -26,12 +32,13 @@ class Journal:
     """
 
     def __init__(self, path: Path, boot_id: str, epochs: Path | None = None) -> None:
-        """Reads `path`. Raises OSError if a file exists and cannot be read.
+        """Reads `path`.
 
         `epochs` keeps the largest epoch if `path` may not outlive a boot; it may be an older
         journal.
         """
         self._boot_id = boot_id
+        self._unreadable: list[Path] = []
         self._file, self._epochs = _File(path), _File(epochs) if epochs else None
         self.epoch_seen = 0
         self.held: dict[str, ClockLimits] = {}
@@ -40,13 +47,30 @@ class Journal:
         self.last: dict[str, Lease] = {}  # the newest lease of each GPU, in force or not
         self.remarks: set[str] = set()  # for the log
         self._schedules: dict[str, tuple[int, ...]] = {}  # read before the `set` they belong to
-        for file in filter(None, (epochs, path)):
-            with contextlib.suppress(FileNotFoundError):
-                for line in file.read_bytes().splitlines():
-                    try:
-                        self._replay(line)
-                    except (ValueError, IndexError):  # an intact line of unknown content
-                        self.remarks.add("a line of a newer version was skipped")
+        if epochs:
+            self._read(epochs)  # it names no lock
+        self.damaged = self._read(path) or bool(self._unreadable)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no GPU to restore."""
+        return not self.held and not self.damaged
+
+    def hold_all(self, uuids: Iterable[str]) -> None:
+        """Names every GPU of the node after damage, in new files; unreadable ones are kept aside.
+
+        Never raises: without a new file the next keeper does this again.
+        """
+        for uuid in uuids:
+            power_mw = self.written_mw.get(uuid, (0,))[-1]
+            self._hold(uuid, UNKNOWN_LIMITS._replace(power_mw=power_mw))
+        self.damaged = False
+        with contextlib.suppress(OSError):
+            for file in self._unreadable:
+                file.rename(file.with_suffix(ASIDE))
+            self._file.append([], self._compacted())
+            if self._epochs:
+                self._epochs.append([], [f"epoch {self._boot_id} {self.epoch_seen}"])
 
     def intend(
         self, epoch: int, leases: Mapping[str, Lease], recorded_mw: Mapping[str, int] | None = None
@@ -55,19 +79,24 @@ class Journal:
 
         Lines that change nothing are left out. Raises OSError: then nothing may be written.
         """
-        recorded = {u: mw for u, mw in (recorded_mw or {}).items() if u not in self.recorded_mw}
         news = {
             uuid: lease
             for uuid, lease in leases.items()
             if uuid not in self.held or not lease.same_content(self.last[uuid])
         }
         term = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
-        if lines := term + self._limit_lines(recorded) + self._set_lines(news):
+        found_mw = {**(recorded_mw or {}), **self.recorded_mw}
+        limits_mw = {
+            uuid: (found_mw[uuid], *self._limits_with(uuid, lease.power_mw))
+            for uuid, lease in news.items()
+            if uuid in found_mw and lease.power_mw not in (0, *self.written_mw.get(uuid, ()))
+        }
+        if lines := term + self._limit_lines(limits_mw) + self._set_lines(news):
             self._file.append(lines, self._compacted())
             if term and self._epochs:  # second: the new file now names what the old one may name
                 self._epochs.append(term, term)
             self.epoch_seen = max(self.epoch_seen, epoch)
-            self.recorded_mw.update(recorded)
+            self.recorded_mw.update({uuid: mw for uuid, (mw, *_) in limits_mw.items()})
             for uuid, lease in news.items():
                 self._hold(uuid, lease.limits)
             self.last.update(news)
@@ -78,7 +107,7 @@ class Journal:
         Never raises: a missing record only costs one more restore.
         """
         known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
-        gone = {uuid: 0 for uuid in forget if self.recorded_mw.pop(uuid, 0)}
+        gone = {uuid: (0,) for uuid in forget if self.recorded_mw.pop(uuid, 0)}
         for uuid in gone:
             self.written_mw.pop(uuid, None)
         lines = [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limit_lines(gone)
@@ -88,9 +117,36 @@ class Journal:
 
     def _hold(self, uuid: str, limits: ClockLimits) -> None:
         self.held[uuid] = _merged(limits, self.held.get(uuid, NO_LIMITS))
-        if limits.power_mw:
-            others = [mw for mw in self.written_mw.get(uuid, ()) if mw != limits.power_mw]
-            self.written_mw[uuid] = (*others, limits.power_mw)[-WRITTEN_MAX:]
+        if limits.power_mw and uuid in self.recorded_mw:
+            self.written_mw[uuid] = self._limits_with(uuid, limits.power_mw)
+
+    def _limits_with(self, uuid: str, power_mw: int) -> tuple[int, ...]:
+        others = [mw for mw in self.written_mw.get(uuid, ()) if mw != power_mw]
+        return (*others, power_mw)[-WRITTEN_MAX:]
+
+    def _read(self, file: Path) -> bool:
+        """Replays a file; whether a damaged line of it may have named a lock of this boot."""
+        try:
+            *lines, tail = file.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._unreadable.append(file)
+            aside = file.with_suffix(ASIDE)
+            self.remarks.add(f"{file} cannot be read ({error.strerror}): kept as {aside}")
+            return False
+        if not _body(tail) and _body(tail[:-1]):  # its last byte, a line end, is damaged
+            tail = tail[:-1]
+        bodies = [_body(line) for line in lines]
+        for body in (*bodies, _body(tail)):
+            try:
+                self._replay(body)
+            except (ValueError, IndexError):  # an intact line of unknown content
+                self.remarks.add("a line of a newer version was skipped")
+        if not all((*bodies, _body(tail) or not tail)):
+            self.remarks.add("a damaged line was skipped")
+        boots = {body.split(b" ")[1] for body in bodies if b" " in body}
+        return b"" in bodies and (not boots or self._boot_id.encode() in boots)
 
     def _set_lines(self, last: Mapping[str, Lease]) -> list[str]:
         lines = []
@@ -101,20 +157,18 @@ class Journal:
             lines.append(self._line("set", uuid, *numbers))
         return lines
 
-    def _limit_lines(self, recorded_mw: Mapping[str, int]) -> list[str]:
-        """The limit that was found, then those of ours."""
-        return [
-            self._line("limit", uuid, mw, *self.written_mw.get(uuid, ()))
-            for uuid, mw in recorded_mw.items()
-        ]
+    def _limit_lines(self, limits_mw: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """The limit that was found, or 0 if it is in force again, then those of ours.
+
+        Three times, because no getter has the first: a damaged line end costs two lines.
+        """
+        return 3 * [self._line("limit", uuid, *known_mw) for uuid, known_mw in limits_mw.items()]
 
     def _line(self, kind: str, uuid: str, *numbers: int) -> str:
         return f"{kind} {self._boot_id} {uuid} {' '.join(map(str, numbers))}"
 
-    def _replay(self, line: bytes) -> None:
-        checksum, _, body = line.partition(b" ")
-        if checksum != b"%08x" % zlib.crc32(body):
-            self.remarks.add("a damaged line was skipped")
+    def _replay(self, body: bytes) -> None:
+        if not body:
             return
         kind, boot_id, first, *rest = body.decode().split(" ")
         if kind == "epoch":
@@ -149,9 +203,10 @@ class Journal:
             uuid: Lease("", 0, 0, (limits.min_mhz, limits.max_mhz), 0.0, limits.power_mw)
             for uuid, limits in self.held.items()
         }
+        limits_mw = {u: (mw, *self.written_mw.get(u, ())) for u, mw in self.recorded_mw.items()}
         return [
             f"epoch {self._boot_id} {self.epoch_seen}",
-            *self._limit_lines(self.recorded_mw),
+            *self._limit_lines(limits_mw),
             *self._set_lines(held),
             *self._set_lines(self.last),
             *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
@@ -196,6 +251,12 @@ class _File:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _body(line: bytes) -> bytes:
+    """The record in a line; empty if the line is damaged."""
+    checksum, _, body = line.partition(b" ")
+    return body if checksum == b"%08x" % zlib.crc32(body) else b""
 
 
 def _merged(limits: ClockLimits, held: ClockLimits) -> ClockLimits:

@@ -23,11 +23,12 @@ from msgspec.structs import replace
 from joulecut_agent.keeper import bounds
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds, Change, WriteHistory
-from joulecut_agent.keeper.journal import Journal
+from joulecut_agent.keeper.journal import UNKNOWN_LIMITS, Journal
 from joulecut_agent.keeper.lease import (
     CAUSES,
     GPUS_MAX,
     NO_LIMITS,
+    RETRY_S_MAX,
     STUCK,
     Command,
     Gpu,
@@ -53,8 +54,6 @@ STOP_FILE_POLL_S = 1.0  # while a lease is in force
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LIMIT_SLACK_MW = 1000  # limits are whole watts on some boards
-# For a GPU that the journal does not name: reset its clocks, leave its power limit alone.
-UNKNOWN_LIMITS = ClockLimits(0, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class Keeper:
     """Leases, bounds, journal and device together. Not thread-safe: one loop owns it."""
 
     def __init__(self, settings: Settings, writer: "DeviceWriter") -> None:
-        """Restores every GPU that the journal names. Raises OSError."""
+        """Restores every GPU that the journal names. Raises OSError without a boot id."""
         self._settings = settings
         self._writer = writer
         self._journal = journal(settings)
@@ -96,18 +95,36 @@ class Keeper:
             log("keeper", f"journal: {remark}")
         gpus = {uuid: Gpu(last=lease) for uuid, lease in self._journal.last.items()}
         self.state = State(self._journal.epoch_seen, gpus, settings.restore_jitter_s)
+        self._list_all_s = 0.0  # time of the next try to list the GPUs of a damaged journal
         self._end(sorted(self._journal.held), "keeper_start")
+        self._reset_all()
 
     def tick(self) -> None:
         """Performs due restores; ends every lease if the stop file exists."""
         if self._held() and self.stopped():
             self._end(self._held(), "stopped")
+        self._reset_all()
         self._advance(None)
 
     def due_s(self) -> float:
         """Time of the next `tick` if no message arrives before."""
         poll_s = time.monotonic() + STOP_FILE_POLL_S if self._held() else math.inf
-        return min(self.state.due_s(), poll_s)
+        list_s = self._list_all_s if self._journal.damaged else math.inf
+        return min(self.state.due_s(), poll_s, list_s)
+
+    def _reset_all(self) -> None:
+        """After damage to the journal: resets every GPU of the node once."""
+        if not self._journal.damaged or time.monotonic() < self._list_all_s:
+            return
+        try:
+            uuids = self._writer.uuids()
+        except DeviceError as error:
+            self._list_all_s = time.monotonic() + RETRY_S_MAX
+            log("keeper", f"the journal is damaged, and no GPU can be listed: {error}; will retry")
+            return
+        log("keeper", f"the journal is damaged: {len(uuids)} GPUs are reset")
+        self._journal.hold_all(uuids)
+        self._end(sorted(self._journal.held), "keeper_start")
 
     def restore_all(self, cause: str) -> bool:
         """Restores every GPU under a lease, without jitter; whether all restores succeeded."""
@@ -397,6 +414,7 @@ class Keeper:
     def _uncontrollable(self, uuid: str) -> str:
         """Reason why this GPU takes no commands now, or ""."""
         why = self._stuck(uuid) or self.trouble or self.stopped()
+        why = why or ("the journal is damaged" if self._journal.damaged else "")
         why = why or self._writer.uncontrollable(uuid)
         return why or ("" if self._supported_mhz(uuid) else "no clocks can be set on this GPU")
 
@@ -411,7 +429,7 @@ class Keeper:
 
 
 def journal(settings: Settings) -> Journal:
-    """The journal of an earlier keeper. Raises OSError if it cannot be read."""
+    """The journal of an earlier keeper. Raises OSError without a boot id."""
     boot_id, lasting = BOOT_ID.read_text().strip(), Path(settings.state_dir) / "journal"
     if settings.journal_dir:
         return Journal(Path(settings.journal_dir) / "journal", boot_id, epochs=lasting)

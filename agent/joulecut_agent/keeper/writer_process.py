@@ -43,6 +43,9 @@ class WriterProcess:
     def permission(self) -> str:
         return str(self._ask("permission"))
 
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(self._ask("uuids"))
+
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         with contextlib.suppress(DeviceError):
             return tuple(self._ask("clocks_mhz", uuid))

@@ -4,6 +4,7 @@ It sets SM clock locks and power limits, never memory or application clocks. NVM
 locked clocks, so success only means that the driver accepted the request.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ class NvmlWriter:
         if not self._needs_capability or _capabilities() >> CAP_SYS_ADMIN & 1:
             return ""
         return "setting clocks needs CAP_SYS_ADMIN, which this process does not have"
+
+    def uuids(self) -> tuple[str, ...]:
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise driver.failure(error.value, "nvmlDeviceGetCount") from None
+        found = []
+        for index in range(count):
+            with contextlib.suppress(pynvml.NVMLError):  # lost: it has no lock any more
+                found.append(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
+        return tuple(found)
 
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         try:

@@ -13,6 +13,10 @@ class DeviceWriter(Protocol):
         """Reason why this process may not write, or ""."""
         ...
 
+    def uuids(self) -> tuple[str, ...]:
+        """Every GPU of this node. Raises DeviceError."""
+        ...
+
     def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
         """Supported SM clocks, ascending; empty for an unknown GPU."""
         ...

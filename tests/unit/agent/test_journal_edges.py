@@ -126,3 +126,22 @@ def test_a_line_that_lacks_its_values_is_reported(tmp_path: Path, body: bytes) -
     journal = Journal(tmp_path / "journal", BOOT)
     assert "a line of a newer version was skipped" in journal.remarks
     assert journal.held == {}
+
+
+def test_a_torn_last_line_is_no_damage_and_a_lost_line_end_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    Journal(path, BOOT).intend(3, {GPU: LEASE})
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-5])
+    assert Journal(path, BOOT).is_clean
+    path.write_bytes(raw[:-1] + b"\x0b")
+    assert Journal(path, BOOT).held == {GPU: (0, 900, 0)}
+
+
+def test_damage_of_another_boot_names_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    Journal(path, BOOT).intend(3, {GPU: LEASE})
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"900", b"901"))
+    assert Journal(path, BOOT).damaged
+    assert not Journal(path, "b002-0").damaged

@@ -3,7 +3,8 @@
 import time
 from pathlib import Path
 
-from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, verdicts
+import pytest
+from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, set_both, verdicts
 
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.lease import CAUSES, Command, Op
@@ -131,3 +132,59 @@ def test_lowerings_are_counted_where_they_are_written(tmp_path: Path) -> None:
         assert verdicts(apply(keeper, {"GPU-a": (0, mhz)}, generation)) == {True}
     refused = apply(keeper, {"GPU-a": (0, 600)}, 3).slots[0]
     assert (refused.accepted, refused.reason) == (False, "lowered 2 times within a minute")
+
+
+def test_a_flipped_bit_in_the_journal_of_a_killed_keeper_leaves_no_gpu_locked(
+    tmp_path: Path,
+) -> None:
+    keeper = open_keeper(tmp_path, board := Board())
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 2)) == {True}
+    raw, locked = (tmp_path / "journal").read_bytes(), dict(board.locked)
+    for n in range(len(raw)):
+        (tmp_path / "journal").write_bytes(raw[:n] + bytes([raw[n] ^ 1 << n % 8]) + raw[n + 1 :])
+        board = Board(dict(locked))
+        board.limits_mw["GPU-a"] = 300_000
+        keeper = open_keeper(tmp_path, board)
+        assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000), raw[:n][-60:]
+        board.calls.clear()
+        open_keeper(tmp_path, board)
+        assert not board.calls, "once"
+        assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 3)) == {True}
+
+
+def test_an_unreadable_journal_resets_every_gpu_once_and_is_kept_aside(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal").mkdir()  # no file can be read there
+    board = Board({"GPU-a": (0, 900), "GPU-c": (0, 600)})
+    keeper = open_keeper(tmp_path, board, site_default=(0, 1200))
+    assert board.locked == dict.fromkeys(UUIDS, (0, 1200)), "the site's default"
+    assert capfd.readouterr().err.count("journal.unreadable") == 1
+    assert (tmp_path / "journal.unreadable").is_dir()
+    board.calls.clear()
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
+    board = Board()
+    open_keeper(tmp_path, board)
+    assert board.calls == ["reset GPU-a"]
+
+
+def test_with_a_damaged_journal_no_command_is_accepted_until_the_gpus_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "journal").mkdir()
+    board = Board({"GPU-a": (0, 900)})
+    listed = board.uuids
+
+    def fail() -> tuple[str, ...]:
+        raise Transient("t", "busy")
+
+    board.uuids = fail  # type: ignore[method-assign]
+    keeper = open_keeper(tmp_path, board)
+    assert "the journal is damaged" in apply(keeper, {"GPU-b": (0, 900)}).slots[0].reason
+    board.uuids = listed  # type: ignore[method-assign]
+    keeper._list_all_s = 0.0  # the next try is due
+    keeper.tick()
+    assert not board.locked
+    assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 2)) == {True}
