@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from joulecut_agent.jobs.owner import KUBERNETES, REPORT, SLURM, Owner, Owners
 from joulecut_agent.jobs.processes import Belonging, Processes
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.jobs.report_socket import ReportSocket
+from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 
 UID = "12345678-1234-1234-1234-1234567890ab"
@@ -32,6 +34,7 @@ class Desk:
         self.proc = home / "proc"
         self.owners: dict[str, Owners] = {}
         self.users: dict[str, tuple[int, ...]] = {}
+        self.leased: set[str] = set()
         self.doubts = 0
         self.counters = Counters()
         self.binding = Binding(
@@ -39,10 +42,12 @@ class Desk:
             lambda uuid: self.owners.get(uuid, ()),
             lambda uuid: self.users.get(uuid, ()),
             self._doubt,
+            lambda uuid: uuid in self.leased,
         )
+        self.ended: list[tuple[str, str]] = []
         self.jobs = ReportSocket(
             home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], ReportQueue(), self.counters,
-            lambda *_: None, binding=self.binding,
+            lambda *pair: self.ended.append(pair), binding=self.binding,
         )  # fmt: skip
 
     def _doubt(self) -> None:
@@ -52,6 +57,13 @@ class Desk:
         folder = self.proc / str(pid or os.getpid())
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
+
+    def claim(self, pid: int, uid: int, job: str = "demo") -> str:
+        """As `speak`, of GPU-a, by a process of another user."""
+        before = dict(self.counters.counts(REPORTS_REFUSED.name))
+        self.jobs._check(IterationReport(job, "GPU-a", 0, 1, 0.5), Sender(pid, uid))
+        after = dict(self.counters.counts(REPORTS_REFUSED.name))
+        return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
 
     def speak(self, uuid: str = "GPU-a", job: str = "demo") -> str:
         """The reason for which a report of this very process was refused, or ""."""
@@ -155,6 +167,85 @@ def test_the_first_user_to_speak_keeps_a_gpu_without_an_owner(desk: Desk) -> Non
     assert refusal is not None
     assert refusal.code == "taken"
     assert desk.binding.refusal("GPU-a", Sender(9, ME), None, {ME}) is None
+
+
+@pytest.fixture
+def stranger() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_no_user_comes_new_to_a_gpu_under_a_lease(
+    desk: Desk, stranger: "subprocess.Popen[bytes]"
+) -> None:
+    desk.leased = {"GPU-a"}
+    assert desk.claim(stranger.pid, ME + 1) == "unverified"
+    assert desk.claim(0, ME + 1) == "unverified", "in a container that the agent does not see"
+    _end(desk, stranger)
+    assert not desk.ended
+    desk.place("/", pid=7)
+    desk.users = {"GPU-a": (7,)}
+    assert desk.claim(0, ME) == "", "but the user of the processes on it"
+
+
+def test_who_reports_before_its_first_kernel_goes_on_under_a_lease(
+    desk: Desk, stranger: "subprocess.Popen[bytes]"
+) -> None:
+    assert desk.claim(stranger.pid, ME + 1) == ""
+    desk.leased = {"GPU-a"}
+    assert desk.claim(stranger.pid, ME + 1) == ""
+    _end(desk, stranger)
+    assert desk.ended == [("demo", "GPU-a")]
+
+
+def test_an_invisible_process_goes_on_under_a_lease_and_keeps_others_out(desk: Desk) -> None:
+    assert desk.claim(0, ME + 1) == ""
+    desk.leased = {"GPU-a"}
+    assert desk.claim(0, ME + 1) == ""
+    assert desk.claim(0, ME + 2) == "taken"
+
+
+def test_a_claim_that_the_processes_contradict_ends_no_lease(
+    desk: Desk, stranger: "subprocess.Popen[bytes]"
+) -> None:
+    assert desk.claim(stranger.pid, ME + 1) == ""  # before the owner's first process is seen
+    desk.place("/", pid=7)
+    desk.users, desk.leased = {"GPU-a": (7,)}, {"GPU-a"}
+    _end(desk, stranger)
+    assert not desk.ended
+    assert not any(desk.jobs.live.holding().values())
+
+
+def test_the_owner_displaces_a_claim_without_proof(
+    desk: Desk, stranger: "subprocess.Popen[bytes]"
+) -> None:
+    assert desk.claim(stranger.pid, ME + 1, "other") == ""
+    desk.place("/", pid=7)
+    desk.users = {"GPU-a": (7,)}
+    assert desk.claim(os.getpid(), ME) == ""
+    assert desk.jobs.live.holding() == {"GPU-a": ("demo",)}, "it is not shared"
+    _end(desk, stranger)
+    assert not desk.ended
+
+
+def test_the_end_of_a_proven_job_ends_its_lease_whoever_computes_beside_it(
+    desk: Desk, stranger: "subprocess.Popen[bytes]"
+) -> None:
+    desk.place("/", pid=7)
+    desk.place("/train.service", pid=8)
+    desk.place("/train.service", pid=stranger.pid)
+    desk.users = {"GPU-a": (7, 8)}
+    assert desk.claim(stranger.pid, ME + 1) == ""
+    desk.users = {"GPU-a": (7,)}
+    _end(desk, stranger)
+    assert desk.ended == [("demo", "GPU-a")]
+
+
+def _end(desk: Desk, process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    desk.jobs.turn(0.5)
 
 
 def test_a_gpu_of_another_node_is_refused_by_name(desk: Desk) -> None:

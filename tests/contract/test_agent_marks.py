@@ -37,7 +37,10 @@ class Desk:
         self.answer = ""
         self.ended: list[tuple[str, str]] = []
         self.counters = Counters()
-        binding = Binding(Processes(self.proc), lambda _: (self.owner,), lambda _: (), lambda: None)
+        binding = Binding(
+            Processes(self.proc), lambda _: (self.owner,), lambda _: (), lambda: None,
+            lambda _: False,
+        )  # fmt: skip
         self.jobs = ReportSocket(
             self.path, lambda: ["GPU-a"], ReportQueue(), self.counters,
             lambda j, u: self.ended.append((j, u)),

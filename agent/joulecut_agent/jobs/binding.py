@@ -2,15 +2,19 @@
 
 A datagram claims a job and a GPU. The kernel names the sending process, and its control group names
 the pod or Slurm job. A GPU without such an owner is bound to a user id: processes of one user can
-impersonate each other anyway.
+impersonate each other anyway. That is the user of the processes on it; before the first of them,
+the first user to report for it, and under a lease no user that comes new.
 """
 
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from joulecut_agent.jobs.owner import BOUND, KUBERNETES, SLURM, Owner, Owners
 from joulecut_agent.jobs.processes import Belonging, Processes
 
+# They need no report to end a lease, so a report of theirs proves as much as any evidence.
+ENTITLED_UIDS = frozenset((0, os.getuid()))
 NOT_OWNER, UNVERIFIED, TAKEN = "not_owner", "unverified", "taken"
 
 
@@ -36,12 +40,16 @@ class Binding:
     def __init__(
         self, processes: Processes, owners: Callable[[str], Owners],
         users: Callable[[str], Collection[int]], doubt: Callable[[], None],
+        leased: Callable[[str], bool],
     ) -> None:  # fmt: skip
-        """`doubt` is called at a report that contradicts the known owner."""
+        """`doubt` is called at a report that contradicts the known owner. `leased` returns
+        whether a GPU is under a lease.
+        """
         self._processes = processes
         self._owners = owners
         self._users = users
         self._doubt = doubt
+        self._leased = leased
 
     def refusal(
         self, uuid: str, sender: Sender, belongs: Belonging | None, reporters: Collection[int]
@@ -67,25 +75,40 @@ class Binding:
     def belonging(self, sender: Sender) -> Belonging | None:
         return self._processes.belonging(sender.pid)
 
+    def proves(self, uuid: str, sender: Sender, belongs: Belonging | None) -> bool:
+        """Whether a sender that is not refused has more than its own word for its claim."""
+        uids, cgroups = self._computing(uuid)
+        return bool(self.bound(uuid)) or _is_among(sender, belongs, uids, cgroups)
+
     def _plain(
         self, uuid: str, sender: Sender, belongs: Belonging | None, reporters: Collection[int]
     ) -> Refusal | None:
-        uids, cgroups = set(), set()
-        for pid in self._users(uuid):
-            if (user := self._processes.belonging(pid)) is not None:
-                uids.add(user.uid)
-                cgroups.add(user.cgroup)
-        same_group = belongs is not None and belongs.cgroup in cgroups - {"", "/"}
-        if uids and sender.uid not in uids and not same_group:
+        uids, cgroups = self._computing(uuid)
+        if uids:
+            if _is_among(sender, belongs, uids, cgroups):
+                return None
             return Refusal(NOT_OWNER, f"GPU {uuid} is used by user {min(uids)}, not {sender.uid}")
-        if reporters and sender.uid not in reporters and not same_group:
+        if reporters and sender.uid not in reporters:
             return Refusal(TAKEN, f"user {min(reporters)} reports for GPU {uuid}, not {sender.uid}")
+        if not reporters and sender.uid not in ENTITLED_UIDS and self._leased(uuid):
+            what = f"GPU {uuid} is under a lease, and no process of user {sender.uid} is seen on it"
+            return Refusal(UNVERIFIED, what)
         return None
+
+    def _computing(self, uuid: str) -> tuple[set[int], set[str]]:
+        """User ids and control groups of the live processes on a GPU."""
+        users = [self._processes.belonging(pid) for pid in self._users(uuid)]
+        live = [user for user in users if user is not None]
+        return {user.uid for user in live}, {user.cgroup for user in live} - {"", "/"}
 
     def _pods_known(self) -> bool:
         return self.pods_known()
 
     pods_known: Callable[[], bool] = staticmethod(lambda: False)
+
+
+def _is_among(sender: Sender, belongs: Belonging | None, uids: set[int], cgroups: set[str]) -> bool:
+    return sender.uid in uids or (belongs is not None and belongs.cgroup in cgroups)
 
 
 def _stranger(uuid: str, owners: Collection[Owner], belongs: Belonging | None) -> Refusal | None:

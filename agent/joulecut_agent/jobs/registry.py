@@ -92,7 +92,9 @@ class Registry:
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="attribution", daemon=True)
         self._kubernetes = self._with_kubernetes() if settings.pod_resources else None
-        self.binding = Binding(self._processes, self.given, self._users, self._hurry)
+        self.binding = Binding(
+            self._processes, self.given, self._users, self._hurry, lambda uuid: uuid in held()
+        )
         if self._kubernetes:
             kubernetes = self._kubernetes
             self.binding.pods_known = lambda: kubernetes.answering

@@ -49,6 +49,7 @@ class _Reporter:
     uid: int
     belongs: Belonging | None
     pairs: set[tuple[str, str]] = field(default_factory=set)
+    proven: set[str] = field(default_factory=set)  # GPUs that more than its own word binds it to
     # Pairs that passed the check: until when it holds, and the GPU's owners then.
     trusted: dict[tuple[str, str], tuple[float, Owners]] = field(default_factory=dict)
 
@@ -77,6 +78,8 @@ class ReportSocket:
         self._binding = binding
         self._on_mark = on_mark
         self._reporters: dict[int, _Reporter] = {}
+        # Until when the silence of an invisible process is no end, by its GPU and user id.
+        self._invisible: dict[tuple[str, int], float] = {}
         self.live = LiveJobs()
         self._unlogged = 0
         self._logged_s = -inf
@@ -165,21 +168,10 @@ class ReportSocket:
             with contextlib.suppress(OSError):  # gone already
                 pidfd = os.pidfd_open(sender.pid)
         try:
-            if self._binding is not None:
-                if known is None and pidfd >= 0:
-                    belongs = self._belonging(sender, pidfd)
-                speakers = {
-                    one.uid
-                    for one in self._reporters.values()
-                    if any(uuid == report.uuid for _, uuid in one.pairs)
-                }
-                refusal = self._binding.refusal(report.uuid, sender, belongs, speakers)
-                if refusal is not None:
-                    self._refuse(sender, refusal)
-                    return
-            if self.live.is_crowded(report.job, report.uuid):
-                what = f"GPU {report.uuid} has {HOLDERS_MAX} jobs already"
-                self._refuse(sender, Refusal(CROWDED, what))
+            if self._binding is not None and known is None and pidfd >= 0:
+                belongs = self._belonging(sender, pidfd)
+            if refusal := self._refusal(report, sender, belongs, now_s):
+                self._refuse(sender, refusal)
                 return
             if pidfd >= 0 and len(self._reporters) < REPORTERS_MAX:
                 self._reporters[sender.pid] = _Reporter(pidfd, sender.uid, belongs)
@@ -188,13 +180,63 @@ class ReportSocket:
         finally:
             if pidfd >= 0:
                 os.close(pidfd)
+        reporter = self._reporters.get(sender.pid)
+        if reporter is not None:
+            self._note_proof(reporter, report.uuid, sender)
         if isinstance(report, IterationReport):
-            self._accept_report(report, sender.pid)
+            self._accept_report(report, sender)
             return
         self._accept_mark(report, sender)
-        pair, reporter = (report.job, report.uuid), self._reporters.get(sender.pid)
+        pair = (report.job, report.uuid)
         if reporter is not None and pair in reporter.pairs:
             reporter.trusted[pair] = (now_s + TRUST_S, self._bound(report.uuid))
+
+    def _refusal(
+        self, report: IterationReport | Mark, sender: Sender, belongs: Belonging | None,
+        now_s: float,
+    ) -> Refusal | None:  # fmt: skip
+        refusal = None
+        if self._binding is not None:
+            speakers = self._speakers(report.uuid, now_s)
+            refusal = self._binding.refusal(report.uuid, sender, belongs, speakers)
+            if speakers and (refusal or speakers != {sender.uid}):
+                self._drop_contradicted(report.uuid)
+        if refusal is None and self.live.is_crowded(report.job, report.uuid):
+            return Refusal(CROWDED, f"GPU {report.uuid} has {HOLDERS_MAX} jobs already")
+        return refusal
+
+    def _note_proof(self, reporter: _Reporter, uuid: str, sender: Sender) -> None:
+        """After a check that refused nothing."""
+        if self._binding is None or uuid in reporter.proven:
+            return
+        if self._binding.proves(uuid, sender, reporter.belongs):
+            reporter.proven.add(uuid)
+
+    def _speakers(self, uuid: str, now_s: float) -> set[int]:
+        """User ids of the live processes that report for a GPU."""
+        tracked = self._reporters.values()
+        visible = {one.uid for one in tracked if any(uuid == its for _, its in one.pairs)}
+        silent = self._invisible.items()
+        return visible | {uid for (its, uid), until in silent if its == uuid and now_s < until}
+
+    def _drop_contradicted(self, uuid: str) -> None:
+        """Ends claims on a GPU that nothing but the claim bound to it, and no lease."""
+        for pid, reporter in self._reporters.items():
+            pairs = {pair for pair in reporter.pairs if pair[1] == uuid}
+            if pairs and not self._may_end_lease(pid, reporter, uuid):
+                reporter.pairs -= pairs
+                for job, _ in pairs - self._pairs():
+                    self.live.ended(job, uuid)
+
+    def _may_end_lease(self, pid: int, reporter: _Reporter, uuid: str) -> bool:
+        """Whether the claim of a process was proven, or is at least not contradicted now."""
+        if self._binding is None or uuid in reporter.proven:
+            return True
+        sender = Sender(pid, reporter.uid)
+        return self._binding.refusal(uuid, sender, reporter.belongs, {reporter.uid}) is None
+
+    def _pairs(self) -> set[tuple[str, str]]:
+        return {pair for reporter in self._reporters.values() for pair in reporter.pairs}
 
     def _trusts(self, known: _Reporter, mark: Mark, sender: Sender, now_s: float) -> bool:
         """Whether a mark is accepted without a check, which reads files of the kernel.
@@ -221,11 +263,13 @@ class ReportSocket:
         ended, _, _ = select.select([pidfd], [], [], 0)
         return None if ended else belongs
 
-    def _accept_report(self, report: IterationReport, pid: int) -> None:
+    def _accept_report(self, report: IterationReport, sender: Sender) -> None:
         self._counters.count(REPORTS.name, "accepted")
-        seen = self._follow(pid, (report.job, report.uuid))
-        silence_s = max(SILENCE_S, 5 * report.duration_s)
-        until_s = inf if seen else time.monotonic() + silence_s
+        until_s, now_s = inf, time.monotonic()
+        if not self._follow(sender.pid, (report.job, report.uuid)):
+            until_s = now_s + max(SILENCE_S, 5 * report.duration_s)
+            live = {key: until for key, until in self._invisible.items() if now_s < until}
+            self._invisible = {**live, (report.uuid, sender.uid): until_s}
         self.live.reported(report.job, report.uuid, until_s, report.duration_s)
         self._report_queue.publish(report)
 
@@ -243,10 +287,10 @@ class ReportSocket:
         self._selector.unregister(reporter.pidfd)
         with contextlib.suppress(OSError):
             os.close(reporter.pidfd)
-        others = {pair for other in self._reporters.values() for pair in other.pairs}
-        for job, uuid in sorted(reporter.pairs - others):
+        for job, uuid in sorted(reporter.pairs - self._pairs()):
             self.live.ended(job, uuid)
-            self._ended(job, uuid)
+            if self._may_end_lease(pid, reporter, uuid):
+                self._ended(job, uuid)
 
     def _refuse(self, sender: Sender, refusal: Refusal) -> None:
         self._counters.count(REPORTS_REFUSED.name, refusal.code)
