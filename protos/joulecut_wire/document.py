@@ -14,6 +14,7 @@ import yaml.composer
 from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # A policy for 10,000 jobs is half of this; beyond it is a mistake.
+NODES_MAX = 200_000  # Keys and values; a node costs up to 20 us, a policy for 10,000 jobs has half.
 WHOLE_MAX = 10**300  # Larger ones fit no float, and Python prints no 4300 digits.
 
 KeyPath = tuple[str | int, ...]
@@ -68,7 +69,9 @@ def parse(raw: bytes, name: str) -> Document:
     except UnicodeDecodeError as error:
         raise BadInput(name, f"byte {error.start} is not UTF-8", "UTF-8 text") from None
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        loader.name = name
+        node = loader.get_single_node()
         lines: dict[KeyPath, int] = {(): 1}
         data = None if node is None else _build(node, (), lines, name, _Loader(""))
     except yaml.MarkedYAMLError as error:
@@ -87,12 +90,17 @@ def parse(raw: bytes, name: str) -> Document:
 class _Loader(yaml.SafeLoader):
     """Refuses aliases: they hide values, and nested ones grow without bound."""
 
+    nodes = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(
                 None, None, "aliases (*name) are not supported", event.start_mark
             )
+        self.nodes += 1
+        if self.nodes > NODES_MAX:
+            raise BadInput(self.name, "too many keys and values", f"at most {NODES_MAX}")
         return super().compose_node(parent, index)
 
 

@@ -40,6 +40,8 @@ from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 
 Profiles = Callable[[str], Profile]
+JOBS_MAX = 20_000  # twice a cluster of 10,000 one-GPU jobs; each costs 0.1 ms here
+GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
 def parse(document: Document, profiles: Profiles) -> Policy:
@@ -50,6 +52,7 @@ def parse(document: Document, profiles: Profiles) -> Policy:
     is set by the caller, which has the bytes.
     """
     _is_a_policy(document)
+    _is_bounded(document)
     try:
         keys = PolicyKeys.model_validate(document.data)
     except ValidationError as error:
@@ -98,6 +101,23 @@ def _is_a_policy(document: Document) -> None:
             raise document.bad((key,), "key missing", right)
         if data[key] != right:
             raise document.bad((key,), f"{shown(data[key])} is not known", right)
+
+
+def _is_bounded(document: Document) -> None:
+    """Before anything is made of the entries; what is no list is refused later."""
+    jobs = document.data.get("jobs")
+    if not isinstance(jobs, list):
+        return
+    if len(jobs) > JOBS_MAX:
+        raise document.bad(("jobs",), f"{len(jobs)} jobs", f"at most {JOBS_MAX} in a file")
+    entries = 0
+    for number, job in enumerate(jobs):
+        match = job.get("match") if isinstance(job, dict) else None
+        gpus = match.get("gpus") if isinstance(match, dict) else None
+        entries += len(gpus) if isinstance(gpus, list) else 0
+        if entries > GPU_ENTRIES_MAX:
+            what = f"more than {GPU_ENTRIES_MAX} entries of GPUs"
+            raise document.bad(("jobs", number, "match", "gpus"), what, "ranges: node1/0-7")
 
 
 def _job(

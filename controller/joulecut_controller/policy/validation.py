@@ -31,7 +31,7 @@ MATCHES = ("kubernetes", "slurm", "gpus")
 def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
     """Contradictions between keys."""
     named: dict[str, KeyPath] = {}
-    owners: dict[GpuRef, str] = {}
+    owners: dict[GpuRef, int] = {}
     for number, job in enumerate(keys.jobs):
         path: KeyPath = ("jobs", number)
         if job.name in named:
@@ -42,7 +42,8 @@ def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
             )
         named.setdefault(job.name, path)
         yield from _target(job, path)
-        yield from _match(job, path, owners)
+        yield from _match(job, path)
+        yield from _listed_once(keys, number, owners)
         yield from _ranks(job, path)
         yield from _pipeline(job, path)
         yield from _verify(job, path)
@@ -73,7 +74,7 @@ def _target(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
         )
 
 
-def _match(job: JobKeys, path: KeyPath, owners: dict[GpuRef, str]) -> Iterator[Diagnostic]:
+def _match(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     if job.match is None:
         return
     place: KeyPath = (*path, "match")
@@ -90,22 +91,23 @@ def _match(job: JobKeys, path: KeyPath, owners: dict[GpuRef, str]) -> Iterator[D
         yield Diagnostic((*place, "slurm"), what, "exactly one of job_name, job_id")
     if job.match.gpus == []:
         yield Diagnostic((*place, "gpus"), "an empty list", "at least one GPU")
-    for entry, references in enumerate(job.match.gpus or ()):
+
+
+def _listed_once(keys: PolicyKeys, number: int, owners: dict[GpuRef, int]) -> Iterator[Diagnostic]:
+    """`owners`: number of the job of each GPU listed before; this job's are added."""
+    match = keys.jobs[number].match
+    for entry, references in enumerate((match.gpus if match else None) or ()):
         for gpu in references:
-            owner = owners.setdefault(gpu, job.name)
-            if owner != job.name or references.count(gpu) > 1 or _listed_before(job, entry, gpu):
-                owner = "this job already" if owner == job.name else f'"{owner}"'
+            if gpu in owners:
+                other = keys.jobs[owners[gpu]].name
+                owner = "this job already" if owners[gpu] == number else f'"{other}"'
                 yield Diagnostic(
-                    (*place, "gpus", entry),
+                    ("jobs", number, "match", "gpus", entry),
                     f"{gpu.node}/{gpu.index} belongs to {owner}",
                     "each GPU once in the whole file",
                 )
                 break
-
-
-def _listed_before(job: JobKeys, entry: int, gpu: GpuRef) -> bool:
-    listed = (job.match.gpus if job.match else None) or []
-    return any(gpu in references for references in listed[:entry])
+            owners[gpu] = number
 
 
 def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:

@@ -1,6 +1,7 @@
 """A policy file becomes exactly the policy it says, or one line."""
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -288,3 +289,34 @@ def test_anything_in_place_of_a_key_is_a_policy_or_one_line(key: str, value: obj
     data = yaml.safe_load(FULL)
     (data if key in data else data["jobs"][0])[key] = value
     _one_line_or_a_policy(yaml.safe_dump(data, allow_unicode=True).encode("utf-8", "replace"))
+
+
+HEAD = "apiVersion: joulecut/v1\nkind: Policy\nmode: recommend\njobs:\n"
+ONE = HEAD + "  - name: a\n    slo: {max_slowdown: 1%}\n    match: {gpus: ["
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (HEAD + "- {a: b}\n" * 70_000, "policy.yaml: too many keys and values; allowed: at most "),
+        (
+            HEAD + "- {}\n" * 20_001,
+            "policy.yaml:4: jobs: 20001 jobs; allowed: at most 20000",
+        ),
+        (
+            ONE + "a/0-63," * 20_001 + "]}\n",
+            "policy.yaml:7: jobs[0].match.gpus: more than 20000 entries of GPUs; allowed: ranges",
+        ),
+    ],
+)
+def test_a_file_of_too_much_is_refused_before_anything_is_made_of_it(text: str, line: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read(text)
+    assert str(refused.value).startswith(line)
+
+
+def test_a_long_list_of_gpus_costs_a_time_in_proportion() -> None:
+    text = ONE + ",".join(f"n{number}/0-63" for number in range(2000)) + "]}\n"
+    begun_s = time.process_time()
+    assert len(read(text).jobs[0].gpus) == 128_000
+    assert time.process_time() - begun_s < 10.0  # 0.5 s; each GPU against each other took minutes
