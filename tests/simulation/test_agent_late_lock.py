@@ -78,6 +78,16 @@ def test_a_lock_that_never_showed_and_comes_after_its_lease_is_reset(
     assert _resets(driver) == resets + 1
 
 
+def test_a_plain_clear_resets_a_lock_without_a_lease_that_may_be_ours(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    _held_for_a_while(driver, node, 1005)
+    for gpu in (0, 1):
+        driver.foreign_lock(gpu, 210, 1200)  # no clock that the readings could tell as ours
+    assert all(result.accepted for result in node.clear(job=""))
+    assert driver.locks() == (None, (210, 1200)), "the second was never ours"
+
+
 def test_another_clock_after_a_lease_is_external(driver: FakeNvml, node: RunningAgent) -> None:
     _held_for_a_while(driver, node, 1005)
     driver.foreign_lock(0, 210, 1200)

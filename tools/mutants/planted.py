@@ -32,18 +32,22 @@ LEASE = [
         "for uuid, reason in [*reasons.items()][:1] if reason), ",
     ),
     (
-        "gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last)",
-        "gpu.lease or gpu.pending_restore or gpu.last",
+        "gpu.pending_restore or doubtful or (event.ttl_s and gpu.last)",
+        "gpu.pending_restore or doubtful or gpu.last",
     ),
     (
-        "gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last)",
-        "gpu.lease or gpu.pending_restore or event.ttl_s",
+        "gpu.lease or gpu.pending_restore or doubtful or (event.ttl_s and gpu.last)",
+        "gpu.lease or gpu.pending_restore or doubtful or event.ttl_s",
     ),
     (
-        "gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last)",
-        "gpu.lease or gpu.pending_restore",
+        "gpu.lease or gpu.pending_restore or doubtful or (event.ttl_s and gpu.last)",
+        "gpu.lease or gpu.pending_restore or doubtful",
     ),
-    ("gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last)", "gpu.lease"),
+    (
+        "doubtful = gpu.may_be_ours and event.clocks_mhz and not",
+        "doubtful = event.clocks_mhz and not",
+    ),
+    ("gpu.lease or gpu.pending_restore or doubtful or (event.ttl_s and gpu.last)", "gpu.lease"),
     ("writes.sort(key=_lowers)", "writes.sort(key=lambda write: write.wanted.max_mhz)"),
     ("gpu.lease is None or gpu.lease.job != event.job", "gpu.lease is None"),
     (
@@ -80,8 +84,8 @@ LEASE = [
         "if event.job != last.job or not wanted.same_content(last):",
     ),
     (
-        "leases[uuid] = Gpu(lease, last=lease)\n        if lease.in_force",
-        "leases[uuid] = Gpu(lease, last=gpu.last)\n        if lease.in_force",
+        "leases[uuid] = Gpu(lease, last=lease, may_be_ours",
+        "leases[uuid] = Gpu(lease, last=gpu.last, may_be_ours",
     ),
     ("if lease.in_force != before:", "if lease.in_force[:2] != before[:2]:"),
     ("if lease.in_force != before:", "if True:"),
@@ -135,7 +139,7 @@ LEASE = [
         "if gpu.lease and not gpu.pending_restore:",
     ),
     (
-        "yielded[uuid] = replace(gpu, lease=None)",
+        "yielded[uuid] = replace(gpu, lease=None, may_be_ours=clocks_are_ours)",
         "yielded[uuid] = gpu",
     ),
     (

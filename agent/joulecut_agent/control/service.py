@@ -168,8 +168,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             # For the keeper, epoch 0 is a request of the node itself.
             reason = f"epoch 0 is older than {self._keeper.epoch_seen}"
             return pb.ClearResponse(results=self._refuse("clear", uuids or [""], reason))
+        named = uuids
+        if not uuids and not request.job:  # a GPU without a lease may still have our lock
+            named = sorted(self._uuids)[:GPUS_MAX]
         command = Command(
-            Op.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(uuids, (0, 0))
+            Op.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(named, (0, 0))
         )
         results = self._pass_on("clear", command, uuids or [""], request.reason)
         return pb.ClearResponse(results=results)

@@ -27,6 +27,7 @@ WRITTEN_MAX = 8  # the limit in force, and those of failed commands after it
 class Journal:
     """`held`: the limits set in this boot and not undone, newest last.
 
+    `ours`: the GPUs whose clocks were set in this boot, and not by another writer since.
     `recorded_mw`: the power limits found before the first write of ours.
     `written_mw`: the limits that we may have written since, newest last.
     """
@@ -42,6 +43,7 @@ class Journal:
         self._file, self._epochs = _File(path), _File(epochs) if epochs else None
         self.epoch_seen = 0
         self.held: dict[str, ClockLimits] = {}
+        self.ours: set[str] = set()
         self.recorded_mw: dict[str, int] = {}
         self.written_mw: dict[str, tuple[int, ...]] = {}
         self.last: dict[str, Lease] = {}  # the newest lease of each GPU, in force or not
@@ -101,8 +103,12 @@ class Journal:
                 self._hold(uuid, lease.limits)
             self.last.update(news)
 
-    def restored(self, uuids: Iterable[str], forget: Iterable[str] = ()) -> None:
+    def restored(
+        self, uuids: Iterable[str], forget: Iterable[str] = (), yielded: Iterable[str] = ()
+    ) -> None:
         """These GPUs are undone; `forget` have their recorded power limit back.
+
+        The clocks of `yielded` are another writer's.
 
         Never raises: a missing record only costs one more restore.
         """
@@ -111,11 +117,15 @@ class Journal:
         for uuid in gone:
             self.written_mw.pop(uuid, None)
         lines = [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limit_lines(gone)
+        self.ours.difference_update(yielded)
+        lines += [f"yielded {self._boot_id} {uuid}" for uuid in yielded]
         if lines:
             with contextlib.suppress(OSError):
                 self._file.append(lines, self._compacted())
 
     def _hold(self, uuid: str, limits: ClockLimits) -> None:
+        if limits.max_mhz:
+            self.ours.add(uuid)
         self.held[uuid] = _merged(limits, self.held.get(uuid, NO_LIMITS))
         if limits.power_mw and uuid in self.recorded_mw:
             self.written_mw[uuid] = self._limits_with(uuid, limits.power_mw)
@@ -175,6 +185,8 @@ class Journal:
             self.epoch_seen = max(self.epoch_seen, int(first))
         elif kind == "restored":
             self.held.pop(first, None)
+        elif kind == "yielded":
+            self.ours.discard(first)
         elif kind == "limit":
             self.recorded_mw.pop(first, None)
             self.written_mw.pop(first, None)
@@ -210,6 +222,7 @@ class Journal:
             *self._set_lines(held),
             *self._set_lines(self.last),
             *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
+            *[f"yielded {self._boot_id} {u}" for u in self.last if u not in self.ours],
         ]
 
 

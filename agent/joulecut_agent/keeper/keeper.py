@@ -6,6 +6,7 @@ journal, which the next keeper restores before a client can connect.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import math
 import os
@@ -93,7 +94,8 @@ class Keeper:
             log("keeper", f"cannot set clocks: {self.trouble}")
         for remark in self._journal.remarks:
             log("keeper", f"journal: {remark}")
-        gpus = {uuid: Gpu(last=lease) for uuid, lease in self._journal.last.items()}
+        ours, last = self._journal.ours, self._journal.last
+        gpus = {uuid: Gpu(last=lease, may_be_ours=uuid in ours) for uuid, lease in last.items()}
         self.state = State(self._journal.epoch_seen, gpus, settings.restore_jitter_s)
         self._list_all_s = 0.0  # time of the next try to list the GPUs of a damaged journal
         self._end(sorted(self._journal.held), "keeper_start")
@@ -192,7 +194,8 @@ class Keeper:
 
     def _forget_yielded(self, uuid: str, ours: ClockLimits) -> None:
         """Limits of an external writer are not ours to undo; `ours` are restored."""
-        self._journal.restored([] if ours != NO_LIMITS else [uuid], [] if ours.power_mw else [uuid])
+        done, forgotten = [] if ours != NO_LIMITS else [uuid], [] if ours.power_mw else [uuid]
+        self._journal.restored(done, forgotten, [] if ours.max_mhz else [uuid])
         if ours != NO_LIMITS:
             self._journal.held[uuid] = ours
             self._end([uuid], "cleared")
@@ -386,13 +389,18 @@ class Keeper:
     def _revert(self, writes: tuple[Write, ...], touched: int) -> None:
         # The others are in the journal and were never written.
         clean = [write.uuid for write in writes[touched:] if write.before == NO_LIMITS]
-        self._journal.restored(clean, clean if self._settings.power_safe == "recorded" else ())
+        recorded = clean if self._settings.power_safe == "recorded" else ()
+        unset = [uuid for uuid in clean if not self.state.gpu(uuid).may_be_ours]
+        self._journal.restored(clean, recorded, yielded=unset)
         for write in reversed(writes[:touched]):
             with contextlib.suppress(DeviceError):
                 if write.before != NO_LIMITS:
                     self._set(write.uuid, write.before, write.wanted)
                     continue
             self._end([write.uuid], "reverted")
+            if write.uuid in self._journal.ours:  # a write that failed may come late
+                gpu = dataclasses.replace(self.state.gpu(write.uuid), may_be_ours=True)
+                self.state = self.state.updated({write.uuid: gpu})
 
     def _record(self, uuid: str, *, lowers: bool) -> None:
         past = self._writes.get(uuid, WriteHistory())

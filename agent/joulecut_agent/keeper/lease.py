@@ -62,8 +62,8 @@ class Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     APPLY sets (min, max) and `power_mw`; a limit of zero is left alone. `schedules` are the lower
     clocks that STEP of the same job and generation may set as max later.
     RENEW, and CLEAR without GPUs, concern every GPU of `job`, or of any job if it is "".
-    Epoch 0 in CLEAR is a request of this node. CLEAR with a ttl also restores GPUs without a lease
-    that had one before: a lock that was yielded and shows again.
+    Epoch 0 in CLEAR is a request of this node. CLEAR of named GPUs for no job also restores one
+    whose lock may still be ours; with a ttl, any that had a lease: a yielded lock shows again.
     YIELD ends the leases of that generation (0: any) without a write, because an external writer
     has set these GPUs. The limits it names are still in force and are restored. A power limit that
     it does not name must differ from the lease's.
@@ -143,6 +143,8 @@ class Gpu:
     lease: Lease | None = None  # in force
     last: Lease | None = None  # the newest ever accepted: its number outlives it
     pending_restore: PendingRestore | None = None
+    # We set its clocks in this boot, and no other writer since: a reset may have had no effect.
+    may_be_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str
         # A restore that only waits for its jitter has not begun: the old limits are in force.
         held = gpu.lease or (gpu.last if pending else None)
         before = held.in_force if held else NO_LIMITS
-        leases[uuid] = Gpu(lease, last=lease)
+        may_be_ours = gpu.may_be_ours or lease.limits.max_mhz > 0
+        leases[uuid] = Gpu(lease, last=lease, may_be_ours=may_be_ours)
         if lease.in_force != before:
             writes.append(Write(uuid, lease.in_force, before))
     if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
@@ -309,7 +312,7 @@ def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str
         reasons[uuid] = reason
         if not reason:
             lease = structs.replace(gpu.lease, epoch=event.epoch, expires_s=now_s + event.ttl_s)
-            leases[uuid] = Gpu(lease, last=lease)
+            leases[uuid] = replace(gpu, lease=lease, last=lease)
     reasons = reasons or {"": f"job {event.job} holds no lease here"}
     return Outcome(state.updated(leases, event.epoch if leases else 0), reasons)
 
@@ -334,7 +337,8 @@ def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> 
 
 
 def _has_to_restore(gpu: Gpu, event: Command) -> bool:
-    return bool(gpu.lease or gpu.pending_restore or (event.ttl_s and gpu.last))
+    doubtful = gpu.may_be_ours and event.clocks_mhz and not event.job
+    return bool(gpu.lease or gpu.pending_restore or doubtful or (event.ttl_s and gpu.last))
 
 
 def _yield(state: State, event: Command, _now_s: float, refused: Mapping[str, str]) -> Outcome:
@@ -345,7 +349,8 @@ def _yield(state: State, event: Command, _now_s: float, refused: Mapping[str, st
         if gpu.lease and not gpu.pending_restore and gpu.lease.matches(event):
             reasons[uuid] = refused.get(uuid, "")
             if not reasons[uuid]:
-                yielded[uuid] = replace(gpu, lease=None)
+                clocks_are_ours = event.limits(uuid).max_mhz > 0
+                yielded[uuid] = replace(gpu, lease=None, may_be_ours=clocks_are_ours)
     return Outcome(state.updated(yielded), reasons)
 
 

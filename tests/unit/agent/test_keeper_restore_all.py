@@ -127,6 +127,35 @@ def test_a_lock_that_was_yielded_and_shows_again_is_reset_by_name(tmp_path: Path
     assert board.calls == ["reset GPU-a"], "and never what was never ours"
 
 
+def test_a_clear_by_name_resets_again_what_may_be_ours(tmp_path: Path) -> None:
+    """A reset that had no effect, or a lock that came late: nothing else shows it to a keeper."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
+    assert _yield(keeper, clocks_mhz={"GPU-b": (0, 0)})
+    keeper.handle(2, Command(Op.CLEAR))
+    assert on_disk(tmp_path) == {}
+    for again in (keeper, open_keeper(tmp_path, board), open_keeper(tmp_path, board)):
+        board.locked = dict.fromkeys(UUIDS, (0, 900))
+        assert again.restore_all("shutdown")
+        again.handle(3, Command(Op.CLEAR))
+        again.handle(3, Command(Op.CLEAR, job="red", clocks_mhz={"GPU-a": (0, 0)}))
+        assert "GPU-a" in board.locked, "without a name, or for a job, only leases end"
+        again.handle(4, Command(Op.CLEAR, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+        assert board.locked == dict.fromkeys(UUIDS[1:], (0, 900)), "others' locks stay"
+
+
+def test_a_lock_call_that_timed_out_and_comes_late_is_reset_by_a_clear(tmp_path: Path) -> None:
+    hangs = Transient("driver_unresponsive", "no answer")
+    board = Board(fail=lambda call, uuid: hangs if call == "lock" else None)
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    for again in (keeper, open_keeper(tmp_path, board)):
+        board.locked = {"GPU-a": (0, 900)}  # the driver carries it out now
+        again.handle(3, Command(Op.CLEAR, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+        assert not board.locked
+
+
 def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
