@@ -168,14 +168,19 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             # For the keeper, epoch 0 is a request of the node itself.
             reason = f"epoch 0 is older than {self._keeper.epoch_seen}"
             return pb.ClearResponse(results=self._refuse("clear", uuids or [""], reason))
-        named = uuids
-        if not uuids and not request.job:  # a GPU without a lease may still have our lock
-            named = sorted(self._uuids)[:GPUS_MAX]
         command = Command(
-            Op.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(named, (0, 0))
+            Op.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(uuids, (0, 0))
         )
         results = self._pass_on("clear", command, uuids or [""], request.reason)
+        if not uuids and not request.job:
+            self._reset_unleased(request.epoch)
         return pb.ClearResponse(results=results)
+
+    def _reset_unleased(self, epoch: int) -> None:
+        """Resets GPUs without a lease whose lock may be ours; the keeper knows which."""
+        named = dict.fromkeys(sorted(self._uuids)[:GPUS_MAX], (0, 0))
+        with contextlib.suppress(KeeperGone, ProtocolError):
+            self._keeper.learn(self._keeper.ask(Command(Op.CLEAR, epoch, clocks_mhz=named)))
 
     def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802
         """Answers once every handle is dropped; FAILED_PRECONDITION if that fails."""

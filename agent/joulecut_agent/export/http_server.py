@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from dataclasses import dataclass
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -70,26 +68,6 @@ class Exporter:
 
     def _serve(self) -> None:
         self._http.serve_forever(poll_interval=REQUEST_WAIT_S)  # it is never stopped
-
-
-@dataclass(slots=True)
-class _Connection:
-    socket: Any
-    since_s: float
-    asked: bool = False  # whether its request has come as a whole
-
-    def is_slow(self, now_s: float) -> bool:
-        return now_s - self.since_s > (SLOT_S if self.asked else REQUEST_WAIT_S)
-
-
-@dataclass(slots=True)
-class _Connection:
-    socket: Any
-    since_s: float
-    asked: bool = False  # whether its request has come as a whole
-
-    def is_slow(self, now_s: float) -> bool:
-        return now_s - self.since_s > (SLOT_S if self.asked else REQUEST_WAIT_S)
 
 
 @dataclass(slots=True)
@@ -204,16 +182,12 @@ def _handler(
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server: _Http
-        server: _Http
-        server: _Http
         timeout = REQUEST_WAIT_S
         wbufsize = ANSWER_BYTES
         server_version = f"joulecut-agent/{__version__}"
         sys_version = ""
 
         def do_GET(self) -> None:
-            self.server.asked(self.client_address)
-            self.server.asked(self.client_address)
             self.server.asked(self.client_address)
             path = self.path.partition("?")[0]
             if probe := probes.get(path):
@@ -225,24 +199,6 @@ def _handler(
                 self._scrape()
             else:
                 self._send(404, TEXT, b"see /metrics, /healthz and /readyz\n")
-
-        def _scrape(self) -> None:
-            if not self.server.scrapes.acquire(blocking=False):
-                self._send(503, TEXT, b"too many scrapes at once\n")
-                return
-            try:
-                self._scrape()
-            finally:
-                self.server.scrapes.release()
-
-        def _scrape(self) -> None:
-            if not self.server.scrapes.acquire(blocking=False):
-                self._send(503, TEXT, b"too many scrapes at once\n")
-                return
-            try:
-                self._scrape()
-            finally:
-                self.server.scrapes.release()
 
         def _scrape(self) -> None:
             if not self.server.scrapes.acquire(blocking=False):
