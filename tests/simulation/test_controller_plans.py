@@ -52,6 +52,7 @@ def test_layerwise_synchronisation_gets_no_credit_for_waiting(
     assert controller.plans() == plans
 
 
+@pytest.mark.long
 def test_the_first_plan_of_a_jittering_job_is_not_late(store: DatabaseStore) -> None:
     world = World(noise=Noise(operation=0.03, gpu_time=0.0), seed=3)
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=0.03)))
@@ -66,6 +67,7 @@ def test_the_first_plan_of_a_jittering_job_is_not_late(store: DatabaseStore) -> 
     assert sum(times_s) / len(times_s) <= baseline.time_mean_s * 1.0315
 
 
+@pytest.mark.long
 def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> None:
     planned = []
     statistics: tuple[Statistic, ...] = ("mean", "p95")

@@ -298,6 +298,7 @@ def test_a_store_that_takes_no_windows_costs_windows_and_nothing_else(store: Dat
     assert controller.reconciler.metrics.results["failed"] == 0
 
 
+@pytest.mark.long
 def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> None:
     world = HeldOutWorld(creep_per_s=1e-5)  # 3.6 % an hour
     controller = controlled(world, store)

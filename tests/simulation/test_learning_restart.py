@@ -70,6 +70,7 @@ def _anew(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveEstim
     return controller, learner
 
 
+@pytest.mark.long
 def test_a_controller_stopped_while_learning_goes_on_where_it_was(store: DatabaseStore) -> None:
     world = World(noise=Noise(operation=0.02))
     first, before = _learning(world, store)

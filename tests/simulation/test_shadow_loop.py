@@ -171,6 +171,7 @@ def test_a_model_that_is_wrong_below_the_default_is_found_out(
     assert "time error P95" in verdict.text
 
 
+@pytest.mark.long
 def test_a_clock_that_does_not_stand_still_scores_nothing(
     world: SharedWorld, store: DatabaseStore
 ) -> None:
