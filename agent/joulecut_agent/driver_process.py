@@ -140,7 +140,7 @@ class Backoffs(Generic[Target]):
         return backoff
 
     def succeeded(self, target: Target) -> Backoff | None:
-        """Forgets a target that answers; what was known of it."""
+        """Drops the failures of a target that answers, and returns them."""
         return self._known.pop(target, None)
 
     @property

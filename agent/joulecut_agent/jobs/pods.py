@@ -93,7 +93,7 @@ class ApiPods:
         self._drop()
 
     def _turn(self) -> float:
-        """Fetches what is due; returns how long to wait."""
+        """Fetches the pods that are due; returns the seconds until the next."""
         with self._lock:
             wanted = self._wanted
         now_s = time.monotonic()

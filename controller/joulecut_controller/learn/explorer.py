@@ -120,7 +120,7 @@ class _Step:
         safe = self._safe()
         gain = 1.0 - self._known.judge_one(safe)[1] / now_j
         if not self._known.fits(now):
-            reason = "in time, but without a margin: going back to clocks that surely are"
+            reason = "in time, but without a margin: returning to clocks that are proven in time"
             return self._answer("settle", reason, safe, gain)
         probes = Probes(self._known)
         probe = probes.next()
