@@ -1,0 +1,77 @@
+"""One kind of cluster: rates, links, efficiencies, power.
+
+Rates and limits are data-sheet numbers. The numbers named in `FITTED` are what a calibration may
+change: at most twelve. Their defaults are for a card without measurements.
+"""
+
+from dataclasses import dataclass
+
+FITTED = (
+    "matrix_efficiency",
+    "attention_efficiency",
+    "hbm_efficiency",
+    "kernel_s",
+    "launch_s",
+    "scale_up_efficiency",
+    "scale_up_latency_s",
+    "scale_out_efficiency",
+    "step_s",
+    "waiting_w",
+    "compute_pj_per_flop",
+    "hbm_pj_per_bit",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """GPUs in nodes. GB/s of links are per GPU and direction, 1 GB = 1e9 bytes.
+
+    Peaks are dense, in TFLOP/s at `clock_peak_mhz`; zero if the card lacks the type. The voltage
+    is constant up to `knee_mhz`, then rises by `voltage_slope_per_ghz` of that per GHz; energy per
+    operation follows its square. pJ figures hold at the knee, for 16-bit operations.
+    """
+
+    name: str
+    gpus_per_node: int
+    bf16_tflops: float
+    hbm_gb_s: float
+    hbm_bytes: float
+    scale_up_gb_s: float
+    scale_out_gb_s: float
+    clock_max_mhz: float
+    power_cap_w: float
+    idle_w: float
+    clock_peak_mhz: float = 0.0  # 0: clock_max_mhz
+    clock_min_mhz: float = 210.0
+    fp32_tflops: float = 0.0
+    fp8_tflops: float = 0.0
+    fp4_tflops: float = 0.0
+    host_gb_s: float = 25.0  # to host memory, for offload; PCIe 4.0 x16 delivers that
+    knee_mhz: float = 0.0  # 0: 0.78 of clock_max_mhz, as three sweeps of A100 show
+    voltage_slope_per_ghz: float = 0.76
+    host_w: float = 0.0  # of one node without its GPUs: processors, memory, NICs, fans, supplies
+    scale_up_pj_per_bit: float = 2.0
+    scale_out_pj_per_bit: float = 25.0
+    # Efficiencies: shares of the peak that large operations reach.
+    matrix_efficiency: float = 0.78
+    attention_efficiency: float = 0.45  # of fused attention
+    hbm_efficiency: float = 0.8
+    scale_up_efficiency: float = 0.75
+    scale_out_efficiency: float = 0.75
+    scale_up_latency_s: float = 10e-6  # of one collective
+    scale_out_latency_s: float = 25e-6
+    kernel_s: float = 3e-6  # a kernel's own start and end on the GPU
+    launch_s: float = 5e-6  # the host's time per kernel; the GPU waits where this is longer
+    step_s: float = 5e-3  # once per iteration: data, norms, host
+    waiting_w: float = 0.0  # of a GPU in a collective; 0: 0.21 of power_cap_w
+    compute_pj_per_flop: float = 0.0  # 0: from power_cap_w, see `power`
+    hbm_pj_per_bit: float = 5.0
+
+    @property
+    def peak_clock_mhz(self) -> float:
+        return self.clock_peak_mhz or self.clock_max_mhz
+
+    def tflops(self, dtype: str) -> float:
+        """Dense peak of a number type; that of 16 bits if the card lacks the type."""
+        peaks = {"fp32": self.fp32_tflops, "fp8": self.fp8_tflops, "fp4": self.fp4_tflops}
+        return peaks.get(dtype, 0.0) or self.bf16_tflops
