@@ -13,11 +13,12 @@ class Architecture:
     """A decoder-only transformer. Zero switches an optional part off.
 
     `head_dim` 0 stands for hidden / heads. `gated` feed-forward blocks have three matrices
-    (SwiGLU), others two. The first `dense_layers` of a model with experts have a plain block of width `ffn`;
-    the others have `experts` of width `expert_ffn`, of which a token uses `experts_active`, and
-    `experts_shared` that every token uses. `kv_rank` above 0 means latent attention (MLA): keys and
-    values come from a vector of that many numbers, and queries from one of `query_rank`.
-    `window` limits attention to that many tokens. `positions` counts learnt position vectors.
+    (SwiGLU), others two. The first `dense_layers` of a model with experts have a plain block of
+    width `ffn`; the others have `experts` of width `expert_ffn`, of which a token uses
+    `experts_active`, and `experts_shared` that every token uses. `kv_rank` above 0 means latent
+    attention (MLA): keys and values come from a vector of that many numbers, and queries from one
+    of `query_rank`. `window` limits attention to that many tokens. `positions` counts learnt
+    position vectors.
     """
 
     layers: int

@@ -45,7 +45,7 @@ class StageMemory:
 
     @property
     def total_bytes(self) -> float:
-        return sum(getattr(self, kind) for kind in MEMORIES)
+        return float(sum(getattr(self, kind) for kind in MEMORIES))
 
 
 @dataclass(frozen=True, slots=True)
