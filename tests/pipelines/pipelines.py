@@ -45,6 +45,19 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def profile_file(name: str, folder: Path) -> Path:
+    """A profile as a CSV: public (skips where absent), or simulated with a real sweep's noise."""
+    path = PUBLIC[SIMULATED.get(name, name)][0]
+    if name in SIMULATED:
+        path = folder / f"{name}.csv"
+        card = sim_skus.SKUS[CARDS[SIMULATED[name]]]
+        with path.open("w", newline="") as file:
+            sim_profile.write(sim_profile.rows(card, 8, scale=1.0, noise=1.0, seed=1), file)
+    elif not path.is_file():
+        pytest.skip(f"no {path}: public profiles are read in place")
+    return path
+
+
 def blocking_power_w(name: str) -> float:
     return PUBLIC[SIMULATED.get(name, name)][1]
 

@@ -1,4 +1,4 @@
-"""`joulecut fit` against the public stage profiles of Perseus (SOSP'24), GPT-3 175B.
+"""`joulecut fit` against stage profiles: public ones of Perseus (SOSP'24), and simulated ones.
 
 Figures are printed (`pytest -s`): errors over the clocks that were not probed, regret and
 overshoot of the clock of least predicted energy within a slowdown budget. Regret is raw
@@ -11,25 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pipelines
 import pytest
 
 from joulecut_cli.main import dispatch
 
-DATA = Path(__file__).resolve().parents[3] / "shared/data/perseus/stage_profile"
-FILES = {"A100": "gpt3-175b+a100_sxm_bf16.csv", "A40": "gpt3-175b+a40_bf16.csv"}
-FIVE = {"A100": (1410, 1275, 1140, 990, 855), "A40": (1740, 1515, 1290, 1080, 855)}
+FIVE = {"a100": (1410, 1275, 1140, 990, 855), "a40": (1740, 1515, 1290, 1080, 855)}
 # The same with neighbours of the probes: figures must not hang on lucky clocks.
 SHIFTED = {
-    "A100": ((1410, 1290, 1155, 1005, 855), (1410, 1260, 1125, 990, 855)),
-    "A40": ((1740, 1500, 1275, 1065, 855), (1740, 1455, 1305, 1080, 855)),
+    "a100": ((1410, 1290, 1155, 1005, 855), (1410, 1260, 1125, 990, 855)),
+    "a40": ((1740, 1500, 1275, 1065, 855), (1740, 1455, 1305, 1080, 855)),
 }
 BUDGETS = (0.02, 0.05, 0.10)
 
 Key = tuple[int, str]
-
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason="the public Perseus profiles are not beside this repository"
-)
 
 
 def _measured(path: Path) -> dict[Key, dict[int, tuple[float, float]]]:
@@ -101,7 +96,12 @@ def _decisions(
 
 @pytest.mark.parametrize(
     ("gpu", "time_max", "power_max", "regret_max", "overshoot_max"),
-    [("A100", 0.5, 1.0, 1.0, 0.2), ("A40", 1.5, 1.5, 3.0, 1.0)],
+    [
+        ("a100", 0.5, 1.0, 1.0, 0.2),
+        ("a40", 1.5, 1.5, 3.0, 1.0),
+        ("simulated a100", 0.5, 1.0, 1.0, 0.2),
+        ("simulated a40", 1.5, 1.5, 3.0, 1.0),
+    ],
 )
 def test_five_clocks_tell_the_others_and_choose_well(
     gpu: str,
@@ -109,11 +109,14 @@ def test_five_clocks_tell_the_others_and_choose_well(
     power_max: float,
     regret_max: float,
     overshoot_max: float,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    truth, covered = _measured(DATA / FILES[gpu]), []
-    for probes in (FIVE[gpu], *SHIFTED[gpu]):
-        fitted = _fit(capsys, DATA / FILES[gpu], probes)
+    path = pipelines.profile_file(gpu, tmp_path)
+    card = pipelines.SIMULATED.get(gpu, gpu)
+    truth, covered = _measured(path), []
+    for probes in (FIVE[card], *SHIFTED[card]):
+        fitted = _fit(capsys, path, probes)
         time, power, energy, inside = _errors(fitted, truth)
         decisions = _decisions(fitted, truth)
         with capsys.disabled():
@@ -130,18 +133,19 @@ def test_five_clocks_tell_the_others_and_choose_well(
     assert np.mean(covered) > 85.0
 
 
-@pytest.mark.parametrize(("known", "new"), [("A100", "A40"), ("A40", "A100")])
+@pytest.mark.parametrize(("known", "new"), [("a100", "a40"), ("a40", "a100")])
 def test_two_clocks_on_another_card(
-    known: str, new: str, capsys: pytest.CaptureFixture[str]
+    known: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The card is recognised; its data sheet and public voltage curve are what is known of it.
 
     Those of A100 and A40 were fitted to sweeps that hold these, so `--card none` is printed
     beside it: a card nobody has published anything of.
     """
-    truth, path = _measured(DATA / FILES[new]), DATA / FILES[new]
+    path = pipelines.profile_file(new, tmp_path)
+    truth = _measured(path)
     probes = (FIVE[new][0], FIVE[new][-1])
-    also = ("--also", str(DATA / FILES[known]))
+    also = ("--also", str(pipelines.profile_file(known, tmp_path)))
     recognised = _errors(_fit(capsys, path, probes, *also), truth)
     blind = _errors(_fit(capsys, path, probes, *also, "--card", "none"), truth)
     with capsys.disabled():
@@ -154,13 +158,13 @@ def test_two_clocks_on_another_card(
     assert recognised[3] >= 88.0
 
 
-@pytest.mark.parametrize("gpu", FILES)
+@pytest.mark.parametrize("gpu", ["a100", "a40", "simulated a100", "simulated a40"])
 @pytest.mark.parametrize(("known", "new"), [("forward", "backward"), ("backward", "forward")])
 def test_two_clocks_of_other_work_on_the_same_card(
     gpu: str, known: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One kind of GPT-3's work stands for a model that was never seen, the other is known."""
-    truth = _measured(DATA / FILES[gpu])
+    truth = _measured(pipelines.profile_file(gpu, tmp_path))
     for name, kind in (("known.csv", known), ("new.csv", new)):
         rows = ["stage,instruction,frequency,time,energy"]
         for (stage, word), options in truth.items():
@@ -168,7 +172,8 @@ def test_two_clocks_of_other_work_on_the_same_card(
                 for written in ("forward", "backward"):
                     rows += [f"{stage},{written},{c},{t!r},{e!r}" for c, (t, e) in options.items()]
         (tmp_path / name).write_text("\n".join(rows) + "\n")
-    probes = (FIVE[gpu][0], FIVE[gpu][-1])
+    five = FIVE[pipelines.SIMULATED.get(gpu, gpu)]
+    probes = (five[0], five[-1])
     fitted = _fit(capsys, tmp_path / "new.csv", probes, "--also", str(tmp_path / "known.csv"))
     time, power, energy, inside = _errors(fitted, _measured(tmp_path / "new.csv"))
     with capsys.disabled():

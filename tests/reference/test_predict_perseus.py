@@ -1,4 +1,4 @@
-"""The predictor against the public stage profiles of Perseus (SOSP'24), GPT-3 175B.
+"""The predictor against stage profiles: public ones of Perseus (SOSP'24), and simulated ones.
 
 Figures are printed (`pytest -s`); what is asserted leaves them room, since the sweeps are
 single measurements.
@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pipelines
 import pytest
 
 from joulecut_engine.estimate.estimator import Subject
@@ -18,18 +19,13 @@ from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
-DATA = Path(__file__).resolve().parents[3] / "shared/data/perseus/stage_profile"
-FILES = {"A100": "gpt3-175b+a100_sxm_bf16.csv", "A40": "gpt3-175b+a40_bf16.csv"}
-PROBES = {"A100": (1410, 1275, 1140, 990, 855), "A40": (1740, 1515, 1290, 1080, 855)}
-
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason="the public Perseus profiles are not beside this repository"
-)
+PROFILES = ("a100", "a40", "simulated a100", "simulated a40")
+PROBES = {"a100": (1410, 1275, 1140, 990, 855), "a40": (1740, 1515, 1290, 1080, 855)}
 
 
-def _load(gpu: str) -> dict[tuple[int, Kind], tuple[ClockOption, ...]]:
+def _load(gpu: str, folder: Path) -> dict[tuple[int, Kind], tuple[ClockOption, ...]]:
     rows: defaultdict[tuple[int, Kind], list[ClockOption]] = defaultdict(list)
-    with (DATA / FILES[gpu]).open(newline="") as file:
+    with pipelines.profile_file(gpu, folder).open(newline="") as file:
         for row in csv.DictReader(file):
             kind: Kind = "forward" if row["instruction"] == "forward" else "backward"
             option = ClockOption(int(row["frequency"]), float(row["time"]), float(row["energy"]))
@@ -49,9 +45,9 @@ def _mean_percent(errors: list[np.ndarray]) -> float:
     return 100.0 * float(np.mean(np.abs(np.concatenate(errors))))
 
 
-@pytest.mark.parametrize("gpu", FILES)
-def test_the_form_describes_whole_sweeps(gpu: str) -> None:
-    sweeps = [_sweep(options) for options in _load(gpu).values()]
+@pytest.mark.parametrize("gpu", PROFILES)
+def test_the_form_describes_whole_sweeps(gpu: str, tmp_path: Path) -> None:
+    sweeps = [_sweep(options) for options in _load(gpu, tmp_path).values()]
     time, power = [], []
     for sweep, curve in zip(sweeps, fit(sweeps), strict=True):
         time.append(curve.time_s(sweep.clocks_mhz) / sweep.time_s - 1.0)
@@ -61,18 +57,18 @@ def test_the_form_describes_whole_sweeps(gpu: str) -> None:
     assert _mean_percent(power) < 1.0
 
 
-@pytest.mark.parametrize("gpu", FILES)
-def test_five_clocks_tell_the_others(gpu: str) -> None:
+@pytest.mark.parametrize("gpu", PROFILES)
+def test_five_clocks_tell_the_others(gpu: str, tmp_path: Path) -> None:
     """Published practice with this form: 0.8/1.0 % on A100, 1.4/1.6 % on A40 (time/power)."""
-    whole = _load(gpu)
+    whole = _load(gpu, tmp_path)
+    probes = PROBES[pipelines.SIMULATED.get(gpu, gpu)]
     probed = {
-        key: tuple(o for o in options if o.clock_mhz in PROBES[gpu])
-        for key, options in whole.items()
+        key: tuple(o for o in options if o.clock_mhz in probes) for key, options in whole.items()
     }
     estimator = ProfileEstimator({"gpt3": Profile(probed)})
     time, power, inside = [], [], []
     for (stage, kind), options in whole.items():
-        held_out = _sweep(tuple(o for o in options if o.clock_mhz not in PROBES[gpu]))
+        held_out = _sweep(tuple(o for o in options if o.clock_mhz not in probes))
         clocks = tuple(int(c) for c in held_out.clocks_mhz)
         predicted = estimator.predict(Subject("gpt3", "GPU-a", stage, kind), clocks)
         assert predicted is not None
@@ -91,9 +87,9 @@ def test_five_clocks_tell_the_others(gpu: str) -> None:
     assert covered > 80.0
 
 
-@pytest.mark.parametrize("gpu", FILES)
-def test_a_measured_sweep_is_followed_and_its_luck_is_not(gpu: str) -> None:
-    whole = _load(gpu)
+@pytest.mark.parametrize("gpu", PROFILES)
+def test_a_measured_sweep_is_followed_and_its_luck_is_not(gpu: str, tmp_path: Path) -> None:
+    whole = _load(gpu, tmp_path)
     estimator = ProfileEstimator({"gpt3": Profile(whole)})
     errors, kept = [], []
     for (stage, kind), options in whole.items():
