@@ -1,0 +1,142 @@
+"""Kernels of a recorded step, by class.
+
+A class groups kernels that react to a clock alike: matrix products follow the SM clock, pointwise
+kernels the memory, collectives the network. Names are all that a trace says, so the rules below
+read the names of cuBLAS, CUTLASS, cuDNN, NCCL, Triton and PyTorch.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+KernelClass = Literal[
+    "matmul",
+    "attention",
+    "convolution",
+    "normalisation",
+    "softmax-loss",
+    "embedding",
+    "reduction",
+    "pointwise",
+    "optimizer",
+    "copy",
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "broadcast",
+    "send-recv",
+    "other",
+]
+CLASSES: tuple[KernelClass, ...] = get_args(KernelClass)
+NETWORK: tuple[KernelClass, ...] = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv",
+)  # fmt: skip
+COMPUTE: tuple[KernelClass, ...] = ("matmul", "attention", "convolution")
+
+# First match wins: an attention kernel also names its GEMM tiles, an optimizer is pointwise.
+_RULES: tuple[tuple[KernelClass, str], ...] = (
+    ("all-reduce", r"nccl.*all_?reduce|cross_device_reduce|ar_fusion"),
+    ("reduce-scatter", r"nccl.*reduce_?scatter"),
+    ("all-gather", r"nccl.*all_?gather"),
+    ("all-to-all", r"nccl.*all_?to_?all|deep_ep.*(dispatch|combine|notify)"),
+    ("broadcast", r"nccl.*(broadcast|_reduce_)|nccl(dev)?kernel_reduce\b"),
+    ("send-recv", r"nccl.*(send|recv)"),
+    ("copy", r"memcpy|memset"),
+    ("attention", r"flash|fmha|attention|mha_|attn_(fwd|bwd)"),
+    ("optimizer", r"multi_tensor|adam|lamb_|sgd|foreach"),
+    ("softmax-loss", r"softmax|cross_?entropy|nll_loss"),
+    ("normalisation", r"layer_?norm|rms_?norm|batch_?norm|group_?norm|ln_(fwd|bwd)|bn_(fw|bw)"),
+    ("convolution", r"conv(olve|olution|\dd)|implicit_conv|winograd|dgrad|wgrad.*nhwc"),
+    ("matmul", r"gemm|nvjet|cutlass|cublas|xmma|gemv|matmul|_mm_|wgmma|splitk"),
+    ("embedding", r"embedding|index_?select|gather|scatter|indexing|index_elementwise"),
+    ("reduction", r"reduce|triton_(red|per)|norm_kernel"),
+    ("pointwise", r"elementwise|vectorized|triton_|catarray|fill|gelu|silu|swiglu|rope|rotary|"
+                  r"dropout|transpose|permute|copy_kernel|cast|quant"),
+)  # fmt: skip
+_COMPILED = tuple((found, re.compile(pattern)) for found, pattern in _RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What a communication kernel moves: bytes of one rank, and the ranks of its group."""
+
+    size_bytes: int
+    group: str = ""  # equal on all members
+    ranks: int = 0  # 0: not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One interval of a stream. `launch_s` is the host's call; None where it is not recorded.
+
+    `waits_for` are places in the same recording that end before it may start, beside the kernel
+    before it on its stream.
+    """
+
+    name: str
+    kind: KernelClass
+    device: int
+    stream: int
+    start_s: float
+    duration_s: float
+    launch_s: float | None = None
+    waits_for: tuple[int, ...] = ()
+    collective: Collective | None = None
+    dims: tuple[tuple[int, ...], ...] = ()  # of the operator's inputs
+    dtype: str = ""
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The host waits: for the kernels up to `until` on a stream, or on all (None)."""
+
+    at_s: float
+    end_s: float
+    stream: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One rank's kernels in start order, and the host's waits."""
+
+    source: str
+    rank: int
+    kernels: tuple[Kernel, ...]
+    syncs: tuple[Sync, ...] = ()
+    steps: int = 1
+    timed: bool = True  # False: durations of a synthetic trace are unknown
+
+    @property
+    def span_s(self) -> float:
+        """From the first start to the last end."""
+        return max(k.end_s for k in self.kernels) - min(k.start_s for k in self.kernels)
+
+
+def class_of(name: str) -> KernelClass:
+    """By the first rule that matches; `other` where none does."""
+    lower = name.lower()
+    return next((kind for kind, rule in _COMPILED if rule.search(lower)), "other")
+
+
+def matmul_flops(dims: Sequence[Sequence[int]]) -> int:
+    """2 m n k of a product of two matrices or batches; 0 where the shapes are no product.
+
+    aten::addmm has the bias first; aten::linear has its weight transposed.
+    """
+    matrices = [tuple(shape) for shape in dims if len(shape) >= 2]
+    if len(matrices) < 2:
+        return 0
+    left, right = matrices[-2], matrices[-1]
+    rows = 1
+    for extent in left[:-1]:
+        rows *= extent
+    inner = left[-1]
+    if right[-2] == inner:
+        return 2 * rows * inner * right[-1]
+    return 2 * rows * inner * right[-2] if right[-1] == inner else 0
