@@ -180,7 +180,9 @@ def _dims(text: str) -> tuple[tuple[int, ...], ...]:
         return ()
     if not isinstance(given, list):
         return ()
-    return tuple(tuple(s) for s in given if isinstance(s, list) and all(isinstance(e, int) for e in s))
+    return tuple(
+        tuple(s) for s in given if isinstance(s, list) and all(isinstance(e, int) for e in s)
+    )
 
 
 def written(

@@ -52,8 +52,8 @@ _RULES: tuple[tuple[KernelClass, str], ...] = (
     ("matmul", r"gemm|nvjet|cutlass|cublas|xmma|gemv|matmul|_mm_|wgmma|splitk"),
     ("embedding", r"embedding|index_?select|gather|scatter|indexing|index_elementwise"),
     ("reduction", r"reduce|triton_(red|per)|norm_kernel"),
-    ("pointwise", r"elementwise|vectorized|triton_|catarray|fill|gelu|silu|swiglu|rope|rotary|"
-                  r"dropout|transpose|permute|copy_kernel|cast|quant"),
+    ("pointwise", r"elementwise|vectorized|triton_|catarray|fill|gelu|silu|swiglu|rotary|dropout"),
+    ("pointwise", r"transpose|permute|copy_kernel|cast|quant|rope"),
 )  # fmt: skip
 _COMPILED = tuple((found, re.compile(pattern)) for found, pattern in _RULES)
 
