@@ -31,7 +31,7 @@ def test_every_number_has_a_source(entry: object) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_models_have_their_published_size(name: str) -> None:
-    assert ARCHITECTURES[name].parameters / 1e9 == pytest.approx(SIZES[name], abs=0.06, rel=5e-4)
+    assert ARCHITECTURES[name].parameters / 1e9 == pytest.approx(SIZES[name], abs=0.08, rel=5e-4)
 
 
 @pytest.mark.parametrize("name", ACTIVE)
