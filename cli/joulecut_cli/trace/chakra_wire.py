@@ -101,7 +101,8 @@ def _shapes(message: bytes) -> str:
 
 
 def _attribute(message: bytes, into: dict[str, Value]) -> None:
-    name, found = "", None
+    name = ""
+    found: Value | None = None
     for number, wire, value in _fields(message):
         if number == 1:
             name = _string(value)
