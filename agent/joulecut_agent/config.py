@@ -13,7 +13,7 @@ from typing import Any
 
 from joulecut_agent import devices
 from joulecut_agent.config_reader import ConfigReader, is_word
-from joulecut_agent.control.access import PATTERNS_MAX, ROLES, LocalSocket, Rules
+from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings
@@ -31,6 +31,7 @@ METRICS = "127.0.0.1:9430"
 GRPC = "127.0.0.1:9431"
 SOCKET = "/run/joulecut/jobs.sock"  # the default of `joulecut.Reporter` too
 STATE_DIR = "/var/lib/joulecut"
+GRPC_SOCKET = "grpc.sock"  # in `state_dir`
 CLOCK_MHZ_MAX = 10_000  # above every GPU; catches kHz and Hz
 POWER_W_MAX = 10_000.0  # above every board; catches mW
 RESTORE_JITTER_S_MAX = 60.0  # no longer than a lease may last
@@ -225,7 +226,10 @@ def _rules(config: ConfigReader) -> Rules:
     for i, role in enumerate(roles):
         if role not in ROLES:
             raise config.bad(("access", "loopback", i), f"{role!r}", ", ".join(ROLES))
-    return Rules(patterns, roles)
+    if excess := [role for role in roles if role != OBSERVE]:
+        what = f"{', '.join(excess)} without a certificate: ignored"
+        config.warn(("access", "loopback"), what, "observe; commands use listen.grpc_socket or tls")
+    return Rules(patterns, loopback_observes=OBSERVE in roles)
 
 
 def _patterns(config: ConfigReader, path: KeyPath, value: Any) -> tuple[str, ...]:
@@ -260,19 +264,19 @@ def _audit(config: ConfigReader) -> AuditLimits:
     )
 
 
-def _local_socket(config: ConfigReader) -> LocalSocket | None:
+def _local_socket(config: ConfigReader) -> LocalSocket:
+    """Without `listen.grpc_socket` it is in `state_dir`, which no two agents share."""
     path = config.optional_path(("listen", "grpc_socket"))
     group = config.value(("listen", "grpc_socket_group"))
-    if path is not None:
-        config.check_socket_path(("listen", "grpc_socket"), path)
-    if group is None:
-        return None if path is None else LocalSocket(str(path))
-    if path is None:
-        where = ("listen", "grpc_socket_group")
-        raise config.bad(where, "without listen.grpc_socket", "both, or none")
-    if not isinstance(group, str) or not group.isprintable() or not group:
+    if group is not None and (not isinstance(group, str) or not group.isprintable() or not group):
         raise config.bad(("listen", "grpc_socket_group"), f"{group!r}", "the name of a group")
-    return LocalSocket(str(path), group)
+    if path is None:
+        default = config.path(("state_dir",), STATE_DIR) / GRPC_SOCKET
+        return LocalSocket(str(default), group or "", required=group is not None)
+    config.check_socket_path(("listen", "grpc_socket"), path)
+    if path == config.path(("listen", "socket"), SOCKET):
+        raise config.bad(("listen", "grpc_socket"), "is listen.socket too", "a path of its own")
+    return LocalSocket(str(path), group or "")
 
 
 # -- attribution -------------------------------------------------------------------------

@@ -122,10 +122,12 @@ class ConfigReader:
         words = list(known)
         for key in value if isinstance(value, dict) else ():
             if key not in words:
-                where = self._doc.where((*path, key))
-                error = BadInput(where, "unknown key is ignored", ", ".join(words))
-                log("agent", f"warning: {error}")
+                self.warn((*path, key), "unknown key is ignored", ", ".join(words))
                 self.ignored += 1
+
+    def warn(self, path: KeyPath, what: str, allowed: str) -> None:
+        """Logs a value that does not stop the start."""
+        log("agent", f"warning: {BadInput(self._doc.where(path), what, allowed)}")
 
     def _number(self, path: KeyPath, value: Any, low: float, high: float, allowed: str) -> float:
         good = isinstance(value, int | float) and not isinstance(value, bool)

@@ -135,7 +135,8 @@ class Agent:
             f"joulecut-agent ready node={settings.node}"
             f" metrics={settings.metrics[0]}:{parts.exporter.port}"
             f" grpc={settings.grpc[0]}:{parts.server.port}"
-            f" socket={settings.socket} keeper_pid={self._supervisor.pid or '-'}\n"
+            f" socket={settings.socket} keeper_pid={self._supervisor.pid or '-'}"
+            f" grpc_socket={parts.server.local_path or '-'}\n"
         )
         sys.stdout.flush()
         self._notifier.ready(self._status_line())

@@ -36,6 +36,7 @@ AGENTS_MAX = 4096
 LOOPBACK = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
 PROTECTED = "localhost or a loopback address; anything else needs a web_config with TLS"
 SOCKET = "unix:"
+SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), without its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def read(path: Path) -> Config:
     if web_config is None and not is_loopback(http[0]):
         raise document.bad(("listen", "http"), f"{http[0]} without encryption", PROTECTED)
     return Config(
-        agents=_agents(document, data["agents"], encrypted=tls is not None),
+        agents=_agents(document, data["agents"], base, encrypted=tls is not None),
         policy=base / _text(document, ("policy",), data["policy"]),
         store=store,
         http=http,
@@ -166,13 +167,13 @@ def _number(document: Document, path: KeyPath, value: Any, low: float, high: flo
     return float(value)
 
 
-def _agents(document: Document, value: Any, *, encrypted: bool) -> tuple[str, ...]:
+def _agents(document: Document, value: Any, base: Path, *, encrypted: bool) -> tuple[str, ...]:
     if not isinstance(value, list) or not 0 < len(value) <= AGENTS_MAX:
         raise document.bad(("agents",), "not a list", f"1 to {AGENTS_MAX} of host:port")
     agents: list[str] = []
     for i, item in enumerate(value):
-        if isinstance(item, str) and item.startswith(SOCKET) and item != SOCKET:
-            address = item
+        if isinstance(item, str) and item.startswith(SOCKET):
+            address = _socket_address(document, ("agents", i), item.removeprefix(SOCKET), base)
         else:
             host, port = _address(document, ("agents", i), item, port_min=1)
             if not encrypted and not is_loopback(host):
@@ -182,6 +183,15 @@ def _agents(document: Document, value: Any, *, encrypted: bool) -> tuple[str, ..
             raise document.bad(("agents", i), f"{address} is given twice", "one of each")
         agents.append(address)
     return tuple(agents)
+
+
+def _socket_address(document: Document, path: KeyPath, given: str, base: Path) -> str:
+    """`unix:` and an absolute path; a relative one is relative to the file."""
+    socket = base / given
+    if not given or not given.isprintable() or len(str(socket).encode()) > SOCKET_PATH_BYTES_MAX:
+        allowed = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
+        raise document.bad(path, f"'{SOCKET}{given}'", allowed)
+    return f"{SOCKET}{socket}"
 
 
 def _address(document: Document, path: KeyPath, value: Any, *, port_min: int) -> tuple[str, int]:

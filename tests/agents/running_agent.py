@@ -157,6 +157,11 @@ class RunningAgent:
         )
 
     @property
+    def address(self) -> str:
+        """Where the agent takes commands: its unix socket."""
+        return f"unix:{self.ready['grpc_socket']}"
+
+    @property
     def keeper_pid(self) -> int:
         return int(self.ready["keeper_pid"])
 
@@ -188,7 +193,7 @@ class RunningAgent:
     # -- what is said to it --------------------------------------------------------------
 
     def connect(self) -> None:
-        self.channel = grpc.insecure_channel(self.ready["grpc"])
+        self.channel = grpc.insecure_channel(self.address)
         self.stub = agent_pb2_grpc.AgentServiceStub(self.channel)
 
     def disconnect(self) -> None:

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -288,14 +290,89 @@ def test_the_local_socket_is_for_its_group() -> None:
         assert not path.exists()
 
 
-def test_on_loopback_without_tls_the_site_says_what_a_local_user_may() -> None:
-    with RunningAgent(cards=1, access={"loopback": ["observe"]}) as node:
+@pytest.mark.parametrize("access", [None, {"loopback": list(ROLES)}, {"loopback": []}])
+def test_over_tcp_without_a_certificate_nobody_commands(access: dict[str, Any] | None) -> None:
+    """Whatever the configuration says; the unix socket beside it takes the same commands."""
+    with RunningAgent(cards=1, **({} if access is None else {"access": access})) as node:
         node.start()
-        assert node.describe().roles == ("observe",)
-        with pytest.raises(grpc.RpcError) as caught:
-            node.apply({0: 1005})
-        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert node.locked() == {}
+        uuid, observes = node.gpus.uuid(0), access is None or "observe" in access["loopback"]
+        with grpc.insecure_channel(node.ready["grpc"]) as channel:
+            stub = agent_pb2_grpc.AgentServiceStub(channel)
+            for rpc, role in ROLE_OF.items():
+                wanted = "OK" if role == "observe" and observes else "PERMISSION_DENIED"
+                assert _code(stub, channel, rpc, uuid) == wanted, rpc
+            if observes:
+                about = stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S)
+                assert list(about.roles) == ["observe"]
+            for epoch in (1, 2**20):
+                with pytest.raises(grpc.RpcError, match="or the socket listen.grpc_socket"):
+                    stub.Clear(pb.ClearRequest(epoch=epoch), timeout=PATIENCE_S)
+        assert (node.locked(), node.describe().epoch_seen) == ({}, 0)
+        assert ("without a certificate: ignored" in node.log) == (access == {"loopback": [*ROLES]})
+        assert node.describe().roles == ROLES
+        assert node.apply({0: 1005})[0].accepted
+        assert node.locked() == {0: 1005}
+
+
+def test_the_socket_that_nobody_named_is_for_the_agents_own_group() -> None:
+    with RunningAgent(cards=1) as node:
+        node.start()
+        path = node.state_dir / "grpc.sock"
+        assert node.ready["grpc_socket"] == str(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert path.stat().st_gid == os.getegid()
+    with RunningAgent(cards=1) as blocked:
+        (blocked.state_dir / "grpc.sock").write_text("no socket")
+        blocked.start()  # it measures all the same
+        assert blocked.ready["grpc_socket"] == "-"
+        assert "no command is taken on this node: " in blocked.log
+
+
+AS_ANOTHER_USER = """
+import os, sys
+import grpc  # its files may be unreadable for that user
+from joulecut_wire.v1 import agent_pb2 as pb, agent_pb2_grpc
+groups, uid, address, uuid = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+os.setgroups([int(group) for group in groups if group])
+os.setgid(65534)
+os.setuid(uid)
+stub = agent_pb2_grpc.AgentServiceStub(grpc.insecure_channel(address))
+settings = [pb.Setting(uuid=uuid, clock_max_mhz=210)]
+calls = (
+    lambda: stub.Apply(pb.ApplyRequest(
+        epoch=1, job="demo", generation=1, ttl_s=30.0, settings=settings), timeout=60),
+    lambda: stub.Clear(pb.ClearRequest(epoch=7), timeout=60),
+)
+for call in calls:
+    try:
+        print("OK" if all(r.accepted for r in call().results) else "refused")
+    except grpc.RpcError as error:
+        print(error.code().name)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_of_the_users_of_a_node_only_the_group_commands() -> None:
+    group, nobody = 4242, 65534
+    with RunningAgent(cards=1) as node:
+        node.start()
+        node.home.chmod(0o755)
+        os.chown(node.state_dir / "grpc.sock", -1, group)
+
+        def said(address: str, groups: str) -> list[str]:
+            words = [groups, str(nobody), address, node.gpus.uuid(0)]
+            done = subprocess.run(
+                [sys.executable, "-c", AS_ANOTHER_USER, *words],
+                capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+            )  # fmt: skip
+            return done.stdout.split()
+
+        for door in (node.ready["grpc"], node.address):
+            assert "OK" not in said(door, "")
+            assert (node.locked(), node.describe().epoch_seen) == ({}, 0)
+        assert said(node.ready["grpc"], str(group)) == 2 * ["PERMISSION_DENIED"]
+        assert said(node.address, str(group)) == ["OK", "OK"]
+        assert node.describe().epoch_seen == 7
 
 
 @pytest.mark.parametrize(
@@ -311,7 +388,8 @@ def test_on_loopback_without_tls_the_site_says_what_a_local_user_may() -> None:
         ({"access": {"loopback": ["write"]}}, "access.loopback[0]: 'write'"),
         ({"audit": {"bytes_max": 1}}, "audit.bytes_max: 1"),
         ({"web_config": "missing.yaml"}, "missing.yaml: No such file"),
-        ({"listen": {"grpc_socket_group": "x"}}, "without listen.grpc_socket"),
+        ({"listen": {"grpc_socket_group": 3}}, "listen.grpc_socket_group: 3"),
+        ({"listen": {"socket": "a", "grpc_socket": "a"}}, "is listen.socket too"),
     ],
 )  # fmt: skip
 def test_what_would_open_a_door_by_mistake_is_refused_at_start(

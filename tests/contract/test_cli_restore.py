@@ -30,13 +30,12 @@ def nobody() -> Iterator[str]:
 
 
 def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: str) -> None:
-    agents = ("--agents", node.ready["grpc"])
+    agents = ("--agents", node.address)
     for words in (
         ("restore", "--all", "--controller", nobody, *agents),
         ("restore", "--all", "--direct", *agents),
         ("restore", "demo", "--controller", nobody, *agents),
-        ("restore", node.ready["grpc"], "--direct", *agents),
-        ("restore", "--node", "127.0.0.1", "--direct", *agents),
+        ("restore", node.address, "--direct", *agents),
         ("restore", "n1", "--direct", *agents),  # the node's own name
         ("restore", "--node", "n1", "--direct", *agents),
     ):
@@ -45,14 +44,14 @@ def test_every_gpu_comes_back_without_a_controller(node: RunningAgent, nobody: s
         done = joulecut(*words)
         assert (done.returncode, done.stderr) == (0, ""), words
         assert node.locked() == {}
-        assert f"{node.ready['grpc']}: 2 GPUs reset" in done.stdout
+        assert f"{node.address}: 2 GPUs reset" in done.stdout
         assert ("no controller answers" in done.stdout) == ("--direct" not in words)
 
 
 def test_the_controllers_file_tells_where_they_are(
     node: RunningAgent, nobody: str, tmp_path: Path
 ) -> None:
-    config = {"agents": [node.ready["grpc"]], "policy": "p.yaml", "store": "sqlite:///c.db"}
+    config = {"agents": [node.address], "policy": "p.yaml", "store": "sqlite:///c.db"}
     path = tmp_path / "controller.yaml"
     path.write_text(yaml.safe_dump(config))
     assert node.obey({0: 1005})[0].accepted
@@ -69,7 +68,7 @@ def test_another_job_keeps_its_clocks_and_a_dead_agent_is_named(
 ) -> None:
     assert node.obey({0: 1005})[0].accepted
     dead = nobody.removeprefix("http://")
-    agents = f"{node.ready['grpc']},{dead}"
+    agents = f"{node.address},{dead}"
     done = joulecut("restore", "other-job", "--direct", "--agents", agents)
     assert done.returncode == 1
     assert f"{dead}: NOT reset: no agent answers" in done.stdout
@@ -84,7 +83,7 @@ def test_a_name_that_nothing_is_held_for_is_not_passed_over(
 ) -> None:
     """A typing error in a hurry must not read like success."""
     assert node.obey({0: 1005})[0].accepted
-    agents = ("--agents", node.ready["grpc"])
+    agents = ("--agents", node.address)
     done = joulecut("restore", "dmeo", "--controller", nobody, *agents)
     assert "Calling 1 agent directly." in done.stdout
     assert "No GPU there is leased to a job named dmeo." in done.stdout

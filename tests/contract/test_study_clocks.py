@@ -16,7 +16,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clocks_are_leased_and_given_back() -> None:
     with RunningAgent(cards=2) as node:
         node.start()
-        address, uuid = node.ready["grpc"], node.gpus.uuid(1)
+        address, uuid = node.address, node.gpus.uuid(1)
         clocks = AgentClocks(address, uuid)
         try:
             assert clocks.choices_mhz() == node.gpus.sku.clocks_mhz
@@ -46,13 +46,13 @@ def test_what_a_job_holds_is_left_alone() -> None:
         assert held.accepted
         eventually("the lease", lambda: node.watch().gpus[0].lease)
         with pytest.raises(Unavailable, match="job training holds this GPU's clock"):
-            AgentClocks(node.ready["grpc"], node.gpus.uuid(0))
+            AgentClocks(node.address, node.gpus.uuid(0))
         assert node.locked() == {0: 1005}
         (cleared,) = node.clear(epoch=4, job="training")
         assert cleared.accepted
         eventually("the restore", lambda: not node.locked())
         eventually("the lease's end", lambda: node.watch().gpus[0].lease is None)
-        clocks = AgentClocks(node.ready["grpc"], node.gpus.uuid(0))
+        clocks = AgentClocks(node.address, node.gpus.uuid(0))
         clocks.ask(750)  # of the same term, with a later number than the job's last
         assert node.locked() == {0: 750}
         clocks.close()
@@ -60,13 +60,13 @@ def test_what_a_job_holds_is_left_alone() -> None:
 
 
 def test_no_such_agent_and_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for bad in ("", "host", "host:0", "host:x", ":50051"):
+    for bad in ("", "host", "127.0.0.1:9431", "unix:"):
         with pytest.raises(BadInput, match="--lock-via"):
             AgentClocks(bad, "GPU-x")
     with RunningAgent(cards=1) as node:
         node.start()
         with pytest.raises(Unavailable, match="has no GPU GPU-x"):
-            AgentClocks(node.ready["grpc"], "GPU-x")
+            AgentClocks(node.address, "GPU-x")
     monkeypatch.setattr(agent_clocks, "REACH_S", 0.5)
     with pytest.raises(Unavailable, match="no agent at"):
-        AgentClocks("127.0.0.1:1", "GPU-x")
+        AgentClocks("unix:/nowhere.sock", "GPU-x")

@@ -41,7 +41,7 @@ class DocsCluster:
 
     @property
     def agent(self) -> str:
-        return f"127.0.0.1:{self.ports['9431']}"
+        return f"unix:{self.folder}/grpc.sock"
 
     def __enter__(self) -> Self:
         try:

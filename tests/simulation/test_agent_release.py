@@ -54,7 +54,7 @@ def _lock(driver: FakeNvml, node: RunningAgent, generation: int) -> bool:
 def test_inside_a_window_no_process_holds_the_driver(driver: FakeNvml, node: RunningAgent) -> None:
     assert _lock(driver, node, 1)
     assert len(driver.clients()) >= 2, "a reader and a writer"
-    done = _ask(node, CLI, "release", node.ready["grpc"], "--for", "10m", "--reason", "upgrade")
+    done = _ask(node, CLI, "release", node.address, "--for", "10m", "--reason", "upgrade")
     assert (done.returncode, done.stderr) == (0, "")
     assert driver.clients() == ()
     assert driver.locks() == (None, None)
@@ -72,7 +72,7 @@ def test_inside_a_window_no_process_holds_the_driver(driver: FakeNvml, node: Run
     assert "joulecut_gpu_energy_joules_total{" not in text
     assert driver.calls_total() == calls, "nobody asked the driver anything"
     driver.reload_driver()
-    done = _ask(node, CLI, "resume", node.ready["grpc"])
+    done = _ask(node, CLI, "resume", node.address)
     assert (done.returncode, done.stderr) == (0, "")
     eventually("read again", lambda: len(node.watch().gpus) == 2)
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
@@ -249,7 +249,7 @@ def test_a_file_on_the_node_stops_all_control(simulated: RunningAgent) -> None:
 
 def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> None:
     node, config = simulated, str(simulated.home / "agent.yaml")
-    address = node.ready["grpc"]
+    address = node.address
     for words, sentence in (
         ((CLI, "release", address), "--for"),
         ((CLI, "release", address, "--for", "2h"), "up to 3600 s"),

@@ -82,9 +82,9 @@ class Cluster:
     def up(self) -> None:
         waiting = [self._agent(node) for node in NODES]
         for process in waiting:
-            ready = process.line(r"^joulecut-agent ready .*metrics=(\S+) grpc=(\S+)")
+            ready = process.line(r"^joulecut-agent ready .*metrics=(\S+) .*grpc_socket=(\S+)")
             self.metrics.append(ready[1])
-            self.agents.append(ready[2])
+            self.agents.append(f"unix:{ready[2]}")
         with (self.folder / "profile.csv").open("w") as out:
             write(rows(find("a100-sxm", ""), STAGES, scale=SCALE, noise=1.0, seed=1), out)
         gpus = [

@@ -1,7 +1,9 @@
 """Callers and their roles: names proven by a certificate, and rules from names to roles.
 
 The four roles are independent: observe does not allow commands, and clear does not allow lowering
-a clock. Only names in a certificate of the client CA count.
+a clock. Only names in a certificate of the client CA count. Over TCP without one, loopback
+included, there is no role but observe: any user of the node, and a pod with host network, can
+connect there.
 """
 
 import re
@@ -42,6 +44,7 @@ class LocalSocket:
 
     path: str
     group: str = ""  # empty: the agent's own
+    required: bool = True  # False: the agent runs without it, and takes no command from this node
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,11 @@ class Rules:
     """Patterns of names by role.
 
     Without a rule, any name of the client CA may observe and no name has another role.
-    `loopback`: roles of every process on this node, if plain text is served.
+    `loopback_observes`: whether every process on this node may observe in plain text.
     """
 
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    loopback: tuple[str, ...] = ROLES
+    loopback_observes: bool = True
 
     def roles(self, names: Iterable[str]) -> tuple[str, ...]:
         """The roles of a caller with these proven names."""
@@ -93,7 +96,8 @@ def caller(context: Any, rules: Rules) -> Caller:
     if peer.startswith("unix:"):
         return Caller("local socket", "socket", ROLES)
     # Only loopback is bound without encryption; checked again here.
-    return Caller(_UIDS.name(peer), "loopback", rules.loopback if _is_loopback(peer) else ())
+    observes = rules.loopback_observes and _is_loopback(peer)
+    return Caller(_UIDS.name(peer), "loopback", (OBSERVE,) if observes else ())
 
 
 def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:

@@ -112,6 +112,8 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         what = f"{op} with a new epoch" if (role, op) == (APPLY, "clear") else op
         why = f"{what} needs the role {role or '(none allows it)'}; "
         why += f"{who.name or 'an unnamed caller'} has {', '.join(who.roles) or 'none'}"
+        if who.via == "loopback":
+            why += "; commands need a client certificate, or the socket listen.grpc_socket"
         self._denied(role)
         asked = _asked(op, request) if role in COMMANDS and request is not None else {}
         entry = {"op": op, **_who(who), **asked, "result": "denied", "refused": why}

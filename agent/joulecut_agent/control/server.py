@@ -1,7 +1,7 @@
 """The agent's gRPC server, with gRPC health.
 
-It listens with mutual TLS on the network, in plain text on loopback, and on a unix socket whose
-group is the permission. Nothing else is ever bound.
+It listens with mutual TLS on the network, in plain text on loopback (to observe only), and on a
+unix socket whose group is the permission to command. Nothing else is ever bound.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from joulecut_agent.control.access import LocalSocket
 from joulecut_agent.control.authorization import SERVICE, AuthorizationInterceptor
 from joulecut_agent.control.service import CALLS_MAX, WATCHERS_MAX, AgentService
+from joulecut_agent.log import log
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.tls import Pem, Rotating
 from joulecut_wire.v1 import agent_pb2_grpc
@@ -62,7 +63,6 @@ class Server:
     ) -> None:
         """Binds, without serving yet. Raises Unavailable if an address is taken."""
         self._service = service
-        self._local = addresses.local
         self._server = grpc.server(
             ThreadPoolExecutor(WATCHERS_MAX + CALLS_MAX, thread_name_prefix="grpc"),
             interceptors=[interceptor],
@@ -74,9 +74,19 @@ class Server:
         host, port = addresses.address
         shown = f"[{host}]" if ":" in host else host
         self.port = self._bind(f"{shown}:{port}", addresses.pem)
-        if addresses.local is not None:
-            with _fresh_socket(addresses.local):
-                self._bind(f"unix:{addresses.local.path}", None)
+        self.local_path = self._bind_local(addresses.local) if addresses.local else ""
+
+    def _bind_local(self, local: LocalSocket) -> str:
+        """Binds the unix socket; its path, "" if one that is not required cannot be bound."""
+        try:
+            with _fresh_socket(local):
+                self._bind(f"unix:{local.path}", None)
+        except Unavailable as error:
+            if local.required:
+                raise
+            log("agent", f"no command is taken on this node: {error}")
+            return ""
+        return local.path
 
     def _bind(self, address: str, pem: Rotating[Pem] | None) -> int:
         try:
@@ -100,8 +110,8 @@ class Server:
         self._health.enter_graceful_shutdown()
         self._service.end_watches()
         self._server.stop(STOP_WAIT_S).wait(STOP_WAIT_S + 1.0)
-        if self._local is not None:
-            Path(self._local.path).unlink(missing_ok=True)
+        if self.local_path:
+            Path(self.local_path).unlink(missing_ok=True)
 
 
 def _credentials(pem: Rotating[Pem]) -> grpc.ServerCredentials:
@@ -135,8 +145,11 @@ def _fresh_socket(local: LocalSocket) -> Iterator[None]:
     whole permission.
     """
     path = Path(local.path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
+    except OSError as error:
+        raise Unavailable(f"gRPC cannot listen on {path}: {error.strerror}") from None
     umask = os.umask(SOCKET_UMASK)
     try:
         yield

@@ -19,6 +19,7 @@ from joulecut_wire.messages import Command, Result, Setting
 JOB = "joulecut-study"
 TTL_S = 30.0  # the card is back at its default half a minute after a study has died
 RENEW_S = TTL_S / 3.0
+SOCKET = "unix:"  # over TCP an agent takes commands with a certificate only
 REACH_S = 5.0  # for the agent to describe itself
 # Agents bound how often a clock may be lowered; a sweep does so once per layer, and waits.
 PATIENCE_S = 180.0
@@ -28,16 +29,15 @@ T = TypeVar("T")
 
 
 class AgentClocks:
-    """The clock of one GPU of the agent at `address` (host:port), for as long as this lives.
+    """The clock of one GPU of the agent at `address` (unix:PATH), for as long as this lives.
 
     Raises BadInput on an address that is none, Unavailable where there is no such agent, the
     GPU is not controllable, or a job holds it.
     """
 
     def __init__(self, address: str, uuid: str) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 65536:
-            raise BadInput("--lock-via", f'"{address}" is no address', "HOST:PORT of the agent")
+        if not address.startswith(SOCKET) or address == SOCKET or not address.isprintable():
+            raise BadInput("--lock-via", f'"{address}" is no address', "unix:PATH of the agent")
         self._address = address
         self._uuid = uuid
         self._generation = 1

@@ -3,7 +3,7 @@
 joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAME] [--quick]
                      [--models M,...] [--sequences N,...] [--dtypes D,...] [--batch N]
                      [--pass training|forward] [--clocks N | --at MHZ,...]
-                     [--lock-via HOST:PORT] [--gpu N] [--seed N] [--report DIR]
+                     [--lock-via unix:PATH] [--gpu N] [--seed N] [--report DIR]
 """
 
 import sys
@@ -118,7 +118,7 @@ def run(argv: list[str]) -> int:
             raise BadInput(
                 "--at" if args.at else "--clocks",
                 "clocks cannot be set here, so the default one alone is measured",
-                "--lock-via HOST:PORT of this node's agent",
+                "--lock-via unix:PATH of this node's agent",
             )
         rule = QUICK if args.quick else Rule()
         rows = _collected(bench, clocks, selection, grid=grid, rule=rule, out=out)
@@ -141,7 +141,7 @@ def _parser() -> Parser:
     parser.add_argument("--card", metavar="NAME", help=f"simulated: {', '.join(LAYER_CARDS)}")
     parser.add_argument("--gpu", default="0", metavar="N", help="CUDA index of the card")
     parser.add_argument(
-        "--lock-via", metavar="HOST:PORT", help="agent of this node, which sets the clocks"
+        "--lock-via", metavar="unix:PATH", help="agent of this node, which sets the clocks"
     )
     parser.add_argument("--models", metavar="M,...", help=", ".join(SIZES))
     parser.add_argument("--sequences", metavar="N,...", help="tokens, like 128,512,1024")

@@ -24,7 +24,7 @@ STOP_S_MAX = 15.0  # an agent restores its GPUs on the way out; a busy machine t
 
 _AGENT_READY = re.compile(
     r"joulecut-agent ready node=(?P<node>\S+) metrics=(?P<metrics>\S+) grpc=(?P<grpc>\S+) "
-    r"socket=\S+ keeper_pid=(?P<keeper>\d+|-)"
+    r"socket=\S+ keeper_pid=(?P<keeper>\d+|-) grpc_socket=(?P<grpc_socket>\S+)"
 )
 _CONTROLLER_READY = re.compile(r"joulecut-controller ready http=(?P<http>\S+)")
 _JOB_READY = re.compile(r"joulecut-sim-job ready")
@@ -84,21 +84,21 @@ class Cluster:
         for node, agent in self._agents.items():
             layout.write_agent(self._folder, node, self._settings, ANY_PORT, ANY_PORT)
             agent.start()
-        grpc = []
+        agents = []
         for node, agent in self._agents.items():
             ready = agent.wait_ready(self._pause)
             layout.write_agent(self._folder, node, self._settings, ready["metrics"], ready["grpc"])
             self.metrics[node] = ready["metrics"]
-            grpc.append(ready["grpc"])
+            agents.append(f"unix:{ready['grpc_socket']}")
             if ready["keeper"].isdigit():
                 self._keepers[node] = Witness.of(int(ready["keeper"]))
             self._say(f"  agent {node}    pid {agent.pid}")
             self._say(f"  keeper {node}   pid {ready['keeper']}")
-        layout.write_controller(self._folder, grpc, f"127.0.0.1:{self._settings.port}")
+        layout.write_controller(self._folder, agents, f"127.0.0.1:{self._settings.port}")
         self._controller.start()
         ready = self._controller.wait_ready(self._pause)
         self.page = ready["http"]
-        layout.write_controller(self._folder, grpc, self.page)
+        layout.write_controller(self._folder, agents, self.page)
         self._say(f"  controller      pid {self._controller.pid}")
         self._job.start()
         self._job.wait_ready(self._pause)

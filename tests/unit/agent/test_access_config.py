@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from joulecut_agent import config
 from joulecut_agent.config_reader import ConfigReader
-from joulecut_agent.control.access import ROLES, Rules
+from joulecut_agent.control.access import ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_wire.document import parse
 from joulecut_wire.errors import BadInput
@@ -75,5 +75,7 @@ def test_nothing_said_means_looking_only_and_the_usual_limits() -> None:
     assert config._tls(reader) is None
     assert config._rules(reader) == Rules()
     assert config._audit(reader) == AuditLimits(1 << 20, 8)
-    assert config._local_socket(reader) is None
+    assert config._local_socket(reader) == LocalSocket(
+        "/var/lib/joulecut/grpc.sock", required=False
+    )
     assert reader.optional_path(("web_config",)) is None

@@ -80,8 +80,10 @@ def test_plain_text_from_elsewhere_has_no_role_even_if_it_were_served() -> None:
     plain = {"transport_security_type": [b"insecure"]}
     for peer in ("ipv4:10.0.0.1:5", "ipv6:%5Bfe80::1%5D:5", "vsock:1:2", "", "ipv4:127"):
         assert caller(Call(peer, **plain), Rules()).roles == ()
-    for peer in ("ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5", "unix:"):
-        assert caller(Call(peer, **plain), Rules()).roles == ROLES
+    for peer in ("ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5"):
+        assert caller(Call(peer, **plain), Rules()).roles == ("observe",)
+        assert caller(Call(peer, **plain), Rules(loopback_observes=False)).roles == ()
+    assert caller(Call("unix:", **plain), Rules()).roles == ROLES
 
 
 def test_by_default_a_certificate_may_look_and_no_more() -> None:
