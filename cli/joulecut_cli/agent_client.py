@@ -94,6 +94,6 @@ def _address(node: str, *, encrypted: bool) -> str:
         allowed = "HOST, HOST:PORT or unix:PATH"
         raise BadInput(f'"{node}"', "is not the address of an agent", allowed)
     if not encrypted and not is_loopback(bare):
-        allowed = "a loopback address or unix:PATH on the node itself, or --cert, --key and --ca"
+        allowed = "unix:PATH on the node itself, or --cert, --key and --ca"
         raise BadInput(f'"{node}"', "is a remote address without TLS", allowed)
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"

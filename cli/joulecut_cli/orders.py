@@ -18,7 +18,7 @@ from joulecut_wire.errors import BadInput
 if TYPE_CHECKING:
     from joulecut_cli.agent_client import Agent
 
-DEFAULT_NODE = "127.0.0.1:9431"
+DEFAULT_NODE = "unix:/run/joulecut/agent.sock"  # of the units; over TCP: with a certificate
 WINDOW_S_MAX = 3600.0  # the keeper's own bound: a forgotten window must end
 AGENT = "--agent"
 NODE_FLAGS = (AGENT, "--cert", "--key", "--ca", "--server-name")

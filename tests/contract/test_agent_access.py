@@ -305,7 +305,7 @@ def test_over_tcp_without_a_certificate_nobody_commands(access: dict[str, Any] |
                 about = stub.Describe(pb.DescribeRequest(), timeout=PATIENCE_S)
                 assert list(about.roles) == ["observe"]
             for epoch in (1, 2**20):
-                with pytest.raises(grpc.RpcError, match="or the socket listen.grpc_socket"):
+                with pytest.raises(grpc.RpcError, match=r"or the socket listen\.grpc_socket"):
                     stub.Clear(pb.ClearRequest(epoch=epoch), timeout=PATIENCE_S)
         assert (node.locked(), node.describe().epoch_seen) == ({}, 0)
         assert ("without a certificate: ignored" in node.log) == (access == {"loopback": [*ROLES]})

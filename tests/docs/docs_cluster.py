@@ -82,6 +82,7 @@ class DocsCluster:
         text = text.replace(" --cert me.crt --key me.key --ca ca.crt", "")
         text = text.replace("/etc/joulecut/controller.yaml", "controller.yaml")
         text = re.sub(r"node1:\d+,node2:\d+", self.agent, text)
+        text = text.replace("unix:/run/joulecut/agent.sock", self.agent)
         text = re.sub(r"\bJOB\b", JOB, re.sub(r"\bNODE\b", NODE, text))
         if re.match(r"joulecut (clear|release|resume)\b", text) and "--agent" not in text:
             return text
