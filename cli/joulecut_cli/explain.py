@@ -44,8 +44,8 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
         return
     yield labelled(
         f"Plan {plan['generation']}",
-        f"{sentence(plan['reason'])} Made {ago(now_unix_s - plan['made_at_unix_s'])} ago, "
-        f"{_state(job, plan)}.",
+        f"{sentence(plan['reason'], [job['name']])} "
+        f"Made {ago(now_unix_s - plan['made_at_unix_s'])} ago, {_state(job, plan)}.",
     )
     forecast = plan["forecast"]
     if forecast is None:
@@ -148,7 +148,7 @@ def _find(board: Json, name: str) -> Json:
 def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
     """The whole explanation as text."""
     parts = [
-        [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"])],
+        [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"], [job["name"]])],
         [*_facts(job, now_unix_s), *_predictors(job)],
         granularity_lines(job),
         _learning(job),
@@ -173,7 +173,7 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     yield labelled("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
     yield labelled("Baseline", _window(job["baseline"], "measured at default clocks"))
     if foreign := foreign_text(job):
-        yield labelled("", sentence(foreign))
+        yield labelled("", sentence(foreign, [job["name"]]))
     running = job["generation_running"]
     yield labelled("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
     if job["peer_iteration_time_s"] is not None:

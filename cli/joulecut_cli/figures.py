@@ -1,7 +1,7 @@
 """Numbers and tables for a terminal: plain ASCII, a unit on every number."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 NONE = "-"  # not known; never zero
@@ -47,12 +47,13 @@ def mhz(clock: int | None, otherwise: str = "default") -> str:
     return otherwise if clock is None else str(clock)
 
 
-def sentence(text: str) -> str:
-    """Capitalised, with a full stop; a leading policy key keeps its letters."""
+def sentence(text: str, names: Collection[str] = ()) -> str:
+    """Capitalised, with a full stop; a leading policy key or one of `names` keeps its letters."""
     if not text:
         return ""
-    first = text[0] if "_" in text.split(maxsplit=1)[0] else text[0].upper()
-    return first + text[1:] + ("" if text[-1] in ".!?" else ".")
+    word = text.split(maxsplit=1)[0]
+    fixed = "_" in word or word.rstrip(":,") in names
+    return (text if fixed else text[0].upper() + text[1:]) + ("" if text[-1] in ".!?" else ".")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str]) -> list[str]:

@@ -99,6 +99,9 @@ class JobFile:
 def read(path: Path) -> JobFile:
     """Reads a job file and what it names. Raises BadInput with file, line and key."""
     document = load(path)
+    if isinstance(document.data, dict) and "apiVersion" in document.data:
+        what = "a policy, read by joulecut policy check; not a job file"
+        raise document.bad((), what, f"the keys {', '.join(KEYS)}")
     if isinstance(document.data, dict) and "graph" in document.data:
         return _explicit(document, path)
     data = mapping(document, (), document.data, KEYS, LATER_KEYS)
@@ -164,19 +167,28 @@ def _profile(document: Document, path: Path, given: object, power_w: float) -> t
     """One profile, or one per GPU of a tensor-parallel group put together; and its name."""
     if not isinstance(given, list):
         name = value(document, ("profile",), given, _PATH)
-        return profile_file.read(path.parent / name), name
+        return _read_profile(document, path.parent / name, power_w), name
     if not 1 <= len(given) <= MEMBERS_MAX:
         what = f"a list of {len(given)}"
         raise document.bad(("profile",), what, f"1 to {MEMBERS_MAX} paths, one per GPU")
     names = [value(document, ("profile", i), item, _PATH) for i, item in enumerate(given)]
     try:
-        together = lockstep([profile_file.read(path.parent / n) for n in names], power_w)
+        together = lockstep(
+            [_read_profile(document, path.parent / n, power_w) for n in names], power_w
+        )
     except BadInput:
         raise
     except ValueError as error:
         allowed = "profiles of the same stages, instructions and clocks"
         raise document.bad(("profile",), str(error), allowed) from None
     return together, ", ".join(names)
+
+
+def _read_profile(document: Document, path: Path, power_w: float) -> Profile:
+    profile = profile_file.read(path)
+    if fault := profile.units_fault(power_w):
+        raise document.bad(("profile",), fault, "times in seconds, energies in joules")
+    return profile
 
 
 def _split(

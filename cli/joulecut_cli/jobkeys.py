@@ -49,7 +49,7 @@ from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 
-OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; beyond that nobody waits
+OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; more is refused
 TIME_S_MAX, ENERGY_J_MAX = 1e6, 1e12  # as in a profile
 
 KEYS = ("pipeline", "profile", "blocking_power_w")

@@ -1,4 +1,4 @@
-"""A plan in words and as JSON, for whoever asked `joulecut plan`.
+"""A plan in words and as JSON, for the command `joulecut plan`.
 
 Every figure is of the profile alone: predicted, never measured.
 """

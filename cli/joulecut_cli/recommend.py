@@ -81,15 +81,15 @@ def _lock(row: Json, which: str) -> int | None:
 def _page(job: Json, url: str) -> Iterator[str]:
     yield f"{job['name']} at {url}: {MODES[job['mode']]}"
     for hold in job["holds"]:
-        yield f"! {sentence(hold['sentence'])}"
+        yield f"! {sentence(hold['sentence'], [job['name']])}"
     plan = job["decision"]
     if not plan_name(plan):
-        yield f"No recommendation yet: {sentence(job['sentence'])}"
+        yield f"No recommendation yet: {sentence(job['sentence'], [job['name']])}"
         yield from _next(job)
         return
-    yield f"Plan {plan['generation']}: {sentence(plan['reason'])}"
+    yield f"Plan {plan['generation']}: {sentence(plan['reason'], [job['name']])}"
     if plan["refused"]:
-        yield f"! Refused by the guard: {sentence(plan['refused'])}"
+        yield f"! Refused by the guard: {sentence(plan['refused'], [job['name']])}"
     changing = _changing(job)
     if not changing:
         done = "Its clocks are in force" if _in_force(job) else "Its clocks equal the current ones"

@@ -163,7 +163,7 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
             f"Joulecut at {url}: {_mode(board)}; "
             f"pass {board['pass_number']} ended {ago(age_s)} ago, epoch {board['epoch']}{simulated}"
         )
-        yield sentence(board["sentence"])
+        yield sentence(board["sentence"], [job["name"] for job in board["jobs"]])
         digest = f" ({policy['digest'][:8]})" if policy["digest"] else ""
         yield f"Policy {policy['source'] or 'none'}{digest}"
     if age_s > max(STALE_S_MIN, STALE_PASSES * (board["interval_s"] or 0.0)):
@@ -189,7 +189,7 @@ def _jobs(board: Json) -> list[str]:
     rows = [_job_row(job) for job in board["jobs"]]
     lines = table(head, rows, frozenset(head[2:]))
     for job in board["jobs"]:
-        lines.append(f"  {job['name']}: {sentence(job['sentence'])}")
+        lines.append(f"  {job['name']}: {sentence(job['sentence'], [job['name']])}")
         if foreign := foreign_text(job):
             lines.append(f"  {job['name']}: {foreign}")
         if advisable := job.get("advisable"):

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 import yaml.composer
 
+from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # A policy for 10,000 jobs is half of this; beyond it is a mistake.
@@ -52,12 +53,7 @@ def show(path: Iterable[str | int]) -> str:
 
 def load(path: Path) -> Document:
     """Reads a YAML file. Raises BadInput with file and line on anything unreadable."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)  # some files never end
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None
-    return parse(raw, str(path))
+    return parse(user_file.read(path, FILE_BYTES_MAX), str(path))
 
 
 def parse(raw: bytes, name: str) -> Document:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
+from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # every public root together is a fifth of this
@@ -53,12 +54,7 @@ def read(files: TlsFiles) -> Pem:
 
 def contents(path: Path) -> bytes:
     """Raises BadInput for a file that cannot be read or is too large."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or "cannot be read"
-        raise BadInput(str(path), what, "a readable file") from None
+    raw = user_file.read(path, FILE_BYTES_MAX)
     if len(raw) > FILE_BYTES_MAX:
         raise BadInput(str(path), "too large", f"at most {FILE_BYTES_MAX} bytes")
     return raw

@@ -221,6 +221,10 @@ def test_text_csv_and_html(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_label_of_the_operators_choice_names_the_job(cluster: Cluster) -> None:
     found = cluster.audit("--job-label", "container")
     assert {job["name"] for job in found["jobs"]} == {"main"}
+    done = cluster.run("--job-label", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert 'no series of this time range has the label "nowhere"; allowed: ' in done.stderr
+    assert "container" in done.stderr
 
 
 def test_a_matcher_chooses_hosts(cluster: Cluster) -> None:

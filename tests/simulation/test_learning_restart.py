@@ -129,7 +129,7 @@ def test_damaged_state_is_one_line_and_learning_starts_over(
     store.keep_learnt(NAME, damage(store.learnt(NAME)))
     second, after = _anew(world, store)
     (line,) = second.events("learn")
-    assert "starting anew" in line
+    assert "starts empty" in line
     assert said in line
     assert "\n" not in line
     assert after.learning_stats(world.job).taken == 0

@@ -85,6 +85,10 @@ def _past(
         )
         for frame in history.frames(progress.advance):
             auditor.take(frame)
+    labels = history.owner_labels - {"__name__"}
+    if given.job_label and history.gpus and given.job_label not in labels:
+        what = f'no series of this time range has the label "{given.job_label:.60}"'
+        raise BadInput("--job-label", what, ", ".join(sorted(labels)) or "no label was found")
     seen = Observed(gpus=history.gpus, rates={}, allocations={}, bloat_j=history.bloat_j)
     about = report.About(
         source=f"{server.url} ({history.exporter.title} series)",

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
 
@@ -210,11 +211,7 @@ def _checked(url: str) -> str:
 
 
 def _secret(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise BadInput(str(path), _why(error), "a readable file") from None
+    raw = user_file.read(path, SECRET_BYTES_MAX)
     try:
         word = raw.decode().strip()
     except UnicodeDecodeError:

@@ -42,6 +42,7 @@ class History:
         self.exporter = exporter_of(self._names, server.url)
         self._owners = OwnerHistory()
         self.gpus: dict[str, GpuName] = {}
+        self.owner_labels: set[str] = set()  # of the series that name owners
         self.bloat_j: dict[str, dict[str, float]] = {}  # estimates of a controller, by job and kind
         self.step_s = self._step(end_s - begin_s, end_s)
         self.steps = max(1, round((end_s - begin_s) / self.step_s))
@@ -123,6 +124,7 @@ class History:
             uuid = series.metric.get(self.exporter.uuid, "")
             if uuid not in rows:
                 continue
+            self.owner_labels.update(series.metric)
             owner = self.exporter.owner(series.metric, self._job_label)
             for at_s, _ in series.values:
                 rows[uuid].owners.setdefault(self._index(at_s, at), []).append(owner)

@@ -9,6 +9,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
+from joulecut_controller.sources import csv_file
 from joulecut_controller.sources import profile as profiles
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.command import FINE, Parser
@@ -92,12 +93,7 @@ def _read(path: Path, probes: tuple[int, ...]) -> Profile:
 
     Raises BadInput.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(profiles.FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        what = getattr(error, "strerror", None) or "cannot be read"
-        raise BadInput(str(path), what, "a readable CSV file") from None
+    raw = csv_file.read(path, profiles.FILE_BYTES_MAX)
     return profiles.parse(_without_unprobed(raw, frozenset(probes)), str(path), whole=False)
 
 

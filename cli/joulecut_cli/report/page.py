@@ -212,7 +212,7 @@ def _job(job: Json) -> str:
     spent, windows = job["spent_under_plans"], job["windows"]
     parts = [f"<section><h2>{escape(job['job'])}</h2>"]
     if job["reason"]:
-        parts.append(f"<p>{UNKNOWN}: {escape(sentence(job['reason']))}</p>")
+        parts.append(f"<p>{UNKNOWN}: {escape(sentence(job['reason'], [job['job']]))}</p>")
     if windows["default"] or windows["plan"]:
         parts.append(
             f"<p>{windows['compared_holdouts']} hold-outs compared: {windows['default']} "

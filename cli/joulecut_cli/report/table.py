@@ -96,7 +96,7 @@ def receipt_text(receipt: Json, source: str) -> str:
     elif _measured(job):
         lines += _facts(job)
     else:
-        lines.append(sentence(job["reason"]))
+        lines.append(sentence(job["reason"], [job["job"]]))
     count = len(receipt["changes"])
     lines += ["", f"Changes of its clocks: {count}" + ("" if count else " in this period")]
     if receipt["changes_cut"]:
@@ -265,7 +265,7 @@ def _facts(job: Json) -> Iterator[str]:
     for name, text in rows:
         yield f"{name:<10} {text}"
     if job["reason"]:
-        yield f"{'Unknown':<10} {sentence(job['reason'])}"
+        yield f"{'Unknown':<10} {sentence(job['reason'], [job['job']])}"
 
 
 def _counted(windows: Json) -> str:

@@ -92,10 +92,13 @@ def effective_mode(policy_mode: Mode, job_mode: Mode | None) -> Mode:
 
 def _is_a_policy(document: Document) -> None:
     data = document.data
+    allowed = f"apiVersion: {API_VERSION}, kind: {KIND}"
     if data is None:
-        raise document.bad((), "the file is empty", f"apiVersion: {API_VERSION}, kind: {KIND}")
+        raise document.bad((), "the file is empty", allowed)
     if not isinstance(data, dict):
         raise document.bad((), f"{shown(data)} is not a policy", "a mapping of keys")
+    if "apiVersion" not in data and not data.keys().isdisjoint(("pipeline", "graph")):
+        raise document.bad((), "a job file, read by joulecut plan; not a policy", allowed)
     for key, right in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in data:
             raise document.bad((key,), "key missing", right)
@@ -137,6 +140,8 @@ def _job(
             kinds = ", ".join(kinds_of(pipeline))
             allowed = f"stages 0 to {pipeline.stages - 1}, each with {kinds}"
             raise document.bad(place, what, allowed)
+        if fault := measured.units_fault(keys.pipeline.blocking_power_w or 0.0):
+            raise document.bad(place, fault, "times in seconds, energies in joules")
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
     return JobPolicy(
         name=keys.name,

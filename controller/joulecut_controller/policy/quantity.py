@@ -11,12 +11,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from joulecut_controller.policy.policy import GpuRef
-from joulecut_wire.duration import ITERATION_S_MAX
+from joulecut_wire.duration import ITERATION_S_MAX, parse_s
 
 POWER_W_MAX = 10_000.0  # per GPU and its share of the host
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h)")
-_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _PERCENTAGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 # YAML 1.1 reads `1e3` as a word: a float needs the dot.
 _EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
@@ -77,18 +75,18 @@ def whole(low: int, high: int) -> Callable[[object], int]:
 
 
 def duration(*, above_zero: bool) -> Callable[[object], float]:
-    """Reads `10s`, `500ms`, `2min` or `1h` as seconds; a bare number is refused, except 0."""
+    """Reads `500ms`, `10s`, `2min`, `2m`, `1h` or `1d` as seconds; a bare number only if 0."""
     lowest = "above 0" if above_zero else "from 0"
     allowed = f"a time {lowest} up to 24h with its unit: 500ms, 10s, 2min, 1h"
 
     def read(value: object) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool) and value != 0:
             raise Fault(f"{shown(value)} has no unit", allowed)
-        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        found = parse_s(value) if isinstance(value, str) else None
         if value == 0 and not isinstance(value, bool):
             seconds = 0.0
-        elif match:
-            seconds = float(match[1]) * _SECONDS[match[2]]
+        elif found and found[1]:
+            seconds = found[0]
         else:
             raise Fault(f"{shown(value)} is not a time", allowed)
         if seconds > ITERATION_S_MAX or (above_zero and seconds <= 0.0):

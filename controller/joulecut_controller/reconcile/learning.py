@@ -80,7 +80,9 @@ class Learning:
             self.learner.restore(unpacked(kept))
         except ValueError as error:
             said = str(error).splitlines()[0][:200]
-            self.audit.note("learn", "", f"what was learnt cannot be read, starting anew: {said}")
+            self.audit.note(
+                "learn", "", f"the learnt state cannot be read and starts empty: {said}"
+            )
         else:
             self._kept = kept
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 SHOWN_MAX = 40  # characters of a field repeated in a message
@@ -12,12 +13,7 @@ SHOWN_MAX = 40  # characters of a field repeated in a message
 
 def read(path: Path, bytes_max: int) -> bytes:
     """Content of a file, at most one byte more than `bytes_max`. Raises BadInput."""
-    try:
-        with path.open("rb") as file:
-            return file.read(bytes_max + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        what = getattr(error, "strerror", None) or "cannot be read"
-        raise BadInput(str(path), what, "a readable CSV file") from None
+    return user_file.read(path, bytes_max, "a readable CSV file")
 
 
 def rows(raw: bytes, name: str, bytes_max: int) -> Iterator[tuple[int, list[str]]]:

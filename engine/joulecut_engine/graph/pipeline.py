@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal, get_args
 
 from joulecut_engine.graph.clock_option import ClockOption
@@ -34,6 +35,9 @@ SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
 # Schedules that a shape alone determines.
 SCHEDULES_ALL: tuple[Schedule, ...] = tuple(s for s in get_args(Schedule) if s != "explicit")
 GRANULARITIES: tuple[Granularity, ...] = ("gpu", "edge", "computation")
+# Wrong units are off by 1,000; published work draws 1.5 to 8 times the blocking power.
+UNITS_APART = 100.0
+GPU_POWER_W_MAX = 10_000.0  # several times the largest card
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +96,17 @@ class Profile:
     @property
     def stages(self) -> int:
         return 1 + max(stage for stage, _ in self.options)
+
+    def units_fault(self, blocking_power_w: float) -> str:
+        """A fault in the units of time or energy, seen from the power of the work; else empty.
+
+        Work draws more than waiting. A median a hundred times below the blocking power, or above
+        what any GPU draws, comes from milliseconds or millijoules.
+        """
+        powers_w = [one.power_w for options in self.options.values() for one in options]
+        power_w = median(powers_w) if powers_w else blocking_power_w
+        if power_w * UNITS_APART < blocking_power_w:
+            return f"work draws {power_w:.2g} W, waiting {blocking_power_w:g} W: milliseconds?"
+        if power_w > GPU_POWER_W_MAX:
+            return f"work draws {power_w:.2g} W: millijoules?"
+        return ""

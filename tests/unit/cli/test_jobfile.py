@@ -1,6 +1,7 @@
 """Job files: what they describe becomes the problem that is solved, or one line says why not."""
 
 import json
+import os
 from pathlib import Path
 
 import pipelines
@@ -415,3 +416,32 @@ def test_the_plan_names_chunks_and_ids_where_there_are_any(
     assert {operation["id"]: operation["clock_mhz"] is None for operation in operations} == {
         "f0": False, "x0": True, "f1": False, "b1": False, "b0": False, "u1": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("times", "energies", "unit"), [(1e3, 1.0, "milliseconds"), (1.0, 1e3, "millijoules")]
+)
+def test_wrong_units_are_refused(folder: Path, times: float, energies: float, unit: str) -> None:
+    """A profile in milliseconds was planned at half a watt per operation."""
+    clocks = [(clock, 0.08 * time_s, 20.0 * energy_j) for clock, time_s, energy_j in CLOCKS]
+    rows = [
+        f"{stage},{kind},{clock},{times * time_s},{energies * energy_j / 240.0}\n"
+        for stage in range(2)
+        for kind in WHOLE
+        for clock, time_s, energy_j in clocks
+    ]
+    (folder / "wrong.csv").write_text(HEADER + "".join(rows))
+    with pytest.raises(BadInput, match=unit):
+        job(folder, "schedule: 1f1b, stages: 2, microbatches: 4", "wrong.csv")
+
+
+def test_a_pipe_without_a_writer_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job.yaml")
+    with pytest.raises(BadInput, match="not a regular file"):
+        read(tmp_path / "job.yaml")
+
+
+def test_a_policy_is_no_job_file(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("apiVersion: joulecut/v1\nkind: Policy\njobs: []\n")
+    with pytest.raises(BadInput, match="joulecut policy check"):
+        read(tmp_path / "policy.yaml")

@@ -193,6 +193,16 @@ def test_a_fault_inside_the_profile_names_both_places() -> None:
     )
 
 
+def test_a_profile_in_milliseconds_is_refused() -> None:
+    rows = {key: (ClockOption(1410, 400.0, 100.0),) for key in profile().options}
+    with pytest.raises(BadInput, match=r"milliseconds\?; allowed: times in seconds"):
+        read(FULL, lambda _: Profile(rows))
+
+
+def test_a_job_file_is_no_policy() -> None:
+    assert "joulecut plan" in refusal("pipeline: {stages: 8}\nprofile: a.csv\n")
+
+
 def test_profiles_are_asked_for_only_once_the_file_is_right() -> None:
     def never(path: str) -> Profile:
         raise AssertionError(path)

@@ -41,6 +41,7 @@ READERS = {
         ("10s", 10.0),
         ("500ms", 0.5),
         ("2min", 120.0),
+        ("2m", 120.0),
         ("1h", 3600.0),
         ("1.5 s", 1.5),
         ("24h", 86400),
@@ -58,7 +59,8 @@ def test_no_time_at_all_only_where_that_means_something(written: object) -> None
 
 
 @pytest.mark.parametrize(
-    "written", [10, 1.5, "10", "s", "-1s", "10 sec", "1m", "nan s", "25h", True, "1e3s", "\u0661s"]
+    "written",
+    [10, 1.5, "10", "s", "-1s", "10 sec", "1mm", "2d", "nan s", "25h", True, "1e3s", "\u0661s"],
 )
 def test_what_is_no_duration(written: object) -> None:
     with pytest.raises(Fault) as caught:

@@ -53,7 +53,7 @@ export class Job {
     setText(this.name, job.name);
     setText(this.mode, heldAs(job) ?? modeText(job.mode));
     this.mode.className = `chip ${job.mode}`;
-    setText(this.sentence, sentence(job.sentence));
+    setText(this.sentence, sentence(job.sentence, [job.name]));
     const reason = reasonOf(job);
     show(this.reason, reason !== "");
     setText(this.reason, reason);
@@ -70,10 +70,12 @@ export class Job {
   }
 }
 
-export function sentence(text) {
+/** Capitalised, with a full stop; a key of the policy (max_slowdown) or one of `names` keeps its case. */
+export function sentence(text, names = []) {
   if (!text) return "";
-  // A key of the policy (max_slowdown) keeps its case.
-  const first = text.split(" ")[0].includes("_") ? text : text[0].toUpperCase() + text.slice(1);
+  const word = text.split(" ")[0];
+  const fixed = word.includes("_") || names.includes(word.replace(/[:,]+$/, ""));
+  const first = fixed ? text : text[0].toUpperCase() + text.slice(1);
   return /[.!?]$/.test(first) ? first : `${first}.`;
 }
 
@@ -81,9 +83,9 @@ export function sentence(text) {
 function reasonOf(job) {
   const plan = job.decision;
   if (!plan) return "";
-  if (!plan.generation) return plan.reason === job.sentence ? "" : sentence(plan.reason);
-  const parts = [`Plan ${plan.generation}, made ${clock(plan.made_at_unix_s)}: ${sentence(plan.reason)}`];
-  if (plan.refused) parts.push(`Refused by the guard: ${sentence(plan.refused)}`);
+  if (!plan.generation) return plan.reason === job.sentence ? "" : sentence(plan.reason, [job.name]);
+  const parts = [`Plan ${plan.generation}, made ${clock(plan.made_at_unix_s)}: ${sentence(plan.reason, [job.name])}`];
+  if (plan.refused) parts.push(`Refused by the guard: ${sentence(plan.refused, [job.name])}`);
   else if (!plan.actions.length) parts.push("No change.");
   else if (job.applied?.generation === plan.generation) parts.push("Applied under leases.");
   else if (job.mode === "recommend") parts.push("Not applied: only recommended.");

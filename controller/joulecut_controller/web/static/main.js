@@ -56,7 +56,7 @@ function drawHead() {
   mode.className = `chip ${board.mode}`;
   setText(mode, board.jobs.length > 1 && enforced ? `enforcing ${enforced} of ${board.jobs.length} jobs` : modeText(board.mode));
   show(byId("simulated"), board.simulated);
-  setText(byId("sentence"), sentence(board.sentence));
+  setText(byId("sentence"), sentence(board.sentence, board.jobs.map((job) => job.name)));
   const up = board.nodes.filter((node) => node.connected).length;
   setText(byId("facts"), [
     board.policy.source ? `policy ${board.policy.source}${board.policy.digest ? ` (${board.policy.digest.slice(0, 8)})` : ""}` : "no policy file",
