@@ -51,6 +51,7 @@ class Run:
     dropout: bool = False  # masks of a byte per number are kept (GPT-3 and before)
     overlap_tensor: bool = False  # collectives of the tensor group beside matrix products
     gradient_bytes: int = 4  # 32-bit sums of 16-bit gradients, as Megatron keeps them
+    forward_only: bool = False  # evaluation: neither gradients nor optimizer
     cuda_graphs: bool = False  # the host launches no single kernels
 
     @property

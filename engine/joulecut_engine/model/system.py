@@ -42,6 +42,8 @@ class System:
     power_cap_w: float
     idle_w: float
     clock_peak_mhz: float = 0.0  # 0: clock_max_mhz
+    processors: int = 108  # streaming multiprocessors: matrices are cut into tiles for them
+    scale_up_size: int = 0  # GPUs that the fast links join; 0: gpus_per_node
     clock_min_mhz: float = 210.0
     fp32_tflops: float = 0.0
     fp8_tflops: float = 0.0
@@ -63,9 +65,13 @@ class System:
     kernel_s: float = 3e-6  # a kernel's own start and end on the GPU
     launch_s: float = 5e-6  # the host's time per kernel; the GPU waits where this is longer
     step_s: float = 5e-3  # once per iteration: data, norms, host
-    waiting_w: float = 0.0  # of a GPU in a collective; 0: 0.21 of power_cap_w
-    compute_pj_per_flop: float = 0.0  # 0: from power_cap_w, see `power`
+    waiting_w: float = 0.0  # of a GPU in a collective; 0: 0.22 of power_cap_w
+    compute_pj_per_flop: float = 0.0  # at the knee; 0: see `power`
     hbm_pj_per_bit: float = 5.0
+
+    @property
+    def domain(self) -> int:
+        return self.scale_up_size or self.gpus_per_node
 
     @property
     def peak_clock_mhz(self) -> float:

@@ -1,0 +1,447 @@
+"""Closed form of one iteration: time, memory and energy of many runs at once.
+
+The iteration of a pipeline is the slowest stage's work, the way of the first microbatch through all
+other stages (the bubble), transfers that neither hides, then gradients and optimizer. Schedules
+differ in the bubble; `table` and `graph_level` lay them out one by one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.cost import Cost
+from joulecut_engine.model.estimate import (
+    BREAKDOWN,
+    COMPONENTS,
+    ENERGIES,
+    Estimate,
+    StageMemory,
+)
+from joulecut_engine.model.links import BITS, group
+from joulecut_engine.model.memory import Memory, memory_of, stage_memory
+from joulecut_engine.model.power import Load, held_clock_mhz, power_of
+from joulecut_engine.model.run import Run
+from joulecut_engine.model.runs import Flags, Floats, Runs
+from joulecut_engine.model.stages import Phases, Stages, stages_of
+from joulecut_engine.model.system import System
+from joulecut_engine.model.work import HALF, model_flops
+
+# Bytes that Adam reads and writes per parameter: gradient 4, weight and moments 12 read and
+# written, 16-bit weight 2; clearing and the norm of gradients read and write 4 each.
+OPTIMIZER_BYTES = 4.0 + 24.0 + 2.0 + 8.0
+OPTIMIZER_KERNELS = 200.0  # multi-tensor kernels, norm and scale of one step
+FREE = 0.96  # of the memory: context, fragments and NCCL buffers take the rest
+
+
+@dataclass(slots=True)
+class Estimates:
+    """One entry per run in every array; see `Estimate`."""
+
+    runs: Runs
+    architecture: Architecture
+    system: System
+    iteration_time_s: Floats
+    breakdown_s: dict[str, Floats]
+    component_time_s: dict[str, Floats]
+    hidden_s: dict[str, Floats]
+    memory: Memory
+    energy_breakdown_j: dict[str, Floats]
+    energy_phase_j: dict[str, Floats]
+    model_flops: Floats
+    hardware_flops: Floats
+    clock_mhz: Floats
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def energy_j(self) -> Floats:
+        """Of all GPUs; hosts come on top."""
+        parts = (joules for name, joules in self.energy_breakdown_j.items() if name != "host")
+        return np.asarray(sum(parts))
+
+    @property
+    def host_j(self) -> Floats:
+        return self.energy_breakdown_j["host"]
+
+    @property
+    def memory_bytes(self) -> Floats:
+        """Of the GPU that needs most."""
+        return self.memory.peak
+
+    @property
+    def fits(self) -> Flags:
+        return np.asarray(self.memory_bytes <= FREE * self.system.hbm_bytes)
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        return self.runs.global_batch * self.runs.sequence / self.iteration_time_s
+
+    @property
+    def mfu(self) -> Floats:
+        return self._utilisation(self.model_flops)
+
+    @property
+    def hfu(self) -> Floats:
+        return self._utilisation(self.hardware_flops)
+
+    def _utilisation(self, flops: Floats) -> Floats:
+        """Of the data sheet's peak in the run's number type."""
+        peak = np.full(len(self), self.system.bf16_tflops)
+        for dtype in ("fp32", "fp8", "fp4"):
+            peak = np.where(self.runs.word("dtype", dtype), self.system.tflops(dtype), peak)
+        return flops / (self.iteration_time_s * self.runs.gpus * peak * 1e12)
+
+    def estimate(self, i: int) -> Estimate:
+        """One run's values, with the memory of every stage."""
+        run = self.runs.run(i)
+        time_s = float(self.iteration_time_s[i])
+        energy_j, host_j = float(self.energy_j[i]), float(self.host_j[i])
+        nodes = run.gpus / min(run.gpus, self.system.gpus_per_node)
+        return Estimate(
+            parameters=self.architecture.parameters,
+            model_flops=float(self.model_flops[i]),
+            hardware_flops=float(self.hardware_flops[i]),
+            iteration_time_s=time_s,
+            breakdown_s=_row(self.breakdown_s, i),
+            component_time_s=_row(self.component_time_s, i),
+            memory=memory_stages(self.architecture, run),
+            energy_j=energy_j,
+            energy_breakdown_j=_row(self.energy_breakdown_j, i),
+            power_w_per_gpu=energy_j / time_s / run.gpus,
+            node_power_w=(energy_j + host_j) / time_s / nodes,
+            tokens_per_s=float(self.tokens_per_s[i]),
+            mfu=float(self.mfu[i]),
+            hfu=float(self.hfu[i]),
+            fits=bool(self.fits[i]),
+            clock_mhz=float(self.clock_mhz[i]),
+            hidden_s=_row(self.hidden_s, i),
+            energy_phase_j=_row(self.energy_phase_j, i),
+        )
+
+
+def estimate(architecture: Architecture, system: System, run: Run) -> Estimate:
+    """One run. It must fit its shape: see `run.misfit`."""
+    return evaluate(architecture, system, Runs.of([run])).estimate(0)
+
+
+def evaluate(architecture: Architecture, system: System, runs: Runs) -> Estimates:
+    """Every run, at its clock or at the lower one that the power cap leaves."""
+    asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, system.clock_max_mhz)
+    runs = runs.at_clock(asked)
+    stages = stages_of(architecture, system, runs)
+    held = held_clock_mhz(system, _load(stages))
+    if (held < asked).any():
+        stages = stages_of(architecture, system, runs.at_clock(held))
+    return _assemble(stages, runs, held)
+
+
+def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ...]:
+    """Memory of every stage of one run."""
+    stage = np.arange(run.pipeline, dtype=np.float64)
+    many = Runs.of([run] * run.pipeline)
+    rows = stage_memory(architecture, many, stage)
+    return tuple(StageMemory(s, *(float(kind[s]) for kind in rows[1:])) for s in range(len(stage)))
+
+
+def _row(table: dict[str, Floats], i: int) -> dict[str, float]:
+    return {name: float(column[i]) for name, column in table.items()}
+
+
+@dataclass(slots=True)
+class Pipe:
+    """Stages of one microbatch: the slowest, and the sum of all."""
+
+    slowest: Phases
+    total: Phases
+    chunks: Floats
+
+
+def pipe_of(stages: Stages) -> Pipe:
+    """The slowest stage is the one that holds the ends, or one between, whichever takes longer."""
+    layers, runs = stages.layers, stages.runs
+    first = stages.part(layers.first, layers.first_dense) + stages.embedding
+    last_dense = layers.last if not stages.model.experts else 0.0 * layers.last
+    last = stages.part(layers.last, last_dense) + stages.logits
+    spread = np.where(
+        layers.between_all > 0, layers.between_dense / np.maximum(layers.between_all, 1.0), 0.0
+    )
+    between = stages.part(layers.between, layers.between * spread)
+    chunks = layers.parts / runs.pipeline
+    alone = runs.pipeline <= 1
+    folded = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
+    with_both = alone | folded
+    more = np.maximum(chunks - 1.0, 0.0)
+    front = first + between * np.where(folded, 0.0, more) + last * with_both.astype(float)
+    back = last + between * more
+    middle = between * chunks
+    total = first + last + stages.part(layers.between_all, layers.between_dense)
+    slowest = _slower(front, back, ~with_both)
+    slowest = _slower(slowest, middle, runs.pipeline > np.where(folded, 1.0, 2.0))
+    return Pipe(slowest, total, chunks)
+
+
+def _slower(one: Phases, other: Phases, exists: Flags) -> Phases:
+    """Whichever takes longer, run by run; the other only where it exists."""
+    later = (exists & (other.seconds > one.seconds)).astype(float)
+    return one * (1.0 - later) + other * later
+
+
+def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
+    """Time in which the slowest stage waits for others, without transfers.
+
+    The first microbatch passes every other stage, once per chunk. Zero-bubble schedules fill it
+    with gradients of weights: once (H1), twice (H2), or wholly (V).
+    """
+    rest = pipe.total.seconds - pipe.slowest.seconds
+    weight = pipe.total.weight_s - pipe.slowest.weight_s
+    p = runs.pipeline
+    forward = pipe.total.forward_s - pipe.slowest.forward_s
+    inputs = pipe.total.input_s - pipe.slowest.input_s
+    folded = (
+        np.maximum(
+            0.0,
+            np.abs(inputs - forward),
+        )
+        * 0.5
+    )
+    choices = (
+        (runs.word("schedule", "zb-h1"), (rest - 2.0 * weight) / pipe.chunks),
+        (runs.word("schedule", "zb-h2"), np.maximum(0.0, rest - 3.0 * weight)),
+        (runs.word("schedule", "zb-v"), folded),
+        (runs.word("schedule", "dualpipe-v"), np.maximum(0.0, rest - 2.0 * weight) / 2.0),
+    )
+    bubble = rest / pipe.chunks
+    for which, value in choices:
+        bubble = np.where(which, value, bubble)
+    return np.where(p > 1, np.maximum(bubble, 0.0), 0.0)
+
+
+def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
+    """Transfers that delay the slowest pipeline: on the way in and out, and once per round of p
+    microbatches, because a stage holds no more than that many."""
+    runs = stages.runs
+    p = runs.pipeline
+    m = runs.global_batch / (runs.data * runs.microbatch)
+    rounds = np.where(runs.word("schedule", "gpipe"), 1.0, np.ceil(m / p))
+    return 2.0 * (p - 1.0) * stages.send_s * rounds
+
+
+def _load(stages: Stages) -> Load:
+    """Mean work of the GPUs of one microbatch."""
+    pipe = pipe_of(stages)
+    work = _sum(pipe.total)
+    other = work.seconds - work.compute
+    return Load(stages.runs.clock_mhz, work.compute, other, work.flops, BITS * work.bytes)
+
+
+def _sum(phases: Phases) -> Cost:
+    total = phases.forward + phases.input + phases.weight + phases.repeat
+    return total + phases.ends_forward + phases.ends_input + phases.ends_weight
+
+
+def _assemble(stages: Stages, asked: Runs, clock_mhz: Floats) -> Estimates:
+    runs, model, system = stages.runs, stages.model, stages.system
+    pipe = pipe_of(stages)
+    if (runs.forward_only > 0).any():
+        pipe = Pipe(_forward(pipe.slowest, runs), _forward(pipe.total, runs), pipe.chunks)
+    m = runs.global_batch / (runs.data * runs.microbatch)
+    slow = pipe.slowest
+    train = np.where(runs.forward_only > 0, 0.0, 1.0)
+    memory = memory_of(model, system, runs)
+    data, data_hidden, data_bits = _gradients(stages, memory, slow, m)
+    step, step_bytes = _step(stages, memory)
+    offload = _offload(stages, memory, m)
+    ends = slow.ends_forward + slow.ends_input + slow.ends_weight
+    phases = {
+        "forward": slow.forward * m,
+        "backward": (slow.input + slow.weight) * m,
+        "recompute": slow.repeat * m,
+        "embedding_loss": ends * m,
+    }
+    sums = _sum(slow) * m
+    breakdown = {name: cost.compute + cost.memory + cost.launch for name, cost in phases.items()}
+    breakdown["tensor_comm"] = sums.tensor
+    breakdown["expert_comm"] = sums.expert
+    breakdown["context_comm"] = sums.context
+    breakdown["pipeline_comm"] = transfers_s(stages, pipe)
+    breakdown["bubble"] = bubble_s(runs, pipe)
+    breakdown["data_comm"] = data * train
+    breakdown["optimizer"] = step * train + system.step_s
+    breakdown["offload"] = offload * train
+    breakdown = {name: breakdown[name] for name in BREAKDOWN}
+    time_s = np.asarray(sum(breakdown.values()))
+    network = sums.tensor + sums.expert + sums.context + data * train + offload * train
+    component = {
+        "compute": sums.compute,
+        "memory": sums.memory + step * train,
+        "network": network + breakdown["pipeline_comm"],
+        "launch": sums.launch + system.step_s,
+        "waiting": breakdown["bubble"],
+    }
+    energy, phase = _energy(stages, pipe, m, time_s, step_bytes * train, data_bits, clock_mhz)
+    flops = model_flops(model, runs) * np.where(train > 0, 1.0, 1.0 / 3.0)
+    return Estimates(
+        runs=asked,
+        architecture=model,
+        system=system,
+        iteration_time_s=time_s,
+        breakdown_s=breakdown,
+        component_time_s={name: component[name] for name in COMPONENTS},
+        hidden_s={"data_comm": data_hidden * train, "tensor_comm": sums.hidden},
+        memory=memory,
+        energy_breakdown_j=energy,
+        energy_phase_j=phase,
+        model_flops=flops,
+        hardware_flops=flops + train * _repeated_flops(stages),
+        clock_mhz=clock_mhz,
+    )
+
+
+def _forward(phases: Phases, runs: Runs) -> Phases:
+    """Without gradients where the run has none."""
+    train = np.where(runs.forward_only > 0, 0.0, 1.0)
+    return Phases(
+        phases.forward,
+        phases.input * train,
+        phases.weight * train,
+        phases.repeat * train,
+        phases.ends_forward,
+        phases.ends_input * train,
+        phases.ends_weight * train,
+    )
+
+
+def _repeated_flops(stages: Stages) -> Floats:
+    """FLOPs of recomputation, scores in full as model FLOPs count them."""
+    model, runs = stages.model, stages.runs
+    tokens = runs.global_batch * runs.sequence
+    dense = model.attention_weights + model.dense_ffn_weights
+    expert = model.attention_weights + model.hidden * model.experts
+    expert += (model.experts_active + model.experts_shared) * model.expert_weights
+    weights = (model.layers - model.expert_layers) * dense + model.expert_layers * expert
+    keys = np.minimum(model.window or np.inf, runs.sequence)
+    scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
+    full = runs.word("recompute", "full")
+    core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
+    return 2.0 * tokens * (np.where(full, weights, 0.0) + np.where(core, scores, 0.0))
+
+
+def _gradients(
+    stages: Stages, memory: Memory, slow: Phases, m: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Exposed and hidden seconds of the data-parallel collectives, and bytes sent by one GPU.
+
+    With ZeRO gradients are scattered and weights gathered, otherwise gradients are all-reduced.
+    Overlapped gradients hide behind the last microbatch's backward but for the last layer's. ZeRO-3
+    gathers weights for every microbatch, forward and backward, a layer ahead of the work.
+    """
+    runs, ring = stages.runs, stages.data
+    shards = np.where(runs.zero >= 2, ring.size, 1.0)
+    gradients = memory.gradients.max(axis=0) * shards
+    weights = memory.weights.max(axis=0) * np.where(runs.zero >= 3, ring.size, 1.0)
+    reduce = np.where(runs.zero >= 1, ring.gather(gradients), ring.all_reduce(gradients))
+    gather = np.where((runs.zero >= 1) & (runs.zero < 3), ring.gather(weights), 0.0)
+    per_layer = np.maximum(1.0, stages.layers.first)
+    window = slow.input_s + slow.weight_s
+    over = runs.overlap_gradients > 0
+    hideable = np.where(over, reduce * (1.0 - 1.0 / per_layer), 0.0)
+    hidden = np.minimum(hideable, window)
+    also = np.where(over, np.minimum(gather * (1.0 - 1.0 / per_layer), slow.forward_s), 0.0)
+    exposed = reduce - hidden + gather - also
+    hidden = hidden + also
+    fetched = np.where(runs.zero >= 3, ring.gather(weights), 0.0)
+    for work in (slow.forward_s, slow.input_s):
+        late = np.maximum(0.0, fetched - work) + fetched / per_layer / np.maximum(m, 1.0)
+        late = np.minimum(late, fetched)
+        exposed = exposed + m * late
+        hidden = hidden + m * (fetched - late)
+    words = HALF * stages.model.embedding_weights / runs.tensor
+    tied = (runs.pipeline > 1) & bool(stages.model.tied)
+    pair = group(stages.system, np.full(len(runs), 2.0), runs.gpus / 2.0)
+    exposed = exposed + np.where(tied, pair.all_reduce(2.0 * words), 0.0)
+    rounds = np.where(runs.zero >= 3, 2.0 * m, np.where(runs.zero >= 1, 1.0, 0.0))
+    sent = np.where(runs.zero >= 1, 1.0, 2.0) * gradients + rounds * weights
+    alone = ring.size <= 1
+    zero = np.zeros(len(runs))
+    return (
+        np.where(alone, np.where(tied, exposed, 0.0), exposed),
+        np.where(alone, zero, hidden),
+        np.where(alone, zero, sent),
+    )
+
+
+def _step(stages: Stages, memory: Memory) -> tuple[Floats, Floats]:
+    """Seconds and bytes of the optimizer on the GPU with most parameters."""
+    runs = stages.runs
+    shards = np.where(runs.zero >= 1, runs.data * runs.context, 1.0)
+    weights = memory.weights * np.where(runs.zero >= 3, runs.data * runs.context, 1.0)
+    parameters = weights.max(axis=0) / HALF / shards
+    moved = OPTIMIZER_BYTES * parameters
+    launches = OPTIMIZER_KERNELS * (stages.system.kernel_s + stages.system.launch_s)
+    return moved / stages.rates.bytes + launches, moved
+
+
+def _offload(stages: Stages, memory: Memory, m: Floats) -> Floats:
+    """Exposed traffic with host memory. Activations travel beside the work, the optimizer's
+    gradients and weights after it."""
+    runs, system = stages.runs, stages.system
+    rate = system.host_gb_s * 1e9
+    state = runs.word("offload", "optimizer")
+    parameters = memory.gradients.max(axis=0) + memory.weights.max(axis=0)
+    kept = memory.activations.max(axis=0) * np.maximum(stages.layers.first - 1.0, 0.0)
+    phases = pipe_of(stages).slowest
+    late = np.maximum(0.0, kept / rate - phases.forward_s)
+    late = late + np.maximum(0.0, kept / rate - phases.input_s - phases.weight_s)
+    moved = np.where(runs.word("offload", "activations"), m * late, 0.0)
+    return moved + np.where(state, parameters / rate, 0.0)
+
+
+def _energy(
+    stages: Stages,
+    pipe: Pipe,
+    m: Floats,
+    time_s: Floats,
+    step_bytes: Floats,
+    data_bytes: Floats,
+    clock_mhz: Floats,
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Joules by component and by phase, of all GPUs."""
+    runs, system = stages.runs, stages.system
+    power = power_of(system)
+    pipelines = runs.gpus / runs.pipeline
+    work = _sum(pipe.total) * (m * pipelines)
+    square = power.voltage_square(clock_mhz)
+    waiting_w = power.waiting_over_idle_w(clock_mhz)
+    data_up, data_out = stages.data.bits(data_bytes)
+    sends = 2.0 * (stages.layers.parts - 1.0) * m * pipelines * stages.send_bits
+    inside = stages.send_inside
+    up = work.up_bits + runs.gpus * data_up + np.where(inside, sends, 0.0)
+    out = work.out_bits + runs.gpus * data_out + np.where(inside, 0.0, sends)
+    moved = work.bytes + runs.gpus * step_bytes
+    nodes = runs.gpus / np.minimum(runs.gpus, system.gpus_per_node)
+    energy = {
+        "compute": work.flops * power.flop_j * square,
+        "memory": BITS * moved * power.hbm_bit_j,
+        "scale_up": up * power.up_bit_j,
+        "scale_out": out * power.out_bit_j,
+        "waiting": waiting_w * np.maximum(0.0, runs.gpus * time_s - work.compute),
+        "static": power.idle_w * runs.gpus * time_s,
+        "host": system.host_w * nodes * time_s,
+    }
+    total = np.asarray(sum(joules for name, joules in energy.items() if name != "host"))
+    phase: dict[str, Floats] = {}
+    named = {
+        "forward": pipe.total.forward + pipe.total.ends_forward,
+        "backward": pipe.total.input + pipe.total.weight
+        + pipe.total.ends_input + pipe.total.ends_weight,
+        "recompute": pipe.total.repeat,
+    }  # fmt: skip
+    for name, cost in named.items():
+        joules = cost.flops * power.flop_j * square + BITS * cost.bytes * power.hbm_bit_j
+        joules = joules + cost.up_bits * power.up_bit_j + cost.out_bits * power.out_bit_j
+        joules = joules + waiting_w * (cost.seconds - cost.compute) + power.idle_w * cost.seconds
+        phase[name] = joules * m * pipelines
+    phase["optimizer_and_waiting"] = total - np.asarray(sum(phase.values()))
+    return {name: energy[name] for name in ENERGIES}, phase

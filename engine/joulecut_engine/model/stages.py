@@ -1,0 +1,269 @@
+"""Cost of the operations of a pipeline: each part of the model, per microbatch and phase.
+
+A part is one chunk of one stage. Only three kinds differ: the first (embedding), the last (logits
+and loss), and those between. Layers are shared out evenly; if that leaves some parts one layer
+short, the last is short first, then the first, because they do more.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.cost import Cost, Rates, cost_of, rates
+from joulecut_engine.model.links import Group, group, neighbour
+from joulecut_engine.model.runs import Flags, Floats, Runs
+from joulecut_engine.model.system import System
+from joulecut_engine.model.work import HALF, LayerWork, ends_work, layer_work
+
+
+@dataclass(slots=True)
+class Phases:
+    """Cost per microbatch. `repeat` is recomputation; `ends` is part of the phases it adds to."""
+
+    forward: Cost
+    input: Cost
+    weight: Cost
+    repeat: Cost
+    ends_forward: Cost
+    ends_input: Cost
+    ends_weight: Cost
+
+    @property
+    def forward_s(self) -> Floats:
+        return self.forward.seconds + self.ends_forward.seconds
+
+    @property
+    def input_s(self) -> Floats:
+        """Until the stage before may go on: with recomputation."""
+        return self.input.seconds + self.repeat.seconds + self.ends_input.seconds
+
+    @property
+    def weight_s(self) -> Floats:
+        return self.weight.seconds + self.ends_weight.seconds
+
+    @property
+    def seconds(self) -> Floats:
+        return self.forward_s + self.input_s + self.weight_s
+
+    def __add__(self, other: "Phases") -> "Phases":
+        pairs = ((getattr(self, n), getattr(other, n)) for n in self.__slots__)
+        return Phases(*(a + b for a, b in pairs))
+
+    def __mul__(self, factor: Floats | float) -> "Phases":
+        return Phases(*(getattr(self, n) * factor for n in self.__slots__))
+
+
+@dataclass(slots=True)
+class Layers:
+    """How many layers each kind of part has, and how many of them have experts."""
+
+    parts: Floats
+    first: Floats
+    between: Floats  # largest of the parts between
+    last: Floats
+    between_all: Floats  # of all parts between
+    first_dense: Floats
+    between_dense: Floats  # of all parts between
+
+
+def layers_of(model: Architecture, runs: Runs) -> Layers:
+    v_shaped = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
+    parts = np.where(runs.pipeline > 1, runs.pipeline * np.where(v_shaped, 2.0, runs.chunks), 1.0)
+    most = np.ceil(model.layers / parts)
+    short = most * parts - model.layers
+    last = np.where(parts > 1, most - (short >= 1), 0.0)
+    first = most - ((short >= 2) & (parts > 1))
+    rest = model.layers - first - last
+    between = np.where(parts > 2, np.ceil(rest / np.maximum(parts - 2.0, 1.0)), 0.0)
+    plain = float(model.dense_layers if model.experts else model.layers)
+    first_dense = np.minimum(first, plain)
+    between_dense = np.minimum(rest, plain - first_dense)
+    return Layers(parts, first, between, last, rest, first_dense, between_dense)
+
+
+@dataclass(slots=True)
+class Stages:
+    """Phases of one layer and of the ends, and the groups they communicate in."""
+
+    model: Architecture
+    system: System
+    runs: Runs
+    rates: Rates
+    layers: Layers
+    dense: Phases
+    experts: Phases
+    embedding: Phases
+    logits: Phases
+    tensor: Group
+    data: Group  # gradients: data and context ranks together
+    send_s: Floats  # one microbatch to the next stage
+    send_bits: Floats
+    send_inside: Flags
+
+    def part(self, layers: Floats, dense: Floats) -> Phases:
+        """Phases of `layers` layers, `dense` of them without experts."""
+        if not self.model.experts:
+            return self.dense * layers
+        return self.dense * dense + self.experts * (layers - dense)
+
+
+def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
+    found = rates(system, runs)
+    t, tc = runs.tensor, runs.tensor * runs.context
+    tensor = group(system, t, np.ones_like(t))
+    shards = runs.data * runs.context
+    dense = _layer(model, system, runs, found, False)
+    experts = _layer(model, system, runs, found, True) if model.experts else dense
+    embedding, logits = _ends(model, system, runs, found, tensor)
+    tokens = runs.microbatch * runs.sequence / runs.context
+    distance = tc * runs.data
+    pair = neighbour(system, distance, distance * runs.pipeline)
+    apart = np.where(runs.sequence_parallel > 0, t, 1.0)
+    volume = HALF * tokens * model.hidden / apart
+    alone = runs.pipeline <= 1
+    return Stages(
+        model=model,
+        system=system,
+        runs=runs,
+        rates=found,
+        layers=layers_of(model, runs),
+        dense=dense,
+        experts=experts,
+        embedding=embedding,
+        logits=logits,
+        tensor=tensor,
+        data=group(system, shards, t),
+        send_s=np.where(alone, 0.0, volume / pair.bytes_s + pair.latency_s),
+        send_bits=np.where(alone, 0.0, 8.0 * volume),
+        send_inside=pair.inside,
+    )
+
+
+def _layer(model: Architecture, system: System, runs: Runs, found: Rates, experts: bool) -> Phases:
+    """Phases of one layer with its collectives."""
+    work = layer_work(model, runs, experts)
+    forward, inputs, weights = (
+        cost_of(system, found, one, runs) for one in (work.forward, work.input, work.weight)
+    )
+    _tensor_collectives(model, system, runs, forward, inputs, weights)
+    _context_ring(model, system, runs, found, work, forward, inputs)
+    if experts:
+        _expert_exchange(model, system, runs, forward, inputs)
+    full, selective = runs.word("recompute", "full"), runs.word("recompute", "selective")
+    core = cost_of(system, found, work.core, runs)
+    repeat = forward * full.astype(float) + core * selective.astype(float)
+    none = Cost.none(len(runs))
+    forward, repeat = forward.bound_by_host(), repeat.bound_by_host()
+    # The host launches both gradients of a layer in one go.
+    late = np.maximum(0.0, inputs.host + weights.host - inputs.seconds - weights.seconds)
+    inputs.launch = inputs.launch + 0.5 * late
+    weights.launch = weights.launch + 0.5 * late
+    return Phases(forward, inputs, weights, repeat, none, none, none)
+
+
+def _tensor_collectives(
+    model: Architecture, system: System, runs: Runs, forward: Cost, inputs: Cost, weights: Cost
+) -> None:
+    """Two all-reduces forward and two backward; with sequence parallelism gathers and scatters.
+
+    Backward, what follows a gradient of the input runs beside the gradient of the weights
+    (Megatron-LM); with sequence parallelism half of it cannot, because the work waits for it.
+    """
+    one = np.ones_like(runs.tensor)
+    ring = group(system, runs.tensor, one)
+    volume = HALF * runs.microbatch * runs.sequence / runs.context * model.hidden
+    split = runs.sequence_parallel > 0
+    whole = ring.all_reduce(volume)
+    halves = 2.0 * ring.gather(volume)
+    each = np.where(split, halves, whole)
+    # With overlapped collectives only the first of `tensor` pieces stays exposed.
+    share = np.where(runs.overlap_tensor > 0, 1.0 / runs.tensor, 1.0)
+    forward.tensor = forward.tensor + 2.0 * each * share
+    forward.hidden = forward.hidden + 2.0 * each * (1.0 - share)
+    beside = np.where(split, each, 2.0 * each)
+    waited = np.where(split, each, 0.0) * share
+    over = np.maximum(0.0, beside - weights.compute - weights.memory)
+    inputs.tensor = inputs.tensor + waited + over
+    extra = np.where(split, 2.0 * ring.gather(volume), 0.0)  # inputs gathered once more
+    inputs.hidden = inputs.hidden + 2.0 * each - waited - over + extra
+    sent = 2.0 * 2.0 * volume
+    again = np.where(split, 2.0 * volume, 0.0)
+    for cost, bytes_sent in ((forward, sent), (inputs, sent + again)):
+        up, out = ring.bits(bytes_sent)
+        cost.up_bits = cost.up_bits + up
+        cost.out_bits = cost.out_bits + out
+        calls = np.where(runs.tensor > 1, 2.0, 0.0)
+        cost.host = cost.host + np.where(runs.cuda_graphs > 0, 0.0, calls * system.launch_s)
+
+
+def _context_ring(
+    model: Architecture,
+    system: System,
+    runs: Runs,
+    found: Rates,
+    work: LayerWork,
+    forward: Cost,
+    inputs: Cost,
+) -> None:
+    """Keys and values pass around the context ring beside the attention they are for."""
+    if (runs.context <= 1).all():
+        return
+    ring = group(system, runs.context, runs.tensor)
+    tokens = runs.microbatch * runs.sequence / runs.context
+    width = model.kv_heads * (model.query_dim + model.value_head_dim) / runs.tensor
+    volume = HALF * tokens * width
+    sides = ((forward, work.core.attention_flops, 1.0), (inputs, work.input.attention_flops, 2.0))
+    for cost, flops, times in sides:
+        spent = ring.pass_on(times * volume)
+        beside = flops / found.attention * (1.0 - 1.0 / runs.context)
+        exposed = np.maximum(0.0, spent - beside)
+        cost.context = cost.context + exposed
+        cost.hidden = cost.hidden + spent - exposed
+        up, out = ring.bits(times * volume * runs.context)
+        cost.up_bits = cost.up_bits + up
+        cost.out_bits = cost.out_bits + out
+
+
+def _expert_exchange(
+    model: Architecture, system: System, runs: Runs, forward: Cost, inputs: Cost
+) -> None:
+    """Tokens go to their experts and back, in both directions of the pass."""
+    ring = group(system, runs.expert, runs.tensor)
+    apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
+    tokens = runs.microbatch * runs.sequence / runs.context / apart
+    volume = HALF * tokens * model.experts_active * model.hidden
+    for cost in (forward, inputs):
+        cost.expert = cost.expert + 2.0 * ring.exchange(volume)
+        up, out = ring.bits(2.0 * volume)
+        cost.up_bits = cost.up_bits + up
+        cost.out_bits = cost.out_bits + out
+
+
+def _ends(
+    model: Architecture, system: System, runs: Runs, found: Rates, tensor: Group
+) -> tuple[Phases, Phases]:
+    """Embedding, and logits with loss; each summed over the tensor group."""
+    work = ends_work(model, runs)
+    none = Cost.none(len(runs))
+    embedding = cost_of(system, found, work.embedding, runs)
+    forward = cost_of(system, found, work.logits_forward, runs)
+    inputs = cost_of(system, found, work.logits_input, runs)
+    weights = cost_of(system, found, work.logits_weight, runs)
+    tokens = runs.microbatch * runs.sequence / runs.context
+    volume = HALF * tokens * model.hidden
+    split = runs.sequence_parallel > 0
+    # Embedding forward, logits backward; with sequence parallelism one half of each.
+    once = np.where(split, tensor.gather(volume), tensor.all_reduce(volume))
+    embedding.tensor = embedding.tensor + once
+    inputs.tensor = inputs.tensor + once
+    forward.tensor = forward.tensor + np.where(split, tensor.gather(volume), 0.0)
+    for cost in (embedding, inputs):
+        up, out = tensor.bits(2.0 * volume)
+        cost.up_bits = cost.up_bits + up
+        cost.out_bits = cost.out_bits + out
+    costs = [one.bound_by_host() for one in (embedding, forward, inputs, weights)]
+    return (
+        Phases(none, none, none, none, costs[0], none, none),
+        Phases(none, none, none, none, costs[1], costs[2], costs[3]),
+    )
