@@ -30,7 +30,7 @@ from joulecut_engine.model.work import HALF, model_flops
 # Bytes that Adam reads and writes per parameter: gradient 4, weight and moments 12 read and
 # written, 16-bit weight 2; clearing and the norm of gradients read and write 4 each.
 OPTIMIZER_BYTES = 4.0 + 24.0 + 2.0 + 8.0
-OPTIMIZER_KERNELS = 200.0  # multi-tensor kernels, norm and scale of one step
+OPTIMIZER_KERNELS = 20.0  # multi-tensor kernels, norm and scale of one step (Apex)
 FREE = 0.96  # of the memory: context, fragments and NCCL buffers take the rest
 
 

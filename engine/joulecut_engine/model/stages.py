@@ -119,8 +119,8 @@ def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
     tokens = runs.microbatch * runs.sequence / runs.context
     distance = tc * runs.data
     pair = neighbour(system, distance, distance * runs.pipeline)
-    apart = np.where(runs.sequence_parallel > 0, t, 1.0)
-    volume = HALF * tokens * model.hidden / apart
+    # Each rank of a tensor group sends its share (scatter and gather, Megatron-LM).
+    volume = HALF * tokens * model.hidden / t
     alone = runs.pipeline <= 1
     return Stages(
         model=model,
@@ -183,7 +183,8 @@ def _tensor_collectives(
     forward.hidden = forward.hidden + 2.0 * each * (1.0 - share)
     beside = np.where(split, each, 2.0 * each)
     waited = np.where(split, each, 0.0) * share
-    over = np.maximum(0.0, beside - weights.compute - weights.memory)
+    room = system.tensor_overlap * np.minimum(beside, weights.compute + weights.memory)
+    over = beside - room
     inputs.tensor = inputs.tensor + waited + over
     extra = np.where(split, 2.0 * ring.gather(volume), 0.0)  # inputs gathered once more
     inputs.hidden = inputs.hidden + 2.0 * each - waited - over + extra

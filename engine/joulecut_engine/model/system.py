@@ -15,10 +15,10 @@ FITTED = (
     "scale_up_efficiency",
     "scale_up_latency_s",
     "scale_out_efficiency",
-    "step_s",
+    "tensor_overlap",
+    "idle_w",
     "waiting_w",
     "compute_pj_per_flop",
-    "hbm_pj_per_bit",
 )
 
 
@@ -64,7 +64,8 @@ class System:
     scale_out_latency_s: float = 25e-6
     kernel_s: float = 3e-6  # a kernel's own start and end on the GPU
     launch_s: float = 5e-6  # the host's time per kernel; the GPU waits where this is longer
-    step_s: float = 5e-3  # once per iteration: data, norms, host
+    step_s: float = 1e-3  # once per iteration: data, norms, host
+    tensor_overlap: float = 1.0  # of backward collectives that may run beside weight gradients
     waiting_w: float = 0.0  # of a GPU in a collective; 0: 0.22 of power_cap_w
     compute_pj_per_flop: float = 0.0  # at the knee; 0: see `power`
     hbm_pj_per_bit: float = 5.0

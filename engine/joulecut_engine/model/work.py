@@ -26,6 +26,7 @@ CAST = 4.0  # to 8 bits: read 16, write 8 bits, and once more transposed
 LOSS, LOSS_FUSED = 24.0, 12.0  # per logit, forward and backward; 32-bit softmax
 # Kernels of one layer's forward; a backward has twice as many. Counted in Megatron-LM.
 KERNELS, KERNELS_FLASH = 18.0, 12.0
+KERNELS_END = 24.0  # embedding, or logits with loss: masks, casts, maxima, sums
 KERNELS_EXPERTS = 12.0  # routing, permutation and back
 PADDED = 128.0
 FLASH_BACKWARD = 2.5  # five products where the forward has two
@@ -202,13 +203,23 @@ def ends_work(model: Architecture, runs: Runs) -> EndsWork:
     one = np.ones_like(tokens)
     words = vocabulary_share(model, runs)
     width = (model.embedding_dim or model.hidden) * one
-    embedding = Work(bytes=tokens * model.hidden * (4.0 + 8.0), kernels=8.0 * one)
+    embedding = Work(bytes=tokens * model.hidden * (4.0 + 8.0), kernels=KERNELS_END * one)
     loss = np.where(runs.fused_loss > 0, LOSS_FUSED, LOSS) * tokens * words
     norm = tokens * model.hidden
     return EndsWork(
         embedding,
-        Work([Products(tokens, width, words, one, False)], 0.0, 0.5 * loss + 4.0 * norm, 8.0 * one),
-        Work([Products(tokens, words, width, one, False)], 0.0, 0.5 * loss + 6.0 * norm, 8.0 * one),
+        Work(
+            [Products(tokens, width, words, one, False)],
+            0.0,
+            0.5 * loss + 4.0 * norm,
+            KERNELS_END * one,
+        ),
+        Work(
+            [Products(tokens, words, width, one, False)],
+            0.0,
+            0.5 * loss + 6.0 * norm,
+            KERNELS_END * one,
+        ),
         Work([Products(width, tokens, words, one, False)], 0.0, 0.0, 1.0 * one),
     )
 
