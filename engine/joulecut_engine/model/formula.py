@@ -91,7 +91,7 @@ class Estimates:
         peak = np.full(len(self), self.system.bf16_tflops)
         for dtype in ("fp32", "fp8", "fp4"):
             peak = np.where(self.runs.word("dtype", dtype), self.system.tflops(dtype), peak)
-        return flops / (self.iteration_time_s * self.runs.gpus * peak * 1e12)
+        return np.asarray(np.asarray(flops) / (self.iteration_time_s * self.runs.gpus * peak * 1e12))
 
     def estimate(self, i: int) -> Estimate:
         """One run's values, with the memory of every stage."""
@@ -218,7 +218,7 @@ def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     return np.where(p > 1, np.maximum(bubble, 0.0), 0.0)
 
 
-def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
+def transfers_s(stages: Stages) -> Floats:
     """Transfers that delay the slowest pipeline: on the way in and out, and once per round of p
     microbatches, because a stage holds no more than that many."""
     runs = stages.runs
@@ -249,8 +249,8 @@ def _assemble(stages: Stages, asked: Runs, clock_mhz: Floats) -> Estimates:
     m = runs.global_batch / (runs.data * runs.microbatch)
     slow = pipe.slowest
     train = np.where(runs.forward_only > 0, 0.0, 1.0)
-    memory = memory_of(model, system, runs)
-    data, data_hidden, data_bits = _gradients(stages, memory, slow, m)
+    memory = memory_of(model, runs)
+    data, data_hidden, data_bytes = _gradients(stages, memory, slow, m)
     step, step_bytes = _step(stages, memory)
     offload = _offload(stages, memory, m)
     ends = slow.ends_forward + slow.ends_input + slow.ends_weight
@@ -265,7 +265,7 @@ def _assemble(stages: Stages, asked: Runs, clock_mhz: Floats) -> Estimates:
     breakdown["tensor_comm"] = sums.tensor
     breakdown["expert_comm"] = sums.expert
     breakdown["context_comm"] = sums.context
-    breakdown["pipeline_comm"] = transfers_s(stages, pipe)
+    breakdown["pipeline_comm"] = transfers_s(stages)
     breakdown["bubble"] = bubble_s(runs, pipe)
     breakdown["data_comm"] = data * train
     breakdown["optimizer"] = step * train + system.step_s
@@ -280,7 +280,15 @@ def _assemble(stages: Stages, asked: Runs, clock_mhz: Floats) -> Estimates:
         "launch": sums.launch + system.step_s,
         "waiting": breakdown["bubble"],
     }
-    energy, phase = _energy(stages, pipe, m, time_s, step_bytes * train, data_bits, clock_mhz)
+    energy, phase = _energy(
+        stages,
+        pipe,
+        m,
+        time_s=time_s,
+        step_bytes=step_bytes * train,
+        data_bytes=data_bytes,
+        clock_mhz=clock_mhz,
+    )
     flops = model_flops(model, runs) * np.where(train > 0, 1.0, 1.0 / 3.0)
     return Estimates(
         runs=asked,
@@ -325,7 +333,7 @@ def _repeated_flops(stages: Stages) -> Floats:
     scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
     full = runs.word("recompute", "full")
     core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
-    return 2.0 * tokens * (np.where(full, weights, 0.0) + np.where(core, scores, 0.0))
+    return np.asarray(2.0 * tokens * (np.where(full, weights, 0.0) + np.where(core, scores, 0.0)))
 
 
 def _gradients(
@@ -402,6 +410,7 @@ def _energy(
     stages: Stages,
     pipe: Pipe,
     m: Floats,
+    *,
     time_s: Floats,
     step_bytes: Floats,
     data_bytes: Floats,

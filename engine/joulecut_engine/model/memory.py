@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.runs import Floats, Runs
+from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.stages import Layers, layers_of
-from joulecut_engine.model.system import System
 from joulecut_engine.model.work import HALF
 
 ADAM_BYTES = 12.0  # 32-bit weights, first and second moments (Kingma & Ba; mixed precision)
@@ -42,7 +41,7 @@ class Memory:
         return np.asarray(self.total.max(axis=0))
 
 
-def memory_of(model: Architecture, system: System, runs: Runs) -> Memory:
+def memory_of(model: Architecture, runs: Runs) -> Memory:
     """Memory of the first stage, the second and the last; of one stage three times the same."""
     layers = layers_of(model, runs)
     p = runs.pipeline
@@ -66,7 +65,7 @@ def _stage(
     dense = np.where(first, np.minimum(layers.first_dense, held), 0.0)
     if not model.experts:
         dense = held
-    near, far = _parameters(model, runs, held, dense, first, last)
+    near, far = _parameters(model, runs, held, dense, first=first, last=last)
     shards = runs.data * runs.context
     apart = shards / runs.expert  # ranks that share the same experts
     z1, z2, z3 = runs.zero >= 1, runs.zero >= 2, runs.zero >= 3
@@ -82,11 +81,11 @@ def _stage(
     saved = np.where(runs.word("offload", "activations"), saved / np.maximum(held, 1.0), saved)
     tokens = runs.microbatch * runs.sequence / runs.context
     saved = saved + np.where(first & (runs.dropout > 0), _masks(model, runs, tokens, p), 0.0)
-    temporary = _temporary(model, runs, tokens, last, near + far, held)
+    temporary = _temporary(model, runs, tokens, last=last, parameters=near + far, held=held)
     return stage, weights, gradients, optimizer, saved, temporary
 
 
-def _ends_here(runs: Runs, stage: Floats) -> tuple[Floats, Floats]:
+def _ends_here(runs: Runs, stage: Floats) -> tuple[Flags, Flags]:
     """Whether a stage holds the embedding, and whether it holds the logits."""
     folded = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
     first = stage == 0.0
@@ -94,7 +93,7 @@ def _ends_here(runs: Runs, stage: Floats) -> tuple[Floats, Floats]:
 
 
 def _held(
-    runs: Runs, layers: Layers, stage: Floats, first: Floats, last: Floats
+    runs: Runs, layers: Layers, stage: Floats, first: Flags, last: Flags
 ) -> tuple[Floats, Floats]:
     """Layers of a stage, and how many of its microbatches wait for their backward at once.
 
@@ -123,7 +122,7 @@ def _held(
 
 
 def _parameters(
-    model: Architecture, runs: Runs, held: Floats, dense: Floats, first: Floats, last: Floats
+    model: Architecture, runs: Runs, held: Floats, dense: Floats, *, first: Flags, last: Flags
 ) -> tuple[Floats, Floats]:
     """Parameters on one GPU of a stage: those of every data rank, and those of its experts."""
     t = runs.tensor
@@ -137,7 +136,7 @@ def _parameters(
     near = near + routed * shared
     words = model.embedding_weights / t
     once = words + model.positions * model.hidden
-    alone = first & (last > 0) & model.tied
+    alone = first & last & model.tied
     near = near + np.where(first, once, 0.0) + np.where(last & ~alone, words, 0.0)
     far = routed * model.experts * model.expert_weights / (t * runs.expert)
     return near, far
@@ -197,17 +196,17 @@ def _temporary(
     model: Architecture,
     runs: Runs,
     tokens: Floats,
-    last: Floats,
+    *,
+    last: Flags,
     parameters: Floats,
     held: Floats,
 ) -> Floats:
     """Peak of what lives for one operation only."""
     t = runs.tensor
-    layer = model.attention_weights + model.dense_ffn_weights
+    matrices = model.dense_ffn_weights + 0.0 * t
     if model.experts:
-        wide = model.experts / runs.expert + model.experts_shared
-        layer = model.attention_weights + wide * model.expert_weights
-    empty = HALF * layer / t
+        matrices = (model.experts / runs.expert + model.experts_shared) * model.expert_weights
+    empty = HALF * (model.attention_weights + matrices) / t
     gate = 2.0 if model.gated else 1.0
     active = model.expert_width * (model.experts_active + model.experts_shared)
     width = (active if model.experts else model.ffn) / t

@@ -146,8 +146,8 @@ def _layer(model: Architecture, system: System, runs: Runs, found: Rates, expert
     forward, inputs, weights = (
         cost_of(system, found, one, runs) for one in (work.forward, work.input, work.weight)
     )
-    _tensor_collectives(model, system, runs, forward, inputs, weights)
-    _context_ring(model, system, runs, found, work, forward, inputs)
+    _tensor_collectives(model, system, runs, forward=forward, inputs=inputs, weights=weights)
+    _context_ring(model, system, runs, found, work=work, forward=forward, inputs=inputs)
     if experts:
         _expert_exchange(model, system, runs, forward, inputs)
     full, selective = runs.word("recompute", "full"), runs.word("recompute", "selective")
@@ -163,7 +163,13 @@ def _layer(model: Architecture, system: System, runs: Runs, found: Rates, expert
 
 
 def _tensor_collectives(
-    model: Architecture, system: System, runs: Runs, forward: Cost, inputs: Cost, weights: Cost
+    model: Architecture,
+    system: System,
+    runs: Runs,
+    *,
+    forward: Cost,
+    inputs: Cost,
+    weights: Cost,
 ) -> None:
     """Two all-reduces forward and two backward; with sequence parallelism gathers and scatters.
 
@@ -203,6 +209,7 @@ def _context_ring(
     system: System,
     runs: Runs,
     found: Rates,
+    *,
     work: LayerWork,
     forward: Cost,
     inputs: Cost,

@@ -1,8 +1,8 @@
 """What one microbatch asks of one GPU: FLOPs, bytes and kernels of each operation.
 
 Counts are per layer, for forward, gradients of the input, and gradients of the weights. Elementwise
-work is fused where training frameworks fuse it: a norm reads and writes once, an activation with its
-bias once. All arrays have one entry per run.
+work is fused where training frameworks fuse it: a norm reads and writes once, an activation with
+its bias once. All arrays have one entry per run.
 """
 
 from dataclasses import dataclass, field
