@@ -91,7 +91,9 @@ class Estimates:
         peak = np.full(len(self), self.system.bf16_tflops)
         for dtype in ("fp32", "fp8", "fp4"):
             peak = np.where(self.runs.word("dtype", dtype), self.system.tflops(dtype), peak)
-        return np.asarray(np.asarray(flops) / (self.iteration_time_s * self.runs.gpus * peak * 1e12))
+        return np.asarray(
+            np.asarray(flops) / (self.iteration_time_s * self.runs.gpus * peak * 1e12)
+        )
 
     def estimate(self, i: int) -> Estimate:
         """One run's values, with the memory of every stage."""
@@ -199,13 +201,7 @@ def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     p = runs.pipeline
     forward = pipe.total.forward_s - pipe.slowest.forward_s
     inputs = pipe.total.input_s - pipe.slowest.input_s
-    folded = (
-        np.maximum(
-            0.0,
-            np.abs(inputs - forward),
-        )
-        * 0.5
-    )
+    folded = 0.5 * np.abs(inputs - forward)
     choices = (
         (runs.word("schedule", "zb-h1"), (rest - 2.0 * weight) / pipe.chunks),
         (runs.word("schedule", "zb-h2"), np.maximum(0.0, rest - 3.0 * weight)),
