@@ -4,6 +4,7 @@
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
 #   make test-long  walks of processes, failover, torch, rendering, documented commands
+#   make walks   random walks of real processes, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long torch bench mutants golden docs proto setup setup-dev debian clean
+.PHONY: help demo check test test-long walks torch bench mutants golden docs proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,6 +56,9 @@ test: setup-dev debian
 
 test-long: setup-dev debian torch
 	@$(PYTEST) -m long $(ARGS)
+
+walks: setup-dev
+	@$(BIN)/python tests/walks --steps $$(( $(or $(STEPS),5000) / 4 )) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 torch: $(VENV)/dev.done
 	@tools/setup torch "$(PYTHON)" "$(VENV)"

@@ -110,7 +110,9 @@ static nvmlReturn_t enter(struct call *call, const char *function, int gpu)
     const struct hook *hook = hook_for(call->state, function, gpu);
     if (hook != NULL) {
         code = hook->code;
-        if (hook->delay_ms != 0)
+        if (hook->late_ms >= 0 || hook->lies)
+            call->rule = *hook; /* it stands once it is known what was asked */
+        else if (hook->delay_ms != 0)
             stand(call, hook->delay_ms, hook->id);
         if (call->state == NULL)
             return NVML_ERROR_UNINITIALIZED;
@@ -224,10 +226,31 @@ nvmlReturn_t write_begin(struct call *call, const char *function, nvmlDevice_t d
 
 nvmlReturn_t write_end(struct call *call, uint32_t first, uint32_t second, nvmlReturn_t code)
 {
-    if (call->state != NULL)
+    if (call->state != NULL && !call->recorded)
         record_write(call->state, call->now_ns, (uint32_t)getpid(), call->index, call->function,
-                     first, second, code);
+                     first, second, code, code == NVML_SUCCESS);
     return call_end(call, code);
+}
+
+int diverted(struct call *call, uint32_t kind, uint32_t first, uint32_t second)
+{
+    const struct hook *rule = &call->rule;
+    if (rule->id == 0)
+        return 0;
+    for (int i = 0; rule->late_ms >= 0 && i < LATE_MAX; i++) {
+        struct late_write *late = &call->gpu->late[i];
+        if (late->due_ns != 0)
+            continue;
+        *late = (struct late_write){call->now_ns + (uint64_t)rule->late_ms * 1000000,
+                                    (uint32_t)getpid(), kind, {first, second}};
+        break;
+    }
+    record_write(call->state, call->now_ns, (uint32_t)getpid(), call->index, call->function, first,
+                 second, NVML_SUCCESS, 0);
+    call->recorded = 1;
+    if (rule->delay_ms != 0)
+        stand(call, rule->delay_ms, rule->id);
+    return 1;
 }
 
 nvmlReturn_t put_text(struct call *call, char *buffer, uint32_t length, const char *text)

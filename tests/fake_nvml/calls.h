@@ -12,6 +12,8 @@ struct call {
     const char *function;
     int index;
     uint64_t now_ns;
+    struct hook rule; /* of a setter that lies or is late; its id is 0 where there is none */
+    int recorded;     /* before its end, which it may not live to see */
 };
 
 /* Each begin takes the state and asks the hooks; each must be followed by an end. */
@@ -19,6 +21,9 @@ nvmlReturn_t call_begin(struct call *call, const char *function, int gpu);
 nvmlReturn_t device_begin(struct call *call, const char *function, nvmlDevice_t device);
 nvmlReturn_t write_begin(struct call *call, const char *function, nvmlDevice_t device);
 nvmlReturn_t call_end(struct call *call, nvmlReturn_t code);
+
+/* Whether a setter must leave the GPU alone: its rule lies, or has it done later. */
+int diverted(struct call *call, uint32_t kind, uint32_t first, uint32_t second);
 nvmlReturn_t write_end(struct call *call, uint32_t first, uint32_t second, nvmlReturn_t code);
 
 /* What the hooks say to a part of a call that has begun, such as "field:186". */

@@ -135,7 +135,7 @@ nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, uint32_t min_mhz,
     nvmlReturn_t code = write_begin(&call, __func__, device);
     if (code == NVML_SUCCESS)
         code = lock_asked(call.gpu, min_mhz, max_mhz, &lock);
-    if (code == NVML_SUCCESS)
+    if (code == NVML_SUCCESS && !diverted(&call, LATE_LOCK, lock.min_mhz, lock.max_mhz))
         physics_lock(call.gpu, lock, call.now_ns);
     return write_end(&call, min_mhz, max_mhz, code);
 }
@@ -144,7 +144,7 @@ nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device)
 {
     struct call call;
     nvmlReturn_t code = write_begin(&call, __func__, device);
-    if (code == NVML_SUCCESS)
+    if (code == NVML_SUCCESS && !diverted(&call, LATE_RESET, 0, 0))
         physics_lock(call.gpu, (struct clock_lock){0, 0}, call.now_ns);
     return write_end(&call, 0, 0, code);
 }

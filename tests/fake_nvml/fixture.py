@@ -67,6 +67,8 @@ class Write:
     function: str
     arguments: tuple[int, int]
     code: int
+    done: bool = True  # whether the GPU was changed by it
+    command: str = ""  # of the caller; "" for a write of this process
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class _Faults:
 
     _shared: layout.Shared
     _library: ctypes.CDLL
+    uuids: tuple[str, ...]
 
     @contextlib.contextmanager
     def _look(self) -> Iterator[layout.State]:
@@ -110,10 +113,15 @@ class _Faults:
         delay_s: float = 0.0,
         probability: float = 1.0,
         seed: int = 0,
-    ) -> None:
+        late_s: float = -1.0,
+        lies: bool = False,
+    ) -> int:
         """Makes a C function (or "field:186", or "*" for all) answer `code` after `skip` good
         calls, `count` times, each time with this probability. `delay_s` stalls the call first;
-        a negative one hangs it. Code 0 only stalls.
+        a negative one hangs it. Code 0 only stalls. The number of the rule, for `withdraw`.
+
+        For setters of clocks and limits, which then answer "success": with `late_s` the driver
+        does what was asked that much later, even if the caller is dead by then; with `lies` never.
         """
         if not 0.0 <= probability <= 1.0:
             raise ValueError(f"probability {probability}: 0 to 1")
@@ -126,7 +134,16 @@ class _Faults:
             free.id, free.hits = state.hooks_total, 0
             free.gpu, free.code, free.skip, free.count = gpu, code, skip, count
             free.delay_ms, free.probability, free.random = delay_ms, probability, seed
+            free.late_ms, free.lies = -1 if late_s < 0 else round(late_s * 1000), int(lies)
             free.function = function.encode()  # last: now it is in force
+            return int(free.id)
+
+    def withdraw(self, rule: int) -> None:
+        """Removes one rule; the calls that hang by it return."""
+        with self._look() as state:
+            for hook in state.hooks:
+                if hook.id == rule:
+                    hook.function = b""
 
     def hang(self, function: str, *, gpu: int = EVERY_GPU, skip: int = 0, count: int = 1) -> None:
         """Makes calls that never return, until `clear_errors()` or until they are killed."""
@@ -152,13 +169,24 @@ class _Faults:
         if xid:
             self.xid(gpu, xid)
 
-    def return_gpu(self, gpu: int) -> None:
-        """It is back, as after a reset: settings default, counters zero, old handles void."""
+    def return_gpu(self, gpu: int) -> float:
+        """It is back, as after a reset: settings default, counters zero, old handles void.
+
+        Like all that makes the driver forget settings it returns when, in monotonic time.
+        """
         with self._look() as state:
             returned = _gpu(state, gpu)
             returned.attached += 1
             layout.load_driver(returned, _now_ns(state))
             returned.lost = 0
+            return time.monotonic()
+
+    def show_gpus(self, count: int) -> None:
+        """As if only the first `count` GPUs were plugged in; the others are there once shown."""
+        with self._look() as state:
+            if not 0 <= count <= len(self.uuids):
+                raise ValueError(f"{count} GPUs: this node has {len(self.uuids)}")
+            state.gpu_count = count
 
     def xid(self, gpu: int, code: int) -> None:
         self.event(gpu, XID_CRITICAL_ERROR, code)
@@ -170,7 +198,7 @@ class _Faults:
             state.events[state.events_total % layout.EVENTS_MAX] = layout.Event(kind, data, gpu)
             state.events_total += 1
 
-    def reload_driver(self, *, upgraded: bool = False) -> None:
+    def reload_driver(self, *, upgraded: bool = False) -> float:
         """Locks and limits default, energy zero. Who had it open must open it again; after an
         upgrade only a process that has not yet loaded the library can.
         """
@@ -179,6 +207,7 @@ class _Faults:
             state.driver_version += upgraded
             for gpu in state.gpus[: state.gpu_count]:
                 layout.load_driver(gpu, _now_ns(state))
+            return time.monotonic()
 
     def unload_driver(self) -> None:
         """From now on calls answer DRIVER_NOT_LOADED, until `load_driver()`."""
@@ -188,11 +217,12 @@ class _Faults:
     def load_driver(self) -> None:
         self.reload_driver()
 
-    def lose_persistence(self, gpu: int) -> None:
+    def lose_persistence(self, gpu: int) -> float:
         """Persistence mode off, and with it what was set; counters stay."""
         with self._look() as state:
             self._library.physics_forget(ctypes.byref(_gpu(state, gpu)), _now_ns(state))
             _gpu(state, gpu).persistence = 0
+            return time.monotonic()
 
     def set_idle_unload(self, on: bool) -> None:
         """Whether settings are lost when the last client leaves or dies, without persistence."""
@@ -227,7 +257,15 @@ class _Others(_Faults):
                 lock = layout.ClockLock(_clock(changed, first), _clock(changed, second))
                 self._library.physics_lock(ctypes.byref(changed), lock, now_ns)
             self._library.record_write(
-                ctypes.byref(state), now_ns, os.getpid(), gpu, function.encode(), first, second, 0
+                ctypes.byref(state),
+                now_ns,
+                os.getpid(),
+                gpu,
+                function.encode(),
+                first,
+                second,
+                0,
+                1,
             )
 
     def set_foreign_writer(
@@ -304,6 +342,7 @@ class FakeNvml(_Others):
         self._library.physics_lock.argtypes = [one, layout.ClockLock, now_ns]
         self._library.record_write.argtypes = [
             whole, now_ns, number, ctypes.c_int, ctypes.c_char_p, number, number, ctypes.c_int,
+            ctypes.c_int,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
@@ -410,17 +449,18 @@ class FakeNvml(_Others):
         with self._look() as state:
             if state.writes_total > layout.WRITES_MAX:
                 raise ValueError(f"more than {layout.WRITES_MAX} writes: the first ones are lost")
-            return tuple(
-                Write(
-                    record.at_ns / 1e9,
-                    record.pid,
-                    record.gpu,
-                    record.function.decode(),
-                    (record.arguments[0], record.arguments[1]),
-                    record.code,
+            return tuple(_write(record) for record in state.writes[: state.writes_total])
+
+    def writes_since(self, seen: int) -> tuple[tuple[Write, ...], int]:
+        """The setter calls after the first `seen` ones, and how many there are now."""
+        with self._look() as state:
+            total = int(state.writes_total)
+            if total - seen > layout.WRITES_MAX:
+                raise ValueError(
+                    f"more than {layout.WRITES_MAX} writes since {seen}: some are lost"
                 )
-                for record in state.writes[: state.writes_total]
-            )
+            places = [number % layout.WRITES_MAX for number in range(seen, total)]
+            return tuple(_write(state.writes[place]) for place in places), total
 
     def writes_seen(self) -> int:
         """How many setter calls there were, at a glance: without a turn at the state, for who
@@ -451,6 +491,19 @@ class FakeNvml(_Others):
             return tuple(
                 Call(r.at_ns / 1e9, r.pid, r.gpu, r.function.decode(), r.code) for r in records
             )
+
+
+def _write(record: layout.WriteRecord) -> Write:
+    return Write(
+        record.at_ns / 1e9,
+        record.pid,
+        record.gpu,
+        record.function.decode(),
+        (record.arguments[0], record.arguments[1]),
+        record.code,
+        bool(record.done),
+        record.command.decode(errors="replace"),
+    )
 
 
 def _now_ns(state: layout.State) -> int:

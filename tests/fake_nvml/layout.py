@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAGIC = 0x4D564E4C554F4A
-VERSION = 2
+VERSION = 3
 GPUS_MAX = 16
 HOOKS_MAX = 32
 WRITES_MAX = CALLS_MAX = 1024
 EVENTS_MAX = 64
 CLIENTS_MAX = 256
 PROCESSES_MAX = 16
+LATE_MAX = 4
+COMMAND_BYTES = 160
 SAMPLES_MAX = 128
 REASONS = 9
 
@@ -69,6 +71,15 @@ class ForeignWriter(c.Structure):
         ("times", c.c_int64),
         ("clock_mhz", c.c_uint32),
         ("limit_mw", c.c_uint32),
+    ]
+
+
+class LateWrite(c.Structure):
+    _fields_ = [
+        ("due_ns", c.c_uint64),
+        ("pid", c.c_uint32),
+        ("kind", c.c_uint32),
+        ("arguments", c.c_uint32 * 2),
     ]
 
 
@@ -122,6 +133,7 @@ class Gpu(c.Structure):
         ("lost", c.c_uint32),
         ("attached", c.c_uint32),
         ("foreign", ForeignWriter),
+        ("late", LateWrite * LATE_MAX),
         ("processes", GpuProcess * PROCESSES_MAX),
         ("motion_now", c.c_uint32),
         ("reserved", c.c_uint32),
@@ -138,6 +150,9 @@ class Hook(c.Structure):
         ("skip", c.c_int64),
         ("count", c.c_int64),
         ("delay_ms", c.c_int64),
+        ("late_ms", c.c_int64),
+        ("lies", c.c_uint32),
+        ("reserved", c.c_uint32),
         ("probability", c.c_double),
         ("random", c.c_uint64),
         ("hits", c.c_uint64),
@@ -153,7 +168,8 @@ class WriteRecord(c.Structure):
         ("function", c.c_char * 96),
         ("arguments", c.c_uint32 * 2),
         ("code", c.c_int32),
-        ("reserved", c.c_uint32),
+        ("done", c.c_uint32),
+        ("command", c.c_char * COMMAND_BYTES),
     ]
 
 
@@ -309,6 +325,7 @@ def load_driver(gpu: Gpu, now_ns: int) -> None:
     gpu.lock_at_ns = gpu.persistence = gpu.application_mhz = 0
     gpu.profiles_requested = gpu.profiles_enforced = 0
     gpu.mig_enabled = gpu.mig_pending
+    gpu.late = (LateWrite * LATE_MAX)()
     gpu.motion_now = 0
     gpu.motion[0] = Motion(
         updated_ns=now_ns,

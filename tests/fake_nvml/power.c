@@ -51,7 +51,7 @@ static nvmlReturn_t set_limit(const char *function, nvmlDevice_t device, uint32_
     if (code == NVML_SUCCESS &&
         (limit_mw < call.gpu->limit_min_mw || limit_mw > call.gpu->limit_max_mw))
         code = NVML_ERROR_INVALID_ARGUMENT;
-    if (code == NVML_SUCCESS)
+    if (code == NVML_SUCCESS && !diverted(&call, LATE_LIMIT, limit_mw, 0))
         call.gpu->limit_mw = limit_mw;
     return write_end(&call, limit_mw, 0, code);
 }

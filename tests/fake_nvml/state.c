@@ -23,6 +23,7 @@
 
 static struct state *mapped;
 static char state_path[4096];
+static char own_command[COMMAND_BYTES]; /* the records say who wrote */
 static _Thread_local int turn = -1;
 static pthread_key_t turns; /* closes a thread's descriptor at its end */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -60,10 +61,22 @@ static int open_turn(void)
     return turn;
 }
 
+static void read_own_command(void)
+{
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? 0 : read(fd, own_command, sizeof own_command - 1);
+    if (fd >= 0)
+        close(fd);
+    for (ssize_t i = 0; i < length - 1; i++)
+        if (own_command[i] == '\0')
+            own_command[i] = ' ';
+}
+
 int state_open(void)
 {
     if (mapped != NULL)
         return 0;
+    read_own_command();
     const char *path = getenv("JOULECUT_FAKE_NVML_STATE");
     if (path == NULL || path[0] == '\0')
         path = "/tmp/joulecut-fake-nvml.state";
@@ -184,7 +197,7 @@ void clients_leave(struct state *state, uint32_t pid)
 /* ---- what others did ----------------------------------------------------------------------- */
 
 void record_write(struct state *state, uint64_t at_ns, uint32_t pid, int gpu,
-                  const char *function, uint32_t first, uint32_t second, int code)
+                  const char *function, uint32_t first, uint32_t second, int code, int done)
 {
     struct write_record *record = &state->writes[state->writes_total % WRITES_MAX];
     memset(record, 0, sizeof *record);
@@ -195,6 +208,9 @@ void record_write(struct state *state, uint64_t at_ns, uint32_t pid, int gpu,
     record->arguments[0] = first;
     record->arguments[1] = second;
     record->code = code;
+    record->done = (uint32_t)done;
+    if (pid == (uint32_t)getpid())
+        memcpy(record->command, own_command, sizeof record->command);
     state->writes_total++;
 }
 
@@ -208,20 +224,41 @@ static void insist(struct state *state, uint32_t index, uint64_t at_ns)
     if (writer->clock_mhz != 0 && gpu->lock.max_mhz != writer->clock_mhz && writer->times != 0) {
         physics_lock(gpu, (struct clock_lock){low_mhz, writer->clock_mhz}, at_ns);
         record_write(state, at_ns, FOREIGN_PID, (int)index, "nvmlDeviceSetGpuLockedClocks",
-                     low_mhz, writer->clock_mhz, 0);
+                     low_mhz, writer->clock_mhz, 0, 1);
         writer->times -= writer->times > 0;
     }
     if (writer->limit_mw != 0 && gpu->limit_mw != writer->limit_mw && writer->times != 0) {
         gpu->limit_mw = writer->limit_mw;
         record_write(state, at_ns, FOREIGN_PID, (int)index, "nvmlDeviceSetPowerManagementLimit",
-                     writer->limit_mw, 0, 0);
+                     writer->limit_mw, 0, 0, 1);
         writer->times -= writer->times > 0;
     }
+}
+
+/* What the driver was asked earlier, and does now. */
+static void carry_out(struct state *state, uint32_t index, struct late_write *late)
+{
+    static const char *const functions[] = {"", "nvmlDeviceSetGpuLockedClocks",
+                                            "nvmlDeviceResetGpuLockedClocks",
+                                            "nvmlDeviceSetPowerManagementLimit"};
+    struct gpu_state *gpu = &state->gpus[index];
+    uint32_t first = late->arguments[0], second = late->arguments[1];
+    physics_advance(gpu, late->due_ns);
+    if (late->kind == LATE_LIMIT)
+        gpu->limit_mw = first;
+    else
+        physics_lock(gpu, (struct clock_lock){first, second}, late->due_ns);
+    record_write(state, late->due_ns, late->pid, (int)index, functions[late->kind], first, second,
+                 0, 1);
+    late->due_ns = 0;
 }
 
 void fake_catch_up_gpu(struct state *state, uint32_t index, uint64_t now_ns)
 {
     struct gpu_state *gpu = &state->gpus[index];
+    for (int i = 0; i < LATE_MAX; i++)
+        if (gpu->late[i].due_ns != 0 && gpu->late[i].due_ns <= now_ns)
+            carry_out(state, index, &gpu->late[i]);
     struct foreign_writer *writer = &gpu->foreign;
     if (writer->every_ns != 0 && writer->next_ns <= now_ns) {
         /* Nobody wrote since the last call, so only the first round finds something to do. */

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x4d564e4c554f4aULL /* "JOULNVM" */
-#define STATE_VERSION 2
+#define STATE_VERSION 3
 #define GPUS_MAX 16
 #define CLOCKS_MAX 256
 #define MEMORY_CLOCKS_MAX 4
@@ -27,6 +27,8 @@
 #define REASONS 9 /* bits of the clock event reasons that have a counter */
 #define PROFILE_WORDS 8
 #define NAME_MAX_BYTES 96
+#define LATE_MAX 4          /* writes of one GPU that the driver has yet to carry out */
+#define COMMAND_BYTES 160
 
 struct clock_lock { /* 0, 0: not locked */
     uint32_t min_mhz;
@@ -70,6 +72,17 @@ struct foreign_writer { /* somebody who puts back what he wants */
     uint32_t clock_mhz; /* 0: leaves clocks alone */
     uint32_t limit_mw;  /* 0: leaves the limit alone */
 };
+
+struct late_write { /* a setter call that the driver carries out later, whatever became of its caller */
+    uint64_t due_ns; /* 0: unused */
+    uint32_t pid;
+    uint32_t kind;
+    uint32_t arguments[2];
+};
+
+#define LATE_LOCK 1
+#define LATE_RESET 2
+#define LATE_LIMIT 3
 
 struct gpu_state {
     /* Identity and tables: written once, by layout.py. */
@@ -123,6 +136,7 @@ struct gpu_state {
     uint32_t lost;
     uint32_t attached; /* counts returns; a handle from before is void */
     struct foreign_writer foreign;
+    struct late_write late[LATE_MAX];
     struct gpu_process processes[PROCESSES_MAX];
 
     /* Brought up to date by each call: motion[motion_now] is in force. */
@@ -139,6 +153,9 @@ struct hook { /* a rule that makes calls fail, stall or both */
     int64_t skip;       /* calls to let through first */
     int64_t count;      /* calls to hit after those; -1: all */
     int64_t delay_ms;   /* before the answer; -1: hangs for as long as this rule is here */
+    int64_t late_ms;    /* a setter: what was asked is done that much later; -1: at once */
+    uint32_t lies;      /* a setter: "success", and nothing was done */
+    uint32_t reserved;
     double probability; /* of hitting a call that is due */
     uint64_t random;    /* state of its own generator */
     uint64_t hits;
@@ -152,7 +169,8 @@ struct write_record {
     char function[NAME_MAX_BYTES];
     uint32_t arguments[2];
     int32_t code;
-    uint32_t reserved;
+    uint32_t done; /* whether the GPU was changed by it; a late write has a second record then */
+    char command[COMMAND_BYTES]; /* of the caller, with blanks between the arguments */
 };
 
 struct call_record {
@@ -216,7 +234,7 @@ void clients_leave(struct state *state, uint32_t pid);
 void clients_bury(struct state *state); /* forgets those that have died */
 
 void record_write(struct state *state, uint64_t at_ns, uint32_t pid, int gpu,
-                  const char *function, uint32_t first, uint32_t second, int code);
+                  const char *function, uint32_t first, uint32_t second, int code, int done);
 
 /* Brings one GPU up to `now_ns`: what foreign writers did meanwhile, then `physics_advance`. */
 void fake_catch_up_gpu(struct state *state, uint32_t index, uint64_t now_ns);

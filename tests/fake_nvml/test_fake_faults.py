@@ -442,3 +442,46 @@ def test_the_control_tool_knows_the_faults(pair: FakeNvml) -> None:
     assert control("limits").splitlines()[1] == "1 400"
     assert "nvmlInitWithFlags = 0" in control("calls")
     assert control("clients") == ""
+
+
+def test_a_late_write_is_carried_out_after_its_caller_has_died(
+    fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
+) -> None:
+    client = open_client(fake_nvml)
+    lock = "nvmlDeviceSetGpuLockedClocks"
+    rule = fake_nvml.set_error(lock, 0, gpu=0, late_s=60.0, delay_s=-1, count=1)
+    client.tell("code(n.nvmlDeviceSetGpuLockedClocks, h[0], 210, 1005)")
+    wait("the call", lambda: fake_nvml.hits(lock) == 1)
+    client.process.kill()
+    client.process.wait(PATIENCE_S)
+    fake_nvml.withdraw(rule)
+    assert fake_nvml.locks()[0] is None
+    fake_nvml.advance(61.0)
+    assert fake_nvml.locks()[0] == (210, 1005)
+    asked, done = fake_nvml.writes()
+    assert (asked.done, done.done) == (False, True)
+    assert asked.pid == done.pid == client.process.pid
+    assert "python" in asked.command
+
+
+def test_a_reset_that_lies_answers_success_and_does_nothing(
+    fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
+) -> None:
+    client = open_client(fake_nvml)
+    fake_nvml.set_error("nvmlDeviceResetGpuLockedClocks", 0, lies=True, count=1)
+    fake_nvml.foreign_lock(0, 210, 1005)
+    assert client.ask("code(n.nvmlDeviceResetGpuLockedClocks, h[0])") == 0
+    assert fake_nvml.locks()[0] == (210, 1005)
+    assert client.ask("code(n.nvmlDeviceResetGpuLockedClocks, h[0])") == 0
+    assert fake_nvml.locks()[0] is None
+    assert [write.done for write in fake_nvml.writes()] == [True, False, True]
+
+
+def test_a_gpu_that_is_plugged_in_later_is_counted_then(
+    fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
+) -> None:
+    fake_nvml.show_gpus(3)
+    client = open_client(fake_nvml)
+    assert client.ask("n.nvmlDeviceGetCount()") == 3
+    fake_nvml.show_gpus(8)
+    assert client.ask("n.nvmlDeviceGetCount()") == 8

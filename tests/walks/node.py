@@ -1,0 +1,445 @@
+"""The node of a walk: a fake driver, agent and keeper as processes, their supervisor, and the log.
+
+The supervisor stands for systemd: what has ended is started again. The log is what the checker
+reads: the driver's record of writes, drained here, and what befell driver and processes.
+"""
+
+import contextlib
+import heapq
+import itertools
+import json
+import mmap
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from cable import Cable
+from wall_clock import build_wall_clock
+
+from fixture import FakeNvml
+
+GPUS, BYSTANDER, PLUGGED_LATE = 8, 6, 7  # no command names GPU 6; GPU 7 is plugged in later
+TTL_S = 1.0
+CLOCK_MHZ, POWER_W = (510, 1395), (150, 390)  # the bounds, within the range of an A100
+CLOCK_LOWEST_MHZ, DEFAULT_MW = 210, 400_000
+BIN = Path(sys.executable).parent
+LOOK_S = 0.02
+BEAT_S, STALL_S = 0.02, 0.1  # a beat that comes later than that is a stall of the machine
+READY_S = 90.0  # for a busy machine
+RESTART_S = 0.2  # of the supervisor, as RestartSec= of a unit
+END_S = 75.0  # longer than the longest wait between two tries of a restore
+
+_BEAT = f"""
+import sys, time
+while True:
+    begun_s = time.monotonic()
+    time.sleep({BEAT_S})
+    late_s = time.monotonic() - begun_s - {BEAT_S}
+    if late_s > {STALL_S}:
+        print(time.monotonic(), late_s, flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One kind of installation."""
+
+    own_keeper: bool = False
+    site_default_mhz: int = 0
+    power_safe: str | int = "recorded"  # or watts
+    journal_apart: bool = False
+
+
+SITES = {
+    "child": Site(),
+    "unit": Site(own_keeper=True),
+    "locked": Site(own_keeper=True, site_default_mhz=1380, journal_apart=True),
+    "capped": Site(own_keeper=True, power_safe=180, journal_apart=True),
+}
+
+
+class Log:
+    """JSON lines, each with the time of the monotonic clock; for any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("w")
+        self._lock = threading.Lock()
+
+    def add(self, at_s: float | None = None, **event: Any) -> None:
+        with self._lock:
+            line = {"at_s": time.monotonic() if at_s is None else at_s, **event}
+            self._file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+@dataclass
+class Unit:
+    """A process that the supervisor keeps running."""
+
+    command: str
+    process: subprocess.Popen[bytes] | None = None
+    start_s: float = 0.0  # not before
+
+
+class Node:
+    """`with Node(folder, site) as node:` has an agent that is ready. Ends everything."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.home = Path(tempfile.mkdtemp(prefix="jw"))
+        self.state_dir = self.home / "state"
+        self.state_dir.mkdir()
+        self.driver = FakeNvml(self.home / "gpus", gpus=GPUS)
+        self.driver.set_permission(True)
+        for gpu in range(GPUS):
+            self.driver.set_load(gpu, 1.0)
+        self.shown = PLUGGED_LATE
+        self.driver.show_gpus(self.shown)
+        self.log = Log(self.home / "driver.log")
+        self.foreign: dict[int, tuple[int, int]] = {}  # locks of other writers
+        self.failure: BaseException | None = None
+        self._numbers = itertools.count(1)
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._lock, self._drain_lock = threading.Lock(), threading.Lock()
+        self._over = threading.Event()
+        self._writes_seen = 0
+        self._keeper_pid = 0
+        self._socket_seen: tuple[int, int] | None = None
+        self._down = True
+        self._agent = Unit("run")
+        self._keeper = Unit("keeper") if site.own_keeper else None
+        self._wall = self.home / "wall"
+        self._wall.write_bytes(struct.pack("q", 0))
+        self._output = (self.home / "output").open("ab")
+        self.cable = Cable(self.home / "near.sock", self.home / "agent.sock")
+        self._beat = subprocess.Popen([sys.executable, "-c", _BEAT], stdout=subprocess.PIPE)
+        self._threads = [
+            threading.Thread(target=run, name=run.__name__, daemon=True)
+            for run in (self._supervise, self._watch_beat)
+        ]
+
+    def __enter__(self) -> Self:
+        self._write_config()
+        self.log.add(keeper="down")
+        for thread in self._threads:
+            thread.start()
+        until(lambda: not self._down and (self.home / "agent.sock").exists(), "a ready agent")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(READY_S)
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for unit in filter(None, (self._agent, self._keeper)):
+            if unit.process is not None:
+                unit.process.wait()
+        self.cable.close()
+        self.log.close()
+        self._output.close()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    @property
+    def output(self) -> str:
+        """What agent and keeper have printed."""
+        return (self.home / "output").read_text(errors="replace")
+
+    @property
+    def address(self) -> str:
+        """For commands."""
+        return f"unix:{self.home}/near.sock"
+
+    def contract(self) -> dict[str, Any]:
+        """What the checker knows of this site."""
+        safe = self.site.power_safe
+        default_mhz = self.site.site_default_mhz
+        return {
+            "gpus": GPUS,
+            "ttl_s": TTL_S,
+            "clock_mhz": CLOCK_MHZ,
+            "clock_lowest_mhz": CLOCK_LOWEST_MHZ,
+            "power_mw": [1000 * watts for watts in POWER_W],
+            "default_mw": DEFAULT_MW,
+            "site_default": [CLOCK_LOWEST_MHZ, default_mhz] if default_mhz else None,
+            "safe_mw": 1000 * safe if isinstance(safe, int) else -1 if safe == "keep" else 0,
+            "others": [1, os.getpid()],
+            "bystanders": [BYSTANDER],
+        }
+
+    def _write_config(self) -> None:
+        site = self.site
+        config: dict[str, Any] = {
+            "device": "nvml",
+            "nvml": {"permission": "driver"},
+            "node": "n1",
+            "listen": {
+                "metrics": "127.0.0.1:0",
+                "grpc": "127.0.0.1:0",
+                "grpc_socket": "agent.sock",
+                "socket": "jobs.sock",
+            },
+            "state_dir": "state",
+            "sample_interval_s": 0.2,
+            "lease": {"ttl_s_max": TTL_S},
+            "bounds": {
+                "min_dwell_s": 0.0,
+                "writes_per_minute": 600,
+                "clock_min_mhz": CLOCK_MHZ[0],
+                "clock_max_mhz": CLOCK_MHZ[1],
+                "power_min_w": POWER_W[0],
+                "power_max_w": POWER_W[1],
+            },
+            "power": {"safe": site.power_safe},
+            "keeper": str(self.state_dir / "keeper.sock") if site.own_keeper else "child",
+        }
+        if site.site_default_mhz:
+            config["site_default"] = {"clock_max_mhz": site.site_default_mhz}
+        if site.journal_apart:
+            (self.home / "memory").mkdir()
+            config["journal_dir"] = "memory"
+        (self.home / "agent.yaml").write_text(yaml.safe_dump(config))
+
+    # -- processes ------------------------------------------------------------------------------
+
+    @property
+    def agent_pid(self) -> int:
+        """0 while there is none."""
+        process = self._agent.process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    @property
+    def keeper_pid(self) -> int:
+        if self._keeper is None:
+            return _child(self.agent_pid, "keeper")
+        process = self._keeper.process
+        return process.pid if process is not None and process.poll() is None else 0
+
+    @property
+    def writer_pid(self) -> int:
+        return _child(self.keeper_pid, "")
+
+    @property
+    def reader_pid(self) -> int:
+        return _child(self.agent_pid, "reader_process")
+
+    def pids(self) -> list[int]:
+        """Of every process of the node, children first, so that none is left without a parent."""
+        found = [self.writer_pid, self.reader_pid, self.keeper_pid, self.agent_pid]
+        return [pid for pid in found if pid]
+
+    def signal(self, what: str, number: signal.Signals) -> bool:
+        """Signals agent, keeper, writer or reader; whether there was one."""
+        pid = int(getattr(self, f"{what}_pid"))
+        if not pid:
+            return False
+        if what == "keeper" and number in {signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP}:
+            self.keeper_is_down()
+        if what == "writer" and number in {signal.SIGKILL, signal.SIGSTOP}:
+            self.log.add(writer="lost")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return True
+
+    def keeper_is_down(self) -> None:
+        """Noted before it is so; the watch notes when one answers again."""
+        self._socket_seen = self._socket()
+        self._down = True
+        self.log.add(keeper="down")
+
+    def goes_on(self, what: str, pid: int) -> None:
+        """A stopped process continues; a keeper that was stopped answers again from now on."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+            if what == "keeper" and pid == self.keeper_pid:
+                self._down = False
+                self.log.add(keeper="up")
+
+    def run(self, command: str) -> None:
+        """One more process of the product, which nobody waits for."""
+        process = self._start(command)
+        self.after(READY_S, process.poll)
+
+    def _start(self, command: str) -> "subprocess.Popen[bytes]":
+        env = self.driver.environment()
+        if command == "keeper":
+            env |= {"LD_PRELOAD": str(build_wall_clock()), "JOULECUT_WALL_CLOCK": str(self._wall)}
+        return subprocess.Popen(
+            [str(BIN / "joulecut-agent"), command, "--config", str(self.home / "agent.yaml")],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            env=env,
+        )
+
+    def plug(self) -> None:
+        """The last GPU is there from now on."""
+        self.shown = GPUS
+        self.driver.show_gpus(GPUS)
+
+    def shift_wall_clock(self, seconds: float) -> None:
+        with self._wall.open("r+b") as file, mmap.mmap(file.fileno(), 8) as shift:
+            shift[:8] = struct.pack("q", int(seconds * 1e9))
+
+    # -- what the supervisor does -----------------------------------------------------------------
+
+    def after(self, wait_s: float, act: Callable[[], object]) -> None:
+        with self._lock:
+            heapq.heappush(self._due, (time.monotonic() + wait_s, next(self._numbers), act))
+
+    def trouble(self, kind: str, gpu: int, for_s: float, undo: Callable[[], None]) -> None:
+        """Notes trouble that has just begun, and ends it in time."""
+        number = next(self._numbers)
+        self.log.add(trouble=number, kind=kind, gpu=gpu)
+
+        def end() -> None:
+            undo()
+            self.log.add(over=number)
+
+        self.after(for_s, end)
+
+    def end_troubles(self) -> None:
+        """Everything that would end by itself ends now."""
+        with self._lock:
+            due, self._due = self._due, []
+        for _, _, act in sorted(due, key=lambda one: one[:2]):
+            act()
+
+    def _supervise(self) -> None:
+        try:
+            while not self._over.wait(LOOK_S):
+                self._look_once()
+        except Exception as failure:
+            self.failure = failure
+
+    def _look_once(self) -> None:
+        now_s, due = time.monotonic(), []
+        with self._lock:
+            while self._due and self._due[0][0] <= now_s:
+                due.append(heapq.heappop(self._due)[2])
+        for act in due:
+            act()
+        self.drain()
+        for unit in filter(None, (self._keeper, self._agent)):
+            self._keep_up(unit, now_s)
+        self._watch_keeper()
+
+    def _keep_up(self, unit: Unit, now_s: float) -> None:
+        if unit.process is not None and unit.process.poll() is not None:
+            self.log.add(process=unit.command, status=unit.process.returncode)
+            unit.process, unit.start_s = None, now_s + RESTART_S
+        if unit.process is None and now_s >= unit.start_s:
+            unit.process = self._start(unit.command)
+
+    def _watch_keeper(self) -> None:
+        """A keeper that has ended unasked is down, too; its socket is new when the next answers."""
+        pid = self.keeper_pid
+        if not self._down and pid != self._keeper_pid:
+            self.keeper_is_down()
+        if self._down and pid:
+            seen = self._socket()
+            if seen is not None and seen != self._socket_seen:
+                self._keeper_pid, self._down = pid, False
+                self.log.add(keeper="up")
+
+    def _socket(self) -> tuple[int, int] | None:
+        try:
+            about = (self.state_dir / "keeper.sock").stat()
+        except FileNotFoundError:
+            return None
+        return about.st_ino, about.st_ctime_ns
+
+    def drain(self) -> None:
+        """Into the log: what the driver has been asked to set since the last time."""
+        with self._drain_lock:
+            writes, self._writes_seen = self.driver.writes_since(self._writes_seen)
+            for write in writes:
+                self.log.add(
+                    write.at_s,
+                    write={
+                        "pid": write.pid,
+                        "gpu": write.gpu,
+                        "function": write.function,
+                        "arguments": write.arguments,
+                        "code": write.code,
+                        "done": write.done,
+                        "command": write.command,
+                    },
+                )
+
+    def _watch_beat(self) -> None:
+        assert self._beat.stdout is not None
+        os.set_blocking(self._beat.stdout.fileno(), False)
+        while not self._over.wait(LOOK_S):
+            for line in self._beat.stdout.readlines() or []:
+                at_s, late_s = map(float, line.split())
+                self.log.add(at_s, stall_s=late_s)
+        self._beat.kill()
+        self._beat.wait()
+        self._beat.stdout.close()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """All trouble ends, nobody commands; waits until every GPU is free, and notes the end."""
+        self.end_troubles()
+        self.plug()
+        self.cable.heal(lossy=True)
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        end_s = time.monotonic() + END_S
+        quiet_s = time.monotonic() + TTL_S + 3.0  # a command may still be on its way
+        while time.monotonic() < end_s and not (self._is_free() and time.monotonic() > quiet_s):
+            time.sleep(0.1)
+        self.drain()
+        self.log.add(found={"locks": self.driver.locks(), "limits_mw": self._limits_mw()})
+
+    def _limits_mw(self) -> list[int]:
+        return [round(1000 * watts) for watts in self.driver.limits_w()]
+
+    def _is_free(self) -> bool:
+        default = (CLOCK_LOWEST_MHZ, self.site.site_default_mhz)
+        locks = enumerate(self.driver.locks())
+        return all(lock in {None, default, self.foreign.get(gpu)} for gpu, lock in locks)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    end_s = time.monotonic() + READY_S
+    while not condition():
+        if time.monotonic() > end_s:
+            raise AssertionError(f"{what}: not within {READY_S:g} s")
+        time.sleep(LOOK_S)
+
+
+def _child(pid: int, word: str) -> int:
+    """The first child of `pid` with `word` in its command line; 0 where there is none."""
+    if not pid:
+        return 0
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    for child in children:
+        with contextlib.suppress(OSError):
+            if word in Path(f"/proc/{child}/cmdline").read_text():
+                return int(child)
+    return 0
