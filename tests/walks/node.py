@@ -94,6 +94,7 @@ class Unit:
     command: str
     process: subprocess.Popen[bytes] | None = None
     start_s: float = 0.0  # not before
+    started_s: float = 0.0
 
 
 class Node:
@@ -241,6 +242,11 @@ class Node:
     def reader_pid(self) -> int:
         return _child(self.agent_pid, "reader_process")
 
+    def age_s(self, what: str) -> float:
+        """How long ago agent or keeper was started."""
+        unit = self._agent if what == "agent" or self._keeper is None else self._keeper
+        return time.monotonic() - unit.started_s
+
     def pids(self) -> list[int]:
         """Of every process of the node, children first, so that none is left without a parent."""
         found = [self.writer_pid, self.reader_pid, self.keeper_pid, self.agent_pid]
@@ -347,7 +353,7 @@ class Node:
             self.log.add(process=unit.command, status=unit.process.returncode)
             unit.process, unit.start_s = None, now_s + RESTART_S
         if unit.process is None and now_s >= unit.start_s:
-            unit.process = self._start(unit.command)
+            unit.process, unit.started_s = self._start(unit.command), now_s
 
     def _watch_keeper(self) -> None:
         """A keeper that has ended unasked is down, too; its socket is new when the next answers."""

@@ -24,6 +24,7 @@ STRETCH = 80  # steps with the same kinds of faults
 KINDS_AT_ONCE = 4
 COMMANDS = 0.6  # of the steps
 PAUSE_S = 0.05  # between two steps, on average
+IMPORTED_S = 4.0  # before that a Python process reads its modules, and none of our code runs
 RULES_MAX = 24  # of the fake driver's 32
 NAMED = [gpu for gpu in range(GPUS) if gpu != BYSTANDER]
 SHARED = NAMED[-2:]  # with other writers; commands for them are refused for a minute after that
@@ -194,7 +195,7 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 
 # A start of a Python process costs as much as fifty commands.
 RARELY = {"kill": 0.3, "end": 0.15, "out_of_memory": 0.1, "restore": 0.1, "stop": 0.4,
-          "journal": 0.15, "permission": 0.1, "whole_driver": 0.3, "reload": 0.3, "release": 0.3,
+          "journal": 0.15, "permission": 0.1, "no_descriptors": 0.3, "whole_driver": 0.3, "reload": 0.3, "release": 0.3,
           "plug": 0.1}  # fmt: skip
 
 # Promises that do not hold yet: walks leave these faults out unless asked for them.
@@ -414,7 +415,7 @@ class Steps:
             with contextlib.suppress(OSError):  # it has ended
                 resource.prlimit(pid, which, usual)
 
-        if not pid:
+        if not pid or node.age_s(what) < IMPORTED_S:
             return
         with contextlib.suppress(OSError):
             resource.prlimit(pid, which, (soft, usual[1]))
