@@ -195,8 +195,8 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 
 # A start of a Python process costs as much as fifty commands.
 RARELY = {"kill": 0.3, "end": 0.15, "out_of_memory": 0.1, "restore": 0.1, "stop": 0.4,
-          "journal": 0.15, "permission": 0.1, "no_descriptors": 0.3, "whole_driver": 0.3, "reload": 0.3, "release": 0.3,
-          "plug": 0.1}  # fmt: skip
+          "journal": 0.15, "permission": 0.1, "no_descriptors": 0.3, "whole_driver": 0.3,
+          "reload": 0.3, "release": 0.3, "plug": 0.1}  # fmt: skip
 
 # Promises that do not hold yet: walks leave these faults out unless asked for them.
 NOT_YET = frozenset({"late", "lie", "hang_several", "foreign_limit"})
