@@ -9,6 +9,7 @@ import os
 import sys
 from argparse import SUPPRESS
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,7 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
     from joulecut_agent import devices, memory, scheduling  # noqa: PLC0415
     from joulecut_agent.keeper import keeper  # noqa: PLC0415
     from joulecut_agent.keeper.writer_process import WriterProcess  # noqa: PLC0415
+    from joulecut_agent.notify import Notifier  # noqa: PLC0415
 
     backend = devices.load(device)
 
@@ -129,7 +131,12 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
 
     scheduling.request_short_slices()
     gc.freeze()  # objects of the start live on; a collection must not delay a write
-    return keeper.run(settings, WriterProcess(open_writer), agent_fd)
+    if agent_fd >= 0:
+        return keeper.run(settings, WriterProcess(open_writer), agent_fd)
+    notifier = Notifier()
+    notifier.feed_always()
+    ready = partial(notifier.ready, "earlier settings are restored")
+    return keeper.run(settings, WriterProcess(open_writer), ready=ready)
 
 
 def _audit(path: Path, since: str | None, as_json: bool) -> int:

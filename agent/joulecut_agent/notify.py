@@ -1,12 +1,16 @@
 """Status and watchdog messages to systemd, as sd_notify(3) sends them.
 
-systemd restarts an agent whose main loop stands still. One that waits for a driver is not
-restarted: the next would wait too.
+systemd restarts an agent whose main loop stands still, and a keeper that is stopped as a whole
+(SIGSTOP, a debugger). One that waits for a driver is not restarted: the next would wait too.
 """
 
 import contextlib
 import os
 import socket
+import threading
+import time
+
+FEED_S = 1.0  # a quarter of WatchdogSec= of the keeper's unit
 
 
 class Notifier:
@@ -29,6 +33,16 @@ class Notifier:
         news = f"\nSTATUS={status}" if status != self._status else ""
         self._status = status
         self._send(f"WATCHDOG=1{news}")
+
+    def feed_always(self) -> None:
+        """Feeds the watchdog from a thread, for a process whose main thread waits for a driver."""
+        if self._path:
+            threading.Thread(target=self._feed, name="watchdog", daemon=True).start()
+
+    def _feed(self) -> None:
+        while True:
+            self._send("WATCHDOG=1")
+            time.sleep(FEED_S)
 
     def stopping(self) -> None:
         self._send("STOPPING=1\nSTATUS=restoring every GPU")

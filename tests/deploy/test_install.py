@@ -1,6 +1,7 @@
 """The install script, into a folder of its own; units are the business of their own tests."""
 
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -41,16 +42,21 @@ def test_it_places_units_and_a_configuration_that_loads(
     assert done.returncode == 0, done.stderr
     assert files(tmp_path) >= {
         "etc/systemd/system/joulecut-agent.service",
+        "etc/systemd/system/joulecut-keeper.service", "etc/joulecut/keeper.yaml",
         "etc/systemd/system/joulecut-controller.service",
         "etc/joulecut/agent.yaml", "etc/joulecut/controller.yaml", "etc/joulecut/policy.yaml",
         "usr/lib/sysusers.d/joulecut.conf", "usr/lib/tmpfiles.d/joulecut.conf",
     }  # fmt: skip
     settings = agent_config.load(tmp_path / "etc/joulecut/agent.yaml")
-    assert settings.keeper_mode == "child"
+    keeper = agent_config.load(tmp_path / "etc/joulecut/keeper.yaml").keeper
+    assert settings.keeper_mode == f"{keeper.state_dir}/keeper.sock"
+    assert settings.keeper.state_dir != keeper.state_dir
+    assert settings.local_socket is not None
+    assert settings.local_socket.group == "joulecut"
     assert "warning" not in capsys.readouterr().err
     controller = controller_config.read(tmp_path / "etc/joulecut/controller.yaml")
-    host, port = settings.grpc
-    assert controller.agents == (f"{host}:{port}",)
+    assert controller.agents == (f"unix:{settings.local_socket.path}",)
+    assert "CHANGE" not in done.stdout
     assert controller.policy.exists()
     checked = subprocess.run(
         [str(Path(sys.executable).with_name("joulecut")), "policy", "check",
@@ -69,6 +75,7 @@ def test_twice_is_once_and_edited_files_stay(tmp_path: Path) -> None:
     before = files(tmp_path)
     assert install("--root", tmp_path).returncode == 0
     assert edited.read_text() == "device: nvml\n"
+    assert "CHANGE" in install("--root", tmp_path).stdout  # its keeper would be a child
     assert files(tmp_path) == before
 
 
@@ -84,7 +91,8 @@ def test_removal_leaves_what_is_yours(tmp_path: Path) -> None:
     install("--root", tmp_path)
     assert install("--remove", "--root", tmp_path).returncode == 0
     assert files(tmp_path) == {
-        "etc/joulecut/agent.yaml", "etc/joulecut/controller.yaml", "etc/joulecut/policy.yaml",
+        "etc/joulecut/agent.yaml", "etc/joulecut/keeper.yaml", "etc/joulecut/controller.yaml",
+        "etc/joulecut/policy.yaml",
     }  # fmt: skip
     assert install("--remove", "--root", tmp_path).returncode == 0
 
@@ -122,5 +130,15 @@ def test_systemd_takes_group_and_folders(tmp_path: Path) -> None:
         if "Operation not permitted" in done.stderr:
             pytest.skip("only root may give folders away")
         assert done.returncode == 0, done.stderr
-    assert "joulecut:" in (tmp_path / "etc/group").read_text()
-    assert (tmp_path / "var/lib/joulecut").stat().st_mode & 0o777 == 0o755
+    lines = (tmp_path / "etc/group").read_text().split()
+    groups = {line.split(":")[0]: int(line.split(":")[2]) for line in lines}
+    for path, mode, group in (
+        ("run/joulecut", 0o1775, "joulecut-agent"),
+        ("run/joulecut/slurm", 0o755, "root"),
+        ("var/lib/joulecut", 0o750, "joulecut-keeper"),
+        ("var/lib/joulecut-agent", 0o755, "joulecut-agent"),
+    ):
+        about = (tmp_path / path).stat()
+        assert (stat.S_IMODE(about.st_mode), about.st_gid) == (mode, groups.get(group, 0)), path
+    owners = {(tmp_path / path).stat().st_uid for path in ("run/joulecut", "var/lib/joulecut")}
+    assert owners == {0}, "the agent can replace nothing in them that is not its own"

@@ -10,7 +10,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import urllib.error
 import urllib.request
@@ -21,7 +20,8 @@ from typing import Any
 import pytest
 import yaml
 from certificates import Authority, Leaf
-from manifests import ROOT, chart, containers, one
+from manifests import chart, containers, one
+from other_users import PYTHONPATH, python_for_others, write_command
 from running_agent import PATIENCE_S, eventually
 
 from joulecut_sim.card import StateFile
@@ -30,10 +30,6 @@ from joulecut_wire.messages import Command, Setting
 from joulecut_wire.v1 import agent_pb2_grpc
 
 NAME = "agent.joulecut.joulecut"
-ROOMS = ("agent", "cli", "client", "controller", "protos", "sim")
-# Any Python of our version that another user may run and read: ours may lie in somebody's home.
-PYTHONS = (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}")
-PATHS = [sysconfig.get_path("purelib"), *(str(ROOT / room) for room in ROOMS)]
 
 
 def as_container(container: dict[str, Any], *argv: str | Path) -> list[str]:
@@ -62,10 +58,9 @@ class Pod:
         for name in ("state", "agent-state", "run", "journal", "etc", "tls", "controller", "bin"):
             (self.home / name).mkdir(mode=0o755)
         self.command = self.home / "bin" / "joulecut-agent"
-        self.command.write_text(f'#!/bin/sh\nexec {python} -m joulecut_agent.main "$@"\n')
-        self.command.chmod(0o755)
+        write_command(self.command, python)
         path = f"{self.home / 'bin'}:{os.environ['PATH']}"
-        self.env = {"PATH": path, "PYTHONPATH": os.pathsep.join(PATHS)}
+        self.env = {"PATH": path, "PYTHONPATH": PYTHONPATH}
         self.gpus = StateFile.open(self.home / "gpus", cards=2, node="n1")
         (self.home / "gpus").chmod(0o666)
         ca = Authority(self.home / "tls", "ca")
@@ -152,31 +147,9 @@ class Pod:
 
 @pytest.fixture
 def pod() -> Iterator[Pod]:
-    if os.getuid() != 0 or not shutil.which("setpriv"):
-        pytest.skip("needs root and setpriv, to become the users of the containers")
-    python = next(filter(_runs_for_others, PYTHONS), "")
-    if not python:
-        pytest.skip("no Python here that another user may run")
-    made = Pod(python)
+    made = Pod(python_for_others())
     yield made
     made.close()
-
-
-def _runs_for_others(python: str) -> bool:
-    """As a child of its own, too: the agent starts one."""
-    child = "import joulecut_agent.main, joulecut_sim.device, grpc"
-    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{child}'], check=True)"
-    become = ["setpriv", "--reuid", "65532", "--regid", "65532", "--clear-groups", "--"]
-    try:
-        done = subprocess.run(
-            [*become, python, "-c", code],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(PATHS)},
-            capture_output=True,
-            check=False,
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
 
 
 def _apply(pod: Pod, leaf: Leaf, address: str, mhz: int) -> bool:

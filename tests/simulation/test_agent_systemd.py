@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
-UNIT = Path(__file__).resolve().parents[2] / "deploy" / "systemd" / "joulecut-agent.service"
+UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 
 
 @pytest.fixture
@@ -29,6 +29,14 @@ def _hear(manager: socket.socket) -> tuple[str, int]:
     """One message, and the process it is from."""
     raw, ancillary, _, _ = manager.recvmsg(4096, socket.CMSG_SPACE(12))
     return raw.decode(), int.from_bytes(ancillary[0][2][:4], "little")
+
+
+def _is_silent(manager: socket.socket) -> bool:
+    try:
+        _hear(manager)
+    except TimeoutError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -68,8 +76,44 @@ def test_a_manager_that_went_away_stops_nothing() -> None:
         assert node.kill(signal.SIGTERM) == 0
 
 
+def test_a_keeper_of_its_own_is_ready_once_it_has_restored_and_feeds_the_watchdog(
+    manager: socket.socket,
+) -> None:
+    with RunningAgent(cards=2, keeper="state/keeper.sock") as node:
+        node.start_keeper()
+        node.start()
+        assert node.apply({0: 1005})[0].accepted
+        first = node.keepers[0]
+        first.kill()
+        first.wait()
+        assert node.locked() == {0: 1005}
+        node.env = {**os.environ, "NOTIFY_SOCKET": str(manager.getsockname())}
+        keeper = node.start_keeper()
+
+        def ready() -> bool:
+            text, pid = _hear(manager)
+            assert pid == keeper.pid
+            return text.startswith("READY=1\n")
+
+        eventually("ready", ready)
+        assert not node.locked()
+        eventually("fed", lambda: _hear(manager) == ("WATCHDOG=1", keeper.pid))
+        keeper.send_signal(signal.SIGSTOP)
+        try:
+            manager.settimeout(3.0)  # of the four that its unit waits
+            eventually("silence", lambda: _is_silent(manager))
+        finally:
+            keeper.send_signal(signal.SIGCONT)
+
+
 def test_under_the_units_umask_everybody_reads_what_is_for_everybody() -> None:
-    (line,) = [line for line in UNIT.read_text().splitlines() if line.startswith("UMask=")]
+    lines = {
+        line
+        for unit in ("joulecut-agent.service", "joulecut-keeper.service")
+        for line in (UNITS / unit).read_text().splitlines()
+        if line.startswith("UMask=")
+    }
+    (line,) = lines
     before = os.umask(int(line.partition("=")[2], 8))
     try:
         with RunningAgent(cards=1) as node:

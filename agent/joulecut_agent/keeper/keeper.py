@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -459,10 +459,14 @@ def hold(lock: Path, wait_s: float) -> int:
     raise Unavailable(f"another {lock.stem} holds {lock}")
 
 
-def run(settings: Settings, writer: "DeviceWriter", agent_fd: int = -1) -> int:
+def run(
+    settings: Settings, writer: "DeviceWriter", agent_fd: int = -1,
+    ready: Callable[[], None] = lambda: None,
+) -> int:  # fmt: skip
     """Serves until a signal, or until the agent at the other end of `agent_fd` is gone.
 
-    Returns 0 if every GPU was restored. Raises Unavailable, OSError, DeviceError.
+    `ready` is called once earlier settings are restored and the socket listens. Returns 0 if every
+    GPU was restored. Raises Unavailable, OSError, DeviceError.
     """
     wakeup, signalled = socket.socketpair()
     signalled.setblocking(False)
@@ -477,6 +481,7 @@ def run(settings: Settings, writer: "DeviceWriter", agent_fd: int = -1) -> int:
     os.umask(0o117)  # owner and group, as of the state directory
     listener.bind(str(path))
     listener.listen(CLIENTS_MAX)
+    ready()
     agent = socket.socket(fileno=agent_fd) if agent_fd >= 0 else None
     cause = _serve(keeper, wakeup, listener, agent)
     path.unlink(missing_ok=True)

@@ -4,7 +4,7 @@
 # process. It never fails and never waits longer than JOULECUT_WAIT_S, because a failing epilog
 # drains the node.
 dir=${JOULECUT_SLURM_DIR:-/run/joulecut/slurm}
-board=${JOULECUT_STATE_DIR:-/var/lib/joulecut}/owners
+board=${JOULECUT_STATE_DIR:-/var/lib/joulecut-agent}/owners
 wait_s=${JOULECUT_WAIT_S:-10}
 gpus=${SLURM_JOB_GPUS:-${GPU_DEVICE_ORDINAL:-${CUDA_VISIBLE_DEVICES:-}}}
 job=${SLURM_JOB_ID:-}
