@@ -17,15 +17,14 @@ from joulecut_cli.jobkeys import (
     LATER_KEYS,
     Costs,
     Jitter,
-    mapping,
     must_be_bounded,
     read_costs,
     read_jitter,
     read_pipeline,
     read_switching,
     read_sync,
-    value,
 )
+from joulecut_cli.yaml_keys import mapping, value
 from joulecut_controller.policy.quantity import POWER_W_MAX, number, text
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file

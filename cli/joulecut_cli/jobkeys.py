@@ -7,15 +7,12 @@ switching: {latency_s: 0.01, max_per_iteration: 8, min_dwell_s: 0.5, cost_s: 0.0
 Each key is read on its own; `jobfile` checks them together with the profile.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
+from joulecut_cli.yaml_keys import mapping, value
 from joulecut_controller.policy.quantity import (
-    Fault,
     choice,
     duration,
-    nearest,
     number,
     percentage,
     shown,
@@ -62,8 +59,6 @@ _COLLECTIVES: dict[str, tuple[Kind, ...]] = {
     "data": ("collective",),
 }
 _MEASURED = "profile"  # the word for: as measured, at every clock
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
@@ -176,37 +171,6 @@ def _cost(
         value(document, (*place, "energy_j"), keys["energy_j"], above[1]),
     )
     costs.fixed.update(dict.fromkeys(kinds, option))
-
-
-def mapping(
-    document: Document,
-    path: KeyPath,
-    given: object,
-    keys: tuple[str, ...],
-    optional: tuple[str, ...] = (),
-) -> dict[str, object]:
-    """A mapping with exactly these keys, and any of the optional ones."""
-    known = (*keys, *optional)
-    if not isinstance(given, dict):
-        raise document.bad(path, "not a mapping", f"the keys {', '.join(known)}")
-    for key in given:
-        if key not in known:
-            what = f"unknown key{nearest(key, known)}"
-            raise document.bad((*path, key), what, ", ".join(known))
-    for key in keys:
-        if key not in given:
-            raise document.bad(path, f"{key} is missing", f"the keys {', '.join(keys)}")
-    return given
-
-
-def value(
-    document: Document, path: KeyPath, given: object, reader: Callable[[object], _Value]
-) -> _Value:
-    """One value, or BadInput at its place."""
-    try:
-        return reader(given)
-    except Fault as fault:
-        raise document.bad(path, fault.what, fault.allowed) from None
 
 
 PERCENT_MAX = 100.0  # a standard deviation as large as the mean: no longer a training job

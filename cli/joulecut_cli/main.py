@@ -32,6 +32,9 @@ COMMANDS: dict[str, Command] = {
     "fit": Command(
         "joulecut_cli.fit.command:run", "time and power at every clock from a few probes", "engine"
     ),
+    "model": Command(
+        "joulecut_cli.model.command:run", "time, memory and energy of a training run", "engine"
+    ),
     "policy": Command(
         "joulecut_cli.policy:run", "check a policy file, or compare it", "controller"
     ),

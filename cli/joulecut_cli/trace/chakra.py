@@ -1,7 +1,8 @@
 """Chakra execution traces (`.et`, gzipped or not): kernels of one rank, and back.
 
-Host operators are left out; a kernel waits for the kernel nodes it depends on, directly or through
-host nodes. Traces without times (of generators) keep the order of their dependencies, and their
+Host operators are left out; a kernel waits for the kernels among its data dependencies. Control
+dependencies are the host's call order, in place of which kernels follow their stream. Traces
+without times (of generators) keep the order of their dependencies, and their
 recording is not timed. On writing, energy and clock travel as attributes, for which the schema
 leaves room.
 """
@@ -10,6 +11,7 @@ import ast
 import gzip
 import zlib
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 from joulecut_cli.trace.chakra_wire import (
@@ -61,11 +63,11 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
         raise BadInput(name, "no GPU kernels", "a trace linked with its Kineto trace")
     timed = any(node.duration_us for node in on_gpu)
     stamped = any(node.start_us for node in on_gpu)
-    places = {n.number: i for i, n in enumerate(nodes)}
-    waits = _kernel_waits(nodes, {n.number for n in on_gpu}, places, name)
-    ordered = sorted(on_gpu, key=lambda n: (n.start_us, n.number)) if stamped else [
-        nodes[i] for i in _topological(on_gpu, waits, places, name)
-    ]  # fmt: skip
+    numbers = {n.number for n in on_gpu}
+    waits = {n.number: {k for k in n.data if k in numbers and k != n.number} for n in on_gpu}
+    ordered = _topological(on_gpu, waits, name)
+    if stamped:
+        ordered = sorted(on_gpu, key=lambda n: (n.start_us, n.number))
     place = {node.number: i for i, node in enumerate(ordered)}
     starts = _starts(ordered, waits, stamped=stamped)
     kernels = [
@@ -79,42 +81,29 @@ def _host(node: Node) -> bool:
     return bool(node.attributes.get("is_cpu_op", False))
 
 
-def _kernel_waits(
-    nodes: Sequence[Node], kernels: set[int], places: Mapping[int, int], name: str
-) -> dict[int, set[int]]:
-    """By kernel: kernels it depends on, with host nodes passed through one level deep.
-
-    Data dependencies alone: control dependencies are the host's call order, and kernels follow
-    their stream instead.
-    """
-    waits: dict[int, set[int]] = {}
-    for node in nodes:
-        if node.number not in kernels:
-            continue
-        wanted = {n for n in node.data if n in kernels and n != node.number}
-        waits[node.number] = wanted
-        missing = [n for n in (*node.data, *node.control) if n not in places]
-        if missing:
-            what = f"node {node.number} waits for node {missing[0]}, which is not there"
-            raise BadInput(name, what, "a whole trace")
-    return waits
-
-
-def _topological(
-    kernels: Sequence[Node], waits: Mapping[int, set[int]], places: Mapping[int, int], name: str
-) -> list[int]:
-    done: set[int] = set()
-    order: list[int] = []
-    left = [node.number for node in kernels]
-    while left:
-        ready = [n for n in left if waits[n] <= done]
-        if not ready:
-            what = f"nodes {left[0]} and {len(left) - 1} more wait for each other"
-            raise BadInput(name, what, "dependencies without a ring")
-        order += ready
-        done.update(ready)
-        left = [n for n in left if n not in done]
-    return [places[n] for n in order]
+def _topological(kernels: Sequence[Node], waits: Mapping[int, set[int]], name: str) -> list[Node]:
+    """After what they wait for, and by number among those that may go: the recorded order."""
+    followers: dict[int, list[int]] = {}
+    open_waits = {number: len(wanted) for number, wanted in waits.items()}
+    for number, wanted in waits.items():
+        for before in wanted:
+            followers.setdefault(before, []).append(number)
+    ready = [number for number, count in open_waits.items() if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        number = heappop(ready)
+        order.append(number)
+        for follower in followers.get(number, []):
+            open_waits[follower] -= 1
+            if not open_waits[follower]:
+                heappush(ready, follower)
+    if len(order) < len(kernels):
+        ring = next(number for number, count in open_waits.items() if count)
+        what = f"node {ring} and others wait for each other"
+        raise BadInput(name, what, "dependencies without a ring")
+    by_number = {node.number: node for node in kernels}
+    return [by_number[number] for number in order]
 
 
 def _starts(
@@ -187,6 +176,7 @@ def _dims(text: str) -> tuple[tuple[int, ...], ...]:
 
 def written(
     recording: Recording,
+    start_s: Sequence[float],
     duration_s: Sequence[float],
     extra: Sequence[Mapping[str, Value]],
 ) -> bytes:
@@ -196,8 +186,9 @@ def written(
     """
     last: dict[tuple[int, int], int] = {}
     nodes = []
-    for i, (kernel, time_s, more) in enumerate(
-        zip(recording.kernels, duration_s, extra, strict=True)
+    begins_s = min(start_s)
+    for i, (kernel, at_s, time_s, more) in enumerate(
+        zip(recording.kernels, start_s, duration_s, extra, strict=True)
     ):
         lane = (kernel.device, kernel.stream)
         waits = sorted({*kernel.waits_for, *((last[lane],) if lane in last else ())})
@@ -218,7 +209,7 @@ def written(
             if kernel.collective and kernel.collective.group:
                 attributes["pg_name"] = kernel.collective.group
         nodes.append(
-            Node(i, kernel.name, kind, [], waits, round(kernel.start_s / MICRO),
+            Node(i, kernel.name, kind, [], waits, 1 + round((at_s - begins_s) / MICRO),
                  max(1, round(time_s / MICRO)), "", attributes)
         )  # fmt: skip
     return encode(nodes, VERSION)

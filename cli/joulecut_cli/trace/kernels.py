@@ -48,12 +48,12 @@ _RULES: tuple[tuple[KernelClass, str], ...] = (
     ("optimizer", r"multi_tensor|adam|lamb_|sgd|foreach"),
     ("softmax-loss", r"softmax|cross_?entropy|nll_loss"),
     ("normalisation", r"layer_?norm|rms_?norm|batch_?norm|group_?norm|ln_(fwd|bwd)|bn_(fw|bw)"),
-    ("convolution", r"conv(olve|olution|\dd)|implicit_conv|winograd|dgrad|wgrad.*nhwc"),
+    ("convolution", r"conv(olve|olution|\dd)|implicit_conv|winograd|scudnn|[dw]grad_alg"),
     ("matmul", r"gemm|nvjet|cutlass|cublas|xmma|gemv|matmul|_mm_|wgmma|splitk"),
     ("embedding", r"embedding|index_?select|gather|scatter|indexing|index_elementwise"),
     ("reduction", r"reduce|triton_(red|per)|norm_kernel"),
     ("pointwise", r"elementwise|vectorized|triton_|catarray|fill|gelu|silu|swiglu|rotary|dropout"),
-    ("pointwise", r"transpose|permute|copy_kernel|cast|quant|rope"),
+    ("pointwise", r"transpose|permute|copy_kernel|cast|quant|rope|pool"),
 )  # fmt: skip
 _COMPILED = tuple((found, re.compile(pattern)) for found, pattern in _RULES)
 

@@ -1,0 +1,1 @@
+"""`joulecut model`: time, memory and energy of a training run before it starts."""

@@ -1,0 +1,244 @@
+"""Run files: a model, a system and a run, in YAML.
+
+```yaml
+model: {layers: 96, hidden: 12288, heads: 96, ffn: 49152, vocab: 51200}
+system: {accelerator: a100-sxm-80gb, gpus_per_node: 8}
+run: {gpus: 512, tensor: 8, pipeline: 8, microbatch: 1, global_batch: 512, sequence: 2048}
+cost: {tokens: 300e9, kwh_price: 0.12, gpu_hour_price: 2.0}
+```
+A model may also be a name of the catalogue or {huggingface: config.json}, a system a name or
+{file: calibrated.yaml}; cost may be left out.
+Keys are the fields of the engine's values, so this file and the engine cannot drift apart.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from joulecut_cli.yaml_keys import mapping, value
+from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, text, whole
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.huggingface import Unreadable, architecture_of
+from joulecut_engine.model.run import DTYPES, Run, misfit
+from joulecut_engine.model.system import System
+from joulecut_wire.document import Document, KeyPath, load
+from joulecut_wire.errors import BadInput
+
+KEYS, OPTIONAL = ("model", "system", "run"), ("cost",)
+WHOLE_MAX = 10**9
+NUMBER_MAX = 1e18
+CONFIG_BYTES_MAX = 1 << 20
+
+Reader = Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How long the run is, and what it is paid with. Prices are in one currency of the user.
+
+    The defaults are assumptions, printed as such: energy of an industrial contract, and no price
+    for the GPUs.
+    """
+
+    tokens: float = 0.0  # of the whole run; 0: `iterations`
+    iterations: float = 0.0
+    kwh_price: float = 0.12
+    gpu_hour_price: float = 0.0
+    pue: float = 1.0  # energy of the building per energy of the machines
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """One run as its file describes it."""
+
+    path: Path
+    architecture: Architecture
+    system: System
+    run: Run
+    cost: Cost
+    document: Document
+
+
+def read(path: Path) -> RunFile:
+    """Raises BadInput with file, line and key."""
+    document = load(path)
+    data = mapping(document, (), document.data, KEYS, OPTIONAL)
+    run = read_run(document, ("run",), data["run"])
+    architecture = read_model(document, path, data["model"], run.sequence)
+    system = read_system(document, path, data["system"])
+    check(document, ("run",), run, architecture)
+    return RunFile(path, architecture, system, run, read_cost(document, data), document)
+
+
+def check(document: Document, place: KeyPath, run: Run, architecture: Architecture) -> None:
+    """Raises BadInput where the run cannot be."""
+    complaint = misfit(run, architecture)
+    if complaint is not None:
+        what = f"{complaint.what} does not fit"
+        raise document.bad((*place, complaint.key), what, complaint.allowed)
+
+
+def read_cost(document: Document, data: Mapping[str, object]) -> Cost:
+    found: Cost = record(document, ("cost",), data.get("cost", {}), Cost, Cost())
+    return found
+
+
+def read_run(document: Document, place: KeyPath, given: object) -> Run:
+    """`data` may be left out: the GPUs that tensor, pipeline and context leave."""
+    found: Run = record(document, place, given, Run)
+    if isinstance(given, dict) and "data" not in given:
+        group = found.tensor * found.pipeline * found.context
+        if found.gpus % group:
+            what = f"{found.gpus} is no multiple of tensor x pipeline x context"
+            raise document.bad((*place, "gpus"), what, f"a multiple of {group}")
+        found = replace(found, data=found.gpus // group)
+    return found
+
+
+def read_model(document: Document, path: Path, given: object, sequence: int) -> Architecture:
+    """A name, a configuration of Hugging Face, or the shape itself."""
+    place = ("model",)
+    if isinstance(given, str):
+        return ARCHITECTURES[_known(document, place, given, tuple(ARCHITECTURES), "model")]
+    if isinstance(given, dict) and "huggingface" in given:
+        keys = mapping(document, place, given, ("huggingface",))
+        where = value(document, (*place, "huggingface"), keys["huggingface"], text(4096, "a path"))
+        return huggingface(path.parent / where)
+    if not isinstance(given, dict):
+        what = f"{shown(given)} is no model"
+        raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
+    return record(document, place, given, Architecture, _usual(given, sequence))
+
+
+def _usual(given: Mapping[str, object], sequence: int) -> dict[str, object]:
+    """Defaults of a shape: gated models are like Llama; others like GPT-3, with biases, learnt
+    positions and one matrix for embedding and logits.
+    """
+    like: dict[str, object] = {"kv_heads": given.get("heads")}
+    hidden = given.get("hidden")
+    if given.get("gated") is True or given.get("experts"):
+        return like
+    if isinstance(hidden, int):
+        like["ffn"] = 4 * hidden
+    return like | {"tied": True, "bias": True, "norm_bias": True, "positions": sequence}
+
+
+def huggingface(path: Path) -> Architecture:
+    """Of a config.json. Raises BadInput with file and key."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(CONFIG_BYTES_MAX + 1)
+    except OSError as error:
+        what = error.strerror or "cannot be read"
+        raise BadInput(str(path), what, "a readable config.json") from None
+    if len(raw) > CONFIG_BYTES_MAX:
+        raise BadInput(str(path), "too large", f"at most {CONFIG_BYTES_MAX} bytes")
+    try:
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(str(path), f"not JSON: {error}", "a config.json") from None
+    if not isinstance(config, dict):
+        raise BadInput(str(path), "not an object", "a config.json")
+    try:
+        return architecture_of(config, path.stem if path.stem != "config" else path.parent.name)
+    except Unreadable as fault:
+        raise BadInput(f"{path}: {fault.key}", fault.what, fault.allowed) from None
+
+
+def read_system(document: Document, path: Path, given: object) -> System:
+    """A name, an accelerator in a node of one's own, or a calibrated file; keys beside replace."""
+    place = ("system",)
+    if isinstance(given, str):
+        return named_system(given, document.where(place))
+    if not isinstance(given, dict) or ("accelerator" in given) == ("file" in given):
+        what = f"{shown(given)} is no system"
+        raise document.bad(place, what, "a name, {accelerator: NAME}, or {file: calibrated.yaml}")
+    rest = {key: one for key, one in given.items() if key not in {"accelerator", "file"}}
+    if "file" in given:
+        name = value(document, (*place, "file"), given["file"], text(4096, "a path"))
+        base = system_file(path.parent / name)
+    else:
+        where = (*place, "accelerator")
+        word = value(document, where, given["accelerator"], text(200, "a name"))
+        base = named_system(word, document.where(where))
+        if "gpus_per_node" in rest and "host_w" not in rest:
+            count = value(document, (*place, "gpus_per_node"), rest["gpus_per_node"], _WHOLE)
+            base = replace(base, host_w=base.host_w * count / base.gpus_per_node)
+    found: System = record(document, place, rest, System, base)
+    return found
+
+
+def named_system(name: str, where: str) -> System:
+    """A system of the catalogue. Raises BadInput."""
+    if name not in SYSTEMS:
+        words = tuple(SYSTEMS)
+        raise BadInput(where, f'no system "{name}"{nearest(name, words)}', ", ".join(words))
+    return SYSTEMS[name]
+
+
+def system_of(word: str, flag: str) -> System:
+    """Of a flag: a file that ends in .yaml, or a name."""
+    if word.endswith((".yaml", ".yml")):
+        return system_file(Path(word))
+    return named_system(word, flag)
+
+
+def system_file(path: Path) -> System:
+    """A system as `joulecut model calibrate` writes it. Raises BadInput."""
+    document = load(path)
+    data = mapping(document, (), document.data, ("system",), ("notes",))
+    found: System = record(document, ("system",), data["system"], System)
+    return found
+
+
+def record(
+    document: Document,
+    place: KeyPath,
+    given: object,
+    kind: type[Any],
+    base: object = None,
+) -> Any:
+    """A dataclass of the engine from a mapping; missing keys come from `base`, an instance or a
+    mapping, or from the class. Raises BadInput.
+    """
+    known = {field.name: field for field in fields(kind)}
+    needed = tuple(f.name for f in known.values() if f.default is MISSING and base is None)
+    if isinstance(base, dict):
+        needed = tuple(n for n, f in known.items() if f.default is MISSING and n not in base)
+    rest = tuple(name for name in known if name not in needed)
+    keys = mapping(document, place, given, needed, rest)
+    values = {k: value(document, (*place, k), v, reader(known[k])) for k, v in keys.items()}
+    if base is None or isinstance(base, dict):
+        return kind(**{**(base or {}), **values})
+    return replace(base, **values)  # type: ignore[type-var]
+
+
+def reader(field: "Field[Any]") -> Reader:
+    """Reads the values that a field of a dataclass takes."""
+    if field.name == "dtype":
+        return choice(*DTYPES)
+    if get_origin(field.type) is Literal:
+        return choice(*get_args(field.type))
+    readers: dict[Any, Reader] = {bool: _flag, int: _WHOLE, float: _NUMBER, str: _TEXT}
+    return readers[field.type]
+
+
+def _flag(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise Fault(f"{shown(given)} is neither", "true | false")
+    return given
+
+
+_WHOLE = whole(0, WHOLE_MAX)
+_NUMBER = number(0.0, NUMBER_MAX)
+_TEXT = text(200, "a name")
+
+
+def _known(document: Document, place: KeyPath, name: str, words: tuple[str, ...], what: str) -> str:
+    if name not in words:
+        fault = f'no {what} "{name}"{nearest(name, words)}'
+        raise document.bad(place, fault, ", ".join(words) + ", or a mapping")
+    return name

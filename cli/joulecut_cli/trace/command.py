@@ -1,0 +1,143 @@
+"""`joulecut model trace FILE...`: recorded steps by kernel class, replayed and written."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from joulecut_cli.model.runfile import system_of
+from joulecut_cli.trace import chakra, kineto, output
+from joulecut_cli.trace.energy import between_w, power_w
+from joulecut_cli.trace.kernels import Kernel, KernelClass, Recording
+from joulecut_cli.trace.rates import (
+    assumed_shares,
+    class_seconds,
+    efficiencies,
+    factor,
+    measured_shares,
+)
+from joulecut_cli.trace.replay import Occupancy, aligned, occupancy, replay
+from joulecut_cli.trace.shown import AtClock, Summary
+from joulecut_engine.model.system import System
+from joulecut_wire.command import FINE
+from joulecut_wire.errors import BadInput
+
+CLOCK_MHZ_MAX = 10_000
+TINY_S = 1e-12  # of a trace without times
+
+
+def run(options: Namespace) -> int:
+    """Raises BadInput."""
+    system = None if options.system is None else system_of(options.system, "--system")
+    clock = _clock("--clock", options.clock)
+    clocks = _clocks(options.replay)
+    _check(options, clock)
+    targets = output.targets(options)
+    recordings = read(options.files)
+    if clock is None and system is not None:
+        clock = round(system.clock_max_mhz)
+    shares, others = assumed_shares(), _others(options.also)
+    measured: dict[KernelClass, float] = {}
+    if others and clock is not None:
+        totals = {float(clock): class_seconds(recordings)}
+        totals |= {float(mhz): class_seconds(found) for mhz, found in others}
+        measured = measured_shares(totals)
+    shares |= measured
+    found = [at_clock(recordings, shares, system, clock, clock)]
+    found += [at_clock(recordings, shares, system, clock, mhz) for mhz in clocks]
+    card = None
+    if system is not None and clock is not None:
+        card = efficiencies(recordings, system, clock)
+    output.write(targets, recordings, found, system, card)
+    summary = Summary(recordings, found, system, shares, frozenset(measured), card)
+    if options.json:
+        print(json.dumps(summary.as_json(), allow_nan=False, indent=1))
+    else:
+        print("\n".join(summary.as_text()))
+    return FINE
+
+
+def read(paths: Sequence[Path]) -> list[Recording]:
+    """One recording per file, their clocks aligned. Raises BadInput."""
+    found = []
+    for place, path in enumerate(paths):
+        one = chakra.read(path, place) if _is_chakra(path) else kineto.read(path)
+        found.append(one)
+    if len({one.rank for one in found}) < len(found):  # files that do not say their rank
+        found = [Recording(r.source, i, r.kernels, r.syncs, r.steps, r.timed)
+                 for i, r in enumerate(found)]  # fmt: skip
+    return aligned(found)
+
+
+def _is_chakra(path: Path) -> bool:
+    return ".et" in path.suffixes
+
+
+def at_clock(
+    recordings: Sequence[Recording],
+    shares: dict[KernelClass, float],
+    system: System | None,
+    recorded_mhz: int | None,
+    clock_mhz: int | None,
+) -> AtClock:
+    """The replay at a clock; None where no clock is known: as recorded."""
+
+    def scaled(kernel: Kernel) -> float:
+        if recorded_mhz is None or clock_mhz is None:
+            return 1.0
+        return factor(shares[kernel.kind], recorded_mhz, clock_mhz)
+
+    played = replay(recordings, scaled)
+    steps, ranks = recordings[0].steps, len(recordings)
+    seconds: dict[KernelClass, float] = {}
+    for recording, one in zip(recordings, played, strict=True):
+        for kernel, duration_s in zip(recording.kernels, one.duration_s, strict=True):
+            seconds[kernel.kind] = seconds.get(kernel.kind, 0.0) + duration_s / steps / ranks
+    used = [occupancy(r, p) for r, p in zip(recordings, played, strict=True)]
+    mean = Occupancy(*(sum(getattr(u, name) for u in used) / steps / ranks
+                       for name in ("span_s", "busy_s", "exposed_s")))  # fmt: skip
+    span_s = max(one.span_s for one in played) / steps
+    joules = energy_j = None
+    if system is not None and clock_mhz is not None:
+        # Kernels of several streams overlap, but a GPU draws the power of one at a time.
+        overlap = mean.busy_s / max(sum(seconds.values()), mean.busy_s, TINY_S)
+        joules = {
+            kind: power_w(system, kind, clock_mhz) * time_s * overlap
+            for kind, time_s in seconds.items()
+        }
+        energy_j = sum(joules.values()) + between_w(system, clock_mhz) * max(0.0, span_s - mean.busy_s)
+    return AtClock(clock_mhz, tuple(played), seconds, joules, span_s, mean, energy_j)
+
+
+def _clock(flag: str, given: int | None) -> int | None:
+    if given is not None and not 1 <= given <= CLOCK_MHZ_MAX:
+        raise BadInput(flag, f"{given} is out of range", f"whole MHz from 1 to {CLOCK_MHZ_MAX}")
+    return given
+
+
+def _clocks(given: str | None) -> list[int]:
+    found = []
+    for word in (given or "").split(",") if given else []:
+        if not word.strip().isdigit():
+            allowed = "clocks in whole MHz, separated by commas, as in 1410,1200"
+            raise BadInput("--replay", f'"{word}" is no clock', allowed)
+        found.append(_clock("--replay", int(word)) or 0)
+    return found
+
+
+def _others(given: Sequence[str]) -> list[tuple[int, list[Recording]]]:
+    found = []
+    for word in given:
+        mhz, _, name = word.partition("=")
+        if not mhz.isdigit() or not name:
+            raise BadInput("--also", f'"{word}"', "MHZ=FILE, as in 1065=slow.json")
+        found.append((_clock("--also", int(mhz)) or 0, read([Path(name)])))
+    return found
+
+
+def _check(options: Namespace, clock: int | None) -> None:
+    if clock is None and options.system is None and (options.replay or options.also):
+        flag = "--replay" if options.replay else "--also"
+        raise BadInput(flag, "the recorded clock is not known", "--clock MHZ beside it")
+    if options.calibrated is not None and options.system is None:
+        raise BadInput("--calibrated", "no card to start from", "--system NAME beside it")

@@ -1,0 +1,39 @@
+"""Power of a card while kernels of a class run, at any clock: the model's power, by class.
+
+Matrix products run at the system's efficiency and stream a part of what the memory gives;
+pointwise kernels stream all of it; NCCL's kernels keep a GPU as busy as waiting does. Each share is
+an assumption, printed as such.
+"""
+
+import numpy as np
+
+from joulecut_cli.trace.kernels import COMPUTE, NETWORK, KernelClass
+from joulecut_engine.model.power import power_of
+from joulecut_engine.model.system import System
+
+BITS = 8.0
+# A tile of 128 x 128 reads each number of a large product about this often from HBM, as a share of
+# what the memory can give.
+PRODUCT_MEMORY = 0.3
+
+
+def power_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
+    """Watts of one GPU. Never above the limit."""
+    power, clock = power_of(system), np.array(float(clock_mhz))
+    stream_w = system.hbm_gb_s * 1e9 * system.hbm_efficiency * BITS * power.hbm_bit_j
+    watts = power.idle_w
+    if kind in COMPUTE:
+        rate = system.bf16_tflops * 1e12 * clock_mhz / system.peak_clock_mhz
+        rate *= system.matrix_efficiency
+        watts += rate * power.flop_j * float(power.voltage_square(clock))
+        watts += PRODUCT_MEMORY * stream_w
+    else:
+        watts += float(power.waiting_over_idle_w(clock))
+        watts += 0.0 if kind in NETWORK else stream_w
+    return min(system.power_cap_w, watts)
+
+
+def between_w(system: System, clock_mhz: float) -> float:
+    """Between kernels, with the clock up."""
+    power = power_of(system)
+    return power.idle_w + float(power.waiting_over_idle_w(np.array(float(clock_mhz))))
