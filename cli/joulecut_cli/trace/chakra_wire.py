@@ -74,7 +74,7 @@ def encode(nodes: list[Node], version: str) -> bytes:
 
 
 def _node(message: bytes) -> Node:
-    node = Node()
+    node = Node(kind=0)  # as protobuf reads a field that is not there
     for number, wire, value in _fields(message):
         if number == 1:
             node.number = _integer(value)
