@@ -99,12 +99,6 @@ def page(
 ) -> str:
     """One self-contained HTML page."""
     lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(chart.title)}</title><style>{palette()}{_RULES}</style></head><body>",
-        f"<h1>{escape(chart.title)}</h1>",
-        *(f"<p>{escape(note)}</p>" for note in notes[:1]),
         f"<section>{svg(frontier_figure(chart), chart.title)}",
         "<table><thead><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head),
         "</tr></thead><tbody>",
@@ -119,8 +113,25 @@ def page(
     lines.append("</tbody></table></section>")
     if bars is not None:
         lines.append(f"<section>{svg(bars_figure(*bars), bars[0])}</section>")
-    lines += [f'<p class="note">{escape(note)}</p>' for note in notes[1:]]
-    return "\n".join([*lines, "</body></html>", ""])
+    return document(chart.title, lines, notes)
+
+
+def document(title: str, body: Sequence[str], notes: Sequence[str]) -> str:
+    """A page around sections: the first note above them, the others below."""
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{palette()}{_RULES}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            *(f"<p>{escape(note)}</p>" for note in notes[:1]),
+            *body,
+            *(f'<p class="note">{escape(note)}</p>' for note in notes[1:]),
+            "</body></html>",
+            "",
+        ]
+    )
 
 
 def of_frontier(

@@ -39,14 +39,14 @@ Reader = Callable[[object], Any]
 class Cost:
     """How long the run is, and what it is paid with. Prices are in one currency of the user.
 
-    The defaults are assumptions, printed as such: energy of an industrial contract, and no price
-    for the GPUs.
+    The defaults are assumptions, printed with every answer: energy of an industrial contract, and
+    a rented GPU of the A100 to H100 class.
     """
 
     tokens: float = 0.0  # of the whole run; 0: `iterations`
     iterations: float = 0.0
     kwh_price: float = 0.12
-    gpu_hour_price: float = 0.0
+    gpu_hour_price: float = 2.0
     pue: float = 1.0  # energy of the building per energy of the machines
 
 

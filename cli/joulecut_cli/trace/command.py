@@ -105,7 +105,9 @@ def at_clock(
             kind: power_w(system, kind, clock_mhz) * time_s * overlap
             for kind, time_s in seconds.items()
         }
-        energy_j = sum(joules.values()) + between_w(system, clock_mhz) * max(0.0, span_s - mean.busy_s)
+        energy_j = sum(joules.values()) + between_w(system, clock_mhz) * max(
+            0.0, span_s - mean.busy_s
+        )
     return AtClock(clock_mhz, tuple(played), seconds, joules, span_s, mean, energy_j)
 
 

@@ -1,0 +1,137 @@
+"""Sweep files: a run file whose key `sweep` gives lists of values.
+
+```yaml
+model: megatron-1t
+system: dgx-a100
+run: {gpus: 4096, global_batch: 4096, sequence: 2048}
+sweep: {tensor: all, pipeline: all, microbatch: [1, 2, 4], recompute: all, clock_mhz: [1410, 1200]}
+```
+`all` stands for every sensible value of a key; `sweep: all` for that of the usual keys. `data` is
+what the other keys leave.
+"""
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from joulecut_cli.model.runfile import (
+    read_cost,
+    read_model,
+    read_run,
+    read_system,
+    reader,
+)
+from joulecut_cli.yaml_keys import mapping, value
+from joulecut_controller.policy.quantity import nearest, shown
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.run import RECOMPUTES, SCHEDULES, ZERO_MAX, Run
+from joulecut_engine.model.sweep import Space
+from joulecut_engine.model.system import System
+from joulecut_wire.document import Document, load
+from joulecut_wire.errors import BadInput
+
+KEYS, OPTIONAL = ("model", "system", "run", "sweep"), ("cost",)
+ALL = "all"
+USUAL = ("tensor", "pipeline", "schedule", "chunks", "microbatch", "recompute",
+         "sequence_parallel", "zero", "overlap_gradients", "clock_mhz")  # fmt: skip
+VALUES_MAX = 1000
+SIZE_MAX = 200_000_000  # a day on two cores
+MICROBATCH_MAX, CHUNKS_MAX, CONTEXT_MAX, STAGES_MAX = 16, 8, 16, 256
+# Shares of the highest clock; below about 0.6 energy rises again, because waiting costs more.
+CLOCKS = (1.0, 0.925, 0.85, 0.775, 0.7, 0.625)
+# Kept apart, because ZB-V and DualPipe-V hold two chunks and ZB-H2 twice the activations.
+SCHEDULES_ALL = SCHEDULES
+
+
+def read(path: Path) -> tuple[Space, str]:
+    """The space, and a digest of all that its answer depends on. Raises BadInput."""
+    document = load(path)
+    data = mapping(document, (), document.data, KEYS, OPTIONAL)
+    given_run = data["run"]
+    if isinstance(given_run, dict):  # the product is checked per layout
+        given_run = {"data": 1, **given_run}
+    run = read_run(document, ("run",), given_run)
+    architecture = read_model(document, path, data["model"], run.sequence)
+    system = read_system(document, path, data["system"])
+    choices = _choices(document, data["sweep"], run, architecture, system)
+    cost = read_cost(document, data)
+    space = Space(
+        architecture, system, run, choices, cost.kwh_price, cost.gpu_hour_price, cost.pue
+    )  # fmt: skip
+    if space.size > SIZE_MAX:
+        what = f"{space.size:.3g} combinations"
+        raise document.bad(("sweep",), what, f"at most {SIZE_MAX:.0e}")
+    return space, hashlib.sha256(repr(space).encode()).hexdigest()
+
+
+def _choices(
+    document: Document, given: object, run: Run, architecture: Architecture, system: System
+) -> dict[str, tuple[Any, ...]]:
+    place = ("sweep",)
+    if given == ALL:
+        given = dict.fromkeys(USUAL, ALL)
+    known = {field.name: field for field in fields(Run)}
+    if not isinstance(given, dict) or not given:
+        allowed = f"{ALL}, or a mapping of keys of run to lists"
+        raise document.bad(place, f"{shown(given)} sweeps nothing", allowed)
+    found: dict[str, tuple[Any, ...]] = {}
+    for key, values in given.items():
+        where = (*place, key)
+        if key not in known:
+            what = f"unknown key{nearest(key, tuple(known))}"
+            raise document.bad(where, what, ", ".join(known))
+        if values == ALL:
+            found[key] = _all(document, key, run, architecture, system)
+            continue
+        if not isinstance(values, list) or not 1 <= len(values) <= VALUES_MAX:
+            allowed = f"{ALL}, or a list of 1 to {VALUES_MAX} values"
+            raise document.bad(where, f"{shown(values)} is no list", allowed)
+        read_one = reader(known[key])
+        each = [value(document, (*where, i), one, read_one) for i, one in enumerate(values)]
+        found[key] = tuple(dict.fromkeys(each))
+    return found
+
+
+def _all(
+    document: Document, key: str, run: Run, architecture: Architecture, system: System
+) -> tuple[Any, ...]:
+    """Every sensible value of a key."""
+    gpus, batch, layers = run.gpus, run.global_batch, architecture.layers
+    experts = architecture.experts or 1
+    kind = next(field.type for field in fields(Run) if field.name == key)
+    values: dict[str, tuple[Any, ...]] = {
+        "tensor": tuple(n for n in _divisors(gpus) if architecture.heads % n == 0),
+        "pipeline": tuple(n for n in _divisors(gpus) if n <= min(layers, STAGES_MAX)),
+        "data": _divisors(gpus),
+        "context": tuple(n for n in _divisors(gpus) if n <= CONTEXT_MAX),
+        "expert": tuple(n for n in _divisors(gpus) if experts % n == 0),
+        "schedule": SCHEDULES_ALL,
+        "chunks": tuple(n for n in _divisors(layers) if n <= CHUNKS_MAX),
+        "microbatch": tuple(n for n in _divisors(batch) if n <= MICROBATCH_MAX),
+        "recompute": RECOMPUTES,
+        "zero": tuple(range(ZERO_MAX + 1)),
+        "clock_mhz": tuple(round(share * system.clock_max_mhz) for share in CLOCKS),
+    }
+    if key in values:
+        return values[key]
+    if kind is bool:
+        return (False, True)
+    if get_origin(kind) is not None:
+        return tuple(get_args(kind))
+    raise document.bad(("sweep", key), f"{ALL} has no meaning here", "a list")
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, number + 1) if number % n == 0) if number < 10**6 else (1,)
+
+
+def folder_of(path: Path) -> Path:
+    """Where finished parts wait for the others. Raises BadInput."""
+    folder = path.with_name(f".{path.name}.parts")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        what = f"{folder}: {error.strerror}"
+        raise BadInput(str(path), what, "a sweep file in a writable folder") from None
+    return folder
