@@ -110,10 +110,10 @@ def read_model(document: Document, path: Path, given: object, sequence: int) -> 
     if not isinstance(given, dict):
         what = f"{shown(given)} is no model"
         raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
-    return record(document, place, given, Architecture, _usual(given, sequence))
+    return record(document, place, given, Architecture, usual_shape(given, sequence))
 
 
-def _usual(given: Mapping[str, object], sequence: int) -> dict[str, object]:
+def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]:
     """Defaults of a shape: gated models are like Llama; others like GPT-3, with biases, learnt
     positions and one matrix for embedding and logits.
     """
