@@ -19,6 +19,7 @@ from joulecut_wire.errors import BadInput
 GB = 1e9
 WIDTH = 880  # CSS pixels
 BAR_HEIGHT, TIMELINE_HEIGHT = 120, 300
+FAR = 3.0  # end of the shown range, over the best
 DOTS_MAX = 4000  # of a sweep: more hide each other and make a page slow
 STAGES_MAX = 32  # rows of a timeline that can be told apart
 _COLOURS = tuple(SERIES)
@@ -29,6 +30,7 @@ def write(path: Path, title: str, drawn: Sequence[Any], table: Sequence[str], no
     try:
         with replacing(path) as spare:
             if path.suffix == ".png":
+                drawn[0].suptitle(title, color=PAGE["ink"][0])
                 spare.write_bytes(png(drawn[0]))
                 return
             body = [f"<section>{svg(one, title)}</section>" for one in drawn]
@@ -93,7 +95,9 @@ def front(
         low = np.minimum.accumulate(best["energy_j"]) / 1e6
         axes.step(best["iteration_time_s"], low, where="post", color=SERIES["ours"][0], lw=2,
                   label="least energy within a time")  # fmt: skip
-        axes.set(xscale="log", yscale="log")
+        # The slowest layouts take a hundred times the fastest; nobody chooses between those.
+        axes.set_xlim(0.95 * time_s.min(), FAR * time_s.min())
+        axes.set_ylim(0.9 * energy.min(), FAR * energy.min())
         axes.set_xlabel("iteration time, s", loc="right")
         axes.set_title("energy of an iteration with hosts, MJ", loc="left")
         axes.legend()
@@ -135,7 +139,7 @@ def _memory(axes: Any, found: Estimate, limit_bytes: float) -> None:
     axes.axvline(limit_bytes / GB, color=PAGE["due"][0], ls=(0, (5, 3)), lw=1.5)
     axes.invert_yaxis()
     axes.set_title("memory by stage, GB, and the limit", loc="left")
-    axes.legend(ncols=5, fontsize=9)
+    axes.legend(ncols=5, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.15))
 
 
 def _timeline(timeline: Any) -> Any:

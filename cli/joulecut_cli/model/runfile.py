@@ -110,7 +110,9 @@ def read_model(document: Document, path: Path, given: object, sequence: int) -> 
     if not isinstance(given, dict):
         what = f"{shown(given)} is no model"
         raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
-    return record(document, place, given, Architecture, usual_shape(given, sequence))
+    usual = usual_shape(given, sequence)
+    found: Architecture = record(document, place, given, Architecture, usual)
+    return found
 
 
 def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]:

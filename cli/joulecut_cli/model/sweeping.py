@@ -18,7 +18,6 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from joulecut_engine.model.runs import WORDS
 
 from joulecut_cli import figures
 from joulecut_cli.model import sweepfile
@@ -26,6 +25,7 @@ from joulecut_cli.model.shown import gigabytes
 from joulecut_cli.outfile import checked, replacing
 from joulecut_cli.progress import Progress
 from joulecut_engine.model.run import Run
+from joulecut_engine.model.runs import WORDS
 from joulecut_engine.model.sweep import (
     FIGURES,
     Found,
@@ -149,7 +149,7 @@ def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
             "--scheduler needs distributed, which is not installed: pip install 'joulecut[dask]'"
         ) from None
     try:
-        client = Client(scheduler, timeout="10s")
+        client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
         raise Unavailable(f"--scheduler {scheduler}: no Dask cluster answers: {error}") from None
     with client, joblib.parallel_config("dask", client=client):

@@ -6,9 +6,9 @@ an assumption, printed as such.
 """
 
 import numpy as np
-from joulecut_engine.model.power import power_of
 
 from joulecut_cli.trace.kernels import COMPUTE, NETWORK, KernelClass
+from joulecut_engine.model.power import power_of
 from joulecut_engine.model.system import System
 
 BITS = 8.0

@@ -8,6 +8,7 @@ turn one trace into a system that predicts other shapes, clocks and numbers of r
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from joulecut_cli.trace.kernels import (
     CLASSES,
@@ -119,7 +120,8 @@ def efficiencies(recordings: Sequence[Recording], system: System, clock_mhz: flo
 
 
 def calibrated(system: System, measured: Measured) -> System:
-    return replace(system, name=f"{system.name}, from a trace", **measured.values)
+    values: dict[str, Any] = dict(measured.values)
+    return replace(system, name=f"{system.name}, from a trace", **values)
 
 
 def bus_rate(kernel: Kernel) -> tuple[float, int]:

@@ -28,7 +28,8 @@ class Entry:
 
 
 _A100 = System(
-    name="a100-sxm-80gb", gpus_per_node=8, bf16_tflops=312.0, fp32_tflops=19.5,
+    name="a100-sxm-80gb", processors=108, gpus_per_node=8,
+    bf16_tflops=312.0, fp32_tflops=19.5,
     hbm_gb_s=2039.0, hbm_bytes=80 * GB, scale_up_gb_s=300.0, scale_out_gb_s=25.0,
     clock_max_mhz=1410.0, power_cap_w=400.0, idle_w=55.0, host_w=1740.0,
     knee_mhz=1107.0,
@@ -36,20 +37,21 @@ _A100 = System(
 _A100_SOURCES = (
     ("bf16_tflops fp32_tflops hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w",
      "NVIDIA A100 data sheet, 2021: NVLink 600 GB/s both directions"),
-    ("clock_max_mhz", "NVIDIA A100 architecture white paper: boost clock"),
+    ("clock_max_mhz processors", "NVIDIA A100 architecture white paper: boost clock"),
     ("gpus_per_node scale_out_gb_s host_w",
      f"DGX A100 data sheet: 8 x 200 Gb/s, 6.5 kW at most; host_w: {_NODE_SHARE}"),
     ("knee_mhz", "fit of the A100 SXM sweep of the Perseus artifact (SOSP'24)"),
     ("idle_w", _IDLE),
 )  # fmt: skip
 _H100 = System(
-    name="h100-sxm", gpus_per_node=8, bf16_tflops=989.4, fp8_tflops=1978.9, fp32_tflops=66.9,
+    name="h100-sxm", processors=132, gpus_per_node=8,
+    bf16_tflops=989.4, fp8_tflops=1978.9, fp32_tflops=66.9,
     hbm_gb_s=3350.0, hbm_bytes=80 * GB, scale_up_gb_s=450.0, scale_out_gb_s=50.0,
     host_gb_s=55.0, clock_max_mhz=1980.0, clock_peak_mhz=1830.0, power_cap_w=700.0, idle_w=80.0,
     host_w=2150.0,
 )  # fmt: skip
 _H100_SOURCES = (
-    ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz",
+    ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz processors",
      "NVIDIA H100 architecture white paper: 132 SM x 4096 FLOP at a boost clock of 1,830 MHz"),
     ("hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w",
      "NVIDIA H100 data sheet: SXM, NVLink 900 GB/s both directions"),
@@ -60,7 +62,8 @@ _H100_SOURCES = (
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),
 )  # fmt: skip
 _B200 = System(
-    name="b200", gpus_per_node=8, bf16_tflops=2250.0, fp8_tflops=4500.0, fp4_tflops=9000.0,
+    name="b200", processors=148, gpus_per_node=8,
+    bf16_tflops=2250.0, fp8_tflops=4500.0, fp4_tflops=9000.0,
     fp32_tflops=80.0, hbm_gb_s=8000.0, hbm_bytes=180 * GB, scale_up_gb_s=900.0,
     scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=1965.0, clock_peak_mhz=1856.0,
     power_cap_w=1000.0, idle_w=140.0, host_w=2870.0,
@@ -71,7 +74,7 @@ _B200_SOURCES = (
     ("hbm_bytes gpus_per_node scale_out_gb_s host_w",
      f"DGX B200 data sheet: 1,440 GB in 8 GPUs, 8 x 400 Gb/s, 14.3 kW; host_w: {_NODE_SHARE}"),
     ("clock_max_mhz", "highest SM clock that the driver lists"),
-    ("clock_peak_mhz", "148 SM x 8192 FLOP that give the data sheet's peak"),
+    ("clock_peak_mhz processors", "148 SM x 8192 FLOP that give the data sheet's peak"),
     ("host_gb_s", "PCIe 5.0 x16: 63 GB/s, 55 in copies"),
     ("idle_w", _IDLE),
 )  # fmt: skip
@@ -79,7 +82,8 @@ _B200_SOURCES = (
 ENTRIES: tuple[Entry, ...] = (
     Entry(
         System(
-            name="v100-sxm-32gb", gpus_per_node=8, bf16_tflops=125.0, fp32_tflops=15.7,
+            name="v100-sxm-32gb", processors=80, gpus_per_node=8,
+            bf16_tflops=125.0, fp32_tflops=15.7,
             hbm_gb_s=900.0, hbm_bytes=32 * GB, scale_up_gb_s=150.0, scale_out_gb_s=6.25,
             host_gb_s=12.5, clock_max_mhz=1530.0, power_cap_w=300.0, idle_w=42.0, host_w=600.0,
         ),
@@ -87,7 +91,7 @@ ENTRIES: tuple[Entry, ...] = (
         (
             ("bf16_tflops fp32_tflops hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w",
              "NVIDIA V100 data sheet, 2020: SXM2, peak of 16-bit floats; no bf16"),
-            ("clock_max_mhz", "NVIDIA V100 architecture white paper: boost clock"),
+            ("clock_max_mhz processors", "NVIDIA V100 architecture white paper: boost clock"),
             ("gpus_per_node scale_out_gb_s", "DGX-1 data sheet: 4 x 100 Gb/s for 8 GPUs"),
             ("host_gb_s", "PCIe 3.0 x16: 15.8 GB/s, 12.5 in copies"),
             ("host_w", "assumed: two 135 W processors, memory, fans; DGX-1 has 3.5 kW at most"),
@@ -96,7 +100,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         System(
-            name="a30", gpus_per_node=2, bf16_tflops=165.0, fp32_tflops=10.3, hbm_gb_s=933.0,
+            name="a30", processors=56, gpus_per_node=2,
+            bf16_tflops=165.0, fp32_tflops=10.3, hbm_gb_s=933.0,
             hbm_bytes=24 * GB, scale_up_gb_s=100.0, scale_out_gb_s=12.5, clock_max_mhz=1440.0,
             power_cap_w=165.0, idle_w=28.0, host_w=300.0,
         ),
@@ -104,6 +109,7 @@ ENTRIES: tuple[Entry, ...] = (
         (
             ("bf16_tflops fp32_tflops hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w clock_max_mhz",
              "NVIDIA A30 data sheet: NVLink bridge of two cards, 200 GB/s both directions"),
+            ("processors", "NVIDIA Ampere data sheets and white paper"),
             ("gpus_per_node scale_out_gb_s host_w",
              "assumed: two bridged cards, 100 Gb/s each, 150 W of host per card"),
             ("idle_w", _IDLE),
@@ -111,7 +117,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         System(
-            name="a40", gpus_per_node=2, bf16_tflops=149.7, fp32_tflops=37.4, hbm_gb_s=696.0,
+            name="a40", processors=84, gpus_per_node=2,
+            bf16_tflops=149.7, fp32_tflops=37.4, hbm_gb_s=696.0,
             hbm_bytes=48 * GB, scale_up_gb_s=56.25, scale_out_gb_s=12.5, clock_max_mhz=1740.0,
             power_cap_w=300.0, idle_w=30.0, host_w=300.0, knee_mhz=1131.0,
             voltage_slope_per_ghz=0.45,
@@ -120,6 +127,7 @@ ENTRIES: tuple[Entry, ...] = (
         (
             ("bf16_tflops fp32_tflops hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w clock_max_mhz",
              "NVIDIA A40 data sheet: NVLink bridge of two cards, 112.5 GB/s both directions"),
+            ("processors", "NVIDIA Ampere data sheets and white paper"),
             ("gpus_per_node scale_out_gb_s host_w",
              "assumed: two bridged cards, 100 Gb/s each, 150 W of host per card"),
             ("knee_mhz voltage_slope_per_ghz",
@@ -163,7 +171,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         System(
-            name="mi300x", gpus_per_node=8, bf16_tflops=1307.4, fp8_tflops=2614.9,
+            name="mi300x", processors=304, gpus_per_node=8,
+            bf16_tflops=1307.4, fp8_tflops=2614.9,
             fp32_tflops=163.4, hbm_gb_s=5300.0, hbm_bytes=192 * GB, scale_up_gb_s=448.0,
             scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=2100.0, power_cap_w=750.0,
             idle_w=140.0, host_w=2150.0,
@@ -172,6 +181,7 @@ ENTRIES: tuple[Entry, ...] = (
         (
             ("bf16_tflops fp8_tflops fp32_tflops hbm_gb_s hbm_bytes clock_max_mhz power_cap_w",
              "AMD Instinct MI300X data sheet"),
+            ("processors", "AMD Instinct MI300X data sheet: compute units"),
             ("gpus_per_node scale_up_gb_s",
              "AMD Instinct MI300X platform data sheet: 7 links of 64 GB/s per direction"),
             ("scale_out_gb_s host_w", "assumed: as a node of eight H100, 8 x 400 Gb/s"),

@@ -153,7 +153,7 @@ def test_flops_of_products() -> None:
 def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(BadInput, match="trace.json"):
+    with pytest.raises(BadInput, match=r"trace\.json"):
         kineto.read(path)
 
 
