@@ -1,0 +1,97 @@
+"""Sweeps: every part is found once, and the front is what nothing beats."""
+
+from itertools import product
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_engine.model import formula, sweep
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.run import Run, misfit
+from joulecut_engine.model.sweep import OBJECTIVES, Space, evaluate, joined, pareto, run_of
+
+MODEL, SYSTEM = ARCHITECTURES["gpt3-13b"], SYSTEMS["dgx-a100"]
+BASE = Run(gpus=16, global_batch=32, sequence=2048)
+CHOICES = {
+    "tensor": (1, 4, 16),
+    "pipeline": (1, 2, 4, 5),
+    "schedule": ("1f1b", "zb-h1"),
+    "chunks": (1, 2),
+    "microbatch": (1, 4),
+    "recompute": ("none", "full"),
+    "zero": (0, 1),
+    "clock_mhz": (1410.0, 1005.0),
+}
+SPACE = Space(MODEL, SYSTEM, BASE, CHOICES, kwh_price=0.1, gpu_hour_price=2.0)
+
+
+def _brute() -> set[Run]:
+    """One by one: possible, fitting, and not the same as another one."""
+    found = set()
+    for values in product(*CHOICES.values()):
+        keys = dict(zip(CHOICES, values, strict=True))
+        shared = keys["tensor"] * keys["pipeline"]
+        if 16 % shared:
+            continue
+        run = Run(gpus=16, global_batch=32, sequence=2048, data=16 // shared, **keys)
+        if misfit(run, MODEL) or (run.pipeline == 1 and (run.chunks, run.schedule) != (1, "1f1b")):
+            continue
+        if run.data == 1 and run.zero:
+            continue
+        if formula.estimate(MODEL, SYSTEM, run).fits:
+            found.add(run)
+    return found
+
+
+def test_a_sweep_finds_what_one_by_one_finds() -> None:
+    found = evaluate(SPACE)
+    runs = [run_of(found.rows, i) for i in range(len(found))]
+    assert len(set(runs)) == len(runs)
+    assert set(runs) == _brute()
+    assert found.impossible + found.too_large + len(found) == SPACE.size
+
+
+def test_parts_together_are_the_whole(monkeypatch: object) -> None:
+    monkeypatch.setattr(sweep, "ROWS_MAX", 40)  # type: ignore[attr-defined]
+    parts = list(SPACE.parts())
+    assert len(parts) > 4
+    assert sum(part.size for part in parts) == SPACE.size
+    rows = joined([evaluate(part).rows for part in parts])
+    whole = evaluate(SPACE).rows
+    assert sorted(rows["money"]) == sorted(whole["money"])
+
+
+def test_figures_are_those_of_the_formula() -> None:
+    rows = evaluate(SPACE).rows
+    for i in range(0, len(rows["money"]), 7):
+        one = formula.estimate(MODEL, SYSTEM, run_of(rows, i))
+        assert rows["iteration_time_s"][i] == np.float64(one.iteration_time_s)
+        assert np.isclose(rows["energy_j"][i], one.energy_j + one.host_j)
+        assert np.isclose(rows["memory_bytes"][i], max(s.total_bytes for s in one.memory))
+        money = rows["energy_j"][i] / 3.6e6 * 0.1 + 16 * rows["iteration_time_s"][i] / 3600 * 2.0
+        assert np.isclose(rows["money"][i], money)
+
+
+POINTS = st.lists(st.tuples(*[st.integers(1, 6)] * 4), min_size=1, max_size=40)
+
+
+@given(POINTS)
+def test_the_front_is_what_nothing_beats(points: list[tuple[int, ...]]) -> None:
+    costs = np.array(points, dtype=float)
+    front = pareto(dict(zip(OBJECTIVES, costs.T, strict=True)))
+    kept = list(zip(*(front[name] for name in OBJECTIVES), strict=True))
+    beaten = {
+        p for p in points
+        if any(q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in points)
+    }  # fmt: skip
+    assert sorted(kept) == sorted(set(points) - beaten)
+    assert [row[0] for row in kept] == sorted(row[0] for row in kept)
+
+
+def test_nothing_fits_is_an_empty_answer() -> None:
+    space = Space(ARCHITECTURES["megatron-1t"], SYSTEM, BASE, {"tensor": (1, 2)})
+    found = evaluate(space)
+    assert len(found) == 0
+    assert found.too_large == 2
+    assert len(pareto(found.rows)["money"]) == 0
