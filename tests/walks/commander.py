@@ -89,9 +89,9 @@ class Commander:
             now_s = time.monotonic()
             known = answer.code() is grpc.StatusCode.OK
             given = gpus
-            if known:
+            if known and gpus:
                 accepted = [one.uuid for one in answer.result().results if one.accepted]
-                given = [self._gpus[uuid] for uuid in accepted if uuid and gpus]
+                given = [self._gpus[uuid] for uuid in accepted if uuid]
                 self.accepted += bool(given)
             lease = {
                 "asked_s": asked_s, "until_s": now_s + ttl_s + (0.0 if known else QUEUE_S),

@@ -181,7 +181,7 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "release": _for(0.2, 1.5),
     # disk and descriptors
     "full_disk": _for(0.2, 3.0),
-    "journal": lambda rng: {"how": rng.choice(("flip", "cut", "garbage", "gone")),
+    "journal": lambda rng: {"how": rng.choice(("flip", "cut", "garbage")),
                             "at": rng.random()},
     "no_descriptors": lambda rng: {"what": rng.choice(("agent", "keeper")),
                                    "for_s": round(rng.uniform(0.2, 2.0), 2)},
@@ -434,9 +434,7 @@ class Steps:
         with contextlib.suppress(OSError):
             raw = bytearray(journal.read_bytes())
             place = int(at * len(raw))
-            if how == "gone":
-                journal.unlink()
-            elif how == "cut":
+            if how == "cut":
                 os.truncate(journal, place)
             elif how == "garbage":
                 journal.write_bytes(os.urandom(200))
