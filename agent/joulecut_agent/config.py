@@ -17,8 +17,8 @@ from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSoc
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings
-from joulecut_agent.keeper import keeper
 from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.settings import Settings
 from joulecut_wire import document
 from joulecut_wire.address import is_loopback
@@ -121,11 +121,11 @@ def _keeper_mode(config: ConfigReader) -> str:
     return str(path)
 
 
-def _keeper(config: ConfigReader) -> keeper.Settings:
+def _keeper(config: ConfigReader) -> KeeperSettings:
     state_dir = config.path(("state_dir",), STATE_DIR)
     config.check_socket_path(("state_dir",), state_dir / "keeper.sock")
     journal_dir = config.path(("journal_dir",), str(state_dir))
-    return keeper.Settings(
+    return KeeperSettings(
         state_dir=str(state_dir),
         bounds=_bounds(config),
         site_default=_site_default(config),

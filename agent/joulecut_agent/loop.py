@@ -14,7 +14,8 @@ from joulecut_agent import devices, memory
 from joulecut_agent.control import drift
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.driver_process import BACKOFF_S
-from joulecut_agent.keeper import keeper
+from joulecut_agent.keeper import keeper, service
+from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.keeper.supervisor import KeeperSupervisor
 from joulecut_agent.log import log
 from joulecut_agent.monitor.driver_reader import DriverReader
@@ -205,7 +206,7 @@ def _answers(reader: DriverReader) -> bool:
     return True
 
 
-def _window_is_open(release: ReleaseFile, settings: keeper.Settings) -> bool:
+def _window_is_open(release: ReleaseFile, settings: KeeperSettings) -> bool:
     """Whether a release window of an earlier agent is still open; then nothing is opened.
 
     A window begins without a lock of ours. If the journal names one, it is restored first.
@@ -225,5 +226,5 @@ def _hold_lock(state_dir: str) -> int:
     Two agents would overwrite each other's slowdown notices and energy account.
     """
     with contextlib.suppress(OSError):  # nothing else can be written there either
-        return keeper.hold(Path(state_dir) / "agent.lock", ALONE_WAIT_S)
+        return service.hold(Path(state_dir) / "agent.lock", ALONE_WAIT_S)
     return -1

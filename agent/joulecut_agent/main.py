@@ -20,7 +20,7 @@ from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
-    from joulecut_agent.keeper import keeper
+    from joulecut_agent.keeper.settings import Settings as KeeperSettings
     from joulecut_agent.ports.writer import DeviceWriter
     from joulecut_agent.settings import Settings
 
@@ -45,6 +45,9 @@ def dispatch(argv: list[str]) -> int:
     )
     parser.add_argument("--node", metavar="NAME", help="for run: name of this node")
     parser.add_argument("--for", dest="duration", metavar="TIME", help="for release: 90s, 10m, 1h")
+    parser.add_argument(
+        "--keep-power-limits", action="store_true", help="for restore: clocks alone, under a budget"
+    )
     parser.add_argument("--since", metavar="TIME", help="for audit: 90s, 10m, 24h")
     parser.add_argument("--json", action="store_true", help="for audit: one JSON object a line")
     parser.add_argument("--agent-fd", type=int, default=-1, help=SUPPRESS)
@@ -65,10 +68,15 @@ def dispatch(argv: list[str]) -> int:
             return _audit(args.config, args.since, args.json)
         if args.since is not None or args.json:
             raise BadInput("--since, --json", f"have no meaning for {args.command}", "audit")
+        if args.keep_power_limits and args.command != "restore":
+            what = f"has no meaning for {args.command}"
+            raise BadInput("--keep-power-limits", what, "restore --keep-power-limits")
         if args.node is not None and args.command != "run":
             raise BadInput("--node", f"has no meaning for {args.command}", "run --node NAME")
         settings = _settings(args.config, args.node)
-        commands = {"run": _run, "keeper": _keeper, "restore": _restore, "resume": _resume}
+        if args.command == "restore":
+            return _restore(settings, lift_power_limits=not args.keep_power_limits)
+        commands = {"run": _run, "keeper": _keeper, "resume": _resume}
         return commands[args.command](settings)
     except OSError as error:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
@@ -116,9 +124,9 @@ def _keeper(settings: "Settings") -> int:
     return _keep(settings.keeper, settings.device, settings.options, -1)
 
 
-def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], agent_fd: int) -> int:
+def _keep(settings: "KeeperSettings", device: str, options: dict[str, Any], agent_fd: int) -> int:
     from joulecut_agent import devices, memory, scheduling  # noqa: PLC0415
-    from joulecut_agent.keeper import keeper  # noqa: PLC0415
+    from joulecut_agent.keeper import service  # noqa: PLC0415
     from joulecut_agent.keeper.writer_process import WriterProcess  # noqa: PLC0415
     from joulecut_agent.notify import Notifier  # noqa: PLC0415
 
@@ -132,11 +140,11 @@ def _keep(settings: "keeper.Settings", device: str, options: dict[str, Any], age
     scheduling.request_short_slices()
     gc.freeze()  # objects of the start live on; a collection must not delay a write
     if agent_fd >= 0:
-        return keeper.run(settings, WriterProcess(open_writer), agent_fd)
+        return service.run(settings, WriterProcess(open_writer), agent_fd)
     notifier = Notifier()
     notifier.feed_always()
     ready = partial(notifier.ready, "earlier settings are restored")
-    return keeper.run(settings, WriterProcess(open_writer), ready=ready)
+    return service.run(settings, WriterProcess(open_writer), ready=ready)
 
 
 def _audit(path: Path, since: str | None, as_json: bool) -> int:
@@ -155,7 +163,7 @@ def _recorded(settings: "Settings", op: str, act: Callable[[], int], **asked: An
     return audit_log.record_command(folder, settings.audit, op, act, **asked)
 
 
-def _restore(settings: "Settings") -> int:
+def _restore(settings: "Settings", *, lift_power_limits: bool) -> int:
     from joulecut_agent import devices, restore  # noqa: PLC0415
 
     backend = devices.load(settings.device)
@@ -167,6 +175,7 @@ def _restore(settings: "Settings") -> int:
             settings.keeper,
             _sockets(settings),
             lambda: backend.open_writer(settings.options, state_dir),
+            lift_power_limits=lift_power_limits,
         ),
     )
 
@@ -202,8 +211,8 @@ def _child(agent_fd: int, given_as: str) -> int:
     """A keeper for the agent at `agent_fd`: that one has read the configuration already, so
     that a file broken since then cannot keep a keeper from restoring.
     """
-    from joulecut_agent.keeper import keeper  # noqa: PLC0415
     from joulecut_agent.keeper.bounds import Bounds  # noqa: PLC0415
+    from joulecut_agent.keeper.settings import Settings  # noqa: PLC0415
 
     os.set_inheritable(agent_fd, False)
     given: dict[str, Any] = json.loads(given_as)
@@ -211,8 +220,7 @@ def _child(agent_fd: int, given_as: str) -> int:
     words["bounds"] = Bounds(**words["bounds"])
     if words["site_default"] is not None:
         words["site_default"] = tuple(words["site_default"])
-    settings = keeper.Settings(**words)
-    return _keep(settings, given["device"], given["options"], agent_fd)
+    return _keep(Settings(**words), given["device"], given["options"], agent_fd)
 
 
 if __name__ == "__main__":

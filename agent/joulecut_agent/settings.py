@@ -7,7 +7,7 @@ from typing import Any
 from joulecut_agent.control.access import LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.settings import AttributionSettings
-from joulecut_agent.keeper import keeper
+from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_wire.tls import TlsFiles
 
 
@@ -26,7 +26,7 @@ class Settings:
     socket: str
     sample_interval_s: float
     keeper_mode: str
-    keeper: keeper.Settings
+    keeper: KeeperSettings
     tls: TlsFiles | None = None
     rules: Rules = field(default_factory=Rules)
     local_socket: LocalSocket | None = None

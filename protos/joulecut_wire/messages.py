@@ -6,18 +6,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-
-class ClockLimits(NamedTuple):
-    """What is set on one GPU, in the driver's units.
-
-    `min_mhz` 0 is the device's lowest clock; `max_mhz` 0 and `power_mw` 0 are not set by us.
-    """
-
-    min_mhz: int
-    max_mhz: int
-    power_mw: int = 0
 
 
 @dataclass(frozen=True, slots=True)

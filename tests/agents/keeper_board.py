@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import replace
+from keeper_requests import apply_of
 
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.journal import Journal
-from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.keeper import Keeper
 from joulecut_agent.keeper.protocol import Reply
+from joulecut_agent.keeper.requests import ClockLimits, Status
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_wire.messages import ClockLimits
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -80,7 +80,7 @@ class Board:
 def open_keeper(folder: Path, board: Board, **settings: object) -> Keeper:
     bounds = settings.pop("bounds", FREE)
     keeper = Keeper(Settings(str(folder), bounds, **settings), board)  # type: ignore[arg-type]
-    question = Command(Op.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0)))
+    question = Status(tuple(UUIDS))
     keeper.handle(0, question)
     return keeper
 
@@ -88,7 +88,7 @@ def open_keeper(folder: Path, board: Board, **settings: object) -> Keeper:
 def apply(
     keeper: Keeper, clocks: dict[str, tuple[int, int]], generation: int = 1, ttl_s: float = 30.0
 ) -> Reply:
-    return keeper.handle(1, Command(Op.APPLY, 1, "blue", generation, ttl_s, clocks))
+    return keeper.handle(1, apply_of(1, "blue", generation, ttl_s, clocks))
 
 
 def verdicts(reply: Reply) -> set[bool]:
@@ -102,5 +102,5 @@ def on_disk(folder: Path) -> dict[str, ClockLimits]:
 def set_both(
     keeper: Keeper, uuid: str, generation: int, mhz: tuple[int, int], power_w: int
 ) -> wire.Slot:
-    command = Command(Op.APPLY, 1, "blue", generation, 30.0, {uuid: mhz})
-    return keeper.handle(1, replace(command, power_mw={uuid: power_w * 1000})).slots[0]
+    command = apply_of(1, "blue", generation, 30.0, {uuid: mhz}, {uuid: power_w * 1000})
+    return keeper.handle(1, command).slots[0]

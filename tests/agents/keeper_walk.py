@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from faulty_node import CLOCKS_MHZ, FREE, OURS, Card
+from keeper_requests import apply_of
 from walked_node import ASKED_MW, BYSTANDER, NAMED, NODE, TTL_S_MAX, WalkedNode
 
 from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.lease import STEP_S, STUCK, Command, Op
+from joulecut_agent.keeper.lease import STEP_S, STUCK
+from joulecut_agent.keeper.requests import Clear, Release, Renew, Resume, Step
 
 STRANGER = "GPU-of-another-node"
 ASKED_MHZ = tuple((low, high) for low in (0, 210) for high in CLOCKS_MHZ[1:4])
@@ -65,10 +67,9 @@ class Walk(WalkedNode):
             if 0 < low <= high < 60_000 and high in CLOCKS_MHZ and self.rng.random() < 0.6
         }
         self.ever |= wanted.keys() & set(NODE)
-        command = Command(
-            Op.APPLY, epoch, job, generation, ttl_s, {u: k[0] for u, k in wanted.items()},
-            power_mw={u: k[1] for u, k in wanted.items() if k[1]}, schedules=programs,
-        )  # fmt: skip
+        clocks = {uuid: knobs[0] for uuid, knobs in wanted.items()}
+        power_mw = {uuid: knobs[1] for uuid, knobs in wanted.items() if knobs[1]}
+        command = apply_of(epoch, job, generation, ttl_s, clocks, power_mw, programs)
         assert self.keeper is not None
         self.keeper.tick()
         before = {u: (c.clocks_mhz, c.limit_mw) for u, c in self.cards.items()}
@@ -143,7 +144,7 @@ class Walk(WalkedNode):
         if (kept := self.promised.pop(uuid, None)) and calm:
             self.promised[uuid] = kept
         self.driver.lowered.clear()
-        told = Command(Op.STEP, 0, job, generation, clocks_mhz={uuid: (0, mhz)})
+        told = Step(job, generation, uuid, mhz)
         self.stepping = True  # journaled with its program, and not once more
         try:
             (slot,) = self._ask(told).slots
@@ -173,7 +174,7 @@ class Walk(WalkedNode):
         """An older generation's content under its own number again, as a retry does."""
         if live := self._live():
             epoch, job, generation = self.holder[live[0]]
-            other = Command(Op.APPLY, epoch, job + "x", generation, 5.0, {live[0]: (0, 900)})
+            other = apply_of(epoch, job + "x", generation, 5.0, {live[0]: (0, 900)})
             assert not self._ask(other).slots[0].accepted
 
     def term(self) -> None:
@@ -185,9 +186,7 @@ class Walk(WalkedNode):
             ttl_s = self.rng.choice(
                 (math.nan, math.inf, 0.0, *[self.rng.uniform(1, TTL_S_MAX)] * 9)
             )
-            reply = self._ask(
-                Command(Op.RENEW, self.rng.choice((epoch, self.epoch)), job, generation, ttl_s)
-            )
+            reply = self._ask(Renew(self.rng.choice((epoch, self.epoch)), job, generation, ttl_s))
             for slot in reply.slots:
                 if slot.accepted:
                     assert self.holder[slot.uuid][1:] == (job, generation)
@@ -201,7 +200,7 @@ class Walk(WalkedNode):
         epoch = self.rng.choice((0, self.epoch, max(0, self.epoch - 1)))
         cause = self.rng.choice(("cleared", "job_ended"))
         told = dict.fromkeys(named, FREE)
-        reply = self._ask(Command(Op.CLEAR, epoch, job, clocks_mhz=told, cause=cause))
+        reply = self._ask(Clear(epoch, job, uuids=tuple(told), cause=cause))
         for slot in reply.slots:
             if slot.reason.startswith(STUCK):
                 self._over(slot.uuid)
@@ -214,7 +213,7 @@ class Walk(WalkedNode):
 
     def release(self) -> None:
         for_s = self.rng.choice((1.0, 60.0, 3600.0, 3601.0, -1.0, math.nan))
-        reply = self._ask(Command(Op.RELEASE, ttl_s=for_s))
+        reply = self._ask(Release(for_s))
         if 0.0 <= for_s <= 3600.0:
             for uuid in NODE:
                 self._over(uuid)
@@ -224,7 +223,7 @@ class Walk(WalkedNode):
             self.counts["released"] += 1
 
     def resume(self) -> None:
-        assert self._ask(Command(Op.RESUME)).slots[0].accepted
+        assert self._ask(Resume()).slots[0].accepted
 
     def nonsense(self) -> None:
         raw = self.rng.randbytes(self.rng.choice((0, 7, wire.REQUEST_BYTES)))

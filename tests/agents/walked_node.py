@@ -15,9 +15,11 @@ from faulty_node import FREE, OURS, THEIRS, Card, Clock, Disk, Driver, Killed, L
 
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.keeper import STOP_FILE_POLL_S, Keeper, Settings
-from joulecut_agent.keeper.lease import RETRY_S_MAX, Command, Op
+from joulecut_agent.keeper.keeper import STOP_FILE_POLL_S, Keeper
+from joulecut_agent.keeper.lease import RETRY_S_MAX
 from joulecut_agent.keeper.protocol import decode_reply, encode_request
+from joulecut_agent.keeper.requests import ClockLimits, Request, Yield
+from joulecut_agent.keeper.settings import Settings
 
 TTL_S_MAX = 60.0
 NODE = tuple(f"GPU-{n}" for n in range(6))
@@ -114,7 +116,7 @@ class WalkedNode:
             assert self.keeper.due_s() > due_s or self.keeper.due_s() > self.clock.now_s, "no spin"
         self.clock.now_s = max(self.clock.now_s, until_s)
 
-    def _ask(self, command: Command) -> wire.Reply:
+    def _ask(self, command: Request) -> wire.Reply:
         assert self.keeper is not None
         self.history.append(f"  {command}")
         serial, heard = wire.decode_request(encode_request(self.generation, command))
@@ -135,12 +137,10 @@ class WalkedNode:
         mhz = self.rng.choice((FREE, (0, 1305)))
         card.clocks_mhz, card.clocks_by = mhz, THEIRS if mhz[1] else ""
         if uuid in self._live() and self.rng.random() < 0.6:
-            epoch, job, generation = self.holder[uuid]
-            power = {uuid: card.limit_mw} if card.limit_by == OURS else {}
-            reply = self._ask(
-                Command(Op.YIELD, epoch, job, generation, 0.0, {uuid: FREE}, power_mw=power)
-            )
-            if reply.slots[0].accepted and not power:
+            epoch, _, generation = self.holder[uuid]
+            power_mw = card.limit_mw if card.limit_by == OURS else 0
+            reply = self._ask(Yield(uuid, epoch, generation, ClockLimits(0, 0, power_mw)))
+            if reply.slots[0].accepted and not power_mw:
                 assert self.cards[uuid].clocks_mhz == mhz, "what stands there is theirs"
 
     def stop_file(self) -> None:

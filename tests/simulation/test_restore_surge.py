@@ -6,7 +6,10 @@ No node knows of another: what spreads the restores is the GPU's own name.
 
 from dataclasses import dataclass, field
 
-from joulecut_agent.keeper.lease import Command, Op, State, apply_event, restore_finished
+from keeper_requests import apply_of
+from lease_machine import apply_event
+
+from joulecut_agent.keeper.lease import State, restore_finished
 from joulecut_sim.skus import find
 
 NODES, GPUS_PER_NODE = 125, 8
@@ -21,8 +24,9 @@ class Node:
     low: set[str] = field(default_factory=set)
 
     def turn(self, now_s: float) -> None:
-        self.state, _, restores, _ = apply_event(self.state, None, now_s, {})
-        for uuid, _ in restores:
+        done = apply_event(self.state, None, now_s)
+        self.state = done.state
+        for uuid, _ in done.restores:
             self.low.discard(uuid)
             self.state = restore_finished(self.state, uuid, True, now_s)
 
@@ -33,7 +37,7 @@ def _cluster(restore_jitter_s: float) -> list[Node]:
         uuids = [f"GPU-{n:04x}-{g}" for g in range(GPUS_PER_NODE)]
         done = apply_event(
             State(restore_jitter_s=restore_jitter_s),
-            Command(Op.APPLY, 1, "gpt", 1, TTL_S, dict.fromkeys(uuids, (0, LOW_MHZ))),
+            apply_of(1, "gpt", 1, TTL_S, dict.fromkeys(uuids, (0, LOW_MHZ))),
             0.0,
             {},
         )

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
-from joulecut_agent.keeper.lease import STEP_S, Command, Op
+from joulecut_agent.keeper.lease import STEP_S
 from joulecut_agent.keeper.protocol import ProtocolError
+from joulecut_agent.keeper.requests import Step
 from joulecut_wire.messages import ScheduleStep, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
@@ -124,8 +125,8 @@ class ClockSchedules:
             lease, schedule = slot.lease, self._gpus.get(uuid)
             if schedule is None:
                 # A lowered step of an earlier agent, which alone knew the schedule.
-                if lease and 0 < lease.step_mhz < lease.clocks_mhz[1]:
-                    rest_mhz = lease.clocks_mhz[1]
+                if lease and 0 < lease.step_mhz < lease.limits.max_mhz:
+                    rest_mhz = lease.limits.max_mhz
                     left = _Schedule(lease.job, lease.generation, rest_mhz, {}, 0, now_s, now_s)
                     self._step(uuid, left, rest_mhz, RESTED)
                 continue
@@ -138,11 +139,9 @@ class ClockSchedules:
                 self._step(uuid, schedule, schedule.rest_mhz, RESTED)
 
     def _step(self, uuid: str, schedule: _Schedule, mhz: int, result: str) -> None:
-        command = Command(
-            Op.STEP, job=schedule.job, generation=schedule.generation, clocks_mhz={uuid: (0, mhz)}
-        )
+        step = Step(schedule.job, schedule.generation, uuid, mhz)
         try:
-            done = self._keeper.ask(command).slots[0].accepted
+            done = self._keeper.ask(step).slots[0].accepted
         except (KeeperGone, ProtocolError):
             done = False
         if done:

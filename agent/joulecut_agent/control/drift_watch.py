@@ -14,13 +14,13 @@ from joulecut_agent.control.drift import Backoff, Memory, Order
 from joulecut_agent.control.slowdown_notice import Reasons, SlowdownNotice, notice_of
 from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import MW_PER_W, KeeperClient, KeeperGone, Status
-from joulecut_agent.keeper.lease import STUCK, Command, Op
+from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.keeper.protocol import Slot
+from joulecut_agent.keeper.requests import Clear, ClockLimits, Yield
 from joulecut_agent.log import log
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease, NodeSnapshot
 from joulecut_wire.metrics import CONTROL_DRIFT
 
-NO_CLOCKS = (0, 0)
 SHOWN_S = 60.0  # long enough for a controller's pass and a scrape
 UNCONTROLLABLE_S = 5.0  # one refusal of a busy driver lasts two
 
@@ -171,7 +171,7 @@ class DriftWatch:
             known.since_s = time.monotonic()
         if lease and slot and self._is_uncontrollable(known, slot, status):
             log("agent", f"{gpu.uuid} cannot be controlled: {slot.reason}; its lease ends")
-            self._end(Command(Op.CLEAR, clocks_mhz={gpu.uuid: NO_CLOCKS}))
+            self._end(Clear(uuids=(gpu.uuid,)))
             return
         order = drift.order_of(lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh)
         known.memory, cause = drift.look(known.memory, gpu, order, now_s)
@@ -188,7 +188,7 @@ class DriftWatch:
         if known.left_ticks < drift.TICKS:
             return
         with contextlib.suppress(KeeperGone):
-            self._keeper.ask(Command(Op.CLEAR, ttl_s=1.0, clocks_mhz={gpu.uuid: NO_CLOCKS}))
+            self._keeper.ask(Clear(uuids=(gpu.uuid,), include_yielded=True))
             log("agent", f"{gpu.uuid}: our lock at {known.left_mhz} MHz showed again: reset")
             known.left_mhz = known.left_ticks = 0
 
@@ -238,25 +238,23 @@ class DriftWatch:
         """Ends a lease, with a write or without; whether the keeper accepted."""
         if cause in drift.YIELDED or cause == drift.LIMIT:
             clocks, limit = drift.limits_still_ours(gpu, order, cause)
-            clocks_mhz = (lease.clock_min_mhz, lease.clock_max_mhz) if clocks else NO_CLOCKS
-            power_mw = {gpu.uuid: round((lease.power_limit_w or 0.0) * MW_PER_W)} if limit else {}
+            ours = ClockLimits(
+                lease.clock_min_mhz if clocks else 0,
+                lease.clock_max_mhz if clocks else 0,
+                round((lease.power_limit_w or 0.0) * MW_PER_W) if limit else 0,
+            )
             known = self._gpus[gpu.uuid]
             hidden = cause == drift.EXTERNAL and drift.is_beneath_external(gpu, order)
             # A driver that accepted the lock and is late may still set it.
             late = cause == drift.RESET and known.is_clearly_lowered
             known.left_mhz = order.clock_max_mhz if hidden or late else 0
             known.yielded = True
-            command = Command(
-                Op.YIELD, lease.epoch, lease.job, lease.generation,
-                clocks_mhz={gpu.uuid: clocks_mhz}, power_mw=power_mw,
-            )  # fmt: skip
-        else:
-            command = Command(Op.CLEAR, 0, lease.job, clocks_mhz={gpu.uuid: NO_CLOCKS})
-        return self._end(command)
+            return self._end(Yield(gpu.uuid, lease.epoch, lease.generation, ours))
+        return self._end(Clear(job=lease.job, uuids=(gpu.uuid,)))
 
-    def _end(self, command: Command) -> bool:
+    def _end(self, request: Clear | Yield) -> bool:
         try:
-            reply = self._keeper.ask(command)
+            reply = self._keeper.ask(request)
             self._keeper.refresh()
         except KeeperGone:
             return False

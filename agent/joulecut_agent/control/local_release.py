@@ -11,7 +11,7 @@ from pathlib import Path
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import BOOT_ID, RELEASE_S_MAX
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.requests import Release, Resume
 from joulecut_wire.errors import Unavailable
 
 FOLLOWS_S = 1.5  # an agent polls its keeper once a second
@@ -27,7 +27,7 @@ def release(sockets: list[Path], file: ReleaseFile, duration_s: float) -> int:
     if 0.0 < duration_s <= RELEASE_S_MAX:
         file.write(duration_s, gpus)  # first: a keeper that restarts meanwhile must know
     try:
-        _send(sockets, Command(Op.RELEASE, ttl_s=duration_s))
+        _send(sockets, Release(duration_s))
     except Unavailable:
         file.revert(left_s, gpus)
         raise
@@ -41,7 +41,7 @@ def resume(sockets: list[Path], file: ReleaseFile) -> int:
     """Raises Unavailable if no keeper answers and no window was open."""
     waited = file.forget()
     try:
-        _send(sockets, Command(Op.RESUME))
+        _send(sockets, Resume())
     except Unavailable:
         if not waited:
             raise
@@ -49,13 +49,13 @@ def resume(sockets: list[Path], file: ReleaseFile) -> int:
     return 0
 
 
-def _send(sockets: list[Path], command: Command) -> None:
+def _send(sockets: list[Path], request: Release | Resume) -> None:
     gone = ""
     for path in sockets:
         client = KeeperClient("")
         try:
             client.connect(str(path))
-            slot = client.ask(command).slots[0]
+            slot = client.ask(request).slots[0]
         except KeeperGone as error:
             gone = gone or str(error)
             continue

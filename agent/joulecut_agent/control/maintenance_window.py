@@ -12,7 +12,7 @@ from typing import Protocol
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import RELEASE_S_MAX
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.requests import Release, Resume
 from joulecut_agent.log import log
 from joulecut_wire.messages import GpuDescription
 
@@ -60,20 +60,20 @@ class MaintenanceWindow:
         with self._lock:
             # First: a keeper that restarts meanwhile must know.
             left_s, self._filed = self.left_s, self._file.write(duration_s, self._sampler.gpus)
-            if reason := self._send(Command(Op.RELEASE, ttl_s=duration_s)):
+            if reason := self._send(Release(duration_s)):
                 self._file.revert(left_s, self._sampler.gpus)
                 return reason
             self._begin(duration_s)
             if self._sampler.pause():
                 return ""
-            self._send(Command(Op.RESUME))
+            self._send(Resume())
             self._end()
             return "a driver call under way does not return: nothing was released"
 
     def close(self) -> str:
         """Ends the window; reason of a failure, or ""."""
         with self._lock:
-            reason = self._send(Command(Op.RESUME))
+            reason = self._send(Resume())
             if reason and self._keeper.connected:
                 return reason
             self._end()  # a keeper that is gone holds no handle, and the next knows no window
@@ -96,7 +96,7 @@ class MaintenanceWindow:
                 if self._keeper.connections == self._connection or self._ended_on_node():
                     self._end()
                 else:  # another keeper, which does not know the window
-                    self._send(Command(Op.RELEASE, ttl_s=self._until_s - now_s))
+                    self._send(Release(self._until_s - now_s))
             elif self._until_s > -math.inf and (now_s >= self._until_s or self._ended_on_node()):
                 self._end()
 
@@ -127,12 +127,12 @@ class MaintenanceWindow:
         self._file.forget()
         self._sampler.resume()
 
-    def _send(self, command: Command) -> str:
+    def _send(self, request: Release | Resume) -> str:
         """Reason of a refusal, or ""."""
         if not self._keeper_wanted or (self.left_s and not self._keeper.connected):
             return ""  # a keeper that ended inside the window is not started again
         try:
-            reply = self._keeper.ask(command)
+            reply = self._keeper.ask(request)
             self._keeper.refresh()
             self._connection = self._keeper.connections
         except KeeperGone as error:

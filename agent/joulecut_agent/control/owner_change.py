@@ -7,7 +7,7 @@ import contextlib
 import time
 
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.requests import Clear
 from joulecut_agent.log import log
 
 
@@ -37,7 +37,6 @@ class OwnerChange:
         status = self._keeper.status
         if status is None or status.slots.get(uuid) is None:
             return
-        command = Command(Op.CLEAR, job=job, clocks_mhz={uuid: (0, 0)}, cause="job_ended")
         with contextlib.suppress(KeeperGone):
-            self._keeper.ask(command)
+            self._keeper.ask(Clear(job=job, uuids=(uuid,), cause="job_ended"))
             self._keeper.refresh()

@@ -22,10 +22,11 @@ from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.set_latency import WAIT_S_MAX, SetLatency
 from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.report_queue import ReportQueue
+from joulecut_agent.keeper import requests
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import RELEASE_S_MAX
-from joulecut_agent.keeper.lease import GPUS_MAX, Command, Op
 from joulecut_agent.keeper.protocol import ProtocolError
+from joulecut_agent.keeper.requests import GPUS_MAX
 from joulecut_agent.log import log
 from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.monitor.samples import Batch, Samples
@@ -134,8 +135,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             log("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}")
             results = tuple(Result(u, False, why or also) for u, why in reasons.items())
             return pb.ApplyResponse(results=self._counted("apply", results))
-        command = validation.to_keeper_command(wanted)
-        _check(context, validation.refuse_power_limits(command))
+        _check(context, validation.refuse_power_limits(wanted))
+        command = validation.to_keeper_request(wanted)
         sent_s = time.monotonic()
         self._drift_watch.reasons.sent(command, wanted.reason)
         try:
@@ -154,7 +155,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
         _check(context, validation.refuse_job_name(request.job))
-        command = Command(Op.RENEW, request.epoch, request.job, request.generation, request.ttl_s)
+        command = requests.Renew(request.epoch, request.job, request.generation, request.ttl_s)
         return pb.RenewResponse(results=self._pass_on("renew", command, [""], ""))
 
     def Clear(self, request: pb.ClearRequest, context: Context) -> pb.ClearResponse:  # noqa: N802
@@ -168,9 +169,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             # For the keeper, epoch 0 is a request of the node itself.
             reason = f"epoch 0 is older than {self._keeper.epoch_seen}"
             return pb.ClearResponse(results=self._refuse("clear", uuids or [""], reason))
-        command = Command(
-            Op.CLEAR, request.epoch, request.job, clocks_mhz=dict.fromkeys(uuids, (0, 0))
-        )
+        command = requests.Clear(request.epoch, request.job, tuple(uuids))
         results = self._pass_on("clear", command, uuids or [""], request.reason)
         if not uuids and not request.job:
             self._reset_unleased(request.epoch)
@@ -178,9 +177,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def _reset_unleased(self, epoch: int) -> None:
         """Resets GPUs without a lease whose lock may be ours; the keeper knows which."""
-        named = dict.fromkeys(sorted(self._uuids)[:GPUS_MAX], (0, 0))
+        named = tuple(sorted(self._uuids)[:GPUS_MAX])
         with contextlib.suppress(KeeperGone, ProtocolError):
-            self._keeper.learn(self._keeper.ask(Command(Op.CLEAR, epoch, clocks_mhz=named)))
+            self._keeper.learn(self._keeper.ask(requests.Clear(epoch, uuids=named)))
 
     def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802
         """Answers once every handle is dropped; FAILED_PRECONDITION if that fails."""
@@ -254,7 +253,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if refusal:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
 
-    def _pass_on(self, op: str, command: Command, uuids: list[str], why: str) -> list[pb.Result]:
+    def _pass_on(
+        self,
+        op: str,
+        command: requests.Apply | requests.Renew | requests.Clear,
+        uuids: list[str],
+        why: str,
+    ) -> list[pb.Result]:
         try:
             reply = self._keeper.ask(command)
             self._keeper.learn(reply)

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from joulecut_agent.atomic_file import AtomicFile
-from joulecut_agent.keeper.lease import Command
+from joulecut_agent.keeper.requests import Apply
 from joulecut_wire.messages import Lease
 
 HOUR_S = 3600.0
@@ -76,27 +76,27 @@ class Reasons:
         self._answered_s: dict[str, float] = {}  # infinite while a command is under way
         self._lock = threading.Lock()
 
-    def sent(self, command: Command, reason: str) -> None:
+    def sent(self, command: Apply, reason: str) -> None:
         """Before a command is sent; until `answered` no reading is judged.
 
         A command with the limits of the one before it shows in nothing else.
         """
         why = (command.job, command.generation, reason)
         with self._lock:
-            for uuid in command.clocks_mhz:
+            for uuid in command.settings:
                 self._reasons[uuid] = (why, *self._reasons.get(uuid, ()))[:REASONS_MAX]
                 self._answered_s[uuid] = math.inf
 
-    def answered(self, command: Command) -> None:
+    def answered(self, command: Apply) -> None:
         """Readings from now on show the command, accepted or not."""
         with self._lock:
-            self._answered_s.update(dict.fromkeys(command.clocks_mhz, time.monotonic()))
+            self._answered_s.update(dict.fromkeys(command.settings, time.monotonic()))
 
-    def refused(self, command: Command, reason: str) -> None:
+    def refused(self, command: Apply, reason: str) -> None:
         """Forgets the reason of a refused command."""
         why = (command.job, command.generation, reason)
         with self._lock:
-            for uuid in command.clocks_mhz:
+            for uuid in command.settings:
                 if (known := self._reasons.get(uuid, ())) and known[0] == why:
                     self._reasons[uuid] = known[1:]
 

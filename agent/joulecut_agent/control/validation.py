@@ -5,8 +5,16 @@ Refuses here what no state could accept, before the keeper is asked.
 
 from joulecut_agent.control.clock_schedule import clocks_of
 from joulecut_agent.keeper.client import MW_PER_W
-from joulecut_agent.keeper.lease import GPUS_MAX, JOB_BYTES_MAX, Command, Op
 from joulecut_agent.keeper.protocol import Reply
+from joulecut_agent.keeper.requests import (
+    GPUS_MAX,
+    JOB_BYTES_MAX,
+    Apply,
+    Clear,
+    ClockLimits,
+    GpuSetting,
+    Renew,
+)
 from joulecut_wire import messages
 
 
@@ -29,51 +37,57 @@ def refuse_command(wanted: messages.Command) -> str:
     return ""
 
 
-def refuse_power_limits(command: Command) -> str:
+def refuse_power_limits(wanted: messages.Command) -> str:
     """Reason to refuse its power limits, or ""."""
-    zero = next((uuid for uuid, mw in command.power_mw.items() if mw <= 0), "")
-    if zero:
-        return f"a power limit of 0 W for {zero}; leave it out to leave the limit alone"
+    for setting in wanted.settings:
+        limit_w = setting.power_limit_w
+        if limit_w is not None and round(limit_w * MW_PER_W) <= 0:
+            uuid = setting.uuid
+            return f"a power limit of 0 W for {uuid}; leave it out to leave the limit alone"
     return ""
 
 
-def to_keeper_command(wanted: messages.Command) -> Command:
+def to_keeper_request(wanted: messages.Command) -> Apply:
     """The command in the driver's units."""
-    limits_w = {s.uuid: s.power_limit_w for s in wanted.settings}
-    return Command(
-        Op.APPLY,
+    return Apply(
         wanted.epoch,
         wanted.job,
         wanted.generation,
         wanted.ttl_s,
-        clocks_mhz={s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in wanted.settings},
-        power_mw={u: round(w * MW_PER_W) for u, w in limits_w.items() if w is not None},
-        schedules={s.uuid: clocks_of(s) for s in wanted.settings if s.clock_schedule},
+        {setting.uuid: _to_keeper_setting(setting) for setting in wanted.settings},
     )
 
 
-def log_line(op: str, command: Command, reply: Reply, why: str) -> str:
+def _to_keeper_setting(setting: messages.Setting) -> GpuSetting:
+    power_mw = round((setting.power_limit_w or 0.0) * MW_PER_W)
+    limits = ClockLimits(setting.clock_min_mhz, setting.clock_max_mhz, power_mw)
+    return GpuSetting(limits, clocks_of(setting))
+
+
+def log_line(op: str, request: Apply | Renew | Clear, reply: Reply, why: str) -> str:
     """One line about a command and its outcome; "" for a heartbeat that was accepted."""
     refused = [slot for slot in reply.slots if not slot.accepted]
     if op == "renew" and not refused:
         return ""
-    clocks = _limits_text(command) if op == "apply" else ""
+    limits = _limits_text(request) if isinstance(request, Apply) else ""
+    generation = 0 if isinstance(request, Clear) else request.generation
     verdict = f"refused: {refused[0].reason}" if refused else f"accepted {len(reply.slots)}"
     return (
-        f"{op} job={command.job or '*'} epoch={command.epoch} generation={command.generation}"
-        f" {clocks} {verdict} ({why})"
+        f"{op} job={request.job or '*'} epoch={request.epoch} generation={generation}"
+        f" {limits} {verdict} ({why})"
     )
 
 
-def _limits_text(command: Command) -> str:
+def _limits_text(request: Apply) -> str:
     gpus = []
-    for uuid in command.clocks_mhz:
-        limits, words = command.limits(uuid), list[str]()
+    for uuid, setting in request.settings.items():
+        limits, words = setting.limits, list[str]()
         if limits.max_mhz:
             words.append(f"{limits.min_mhz}-{limits.max_mhz}MHz")
         if limits.power_mw:
-            words.append(f"{limits.power_mw / MW_PER_W:g}W")
-        if clocks := command.schedules.get(uuid):
-            words.append(f"schedule-down-to-{min(clocks)}MHz")
+            kept = "-kept" if setting.keep_power_limit else ""
+            words.append(f"{limits.power_mw / MW_PER_W:g}W{kept}")
+        if setting.schedule_mhz:
+            words.append(f"schedule-down-to-{min(setting.schedule_mhz)}MHz")
         gpus.append(f"{uuid}={','.join(words)}")
     return " ".join(gpus)

@@ -17,7 +17,7 @@ from joulecut_agent.control.slowdown_notice import until_label
 from joulecut_agent.counters import BUCKETS_S, Counters
 from joulecut_agent.jobs.owner import OWNERS_LABEL
 from joulecut_agent.keeper.client import KeeperClient, Status
-from joulecut_agent.keeper.lease import CAUSES, STUCK
+from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.monitor.job_energy import Books
 from joulecut_agent.monitor.sampler import Picture, Sampler
 from joulecut_wire import metrics as names
@@ -209,5 +209,5 @@ def _add_control(families: Families, status: Status) -> None:
                 families.add(names.GPU_CLOCK_LIMIT, lease.clock_max_mhz * HZ_PER_MHZ, uuid, "max")
             families.add(names.GPU_POWER_LIMIT, lease.power_limit_w, uuid, "requested")
             families.add(names.CONTROL_LEASE_EXPIRES, unix_s + lease.expires_in_s, uuid)
-        for cause, count in zip(CAUSES, slot.restores, strict=True):
-            families.add(names.CONTROL_RESTORES, count or None, uuid, cause)
+        for cause, count in sorted(slot.restores.items()):
+            families.add(names.CONTROL_RESTORES, count, uuid, cause)

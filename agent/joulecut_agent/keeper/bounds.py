@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.requests import ClockLimits
 
 WINDOW_S = 60.0  # the minute of the rates below
 
@@ -29,21 +29,33 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerLimits:
+    """Power limits of a GPU in milliwatts; zeros if none can be set or read."""
+
+    lowest_mw: int = 0
+    highest_mw: int = 0
+    now_mw: int = 0  # the limit that is set
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A requested change of one GPU; a limit of zero is not requested."""
 
     wanted: ClockLimits
     before: ClockLimits  # in force now, or the device's range without a lease
     supported_mhz: tuple[int, ...]
-    power_mw: tuple[int, int] = (0, 0)  # the range that the device takes
+    power: PowerLimits = PowerLimits()
     schedule_mhz: tuple[int, ...] = ()  # further clocks that steps may set
 
     @property
     def lowers(self) -> bool:
-        low, high, power_mw = self.wanted
-        lowest = min((high, *self.schedule_mhz))
-        slower = lowest < self.before.max_mhz or low < self.before.min_mhz
-        return (high > 0 and slower) or 0 < power_mw < self.before.power_mw
+        """Whether it may slow the GPU: bounds on pace concern such changes only."""
+        wanted, before = self.wanted, self.before
+        if 0 < wanted.power_mw < before.power_mw:
+            return True
+        lowest_mhz = min((wanted.max_mhz, *self.schedule_mhz))
+        slower = lowest_mhz < before.max_mhz or wanted.min_mhz < before.min_mhz
+        return wanted.max_mhz > 0 and slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,7 @@ def judge(
     now_s: float,
 ) -> dict[str, str]:  # fmt: skip
     """Reason of refusal of each GPU of a command, or "". The node has `gpus` GPUs."""
-    lowered = {u for u, w in writes.items() if any(now_s - s < WINDOW_S for s in w.lowered_s[-1:])}
+    lowered = {uuid for uuid, past in writes.items() if _recent(past, now_s)}
     lowered |= {uuid for uuid, change in group.items() if change.lowers}
     share = bounds.changed_share_per_minute
     crowd = f"{len(lowered)} of {gpus} GPUs lowered within a minute; allowed share: {share:g}"
@@ -89,24 +101,26 @@ def _recent(past: WriteHistory, now_s: float) -> tuple[float, ...]:
 
 
 def _refuse_range(bounds: Bounds, change: Change) -> str:
-    low, high, power_mw = change.wanted
-    if not high:
-        return "" if power_mw and not low else "neither clocks nor a power limit are requested"
-    for clock_mhz in (high, *change.schedule_mhz, low or high):
+    wanted = change.wanted
+    if not wanted.max_mhz:
+        power_alone = wanted.power_mw > 0 and not wanted.min_mhz
+        return "" if power_alone else "neither clocks nor a power limit are requested"
+    lowest_mhz = wanted.min_mhz or wanted.max_mhz
+    for clock_mhz in (wanted.max_mhz, *change.schedule_mhz, lowest_mhz):
         if clock_mhz not in change.supported_mhz:
             return f"{clock_mhz} MHz is not a supported clock"
         if clock_mhz < bounds.clock_min_mhz:
             return f"{clock_mhz} MHz is below the site's {bounds.clock_min_mhz} MHz"
         if 0 < bounds.clock_max_mhz < clock_mhz:
             return f"{clock_mhz} MHz is above the site's {bounds.clock_max_mhz} MHz"
-        if not low <= clock_mhz <= high:
-            return f"{clock_mhz} MHz is outside {low} to {high} MHz"
+        if not wanted.min_mhz <= clock_mhz <= wanted.max_mhz:
+            return f"{clock_mhz} MHz is outside {wanted.min_mhz} to {wanted.max_mhz} MHz"
     return ""
 
 
 def _refuse_power(bounds: Bounds, change: Change) -> str:
-    low_w = max(change.power_mw[0] / 1000.0, bounds.power_min_w)
-    high_w = min(change.power_mw[1] / 1000.0, bounds.power_max_w or math.inf)
+    low_w = max(change.power.lowest_mw / 1000.0, bounds.power_min_w)
+    high_w = min(change.power.highest_mw / 1000.0, bounds.power_max_w or math.inf)
     power_w = change.wanted.power_mw / 1000.0
     if not power_w or low_w <= power_w <= high_w:
         return ""

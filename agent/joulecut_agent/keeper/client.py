@@ -17,9 +17,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.lease import GPUS_MAX, Command, Op
+from joulecut_agent.keeper import protocol, requests
 from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot
+from joulecut_agent.keeper.requests import GPUS_MAX, Request
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuDescription, Lease
 
@@ -53,10 +53,18 @@ class Status:
         if slot is None or slot.lease is None:
             return None
         held = slot.lease
+        limits = held.limits
         left_s = held.expires_s - (now_s - self.taken_at_s)
-        power_w = held.power_mw / MW_PER_W if held.power_mw else None
-        numbers = (held.job, held.epoch, held.generation, *held.clocks_mhz)
-        return Lease(*numbers, max(0.0, left_s), power_w, min(held.schedule, default=0))
+        return Lease(
+            held.job,
+            held.epoch,
+            held.generation,
+            limits.min_mhz,
+            limits.max_mhz,
+            max(0.0, left_s),
+            limits.power_mw / MW_PER_W if limits.power_mw else None,
+            min(held.schedule_mhz, default=0),
+        )
 
 
 class KeeperClient:
@@ -108,10 +116,10 @@ class KeeperClient:
     def connected(self) -> bool:
         return self._socket is not None
 
-    def ask(self, command: Command) -> Reply:
-        """Raises KeeperGone, and ProtocolError if the command does not fit into a message."""
+    def ask(self, request: Request) -> Reply:
+        """Raises KeeperGone, and ProtocolError if the request does not fit into a message."""
         with self._lock:
-            return self._ask(command)
+            return self._ask(request)
 
     def learn(self, reply: Reply) -> None:
         """Merges a reply into `status`, so that the next watch shows its leases.
@@ -140,8 +148,7 @@ class KeeperClient:
 
     def refresh(self) -> Status:
         """Requests the state of every GPU. Raises KeeperGone."""
-        uuids = islice(self._uuids(), GPUS_MAX)
-        request = Command(Op.STATUS, clocks_mhz=dict.fromkeys(uuids, (0, 0)))
+        request = requests.Status(tuple(islice(self._uuids(), GPUS_MAX)))
         with self._lock:
             reply = self._ask(request)
             self._refreshed = reply.serial
@@ -181,34 +188,42 @@ class KeeperClient:
             power_controllable=controllable and gpu.power_limit_max_w > 0.0,
         )
 
-    def _ask(self, command: Command) -> Reply:
+    def _ask(self, request: Request) -> Reply:
         if self._socket is None:
             raise KeeperGone("no keeper is running")
         if self.status is None and is_stopped(self._pid):  # a request was in vain already
             raise KeeperGone(f"keeper {self._pid} is stopped")
-        self._serial = (self._serial + 1) % 2**32
-        raw = wire.encode_request(self._serial, command)
+        self._serial = self._serial % (2**32 - 1) + 1  # 0 answers what is no message
+        raw = protocol.encode_request(self._serial, request)
         try:
             self._socket.send(raw)
             while True:  # late answers to requests that timed out come first
-                reply = wire.decode_reply(self._receive(self._socket))
+                reply = protocol.decode_reply(self._receive(self._socket))
                 if reply.serial == self._serial:
                     return reply
+                if reply.serial == 0:
+                    raise ProtocolError(reply.stopped)
         except TimeoutError:
             self.status = None
             if is_stopped(self._pid):
                 raise KeeperGone(f"keeper {self._pid} is stopped") from None
             raise KeeperGone(f"the keeper has not answered within {ANSWER_WAIT_S:g} s") from None
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
             self._drop()
             raise KeeperGone(f"the keeper is gone: {error}") from None
+        except ProtocolError as error:
+            self._drop()
+            raise KeeperGone(f"the keeper does not understand: {error}") from None
 
     def _receive(self, line: socket.socket) -> bytes:
         """The next message, within ANSWER_WAIT_S of a keeper that runs. Raises OSError."""
         until_s = time.monotonic() + ANSWER_WAIT_S
         while True:
             try:
-                return line.recv(wire.REPLY_BYTES + 1)
+                raw = line.recv(protocol.REPLY_BYTES + 1)
+                if not raw:
+                    raise ConnectionResetError("it has closed the connection")
+                return raw
             except TimeoutError:
                 if time.monotonic() >= until_s or is_stopped(self._pid):
                     raise

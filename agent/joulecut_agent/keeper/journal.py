@@ -1,8 +1,16 @@
 """Write-ahead journal of the keeper: GPU settings that are not undone yet.
 
 NVML has no getter for locked clocks, so after a crash this file alone names the capped GPUs and
-the newest generation of each. A record is one line: checksum, kind, boot id, values. A lock of
-another boot is gone with that boot. Compaction bounds the size.
+the newest generation of each. A lock of another boot is gone with that boot. Compaction bounds the
+size. A record is one line: checksum, kind, boot id, values.
+
+    epoch BOOT EPOCH                     the largest epoch seen
+    limit BOOT UUID FOUND OURS...        power limits in mW: before our first write, then ours
+    kept BOOT UUID MW                    the power limit that outlives its lease; 0: none
+    program BOOT UUID MHZ...             the clock schedule of the next `set`
+    set BOOT UUID MIN MAX EPOCH GENERATION MW KEEP
+    restored BOOT UUID                   undone
+    yielded BOOT UUID                    its clocks are not ours any more
 
 A torn last line is skipped: nothing was written to a GPU after it. Any other damaged line, or a
 file that cannot be read, may have named any GPU: `damaged` is then True.
@@ -14,22 +22,24 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from joulecut_agent.keeper.lease import NO_LIMITS, Lease
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.lease import Lease
+from joulecut_agent.keeper.requests import NO_LIMITS, ClockLimits
 
 BYTES_MAX = 65_536  # some 600 records, read in a moment
 ASIDE = ".unreadable"  # suffix of a file that was kept aside
 # For a GPU that no record names: its clocks are reset, its power limit is left alone.
 UNKNOWN_LIMITS = ClockLimits(0, 1, 0)
 WRITTEN_MAX = 8  # the limit in force, and those of failed commands after it
+COPIES = 3  # of a record that no getter can replace: a damaged line end costs two lines
 
 
 class Journal:
     """`held`: the limits set in this boot and not undone, newest last.
 
-    `ours`: the GPUs whose clocks were set in this boot, and not by another writer since.
+    `ours`: the GPUs whose clocks may still be as this boot's keepers set them.
     `recorded_mw`: the power limits found before the first write of ours.
     `written_mw`: the limits that we may have written since, newest last.
+    `kept_mw`: the limits that outlive their lease.
     """
 
     def __init__(self, path: Path, boot_id: str, epochs: Path | None = None) -> None:
@@ -46,6 +56,7 @@ class Journal:
         self.ours: set[str] = set()
         self.recorded_mw: dict[str, int] = {}
         self.written_mw: dict[str, tuple[int, ...]] = {}
+        self.kept_mw: dict[str, int] = {}
         self.last: dict[str, Lease] = {}  # the newest lease of each GPU, in force or not
         self.remarks: set[str] = set()  # for the log
         self._schedules: dict[str, tuple[int, ...]] = {}  # read before the `set` they belong to
@@ -57,6 +68,79 @@ class Journal:
     def is_clean(self) -> bool:
         """Whether there is no GPU to restore."""
         return not self.held and not self.damaged
+
+    # -- writing -------------------------------------------------------------------------
+
+    def intend(
+        self, epoch: int, leases: Mapping[str, Lease], recorded_mw: Mapping[str, int] | None = None,
+        kept_mw: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Records leases before they are written; returns once the lines are on disk.
+
+        `recorded_mw`: power limits found now. `kept_mw`: limits to keep from now on, 0 for none.
+        Lines that change nothing are left out. Raises OSError: then nothing may be written.
+        """
+        news = {
+            uuid: lease
+            for uuid, lease in leases.items()
+            if uuid not in self.held or not lease.same_content(self.last[uuid])
+        }
+        term = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
+        found_mw = {**(recorded_mw or {}), **self.recorded_mw}
+        limits_mw = {
+            uuid: (found_mw[uuid], *self._limits_with(uuid, lease.limits.power_mw))
+            for uuid, lease in news.items()
+            if uuid in found_mw and lease.limits.power_mw not in (0, *self.written_mw.get(uuid, ()))
+        }
+        kept_mw = self._changed_kept(kept_mw or {})
+        lines = [
+            *term,
+            *self._limit_lines(limits_mw),
+            *self._kept_lines(kept_mw),
+            *self._set_lines(news),
+        ]
+        if not lines:
+            return
+        self._file.append(lines, self._compacted())
+        if term and self._epochs:  # second: the new file now names what the old one may name
+            self._epochs.append(term, term)
+        self.epoch_seen = max(self.epoch_seen, epoch)
+        self.recorded_mw.update({uuid: found for uuid, (found, *_) in limits_mw.items()})
+        self._keep(kept_mw)
+        for uuid, lease in news.items():
+            self._hold(uuid, lease.limits)
+        self.last.update(news)
+
+    def restored(
+        self, uuids: Iterable[str], forget: Iterable[str] = (), yielded: Iterable[str] = (),
+        kept_mw: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """These GPUs are undone; `forget` have their recorded power limit back.
+
+        The clocks of `yielded` are not ours any more. `kept_mw` as for `intend`.
+
+        Never raises: a missing record only costs one more restore.
+        """
+        known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
+        gone = {uuid: (0,) for uuid in forget if self.recorded_mw.pop(uuid, 0)}
+        for uuid in gone:
+            self.written_mw.pop(uuid, None)
+        changed_mw = self._changed_kept(kept_mw or {})
+        self._keep(changed_mw)
+        self.ours.difference_update(yielded)
+        lines = [
+            *[f"restored {self._boot_id} {uuid}" for uuid in known],
+            *self._limit_lines(gone),
+            *self._kept_lines(changed_mw),
+            *[f"yielded {self._boot_id} {uuid}" for uuid in yielded],
+        ]
+        if lines:
+            with contextlib.suppress(OSError):
+                self._file.append(lines, self._compacted())
+
+    def hold_again(self, uuid: str, limits: ClockLimits) -> None:
+        """Limits that are still to be undone, of a GPU whose lease has ended without a write."""
+        self.held[uuid] = limits
 
     def hold_all(self, uuids: Iterable[str]) -> None:
         """Names every GPU of the node after damage, in new files; unreadable ones are kept aside.
@@ -74,55 +158,6 @@ class Journal:
             if self._epochs:
                 self._epochs.append([], [f"epoch {self._boot_id} {self.epoch_seen}"])
 
-    def intend(
-        self, epoch: int, leases: Mapping[str, Lease], recorded_mw: Mapping[str, int] | None = None
-    ) -> None:
-        """Records leases before they are written; returns once the lines are on disk.
-
-        Lines that change nothing are left out. Raises OSError: then nothing may be written.
-        """
-        news = {
-            uuid: lease
-            for uuid, lease in leases.items()
-            if uuid not in self.held or not lease.same_content(self.last[uuid])
-        }
-        term = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
-        found_mw = {**(recorded_mw or {}), **self.recorded_mw}
-        limits_mw = {
-            uuid: (found_mw[uuid], *self._limits_with(uuid, lease.power_mw))
-            for uuid, lease in news.items()
-            if uuid in found_mw and lease.power_mw not in (0, *self.written_mw.get(uuid, ()))
-        }
-        if lines := term + self._limit_lines(limits_mw) + self._set_lines(news):
-            self._file.append(lines, self._compacted())
-            if term and self._epochs:  # second: the new file now names what the old one may name
-                self._epochs.append(term, term)
-            self.epoch_seen = max(self.epoch_seen, epoch)
-            self.recorded_mw.update({uuid: mw for uuid, (mw, *_) in limits_mw.items()})
-            for uuid, lease in news.items():
-                self._hold(uuid, lease.limits)
-            self.last.update(news)
-
-    def restored(
-        self, uuids: Iterable[str], forget: Iterable[str] = (), yielded: Iterable[str] = ()
-    ) -> None:
-        """These GPUs are undone; `forget` have their recorded power limit back.
-
-        The clocks of `yielded` are another writer's.
-
-        Never raises: a missing record only costs one more restore.
-        """
-        known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
-        gone = {uuid: (0,) for uuid in forget if self.recorded_mw.pop(uuid, 0)}
-        for uuid in gone:
-            self.written_mw.pop(uuid, None)
-        lines = [f"restored {self._boot_id} {uuid}" for uuid in known] + self._limit_lines(gone)
-        self.ours.difference_update(yielded)
-        lines += [f"yielded {self._boot_id} {uuid}" for uuid in yielded]
-        if lines:
-            with contextlib.suppress(OSError):
-                self._file.append(lines, self._compacted())
-
     def _hold(self, uuid: str, limits: ClockLimits) -> None:
         if limits.max_mhz:
             self.ours.add(uuid)
@@ -133,6 +168,62 @@ class Journal:
     def _limits_with(self, uuid: str, power_mw: int) -> tuple[int, ...]:
         others = [mw for mw in self.written_mw.get(uuid, ()) if mw != power_mw]
         return (*others, power_mw)[-WRITTEN_MAX:]
+
+    def _changed_kept(self, kept_mw: Mapping[str, int]) -> dict[str, int]:
+        return {uuid: mw for uuid, mw in kept_mw.items() if mw != self.kept_mw.get(uuid, 0)}
+
+    def _keep(self, kept_mw: Mapping[str, int]) -> None:
+        self.kept_mw.update(kept_mw)
+        self.kept_mw = {uuid: mw for uuid, mw in self.kept_mw.items() if mw}
+
+    # -- lines ---------------------------------------------------------------------------
+
+    def _set_lines(self, leases: Mapping[str, Lease]) -> list[str]:
+        lines = []
+        for uuid, lease in leases.items():
+            if lease.schedule_mhz:
+                lines.append(self._line("program", uuid, *lease.schedule_mhz))
+            limits = lease.limits
+            lines.append(
+                self._line(
+                    "set",
+                    uuid,
+                    limits.min_mhz,
+                    limits.max_mhz,
+                    lease.epoch,
+                    lease.generation,
+                    limits.power_mw,
+                    int(lease.keep_power_limit),
+                )
+            )
+        return lines
+
+    def _limit_lines(self, limits_mw: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """The limit that was found, or 0 if it is in force again, then those of ours."""
+        lines = [self._line("limit", uuid, *known_mw) for uuid, known_mw in limits_mw.items()]
+        return lines * COPIES
+
+    def _kept_lines(self, kept_mw: Mapping[str, int]) -> list[str]:
+        return [self._line("kept", uuid, mw) for uuid, mw in kept_mw.items()] * COPIES
+
+    def _line(self, kind: str, uuid: str, *numbers: int) -> str:
+        return f"{kind} {self._boot_id} {uuid} {' '.join(map(str, numbers))}"
+
+    def _compacted(self) -> list[str]:
+        """The lines of a new file with the same content."""
+        held = {uuid: Lease("", 0, 0, limits, 0.0) for uuid, limits in self.held.items()}
+        limits_mw = {u: (mw, *self.written_mw.get(u, ())) for u, mw in self.recorded_mw.items()}
+        return [
+            f"epoch {self._boot_id} {self.epoch_seen}",
+            *self._limit_lines(limits_mw),
+            *self._kept_lines(self.kept_mw),
+            *self._set_lines(held),
+            *self._set_lines(self.last),
+            *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
+            *[f"yielded {self._boot_id} {u}" for u in self.last if u not in self.ours],
+        ]
+
+    # -- reading -------------------------------------------------------------------------
 
     def _read(self, file: Path) -> bool:
         """Replays a file; whether a damaged line of it may have named a lock of this boot."""
@@ -158,72 +249,47 @@ class Journal:
         boots = {body.split(b" ")[1] for body in bodies if b" " in body}
         return b"" in bodies and (not boots or self._boot_id.encode() in boots)
 
-    def _set_lines(self, last: Mapping[str, Lease]) -> list[str]:
-        lines = []
-        for uuid, lease in last.items():
-            if lease.schedule:
-                lines.append(self._line("program", uuid, *lease.schedule))
-            numbers = (*lease.clocks_mhz, lease.epoch, lease.generation, lease.power_mw)
-            lines.append(self._line("set", uuid, *numbers))
-        return lines
-
-    def _limit_lines(self, limits_mw: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """The limit that was found, or 0 if it is in force again, then those of ours.
-
-        Three times, because no getter has the first: a damaged line end costs two lines.
-        """
-        return 3 * [self._line("limit", uuid, *known_mw) for uuid, known_mw in limits_mw.items()]
-
-    def _line(self, kind: str, uuid: str, *numbers: int) -> str:
-        return f"{kind} {self._boot_id} {uuid} {' '.join(map(str, numbers))}"
-
     def _replay(self, body: bytes) -> None:
+        """One record. Raises ValueError and IndexError if it makes no sense."""
         if not body:
             return
-        kind, boot_id, first, *rest = body.decode().split(" ")
-        if kind == "epoch":
-            self.epoch_seen = max(self.epoch_seen, int(first))
-        elif kind == "restored":
-            self.held.pop(first, None)
-        elif kind == "yielded":
-            self.ours.discard(first)
-        elif kind == "limit":
-            self.recorded_mw.pop(first, None)
-            self.written_mw.pop(first, None)
-            found_mw, *ours_mw = map(int, rest)
-            if boot_id == self._boot_id and found_mw:  # a limit of another boot went with it
-                self.recorded_mw[first], self.written_mw[first] = found_mw, tuple(ours_mw)
-        elif kind == "program":
-            self._schedules[first] = tuple(map(int, rest))
-        elif kind == "set":
-            low, high, epoch, generation, *power = map(int, rest)  # version 0.1 wrote no power
-            limits = ClockLimits(low, high, sum(power))
-            schedule = self._schedules.pop(first, ())
-            self.last[first] = Lease(
-                "", epoch, generation, (low, high), 0.0, limits.power_mw, schedule
-            )
-            if boot_id == self._boot_id:
-                self._hold(first, limits)
-            else:
-                self.remarks.add("locks of another boot are gone with it: nothing to restore")
-        else:
-            raise ValueError(kind)
+        kind, boot_id, subject, *values = body.decode().split(" ")
+        this_boot = boot_id == self._boot_id
+        match kind:
+            case "epoch":
+                self.epoch_seen = max(self.epoch_seen, int(subject))
+            case "restored":
+                self.held.pop(subject, None)
+            case "yielded":
+                self.ours.discard(subject)
+            case "limit":
+                found_mw, *ours_mw = map(int, values)
+                self.recorded_mw.pop(subject, None)
+                self.written_mw.pop(subject, None)
+                if this_boot and found_mw:  # a limit of another boot went with it
+                    self.recorded_mw[subject] = found_mw
+                    self.written_mw[subject] = tuple(ours_mw)
+            case "kept":
+                self._keep({subject: int(values[0]) if this_boot else 0})
+            case "program":
+                self._schedules[subject] = tuple(map(int, values))
+            case "set":
+                self._replay_set(subject, tuple(map(int, values)), this_boot=this_boot)
+            case _:
+                raise ValueError(kind)
 
-    def _compacted(self) -> list[str]:
-        """The lines of a new file with the same content."""
-        held = {
-            uuid: Lease("", 0, 0, (limits.min_mhz, limits.max_mhz), 0.0, limits.power_mw)
-            for uuid, limits in self.held.items()
-        }
-        limits_mw = {u: (mw, *self.written_mw.get(u, ())) for u, mw in self.recorded_mw.items()}
-        return [
-            f"epoch {self._boot_id} {self.epoch_seen}",
-            *self._limit_lines(limits_mw),
-            *self._set_lines(held),
-            *self._set_lines(self.last),
-            *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
-            *[f"yielded {self._boot_id} {u}" for u in self.last if u not in self.ours],
-        ]
+    def _replay_set(self, uuid: str, numbers: tuple[int, ...], *, this_boot: bool) -> None:
+        if len(numbers) < 4:
+            raise ValueError(numbers)
+        # Earlier versions wrote no KEEP, and the first one no MW either.
+        min_mhz, max_mhz, epoch, generation, power_mw, keep = (*numbers, 0, 0)[:6]
+        limits = ClockLimits(min_mhz, max_mhz, power_mw)
+        schedule_mhz = self._schedules.pop(uuid, ())
+        self.last[uuid] = Lease("", epoch, generation, limits, 0.0, schedule_mhz, bool(keep))
+        if this_boot:
+            self._hold(uuid, limits)
+        else:
+            self.remarks.add("locks of another boot are gone with it: nothing to restore")
 
 
 class _File:

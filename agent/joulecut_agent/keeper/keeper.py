@@ -1,79 +1,63 @@
 """The keeper: the only process that writes to a GPU.
 
-One thread performs the effects of the lease state machine: first the journal, then the write. It
-has no network socket. Any client may die at any moment. The keeper's own death is covered by the
+It performs the effects of the lease state machine: first the journal, then the write, then the
+lease is in force. Any client may die at any moment. The keeper's own death is covered by the
 journal, which the next keeper restores before a client can connect.
 """
 
 import contextlib
 import dataclasses
-import fcntl
 import math
 import os
-import selectors
-import signal
-import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import bounds
-from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.bounds import Bounds, Change, WriteHistory
+from joulecut_agent.keeper import bounds, lease
+from joulecut_agent.keeper.bounds import Change, WriteHistory
+from joulecut_agent.keeper.device_limits import DeviceLimits, is_same_limit
 from joulecut_agent.keeper.journal import UNKNOWN_LIMITS, Journal
 from joulecut_agent.keeper.lease import (
-    CAUSES,
-    GPUS_MAX,
-    NO_LIMITS,
     RETRY_S_MAX,
     STUCK,
-    Command,
+    WHOLE,
     Gpu,
-    Op,
+    Outcome,
+    Restore,
     State,
     Write,
-    apply_event,
-    end_leases,
-    restore_finished,
 )
+from joulecut_agent.keeper.protocol import Reply, Slot
+from joulecut_agent.keeper.requests import (
+    GPUS_MAX,
+    NO_LIMITS,
+    Apply,
+    Clear,
+    ClockLimits,
+    GpuSetting,
+    Observed,
+    Release,
+    Renew,
+    Request,
+    Resume,
+    Status,
+    Step,
+    Yield,
+)
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.log import log
-from joulecut_agent.ports.failure import DeviceError, NotPermitted
-from joulecut_wire.errors import Unavailable
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.ports.failure import DeviceError, NotPermitted, Unanswered
 
 if TYPE_CHECKING:
     from joulecut_agent.ports.writer import DeviceWriter
 
-LOCK_WAIT_S, LOCK_TRY_S = 5.0, 0.05  # longer than a keeper needs to restore and leave
 LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; the rest stays in the journal
-CLIENTS_MAX = 8  # an agent, a `restore`, and some more
 STOP_FILE_POLL_S = 1.0  # while a lease is in force
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-LIMIT_SLACK_MW = 1000  # limits are whole watts on some boards
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of a keeper.
-
-    `site_default` is (min, max) in MHz of a GPU without a lease; None: the driver's default.
-    `journal_dir` may be lost at a reboot; "" is `state_dir`.
-    `power_safe` is the power limit after a lease has expired: "recorded" (as found before the
-    first write), "keep", or the site's cap in mW.
-    """
-
-    state_dir: str
-    bounds: Bounds = field(default_factory=Bounds)
-    site_default: tuple[int, int] | None = None
-    power_safe: str | int = "recorded"
-    restore_jitter_s: float = 0.0
-    stop_file: str = ""
-    journal_dir: str = ""
 
 
 class Keeper:
@@ -84,29 +68,40 @@ class Keeper:
         self._settings = settings
         self._writer = writer
         self._journal = journal(settings)
-        self._clocks_mhz: dict[str, tuple[int, ...]] = {}
+        self._limits = DeviceLimits(settings, writer, self._journal)
         self._writes: dict[str, WriteHistory] = {}
-        self._restores: dict[tuple[str, str], int] = {}
+        self._restores: dict[str, dict[str, int]] = {}  # by GPU and cause
         self._released_until_s = -math.inf
-        self._clocks_written = False  # by the last `_set`, which then failed at the power limit
         self.trouble = writer.permission()
         if self.trouble:
             log("keeper", f"cannot set clocks: {self.trouble}")
         for remark in self._journal.remarks:
             log("keeper", f"journal: {remark}")
-        ours, last = self._journal.ours, self._journal.last
-        gpus = {uuid: Gpu(last=lease, may_be_ours=uuid in ours) for uuid, lease in last.items()}
+        known = {*self._journal.last, *self._journal.kept_mw}
+        gpus = {uuid: self._gpu_of_journal(uuid) for uuid in sorted(known)}
         self.state = State(self._journal.epoch_seen, gpus, settings.restore_jitter_s)
         self._list_all_s = 0.0  # time of the next try to list the GPUs of a damaged journal
         self._end(sorted(self._journal.held), "keeper_start")
-        self._reset_all()
+        self._reset_all_after_damage()
+
+    def _gpu_of_journal(self, uuid: str) -> Gpu:
+        last = self._journal.last.get(uuid)
+        clocks_mhz = (last.limits.max_mhz, *last.schedule_mhz) if last else ()
+        return Gpu(
+            last=last,
+            may_be_ours=uuid in self._journal.ours,
+            kept_power_mw=self._journal.kept_mw.get(uuid, 0),
+            written_mhz=tuple(mhz for mhz in clocks_mhz if mhz),
+        )
+
+    # -- the passing of time -------------------------------------------------------------
 
     def tick(self) -> None:
-        """Performs due restores; ends every lease if the stop file exists."""
+        """Ends leases whose time is over, tries due restores, looks for the stop file."""
         if self._held() and self.stopped():
             self._end(self._held(), "stopped")
-        self._reset_all()
-        self._advance(None)
+        self._reset_all_after_damage()
+        self._restore_due()
 
     def due_s(self) -> float:
         """Time of the next `tick` if no message arrives before."""
@@ -114,8 +109,39 @@ class Keeper:
         list_s = self._list_all_s if self._journal.damaged else math.inf
         return min(self.state.due_s(), poll_s, list_s)
 
-    def _reset_all(self) -> None:
-        """After damage to the journal: resets every GPU of the node once."""
+    def restore_all(self, cause: str) -> bool:
+        """Restores every GPU under a lease, without jitter; whether all restores succeeded."""
+        gpus = self.state.gpus.items()
+        self._end([uuid for uuid, gpu in gpus if gpu.lease or gpu.pending_restore], cause)
+        until_s = time.monotonic() + LEAVE_WAIT_S
+        while (due_s := self.state.due_s()) < until_s:
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            self._restore_due()
+        pending = [gpu.pending_restore for gpu in self.state.gpus.values()]
+        return all(one is None or (one.again and not one.failures) for one in pending)
+
+    def stopped(self) -> str:
+        """Reason why no GPU of this node takes commands now, or ""."""
+        if left_s := self._release_left_s():
+            return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
+        stop = self._settings.stop_file
+        return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
+
+    def _held(self) -> list[str]:
+        return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
+
+    def _end(self, uuids: list[str], cause: str) -> None:
+        self.state = lease.end_leases(self.state, uuids, cause, time.monotonic())
+        self._restore_due()
+
+    def _restore_due(self) -> None:
+        now_s = time.monotonic()
+        self.state = lease.end_expired(self.state, now_s)
+        for restore in lease.due_restores(self.state, now_s):
+            self._restore(restore)
+
+    def _reset_all_after_damage(self) -> None:
+        """A damaged journal may have named any GPU: resets every GPU of the node once."""
         if not self._journal.damaged or time.monotonic() < self._list_all_s:
             return
         try:
@@ -128,296 +154,178 @@ class Keeper:
         self._journal.hold_all(uuids)
         self._end(sorted(self._journal.held), "keeper_start")
 
-    def restore_all(self, cause: str) -> bool:
-        """Restores every GPU under a lease, without jitter; whether all restores succeeded."""
-        gpus = self.state.gpus.items()
-        self._end([uuid for uuid, gpu in gpus if gpu.lease or gpu.pending_restore], cause)
-        until_s = time.monotonic() + LEAVE_WAIT_S
-        while (due_s := self.state.due_s()) < until_s:
-            time.sleep(max(0.0, due_s - time.monotonic()))
-            self._advance(None)
-        return not any(gpu.pending_restore for gpu in self.state.gpus.values())
+    # -- requests ------------------------------------------------------------------------
 
-    def handle(self, serial: int, command: Command) -> wire.Reply:
+    def handle(self, serial: int, request: Request) -> Reply:
         """Answers one message; every refusal is a value in the answer."""
-        if command.op != Op.STEP:  # a step must not wait for restores
+        if isinstance(request, Step):  # a step must not wait for restores
+            self.state = lease.end_expired(self.state, time.monotonic())
+        else:
             self.tick()
-        reasons = self._perform(command)
-        slots = tuple(self._slot(u, reasons.get(u)) for u in reasons or command.clocks_mhz)
-        return wire.Reply(
+        reasons = self._perform(request)
+        named = request.uuids if isinstance(request, Status) else tuple(reasons)
+        return Reply(
             serial,
             self.state.epoch_seen,
             self._settings.bounds,
-            slots[:GPUS_MAX],
+            tuple(self._slot(uuid, reasons.get(uuid)) for uuid in named[:GPUS_MAX]),
             self.stopped(),
             self._release_left_s(),
         )
 
-    def stopped(self) -> str:
-        """Reason why no GPU of this node takes commands now, or ""."""
-        if left_s := self._release_left_s():
-            return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
-        stop = self._settings.stop_file
-        return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
-
-    def _perform(self, command: Command) -> Mapping[str, str]:
-        """Reason of refusal by GPU, "" for accepted; the GPU "" stands for the whole command."""
-        match command.op:
-            case Op.STATUS:
-                return {}
-            case Op.APPLY | Op.RENEW | Op.STEP:
-                return self._set_leases(command)
-            case Op.RELEASE:
-                return {"": self._release(command.ttl_s)}
-            case Op.RESUME:
-                return {"": self._release(0.0)}
-        refused = {}
-        if command.op == Op.YIELD:
-            refused = {uuid: self._refuse_yield(uuid, command) for uuid in command.clocks_mhz}
-        reasons = self._advance(command, refused)
-        if command.op == Op.YIELD:
-            for uuid in [uuid for uuid, reason in reasons.items() if not reason]:
-                self._forget_yielded(uuid, command.limits(uuid))
-        with contextlib.suppress(OSError):  # an epoch that is not kept now is kept later
-            self._journal.intend(self.state.epoch_seen, {})
+    def _perform(self, request: Request) -> Mapping[str, str]:
+        """Reason of refusal by GPU, "" for accepted; WHOLE stands for the whole request."""
+        match request:
+            case Status():
+                reasons: Mapping[str, str] = {}
+            case Apply():
+                reasons = self._apply(request)
+            case Step():
+                outcome = lease.step(self.state, request, time.monotonic())
+                reasons = self._set_leases(outcome, self.state.epoch_seen, {})
+            case Renew():
+                reasons = self._renew(request)
+            case Clear():
+                reasons = self._clear(request)
+            case Yield():
+                reasons = self._yield(request)
+            case Observed():
+                reasons = self._observed(request)
+            case Release():
+                reasons = {WHOLE: self._release(request.duration_s)}
+            case Resume():
+                reasons = {WHOLE: self._resume()}
         return reasons
 
-    def _refuse_yield(self, uuid: str, command: Command) -> str:
-        """Reason to keep a lease whose power limit is said to be another writer's, or ""."""
-        lease = self.state.gpu(uuid).lease
-        if not lease or not lease.power_mw or command.limits(uuid).power_mw:
-            return ""
-        now_mw = self._limit_mw(uuid)
-        if now_mw and abs(now_mw - lease.power_mw) > LIMIT_SLACK_MW:
-            return ""
-        return "the power limit is still the lease's" if now_mw else "no power limit can be read"
+    def _apply(self, request: Apply) -> Mapping[str, str]:
+        now_s, site = time.monotonic(), self._settings.bounds
+        changes = {uuid: self._change(uuid, one) for uuid, one in request.settings.items()}
+        self._forget_lost_limits(changes)
+        ttl = bounds.refuse_ttl(site, request.ttl_s)
+        judged = bounds.judge(site, changes, self._writes, self._limits.known, now_s)
+        refused = {
+            uuid: self._uncontrollable(uuid)
+            or ttl
+            or judged[uuid]
+            or self._refuse_raise(uuid, change)
+            for uuid, change in changes.items()
+        }
+        outcome = lease.apply(self.state, request, now_s, refused)
+        return self._set_leases(outcome, request.epoch, changes)
 
-    def _forget_yielded(self, uuid: str, ours: ClockLimits) -> None:
-        """Limits of an external writer are not ours to undo; `ours` are restored."""
-        done, forgotten = [] if ours != NO_LIMITS else [uuid], [] if ours.power_mw else [uuid]
-        self._journal.restored(done, forgotten, [] if ours.max_mhz else [uuid])
+    def _renew(self, request: Renew) -> Mapping[str, str]:
+        outcome = lease.renew(self.state, request, time.monotonic())
+        if ttl := bounds.refuse_ttl(self._settings.bounds, request.ttl_s):
+            return {uuid: reason or ttl for uuid, reason in outcome.reasons.items()}
+        return self._set_leases(outcome, request.epoch, {})
+
+    def _clear(self, request: Clear) -> Mapping[str, str]:
+        outcome = lease.clear(self.state, request, time.monotonic())
+        self.state = outcome.state
+        self._restore_due()
+        self._keep_epoch()
+        return outcome.reasons
+
+    def _observed(self, request: Observed) -> Mapping[str, str]:
+        outcome = lease.observed(self.state, request, time.monotonic())
+        free = self.state.gpu(request.uuid).may_be_ours
+        free = free and not outcome.state.gpu(request.uuid).may_be_ours
+        self.state = outcome.state
+        if free:
+            self._journal.restored((), yielded=[request.uuid])
+        self._restore_due()
+        return outcome.reasons
+
+    def _yield(self, request: Yield) -> Mapping[str, str]:
+        """Limits of an external writer are not ours to undo; those that are ours are restored."""
+        uuid, ours = request.uuid, request.ours
+        outcome = lease.yield_(self.state, request, self._refuse_yield(request))
+        self.state = outcome.state
+        if outcome.reasons[uuid]:
+            return outcome.reasons
+        self._journal.restored(
+            [uuid] if ours == NO_LIMITS else [],
+            forget=[] if ours.power_mw else [uuid],
+            yielded=[] if ours.max_mhz else [uuid],
+            kept_mw={uuid: self.state.gpu(uuid).kept_power_mw},
+        )
         if ours != NO_LIMITS:
-            self._journal.held[uuid] = ours
+            self._journal.hold_again(uuid, ours)
             self._end([uuid], "cleared")
+        return outcome.reasons
+
+    def _refuse_yield(self, request: Yield) -> str:
+        """Reason to keep a lease whose power limit is said to be another writer's, or ""."""
+        held = self.state.gpu(request.uuid).lease
+        if not held or not held.limits.power_mw or request.ours.power_mw:
+            return ""
+        now_mw = self._limits.power_limits(request.uuid).now_mw
+        if not now_mw:
+            return "no power limit can be read"
+        same = is_same_limit(now_mw, held.limits.power_mw)
+        return "the power limit is still the lease's" if same else ""
+
+    def _release(self, duration_s: float) -> str:
+        """Restores every GPU and drops all handles; reason of a refusal, or ""."""
+        if not 0.0 < duration_s <= RELEASE_S_MAX:  # NaN is refused too
+            return f"{duration_s:g} s; allowed: above 0 and up to {RELEASE_S_MAX:g} s"
+        self._released_until_s = -math.inf
+        if not self.restore_all("released"):
+            return "not every GPU could be restored: nothing was released"
+        self._writer.close()
+        self._released_until_s = time.monotonic() + duration_s
+        log("keeper", f"released for {duration_s:g} s")
+        return ""
+
+    def _resume(self) -> str:
+        self._released_until_s = -math.inf
+        log("keeper", "resumed")
+        return ""
 
     def _release_left_s(self) -> float:
         return max(0.0, self._released_until_s - time.monotonic())
 
-    def _held(self) -> list[str]:
-        return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
+    def _keep_epoch(self) -> None:
+        with contextlib.suppress(OSError):  # an epoch that is not kept now is kept later
+            self._journal.intend(self.state.epoch_seen, {})
 
-    def _end(self, uuids: list[str], cause: str) -> None:
-        self.state = end_leases(self.state, uuids, cause, time.monotonic())
-        self._advance(None)
+    # -- judging a command ---------------------------------------------------------------
 
-    def _release(self, duration_s: float) -> str:
-        """Restores every GPU and drops all handles for `duration_s`; 0 resumes."""
-        if not 0.0 <= duration_s <= RELEASE_S_MAX:
-            return f"{duration_s:g} s; allowed: up to {RELEASE_S_MAX:g} s"
-        self._released_until_s = -math.inf
-        if duration_s:
-            if not self.restore_all("released"):
-                return "not every GPU could be restored: nothing was released"
-            self._writer.close()
-            self._released_until_s = time.monotonic() + duration_s
-        log("keeper", f"released for {duration_s:g} s" if duration_s else "resumed")
-        return ""
-
-    def _advance(
-        self, event: Command | None, refused: Mapping[str, str] | None = None
-    ) -> Mapping[str, str]:
-        """Applies an event that writes nothing, and performs due restores."""
-        now_s = time.monotonic()
-        self.state, reasons, restores, _ = apply_event(self.state, event, now_s, refused or {})
-        for uuid, cause in restores:
-            self._restore(uuid, cause)
-        return reasons
-
-    def _restore(self, uuid: str, cause: str) -> None:
-        pending = self.state.gpu(uuid).pending_restore
-        held = self._journal.held.get(uuid, UNKNOWN_LIMITS)
-        failure = ""
-        try:
-            if held.max_mhz:
-                self._set_clocks(uuid, 0, 0)
-            recorded = bool(held.power_mw) and self._set_power(uuid, 0, cause)
-            self._journal.restored([uuid], [uuid] if recorded else ())
-            self._count(uuid, cause)
-            self._record(uuid, lowers=False)
-        except DeviceError as error:
-            failure = f"{error}; will retry"
-        if not failure or (pending and not pending.failures):
-            log("keeper", f"restore {uuid} cause={cause}: {failure or 'done'}")
-        self.state = restore_finished(self.state, uuid, not failure, time.monotonic())
-
-    def _count(self, uuid: str, cause: str) -> None:
-        self._restores[uuid, cause] = self._restores.get((uuid, cause), 0) + 1
-
-    def _set_clocks(self, uuid: str, min_mhz: int, max_mhz: int) -> None:
-        """Locks the clocks; max 0 sets the site's default, or resets to the driver's."""
-        default = self._settings.site_default
-        if not max_mhz and default and {*default} <= {0, *self._supported_mhz(uuid)}:
-            min_mhz, max_mhz = default
-        if not max_mhz:
-            self._writer.reset(uuid)
-            return
-        try:
-            self._writer.lock(uuid, min_mhz, max_mhz)
-        except NotPermitted:
-            self._writer.reset(uuid)  # a driver may have done what it denies
-            raise
-
-    def _set_power(self, uuid: str, power_mw: int, cause: str = "cleared") -> bool:
-        """Sets a power limit, or for 0 the safe one; whether the recorded limit is done with.
-
-        It is once it is in force again, or once another writer has set a lower limit.
-        """
-        safe, recorded_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
-        undo = not power_mw
-        to_recorded = undo and (cause == "cleared" or safe == "recorded")
-        if to_recorded:
-            power_mw = recorded_mw
-        elif not power_mw and not isinstance(safe, str):
-            power_mw = safe
-        if undo and self._is_lowered_by_other(uuid, self._limit_mw(uuid), power_mw):
-            log("keeper", f"{uuid}: another writer has lowered the power limit: it stays")
-            self._count(uuid, "limit_left")
-            return True
-        try:
-            if power_mw:
-                self._writer.limit_power(uuid, power_mw)
-        except NotPermitted:
-            self._writer.limit_power(uuid, recorded_mw or power_mw)  # as with clocks
-            raise
-        return to_recorded
-
-    def _limit_mw(self, uuid: str) -> int:
-        """The power limit that is set, or 0 if it cannot be read."""
-        with contextlib.suppress(DeviceError):
-            return self._writer.power_limits_mw(uuid)[2]
-        return 0
-
-    def _is_lowered_by_other(self, uuid: str, now_mw: int, wanted_mw: int) -> bool:
-        """Whether the limit that is set is below the wanted one and not from this keeper."""
-        safe = self._settings.power_safe
-        ours_mw = [*self._journal.written_mw.get(uuid, ()), self._journal.recorded_mw.get(uuid, 0)]
-        if ours_mw[-1] and not isinstance(safe, str):
-            ours_mw.append(safe)  # set when an earlier lease expired
-        is_ours = any(abs(now_mw - mw) <= LIMIT_SLACK_MW for mw in ours_mw)
-        return 0 < now_mw < wanted_mw - LIMIT_SLACK_MW and not is_ours
-
-    def _set_leases(self, command: Command) -> Mapping[str, str]:
-        """Sets or moves leases: journaled, then written, then in force; or nothing changes."""
-        now_s, site = time.monotonic(), self._settings.bounds
-        # The clocks of a step were judged with its schedule.
-        named = command.clocks_mhz if command.op == Op.APPLY else ()
-        changes = {uuid: self._change(uuid, command) for uuid in named}
-        judged = bounds.judge(site, changes, self._writes, len(self._clocks_mhz), now_s)
-        ttl = bounds.refuse_ttl(site, command.ttl_s)
-        refused = {
-            uuid: self._uncontrollable(uuid) or ttl or judged[uuid] or self._refuse_raise(uuid, one)
-            for uuid, one in changes.items()
-        }
-        refused[""] = ttl
-        after, reasons, _, writes = apply_event(self.state, command, now_s, refused)
-        held = {u: g.lease for u, g in after.gpus.items() if g.lease and reasons.get(u) == ""}
-        if not held:
-            return reasons
-        before_mw = {u: one.before.power_mw for u, one in changes.items() if one.wanted.power_mw}
-        try:
-            self._journal.intend(command.epoch, held, before_mw)
-        except OSError as error:
-            return dict.fromkeys(reasons, f"the journal cannot be written: {error.strerror}")
-        if why := self._write(writes, changes):
-            return dict.fromkeys(reasons, why)
-        # A limit that this command no longer asks for is undone now.
-        self._journal.held.update({uuid: lease.limits for uuid, lease in held.items()})
-        undone = [w.uuid for w in writes if w.before.power_mw and not w.wanted.power_mw]
-        self._journal.restored((), forget=undone)
-        self.state = after
-        return reasons
+    def _change(self, uuid: str, setting: GpuSetting) -> Change:
+        """The change that a command requests, with what is in force and what is possible."""
+        supported_mhz = self._supported_mhz(uuid)
+        power = bounds.PowerLimits()
+        if setting.limits.power_mw and not self.stopped():
+            power = self._limits.power_limits(uuid)
+        held = self.state.gpu(uuid).lease
+        if held and held.limits.max_mhz:
+            before = held.in_force._replace(power_mw=power.now_mw)
+        else:
+            min_mhz, max_mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
+            before = ClockLimits(min_mhz, max_mhz, power.now_mw)
+        return Change(setting.limits, before, supported_mhz, power, setting.schedule_mhz)
 
     def _refuse_raise(self, uuid: str, change: Change) -> str:
         """Reason to refuse a power limit above one that another writer has set, or ""."""
-        now_mw, wanted_mw = change.before.power_mw, change.wanted.power_mw
-        if not self._is_lowered_by_other(uuid, now_mw, wanted_mw):
+        now_mw, wanted_mw = change.power.now_mw, change.wanted.power_mw
+        if not self._limits.is_lowered_by_other(uuid, now_mw, wanted_mw):
             return ""
         return f"power limit {wanted_mw / 1000:g} W; another writer has set {now_mw / 1000:g} W"
 
-    def _change(self, uuid: str, command: Command) -> Change:
-        """The change that a command requests, with what is in force and what is possible."""
-        wanted, lease = command.limits(uuid), self.state.gpu(uuid).lease
-        supported_mhz = self._supported_mhz(uuid)
-        low_mw = high_mw = now_mw = 0
-        if wanted.power_mw and not self.stopped():
-            with contextlib.suppress(DeviceError):
-                low_mw, high_mw, now_mw = self._writer.power_limits_mw(uuid)
-        min_mhz, max_mhz = self._settings.site_default or (0, max(supported_mhz, default=0))
-        if lease and lease.limits.max_mhz:
-            min_mhz, max_mhz, _ = lease.in_force
-        before = ClockLimits(min_mhz, max_mhz, now_mw)
-        schedule = command.schedules.get(uuid, ())
-        return Change(wanted, before, supported_mhz, (low_mw, high_mw), schedule)
-
-    def _write(self, writes: tuple[Write, ...], changes: Mapping[str, Change]) -> str:
-        """Writes a group, or reverts it and returns the reason."""
-        for n, write in enumerate(writes):
-            if write.uuid in changes:
-                self._record(write.uuid, lowers=changes[write.uuid].lowers)
-            try:
-                self._set(write.uuid, write.wanted, write.before)
-            except DeviceError as error:
-                denied = isinstance(error, NotPermitted)
-                if denied and not self.trouble:
-                    self.trouble = str(error)
-                    log("keeper", f"cannot set clocks: {error}")
-                # A GPU that denied its first write was not changed.
-                touched = n if denied and not self._clocks_written else n + 1
-                self._revert(writes, touched)
-                return f"{write.uuid} was not set, the group was reverted: {error}"
-        return ""
-
-    def _set(self, uuid: str, wanted: ClockLimits, before: ClockLimits) -> None:
-        """Writes what differs from `before`; a limit of 0 is set back."""
-        self._clocks_written = False
-        if wanted[:2] != before[:2]:
-            self._set_clocks(uuid, wanted.min_mhz, wanted.max_mhz)
-            self._clocks_written = True
-        if wanted.power_mw != before.power_mw:
-            self._set_power(uuid, wanted.power_mw)
-
-    def _revert(self, writes: tuple[Write, ...], touched: int) -> None:
-        # The others are in the journal and were never written.
-        clean = [write.uuid for write in writes[touched:] if write.before == NO_LIMITS]
-        recorded = clean if self._settings.power_safe == "recorded" else ()
-        unset = [uuid for uuid in clean if not self.state.gpu(uuid).may_be_ours]
-        self._journal.restored(clean, recorded, yielded=unset)
-        for write in reversed(writes[:touched]):
-            with contextlib.suppress(DeviceError):
-                if write.before != NO_LIMITS:
-                    self._set(write.uuid, write.before, write.wanted)
-                    continue
-            self._end([write.uuid], "reverted")
-            if write.uuid in self._journal.ours:  # a write that failed may come late
-                gpu = dataclasses.replace(self.state.gpu(write.uuid), may_be_ours=True)
-                self.state = self.state.updated({write.uuid: gpu})
-
-    def _record(self, uuid: str, *, lowers: bool) -> None:
-        past = self._writes.get(uuid, WriteHistory())
-        self._writes[uuid] = bounds.record(past, lowers, time.monotonic())
+    def _forget_lost_limits(self, changes: Mapping[str, Change]) -> None:
+        """A kept limit that the device no longer has is not in force: the write is needed."""
+        for uuid, change in changes.items():
+            gpu = self.state.gpu(uuid)
+            lost = not is_same_limit(change.power.now_mw, gpu.kept_power_mw)
+            if gpu.kept_power_mw and change.power.now_mw and lost and not gpu.lease:
+                gpu = dataclasses.replace(gpu, kept_power_mw=0)
+                self.state = self.state.updated({uuid: gpu})
 
     def _supported_mhz(self, uuid: str) -> tuple[int, ...]:
-        """Clocks of a GPU of this node: of the first GPUS_MAX that are asked for."""
-        room = len(self._clocks_mhz) < GPUS_MAX and not self.stopped()
-        if room and uuid not in self._clocks_mhz and (mhz := self._writer.clocks_mhz(uuid)):
-            self._clocks_mhz[uuid] = mhz
-        return self._clocks_mhz.get(uuid, ())
-
-    def _stuck(self, uuid: str) -> str:
-        pending = self.state.gpu(uuid).pending_restore
-        if pending and pending.failures:
-            return f"{STUCK}: restore pending ({pending.cause}), {pending.failures} failures"
-        return ""
+        """A release window calls no device."""
+        if self.stopped():
+            return self._limits.known_mhz(uuid)
+        return self._limits.supported_mhz(uuid)
 
     def _uncontrollable(self, uuid: str) -> str:
         """Reason why this GPU takes no commands now, or ""."""
@@ -426,14 +334,176 @@ class Keeper:
         why = why or self._writer.uncontrollable(uuid)
         return why or ("" if self._supported_mhz(uuid) else "no clocks can be set on this GPU")
 
-    def _slot(self, uuid: str, refusal: str | None) -> wire.Slot:
+    def _stuck(self, uuid: str) -> str:
+        gpu = self.state.gpu(uuid)
+        pending = gpu.pending_restore
+        if pending and pending.failures:
+            return f"{STUCK}: restore pending ({pending.cause}), {pending.failures} failures"
+        if gpu.is_stuck and gpu.shown:
+            return f"{STUCK}: a lock of ours shows after {gpu.shown.resets - 1} resets"
+        return ""
+
+    # -- writing -------------------------------------------------------------------------
+
+    def _set_leases(
+        self, outcome: Outcome, epoch: int, changes: Mapping[str, Change]
+    ) -> Mapping[str, str]:
+        """Sets or moves leases: journaled, then written, then in force; or nothing changes."""
+        accepted = [uuid for uuid, reason in outcome.reasons.items() if not reason]
+        after = {uuid: outcome.state.gpu(uuid) for uuid in accepted}
+        leases = {uuid: gpu.lease for uuid, gpu in after.items() if gpu.lease}
+        if not leases:
+            return outcome.reasons
+        found_mw = {u: one.power.now_mw for u, one in changes.items() if one.wanted.power_mw}
+        kept_mw = {uuid: after[uuid].kept_power_mw for uuid in leases}
+        try:
+            self._journal.intend(epoch, leases, found_mw, kept_mw)
+        except OSError as error:
+            why = f"the journal cannot be written: {error.strerror}"
+            return dict.fromkeys(outcome.reasons, why)
+        if why := self._write(outcome.writes, changes):
+            return dict.fromkeys(outcome.reasons, why)
+        self._journal.held.update({uuid: held.limits for uuid, held in leases.items()})
+        # A limit that this command no longer asks for has been undone.
+        undone = [w.uuid for w in outcome.writes if w.before.power_mw and not w.wanted.power_mw]
+        self._journal.restored((), forget=undone)
+        self.state = outcome.state
+        return outcome.reasons
+
+    def _write(self, writes: tuple[Write, ...], changes: Mapping[str, Change]) -> str:
+        """Writes a group, or reverts it and returns the reason."""
+        for n, write in enumerate(writes):
+            if write.uuid in changes:
+                self._record(write.uuid, lowers=changes[write.uuid].lowers)
+            clocks_set = False
+            try:
+                self._set_clocks(write.uuid, write.wanted, write.before)
+                clocks_set = write.wanted[:2] != write.before[:2]
+                self._set_power(write.uuid, write.wanted, write.before)
+            except DeviceError as error:
+                self._note_failure(write.uuid, error)
+                # A GPU that denied its first write was not changed.
+                denied = isinstance(error, NotPermitted) and not clocks_set
+                self._revert(writes, touched=n if denied else n + 1)
+                return f"{write.uuid} was not set, the group was reverted: {error}"
+        return ""
+
+    def _set_clocks(self, uuid: str, wanted: ClockLimits, before: ClockLimits) -> None:
+        """Writes the clocks if they differ from `before`. Raises DeviceError."""
+        if (wanted.min_mhz, wanted.max_mhz) != (before.min_mhz, before.max_mhz):
+            self._limits.set_clocks(uuid, wanted)
+
+    def _set_power(self, uuid: str, wanted: ClockLimits, before: ClockLimits) -> None:
+        """Writes the power limit if it differs from `before`. Raises DeviceError."""
+        if wanted.power_mw == before.power_mw:
+            return
+        if wanted.power_mw:
+            self._limits.set_power(uuid, wanted.power_mw)
+        elif self._limits.undo_power(uuid, lease.PowerAfter.FOUND) == "left":
+            self._count_left(uuid)
+
+    def _note_failure(self, uuid: str, error: DeviceError) -> None:
+        if isinstance(error, NotPermitted) and not self.trouble:
+            self.trouble = str(error)
+            log("keeper", f"cannot set clocks: {error}")
+        if isinstance(error, Unanswered):
+            self.state = lease.write_unanswered(self.state, uuid, time.monotonic())
+
+    def _revert(self, writes: tuple[Write, ...], touched: int) -> None:
+        """Sets the first `touched` GPUs of a group back, and forgets the others."""
+        self._forget_unwritten([write.uuid for write in writes[touched:]])
+        for write in reversed(writes[:touched]):
+            if not self._is_set_back(write):
+                self._end([write.uuid], "reverted")
+                if write.uuid in self._journal.ours:  # a write that failed may have had effect
+                    gpu = dataclasses.replace(self.state.gpu(write.uuid), may_be_ours=True)
+                    self.state = self.state.updated({write.uuid: gpu})
+        kept_mw = {w.uuid: self.state.gpu(w.uuid).kept_power_mw for w in writes}
+        self._journal.restored((), kept_mw=kept_mw)
+
+    def _forget_unwritten(self, uuids: list[str]) -> None:
+        """GPUs that are in the journal and were never written."""
+        gpus = {uuid: self.state.gpu(uuid) for uuid in uuids}
+        free = [u for u, gpu in gpus.items() if not gpu.lease and not gpu.pending_restore]
+        unlimited = [uuid for uuid in free if not gpus[uuid].kept_power_mw]
+        forget = unlimited if self._settings.power_safe == "recorded" else ()
+        unset = [uuid for uuid in free if not gpus[uuid].may_be_ours]
+        self._journal.restored(free, forget, yielded=unset)
+
+    def _is_set_back(self, write: Write) -> bool:
+        """Sets a GPU back to the lease that it has; False if it has none, or that fails."""
+        gpu = self.state.gpu(write.uuid)
+        if not gpu.lease and not gpu.pending_restore:
+            return False
+        try:
+            self._set_clocks(write.uuid, write.before, write.wanted)
+            self._set_power(write.uuid, write.before, write.wanted)
+        except DeviceError as error:
+            self._note_failure(write.uuid, error)
+            return False
+        return True
+
+    def _restore(self, restore: Restore) -> None:
+        uuid, gpu = restore.uuid, self.state.gpu(restore.uuid)
+        pending = gpu.pending_restore
+        held = self._journal.held.get(uuid, UNKNOWN_LIMITS)
+        failure, power = "", ""
+        try:
+            if held.max_mhz:
+                self._limits.reset_clocks(uuid)
+            if held.power_mw or uuid in self._journal.kept_mw:
+                power = self._limits.undo_power(uuid, restore.power, gpu.kept_power_mw)
+        except DeviceError as error:
+            failure = f"{error}; will retry"
+        self.state = lease.restore_finished(self.state, uuid, not failure, time.monotonic())
+        is_news = pending is not None and not pending.failures and not pending.again
+        if failure:
+            if is_news:
+                log("keeper", f"restore {uuid} cause={restore.cause}: {failure}")
+            return
+        if power == "left":
+            self._count_left(uuid)
+        after = self.state.gpu(uuid)
+        if after.pending_restore is None:  # else it is repeated, and the journal still names it
+            forget = [uuid] if power in {"found", "left"} else []
+            self._journal.restored([uuid], forget, kept_mw={uuid: after.kept_power_mw})
+        self._record(uuid, lowers=False)
+        if pending is None or not pending.again:
+            self._count(uuid, restore.cause)
+            log("keeper", f"restore {uuid} cause={restore.cause}: done")
+
+    def _count_left(self, uuid: str) -> None:
+        log("keeper", f"{uuid}: another writer has lowered the power limit: it stays")
+        self._count(uuid, "limit_left")
+
+    def _count(self, uuid: str, cause: str) -> None:
+        counts = self._restores.setdefault(uuid, {})
+        counts[cause] = counts.get(cause, 0) + 1
+
+    def _record(self, uuid: str, *, lowers: bool) -> None:
+        past = self._writes.get(uuid, WriteHistory())
+        self._writes[uuid] = bounds.record(past, lowers, time.monotonic())
+
+    # -- answering -----------------------------------------------------------------------
+
+    def _slot(self, uuid: str, refusal: str | None) -> Slot:
         """One GPU of a reply; `refusal` is None if the command did not concern it."""
-        if lease := self.state.gpu(uuid).lease:
-            lease = replace(lease, expires_s=max(0.0, lease.expires_s - time.monotonic()))
+        gpu = self.state.gpu(uuid)
+        held = gpu.lease
+        if held:
+            held = replace(held, expires_s=max(0.0, held.expires_s - time.monotonic()))
         reason = self._uncontrollable(uuid) if refusal is None else refusal
         reason = reason or self._stuck(uuid)
-        restores = tuple(self._restores.get((uuid, cause), 0) for cause in CAUSES)
-        return wire.Slot(uuid, not reason, reason, lease, restores)
+        watched = gpu.may_be_ours and not held and not gpu.pending_restore
+        return Slot(
+            uuid,
+            not reason,
+            reason,
+            held,
+            self._restores.get(uuid, {}),
+            gpu.kept_power_mw,
+            gpu.written_mhz if watched else (),
+        )
 
 
 def journal(settings: Settings) -> Journal:
@@ -442,94 +512,3 @@ def journal(settings: Settings) -> Journal:
     if settings.journal_dir:
         return Journal(Path(settings.journal_dir) / "journal", boot_id, epochs=lasting)
     return Journal(lasting, boot_id)
-
-
-def hold(lock: Path, wait_s: float) -> int:
-    """Takes the lock that makes a process the only one of its kind; it ends with the process.
-
-    Raises OSError, and Unavailable if another process holds it for longer than `wait_s`.
-    """
-    fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
-    for _ in range(round(wait_s / LOCK_TRY_S)):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        time.sleep(LOCK_TRY_S)
-    os.close(fd)
-    raise Unavailable(f"another {lock.stem} holds {lock}")
-
-
-def run(
-    settings: Settings, writer: "DeviceWriter", agent_fd: int = -1,
-    ready: Callable[[], None] = lambda: None,
-) -> int:  # fmt: skip
-    """Serves until a signal, or until the agent at the other end of `agent_fd` is gone.
-
-    `ready` is called once earlier settings are restored and the socket listens. Returns 0 if every
-    GPU was restored. Raises Unavailable, OSError, DeviceError.
-    """
-    wakeup, signalled = socket.socketpair()
-    signalled.setblocking(False)
-    signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    path = Path(settings.state_dir) / "keeper.sock"
-    hold(path.with_suffix(".lock"), LOCK_WAIT_S)
-    keeper = Keeper(settings, writer)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    os.umask(0o117)  # owner and group, as of the state directory
-    listener.bind(str(path))
-    listener.listen(CLIENTS_MAX)
-    ready()
-    agent = socket.socket(fileno=agent_fd) if agent_fd >= 0 else None
-    cause = _serve(keeper, wakeup, listener, agent)
-    path.unlink(missing_ok=True)
-    listener.close()
-    log("keeper", f"leaving: {cause}")
-    return 0 if keeper.restore_all(cause) else 1
-
-
-def _serve(
-    keeper: Keeper, wakeup: socket.socket, listener: socket.socket, agent: socket.socket | None
-) -> str:
-    """Answers messages and ends leases in time; returns the cause to leave with."""
-    with selectors.DefaultSelector() as selector:
-        for source in filter(None, (wakeup, listener, agent)):
-            source.setblocking(False)
-            selector.register(source, selectors.EVENT_READ, source)
-        while True:
-            wait_s = max(0.0, keeper.due_s() - time.monotonic())
-            ready = selector.select(None if wait_s == math.inf else wait_s)
-            for source in (key.data for key, _ in ready):
-                if source is wakeup:
-                    return "shutdown"
-                if source is listener:
-                    _accept(listener, selector)
-                elif not _answer(keeper, source):
-                    if source is agent:
-                        return "agent_gone"
-                    selector.unregister(source)
-                    source.close()
-            keeper.tick()  # after the answers, which do not wait for restores
-
-
-def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
-    with contextlib.suppress(OSError):
-        client, _ = listener.accept()
-        if len(selector.get_map()) > CLIENTS_MAX:
-            client.close()
-            return
-        client.setblocking(False)
-        selector.register(client, selectors.EVENT_READ, client)
-
-
-def _answer(keeper: Keeper, source: socket.socket) -> bool:
-    """Reads and answers one message; False if the other end is gone or sent no message."""
-    try:
-        if raw := source.recv(wire.REQUEST_BYTES + 1):
-            source.send(wire.encode_reply(keeper.handle(*wire.decode_request(raw))))
-        return bool(raw)
-    except (OSError, wire.ProtocolError) as error:
-        log("keeper", f"a client was dropped: {error}")
-        return False

@@ -1,100 +1,68 @@
 """Leases on GPU clocks: the state machine of the keeper.
 
-Pure: takes an event and the time, returns the new state and the effects for the keeper to perform.
+Pure: takes a request and the time, returns the new state and the effects for the keeper to perform.
 On silence, a crash or a stale controller the lease runs out; the GPU then has a pending restore,
 which is retried until it succeeds. Start-up, shutdown and expiry all take this one path.
+
+Commands are ordered by epoch (the controller's term), then by generation (its number of the plan).
+An older command is refused; the same one again is accepted and writes nothing.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import Enum
 from math import inf
-from typing import Annotated, NamedTuple
 from zlib import crc32
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import structs
 
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.requests import (
+    NO_LIMITS,
+    U16,
+    U64,
+    Apply,
+    Clear,
+    ClockLimits,
+    GpuSetting,
+    Job,
+    Observed,
+    Renew,
+    Schedule,
+    Step,
+    Yield,
+)
 
+CAUSES = (  # of a restore
+    "lease_expired",
+    "job_ended",
+    "cleared",
+    "reverted",  # another GPU of its command could not be set
+    "keeper_start",
+    "shutdown",
+    "agent_gone",
+    "released",
+    "stopped",
+    "lock_shows",  # readings show a lock of ours without a lease
+    "limit_left",  # a power limit that another writer has lowered was left as it is
+)
+STUCK = "stuck_locked"  # no lease, and a restore has failed, or has no effect
+WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
 
-class Op(IntEnum):
-    """Operation of a `Command`; the numbers are the keeper's protocol."""
-
-    APPLY = 1
-    RENEW = 2
-    CLEAR = 3
-    STATUS = 4
-    RELEASE = 5
-    RESUME = 6
-    YIELD = 7
-    STEP = 8
-
-
-_ENDS = "lease_expired job_ended cleared reverted keeper_start shutdown agent_gone released"
-# "limit_left": a power limit that another writer has lowered was left as it is.
-CAUSES = (*_ENDS.split(), "stopped", "limit_left")
-STUCK = "stuck_locked"  # no lease, and the restore has failed at least once
 RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs an operator
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
 EPOCH_STEP_MAX = 2**20  # one started each minute for two years while this node was away
 STEP_S = 0.1  # ten steps down in a second, half of what is known to stall NCCL (nccl #1551)
-GPUS_MAX = 16  # the largest machines (DGX-2)
-JOB_BYTES_MAX = 253  # a DNS name's length
-
-# Bounds on the fields of a message. Values made inside the process are not checked.
-U64 = Annotated[int, Meta(ge=0)]  # MessagePack itself ends at 2**64 - 1
-U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-_U16 = Annotated[int, Meta(ge=0, le=2**16 - 1)]
-Clocks = tuple[_U16, _U16]
-Schedule = Annotated[tuple[_U16, ...], Meta(max_length=32)]  # distinct clocks, not steps
-Job = Annotated[str, Meta(max_length=JOB_BYTES_MAX)]
-Uuid = Annotated[str, Meta(max_length=96)]  # NVML's own buffer
-_Cause = Annotated[str, Meta(pattern=rf"^({'|'.join(CAUSES)})\Z")]
-_GPUS = Meta(max_length=GPUS_MAX)
-
-NO_LIMITS = ClockLimits(0, 0, 0)
+LATE_S = 60.0  # a driver has carried out a call 15 s after its caller was killed; four times that
+LATE_AGAIN_S = 4.0  # between two resets meanwhile
+RETAKES_MAX = 3  # resets of a lock that shows again before it is called stuck
+RETAKES_END = 8  # after a quarter of an hour they are given up: it may be another writer's
+RETAKE_S, RETAKE_S_MAX = 5.0, 300.0  # doubling between such resets
+WRITTEN_MAX = 40  # clocks of a schedule, and some more
 
 
-class Command(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One request. `op` concerns the GPUs in `clocks_mhz`.
-
-    APPLY sets (min, max) and `power_mw`; a limit of zero is left alone. `schedules` are the lower
-    clocks that STEP of the same job and generation may set as max later.
-    RENEW, and CLEAR without GPUs, concern every GPU of `job`, or of any job if it is "".
-    Epoch 0 in CLEAR is a request of this node. CLEAR of named GPUs for no job also restores one
-    whose lock may still be ours; with a ttl, any that had a lease: a yielded lock shows again.
-    YIELD ends the leases of that generation (0: any) without a write, because an external writer
-    has set these GPUs. The limits it names are still in force and are restored. A power limit that
-    it does not name must differ from the lease's.
-    """
-
-    op: Op
-    epoch: U64 = 0
-    job: Job = ""
-    generation: U64 = 0
-    ttl_s: float = 0.0
-    clocks_mhz: Annotated[Mapping[Uuid, Clocks], _GPUS] = msgspec.field(default_factory=dict)
-    cause: _Cause = "cleared"
-    power_mw: Annotated[Mapping[Uuid, U32], _GPUS] = msgspec.field(default_factory=dict)
-    schedules: Annotated[Mapping[Uuid, Schedule], _GPUS] = msgspec.field(default_factory=dict)
-
-    def limits(self, uuid: str) -> ClockLimits:
-        """The limits this command names for a GPU."""
-        return ClockLimits(*self.clocks_mhz[uuid], self.power_mw.get(uuid, 0))
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A change of one GPU's limits; `before` is set again if its group fails."""
-
-    uuid: str
-    wanted: ClockLimits
-    before: ClockLimits
-
-
-class Lease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A job's right to one GPU's clocks until `expires_s`.
+class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A job's right to one GPU's limits until `expires_s`.
 
     `job` is "" for a lease read from an earlier keeper's journal.
     """
@@ -102,49 +70,93 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     job: Job
     epoch: U64
     generation: U64
-    clocks_mhz: Clocks
+    limits: ClockLimits  # as the command asked
     expires_s: float
-    power_mw: U32 = 0
-    schedule: Schedule = ()
-    step_mhz: _U16 = 0  # max clock set by the last step; 0: no step was taken
+    schedule_mhz: Schedule = ()
+    keep_power_limit: bool = False
+    step_mhz: U16 = 0  # max clock set by the last step; 0: no step was taken
     stepped_s: float = 0.0  # time of the last step down
 
-    def matches(self, event: Command) -> bool:
-        """Whether `event` names the epoch and generation of this lease; 0 names any."""
-        return event.epoch in {0, self.epoch} and event.generation in {0, self.generation}
+    def is_named_by(self, request: Yield) -> bool:
+        """Whether a request names this epoch and generation; 0 names any."""
+        same_epoch = request.epoch in {0, self.epoch}
+        return same_epoch and request.generation in {0, self.generation}
 
     def same_content(self, other: "Lease") -> bool:
         """Whether both come from the same command, as far as a journal records."""
-        numbers = (other.epoch, other.generation, other.limits, other.schedule)
-        return (self.epoch, self.generation, self.limits, self.schedule) == numbers
-
-    @property
-    def limits(self) -> ClockLimits:
-        """The limits the command asked for."""
-        return ClockLimits(*self.clocks_mhz, self.power_mw)
+        return (
+            (self.epoch, self.generation) == (other.epoch, other.generation)
+            and self.limits == other.limits
+            and self.schedule_mhz == other.schedule_mhz
+            and self.keep_power_limit == other.keep_power_limit
+        )
 
     @property
     def in_force(self) -> ClockLimits:
         """The limits set now, after the last step."""
-        return self.limits._replace(max_mhz=self.step_mhz or self.clocks_mhz[1])
+        return self.limits._replace(max_mhz=self.step_mhz or self.limits.max_mhz)
+
+
+class PowerAfter(Enum):
+    """The power limit that a restore sets."""
+
+    SAFE = "safe"  # the site's `power.safe`
+    FOUND = "found"  # as before our first write
+    KEPT = "kept"  # none: the limit stays
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRestore:
-    """A restore that is not done: its cause, failures so far, and the time of the next try."""
+    """A restore that is not done: its cause, failures so far, and the time of the next try.
+
+    `again`: it was done before, and is repeated because an unanswered write may come late.
+    """
 
     cause: str
     failures: int
     due_s: float
+    power: PowerAfter = PowerAfter.SAFE
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLock:
+    """A lock of ours that readings show without a lease: resets so far, and the next one."""
+
+    resets: int
+    next_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """One GPU. `kept_power_mw` is a power limit that outlives its lease; 0: none."""
+
     lease: Lease | None = None  # in force
     last: Lease | None = None  # the newest ever accepted: its number outlives it
     pending_restore: PendingRestore | None = None
-    # We set its clocks in this boot, and no other writer since: a reset may have had no effect.
+    # We set its clocks in this boot, and neither another writer nor readings have ended that.
     may_be_ours: bool = False
+    written_mhz: tuple[int, ...] = ()  # max clocks set since then, newest last
+    kept_power_mw: int = 0
+    late_until_s: float = -inf  # until then an unanswered write may still take effect
+    shown: ShownLock | None = None
+
+    @property
+    def in_force(self) -> ClockLimits:
+        """The limits of ours that are set now.
+
+        A restore that only waits for its jitter has not begun: the last lease's are in force.
+        """
+        pending = self.pending_restore
+        held = self.last if pending and not pending.again else self.lease
+        limits = held.in_force if held else NO_LIMITS
+        return limits._replace(power_mw=limits.power_mw or self.kept_power_mw)
+
+    @property
+    def is_stuck(self) -> bool:
+        pending = self.pending_restore
+        failed = pending is not None and pending.failures > 0
+        return failed or (self.shown is not None and self.shown.resets > RETAKES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,191 +185,329 @@ class State:
         return min([*ends, *restores], default=inf)
 
 
-class Outcome(NamedTuple):
-    """Result of one event: the new state, and effects to perform in the order given."""
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Effect: change one GPU's limits; `before` is set again if its group fails."""
+
+    uuid: str
+    wanted: ClockLimits
+    before: ClockLimits
+
+    @property
+    def may_slow(self) -> bool:
+        """Whether it may slow the GPU; a max of 0 is the device's default."""
+        before_mhz, wanted_mhz = self.before.max_mhz, self.wanted.max_mhz
+        return not before_mhz or 0 < wanted_mhz <= before_mhz
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Effect: reset one GPU's clocks, and set its power limit as `power` says."""
+
+    uuid: str
+    cause: str
+    power: PowerAfter
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of one request: the new state, and effects to perform in the order given.
+
+    `reasons` has the reason of refusal by GPU, "" if accepted; WHOLE stands for the request.
+    """
 
     state: State
-    reasons: Mapping[str, str]  # by GPU: the reason of its refusal, "" if accepted
-    restores: tuple[tuple[str, str], ...] = ()  # (GPU, cause)
+    reasons: Mapping[str, str]
     writes: tuple[Write, ...] = ()
 
 
-def apply_event(
-    state: State, event: Command | None, now_s: float, refused: Mapping[str, str]
-) -> Outcome:
-    """One command, or None for the passing of time. `refused`: refusals by bounds and device."""
+Refused = Mapping[str, str]  # reasons of bounds and device to refuse a GPU
+
+
+# -- the passing of time -----------------------------------------------------------------
+
+
+def end_expired(state: State, now_s: float) -> State:
+    """Ends the leases whose time is over."""
     over = [u for u, gpu in state.gpus.items() if gpu.lease and now_s >= gpu.lease.expires_s]
-    expired = end_leases(state, over, "lease_expired", now_s, state.restore_jitter_s)
-    outcome = Outcome(expired, {})
-    if event is not None:
-        apply = _HANDLERS[event.op]
-        outcome = apply(outcome.state, event, now_s, refused)
-    pending = [(u, g.pending_restore) for u, g in outcome.state.gpus.items() if g.pending_restore]
-    return outcome._replace(restores=tuple((u, p.cause) for u, p in pending if now_s >= p.due_s))
+    return end_leases(state, over, "lease_expired", now_s, jitter_s=state.restore_jitter_s)
+
+
+def due_restores(state: State, now_s: float) -> tuple[Restore, ...]:
+    """The restores to try now."""
+    return tuple(
+        Restore(uuid, gpu.pending_restore.cause, gpu.pending_restore.power)
+        for uuid, gpu in state.gpus.items()
+        if gpu.pending_restore and now_s >= gpu.pending_restore.due_s
+    )
 
 
 def end_leases(
-    state: State, uuids: Iterable[str], cause: str, now_s: float, jitter_s: float = 0.0
-) -> State:
+    state: State, uuids: Iterable[str], cause: str, now_s: float, *, jitter_s: float = 0.0,
+    lift_power_limit: bool = False,
+) -> State:  # fmt: skip
     """Ends leases; each GPU gets a pending restore, with a lease before or without."""
     ended = {}
     for uuid in uuids:
         gpu = state.gpu(uuid)
-        failures = gpu.pending_restore.failures if gpu.pending_restore else 0
+        pending = gpu.pending_restore
+        lifted = lift_power_limit or (pending is not None and pending.power is PowerAfter.FOUND)
+        if gpu.kept_power_mw and not lift_power_limit:
+            power = PowerAfter.KEPT
+        else:
+            power = PowerAfter.FOUND if lifted or cause == "cleared" else PowerAfter.SAFE
         due_s = now_s + jitter_s * crc32(uuid.encode()) / 2**32
+        failures = pending.failures if pending else 0
         ended[uuid] = replace(
-            gpu, lease=None, pending_restore=PendingRestore(cause, failures, due_s)
+            gpu,
+            lease=None,
+            pending_restore=PendingRestore(cause, failures, due_s, power),
+            kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
         )
     return state.updated(ended)
 
 
 def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State:
-    """Records the result of a restore; a failed one is due again after a growing wait."""
+    """Records the result of a restore.
+
+    A failed one is due again after a growing wait. One that followed an unanswered write is
+    repeated until that write can no longer take effect.
+    """
     gpu = state.gpu(uuid)
-    if pending := gpu.pending_restore:
+    pending = gpu.pending_restore
+    if pending is None:
+        return state
+    if not done:
         wait_s = min(RETRY_S * 2.0 ** min(pending.failures, 16), RETRY_S_MAX)
-        retry = PendingRestore(pending.cause, pending.failures + 1, now_s + wait_s)
-        pending = None if done else retry
-    return state.updated({uuid: replace(gpu, pending_restore=pending)})
+        again = replace(pending, failures=pending.failures + 1, due_s=now_s + wait_s)
+    elif now_s < gpu.late_until_s:
+        again = replace(pending, failures=0, due_s=now_s + LATE_AGAIN_S, again=True)
+    else:
+        again = None
+    return state.updated({uuid: replace(gpu, pending_restore=again)})
 
 
-def _apply(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Outcome:
+def write_unanswered(state: State, uuid: str, now_s: float) -> State:
+    """A write that was sent and not answered: it may still take effect."""
+    gpu = replace(state.gpu(uuid), may_be_ours=True, late_until_s=now_s + LATE_S)
+    return state.updated({uuid: gpu})
+
+
+# -- requests ----------------------------------------------------------------------------
+
+
+def apply(state: State, request: Apply, now_s: float, refused: Refused) -> Outcome:
+    """Sets every GPU of the command, or none."""
     reasons: dict[str, str] = {}
-    leases: dict[str, Gpu] = {}
+    after: dict[str, Gpu] = {}
     writes: list[Write] = []
-    for uuid, clocks_mhz in event.clocks_mhz.items():
-        gpu = state.gpu(uuid)
-        if event.op == Op.STEP:
-            lease, reasons[uuid] = _step(gpu.lease, event, clocks_mhz[1], now_s)
-        else:
-            lease = Lease(
-                event.job,
-                event.epoch,
-                event.generation,
-                clocks_mhz,
-                now_s + event.ttl_s,
-                event.power_mw.get(uuid, 0),
-                event.schedules.get(uuid, ()),
-            )
-            reasons[uuid] = _refuse_generation(state, gpu, event, lease)
-        reasons[uuid] = reasons[uuid] or refused.get(uuid, "")
-        pending = gpu.pending_restore
-        if pending and not reasons[uuid] and (pending.failures or pending.due_s <= now_s):
-            reasons[uuid] = f"its restore ({pending.cause}) is still pending"
-        # A restore that only waits for its jitter has not begun: the old limits are in force.
-        held = gpu.lease or (gpu.last if pending else None)
-        before = held.in_force if held else NO_LIMITS
-        may_be_ours = gpu.may_be_ours or lease.limits.max_mhz > 0
-        leases[uuid] = Gpu(lease, last=lease, may_be_ours=may_be_ours)
-        if lease.in_force != before:
-            writes.append(Write(uuid, lease.in_force, before))
+    for uuid, setting in request.settings.items():
+        before = state.gpu(uuid)
+        lease = _lease(request, setting, now_s)
+        reasons[uuid] = (
+            _refuse_generation(state, before, request, lease)
+            or refused.get(uuid, "")
+            or _refuse_pending(before, now_s)
+        )
+        after[uuid] = _with_lease(before, lease)
+        if after[uuid].in_force != before.in_force:
+            writes.append(Write(uuid, after[uuid].in_force, before.in_force))
     if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
         also = f"nothing was changed, because {bad} was refused"
         return Outcome(state, {uuid: why or also for uuid, why in reasons.items()})
     # Critical stages are raised before others are lowered, or the job is slow for a moment.
-    writes.sort(key=_lowers)
-    return Outcome(state.updated(leases, event.epoch), reasons, writes=tuple(writes))
+    writes.sort(key=lambda write: write.may_slow)
+    return Outcome(state.updated(after, request.epoch), reasons, tuple(writes))
 
 
-def _lowers(write: Write) -> bool:
-    """Whether a write may slow the GPU; a max of 0 is the device's default."""
-    return not write.before.max_mhz or 0 < write.wanted.max_mhz <= write.before.max_mhz
+def step(state: State, request: Step, now_s: float) -> Outcome:
+    """Moves one GPU to another clock of the schedule under its lease."""
+    uuid, mhz = request.uuid, request.clock_max_mhz
+    gpu = state.gpu(uuid)
+    lease = gpu.lease
+    mine = lease and (lease.job, lease.generation) == (request.job, request.generation)
+    if not lease or not mine or mhz not in (lease.limits.max_mhz, *lease.schedule_mhz):
+        return Outcome(state, {uuid: f"{mhz} MHz is not in a clock schedule in force"})
+    if mhz >= lease.in_force.max_mhz:  # a step up never waits
+        stepped = structs.replace(lease, step_mhz=mhz)
+    elif now_s - lease.stepped_s < STEP_S:
+        return Outcome(state, {uuid: f"two steps down within {STEP_S:g} s"})
+    else:
+        stepped = structs.replace(lease, step_mhz=mhz, stepped_s=now_s)
+    after = replace(gpu, lease=stepped, last=stepped)
+    write = Write(uuid, after.in_force, gpu.in_force)
+    writes = (write,) if write.wanted != write.before else ()
+    return Outcome(state.updated({uuid: after}), {uuid: ""}, writes)
 
 
-def _refuse_generation(state: State, gpu: Gpu, event: Command, wanted: Lease) -> str:
-    asked, last = (event.epoch, event.generation), gpu.last
-    if reason := _refuse_epoch(state, event):
+def renew(state: State, request: Renew, now_s: float) -> Outcome:
+    """Moves the end of the job's leases with this generation."""
+    renewed: dict[str, Gpu] = {}
+    reasons: dict[str, str] = {}
+    for uuid, gpu in state.gpus.items():
+        if gpu.lease is None or gpu.lease.job != request.job:
+            continue
+        reasons[uuid] = _refuse_epoch(state, request.epoch)
+        if not reasons[uuid] and request.generation != gpu.lease.generation:
+            reasons[uuid] = f"holds generation {gpu.lease.generation}, not {request.generation}"
+        if not reasons[uuid]:
+            lease = structs.replace(gpu.lease, epoch=request.epoch, expires_s=now_s + request.ttl_s)
+            renewed[uuid] = replace(gpu, lease=lease, last=lease)
+    reasons = reasons or {WHOLE: f"job {request.job} holds no lease here"}
+    return Outcome(state.updated(renewed, request.epoch if renewed else 0), reasons)
+
+
+def clear(state: State, request: Clear, now_s: float) -> Outcome:
+    """Ends what the request names; a GPU that another job holds is refused."""
+    reasons: dict[str, str] = {}
+    for uuid in request.uuids or state.gpus:
+        gpu = state.gpu(uuid)
+        holder = gpu.lease.job if gpu.lease else request.job
+        foreign = request.job not in {"", holder}
+        if request.uuids or (_is_concerned(gpu, request) and not foreign):
+            reasons[uuid] = f"held by job {holder}" if foreign else ""
+    if request.epoch and (reason := _refuse_epoch(state, request.epoch)):
+        return Outcome(state, dict.fromkeys(reasons or (WHOLE,), reason))
+    cleared = [
+        uuid
+        for uuid, reason in reasons.items()
+        if not reason and _has_to_restore(state.gpu(uuid), request)
+    ]
+    ended = end_leases(
+        state.updated({}, request.epoch),
+        cleared,
+        request.cause,
+        now_s,
+        lift_power_limit=request.lift_power_limit,
+    )
+    return Outcome(ended, reasons)
+
+
+def yield_(state: State, request: Yield, refusal: str) -> Outcome:
+    """Ends a lease without a restore. The keeper restores `request.ours` afterwards."""
+    gpu = state.gpu(request.uuid)
+    # A newer lease is not yielded: its write replaced the one that was observed.
+    if not gpu.lease or gpu.pending_restore or not gpu.lease.is_named_by(request):
+        return Outcome(state, {request.uuid: "no lease to yield"})
+    if refusal:
+        return Outcome(state, {request.uuid: refusal})
+    limit_is_ours = request.ours.power_mw > 0
+    yielded = replace(
+        gpu,
+        lease=None,
+        may_be_ours=request.ours.max_mhz > 0,
+        kept_power_mw=gpu.kept_power_mw if limit_is_ours or not gpu.lease.limits.power_mw else 0,
+    )
+    return Outcome(state.updated({request.uuid: yielded}), {request.uuid: ""})
+
+
+def observed(state: State, request: Observed, now_s: float) -> Outcome:
+    """Readings of a GPU without a lease, under load.
+
+    A lock that shows is reset again, ever more seldom. One that does not is no longer ours.
+    """
+    gpu = state.gpu(request.uuid)
+    if gpu.lease or gpu.pending_restore or not gpu.may_be_ours:
+        return Outcome(state, {request.uuid: "no lock of ours to look for"})
+    if not request.shows_lock:
+        free = replace(gpu, may_be_ours=False, written_mhz=(), shown=None)
+        return Outcome(state.updated({request.uuid: free}), {request.uuid: ""})
+    shown = gpu.shown or ShownLock(0, -inf)
+    if now_s < shown.next_s or shown.resets >= RETAKES_END:
+        return Outcome(state, {request.uuid: ""})
+    wait_s = min(RETAKE_S * 2.0 ** min(shown.resets, 16), RETAKE_S_MAX)
+    again = replace(gpu, shown=ShownLock(shown.resets + 1, now_s + wait_s))
+    state = end_leases(state.updated({request.uuid: again}), [request.uuid], "lock_shows", now_s)
+    return Outcome(state, {request.uuid: ""})
+
+
+# -- rules -------------------------------------------------------------------------------
+
+
+def _lease(request: Apply, setting: GpuSetting, now_s: float) -> Lease:
+    return Lease(
+        request.job,
+        request.epoch,
+        request.generation,
+        setting.limits,
+        now_s + request.ttl_s,
+        setting.schedule_mhz,
+        setting.keep_power_limit,
+    )
+
+
+def _with_lease(gpu: Gpu, lease: Lease) -> Gpu:
+    """The GPU under a new lease. One without a power limit leaves a kept one alone."""
+    kept_power_mw = gpu.kept_power_mw
+    if lease.limits.power_mw:
+        kept_power_mw = lease.limits.power_mw if lease.keep_power_limit else 0
+    asked_mhz = [mhz for mhz in (lease.limits.max_mhz, *lease.schedule_mhz) if mhz]
+    written_mhz = [mhz for mhz in gpu.written_mhz if mhz not in asked_mhz] + asked_mhz
+    return Gpu(
+        lease,
+        last=lease,
+        may_be_ours=gpu.may_be_ours or lease.limits.max_mhz > 0,
+        written_mhz=tuple(written_mhz[-WRITTEN_MAX:]),
+        kept_power_mw=kept_power_mw,
+        late_until_s=gpu.late_until_s,
+    )
+
+
+def _refuse_pending(gpu: Gpu, now_s: float) -> str:
+    """Reason to refuse a lease because of a restore under way, or "".
+
+    A restore that only waits for its jitter, or is a repetition, does not stand in the way.
+    """
+    pending = gpu.pending_restore
+    if gpu.is_stuck and not pending:
+        return "a lock of ours shows, and resets have no effect"
+    if pending and not pending.again and (pending.failures or pending.due_s <= now_s):
+        return f"its restore ({pending.cause}) is still pending"
+    if pending and pending.failures:
+        return f"its restore ({pending.cause}) is still pending"
+    return ""
+
+
+def _refuse_generation(state: State, gpu: Gpu, request: Apply, wanted: Lease) -> str:
+    asked, last = (request.epoch, request.generation), gpu.last
+    if reason := _refuse_epoch(state, request.epoch):
         return reason
     if last is None or asked > (last.epoch, last.generation):
         return ""
     if asked < (last.epoch, last.generation):
-        return f"generation {event.generation} is older than {last.generation}"
-    if event.job != (last.job or event.job) or not wanted.same_content(last):
-        return f"generation {event.generation} came before, with other content"
+        return f"generation {request.generation} is older than {last.generation}"
+    if request.job != (last.job or request.job) or not wanted.same_content(last):
+        return f"generation {request.generation} came before, with other content"
     return ""
 
 
-def _step(lease: Lease | None, event: Command, mhz: int, now_s: float) -> tuple[Lease, str]:
-    """The lease after a step, and the reason of a refusal or ""."""
-    mine = lease and (lease.job, lease.generation) == (event.job, event.generation)
-    if not lease or not mine or mhz not in (lease.clocks_mhz[1], *lease.schedule):
-        return Lease("", 0, 0, (0, 0), 0.0), f"{mhz} MHz is not in a clock schedule in force"
-    if mhz >= lease.in_force.max_mhz:  # a step up never waits
-        return structs.replace(lease, step_mhz=mhz), ""
-    why = f"two steps down within {STEP_S:g} s" if now_s - lease.stepped_s < STEP_S else ""
-    return structs.replace(lease, step_mhz=mhz, stepped_s=now_s), why
-
-
-def _refuse_epoch(state: State, event: Command) -> str:
+def _refuse_epoch(state: State, epoch: int) -> str:
     """Reason to refuse the epoch, or "".
 
     An epoch that no controller can have reached would shut out every later one.
     """
     seen = state.epoch_seen
-    if event.epoch < seen:
-        return f"epoch {event.epoch} is older than {seen}"
+    if epoch < seen:
+        return f"epoch {epoch} is older than {seen}"
     highest = max(seen, min(seen + EPOCH_STEP_MAX, EPOCH_MAX))
-    return f"epoch {event.epoch}; allowed: {seen} to {highest}" if event.epoch > highest else ""
+    return f"epoch {epoch}; allowed: {seen} to {highest}" if epoch > highest else ""
 
 
-def _renew(state: State, event: Command, now_s: float, refused: Mapping[str, str]) -> Outcome:
-    leases: dict[str, Gpu] = {}
-    reasons: dict[str, str] = {}
-    for uuid, gpu in state.gpus.items():
-        if gpu.lease is None or gpu.lease.job != event.job:
-            continue
-        reason = _refuse_epoch(state, event) or refused.get("", "")
-        if not reason and event.generation != gpu.lease.generation:
-            reason = f"holds generation {gpu.lease.generation}, not {event.generation}"
-        reasons[uuid] = reason
-        if not reason:
-            lease = structs.replace(gpu.lease, epoch=event.epoch, expires_s=now_s + event.ttl_s)
-            leases[uuid] = replace(gpu, lease=lease, last=lease)
-    reasons = reasons or {"": f"job {event.job} holds no lease here"}
-    return Outcome(state.updated(leases, event.epoch if leases else 0), reasons)
+def _is_concerned(gpu: Gpu, request: Clear) -> bool:
+    """Whether a request that names no GPU is about this one."""
+    if gpu.lease:
+        return True
+    if request.lift_power_limit and gpu.kept_power_mw:
+        return request.job in {"", gpu.last.job if gpu.last else ""}
+    return gpu.pending_restore is not None and not request.job
 
 
-def _clear(state: State, event: Command, now_s: float, _: Mapping[str, str]) -> Outcome:
-    reasons: dict[str, str] = {}
-    for uuid in event.clocks_mhz or state.gpus:
-        gpu = state.gpu(uuid)
-        held = gpu.lease.job if gpu.lease else event.job
-        foreign = event.job not in {"", held}
-        named = bool(event.clocks_mhz)
-        if named or (gpu.lease and not foreign) or (gpu.pending_restore and not event.job):
-            reasons[uuid] = f"held by job {held}" if foreign else ""
-    if event.epoch and (reason := _refuse_epoch(state, event)):
-        return Outcome(state, dict.fromkeys(reasons or ("",), reason))
-    cleared = [
-        uuid
-        for uuid, reason in reasons.items()
-        if not reason and _has_to_restore(state.gpu(uuid), event)
-    ]
-    return Outcome(end_leases(state.updated({}, event.epoch), cleared, event.cause, now_s), reasons)
-
-
-def _has_to_restore(gpu: Gpu, event: Command) -> bool:
-    doubtful = gpu.may_be_ours and event.clocks_mhz and not event.job
-    return bool(gpu.lease or gpu.pending_restore or doubtful or (event.ttl_s and gpu.last))
-
-
-def _yield(state: State, event: Command, _now_s: float, refused: Mapping[str, str]) -> Outcome:
-    yielded, reasons = {}, dict.fromkeys(event.clocks_mhz, "no lease to yield")
-    for uuid in reasons:
-        gpu = state.gpu(uuid)
-        # A newer lease is not yielded: its write replaced the one that was observed.
-        if gpu.lease and not gpu.pending_restore and gpu.lease.matches(event):
-            reasons[uuid] = refused.get(uuid, "")
-            if not reasons[uuid]:
-                clocks_are_ours = event.limits(uuid).max_mhz > 0
-                yielded[uuid] = replace(gpu, lease=None, may_be_ours=clocks_are_ours)
-    return Outcome(state.updated(yielded), reasons)
-
-
-_HANDLERS = {
-    Op.APPLY: _apply,
-    Op.STEP: _apply,
-    Op.RENEW: _renew,
-    Op.CLEAR: _clear,
-    Op.YIELD: _yield,
-}
+def _has_to_restore(gpu: Gpu, request: Clear) -> bool:
+    by_name = bool(request.uuids) and not request.job
+    return bool(
+        gpu.lease
+        or gpu.pending_restore
+        or (by_name and gpu.may_be_ours)
+        or (request.include_yielded and gpu.last)
+        or (request.lift_power_limit and gpu.kept_power_mw)
+    )

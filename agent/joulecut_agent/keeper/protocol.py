@@ -1,44 +1,54 @@
 """Messages between agent and keeper: one fixed-size packet each way, checked by type.
 
 A packet of a SOCK_SEQPACKET socket has REQUEST_BYTES, its answer REPLY_BYTES: two bytes of length,
-that much MessagePack, and zeros. One message holds a whole node, so that one command is one
-message; a reply also holds the state of each GPU that it names.
+that much MessagePack with named fields, and zeros. One message holds a whole node, so that one
+command is one message; a reply also holds the state of each GPU that it names.
+
+Agent and keeper must have the same version: VERSION changes with any field.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import CAUSES, GPUS_MAX, U32, U64, Command, Lease, Uuid
+from joulecut_agent.keeper.lease import CAUSES, WRITTEN_MAX, Lease
+from joulecut_agent.keeper.requests import GPUS_MAX, U16, U32, U64, Request, Uuid
 
+VERSION: Final = "joulecut-keeper-5"
 REASON_BYTES_MAX = 160
-REQUEST_BYTES = 8192  # 16 GPUs, each named three times in 96 bytes with 110 more, and a job's name
-REPLY_BYTES = 16_384  # 16 GPUs with a job, a reason and 150 bytes of numbers for each
-MAGIC = "jck4"
-_COUNTS = msgspec.Meta(min_length=len(CAUSES), max_length=len(CAUSES))
+REQUEST_BYTES = 8192  # 16 GPUs with 96 bytes of name, 32 clocks and limits each, and a job's name
+REPLY_BYTES = 24_576  # 16 GPUs with a lease, a job, a reason and counts each
+_Cause = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(CAUSES)})\Z")]
+_Version = Literal["joulecut-keeper-5"]  # as VERSION; a type takes no name
 
 
 class ProtocolError(ValueError):
     """Bytes that are not a message of this protocol, or a value that does not fit into one."""
 
 
-class Slot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One GPU of a reply.
 
     `accepted` and `reason` answer a command, or say whether the GPU can be controlled.
-    `lease.expires_s` is the time left.
+    `lease.expires_s` is the time left. `kept_power_mw` is a power limit that outlives its lease.
+    `watched_mhz` are the clocks at which a lock of ours may show without a lease.
     """
 
     uuid: Uuid
     accepted: bool
     reason: str = ""
     lease: Lease | None = None
-    restores: Annotated[tuple[U32, ...], _COUNTS] = (0,) * len(CAUSES)  # since this keeper started
+    restores: Annotated[Mapping[_Cause, U32], msgspec.Meta(max_length=len(CAUSES))] = msgspec.field(
+        default_factory=dict
+    )  # by cause, since this keeper started
+    kept_power_mw: U32 = 0
+    watched_mhz: Annotated[tuple[U16, ...], msgspec.Meta(max_length=WRITTEN_MAX)] = ()
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keeper's answer to one request."""
 
     serial: U32
@@ -49,37 +59,55 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     released_s: float = 0.0  # time left of a release window
 
 
-REQUEST = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], U32, Command])  # type: ignore[valid-type]
-REPLY = msgspec.msgpack.Decoder(tuple[Literal[MAGIC], Reply])  # type: ignore[valid-type]
+class _RequestPacket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: _Version
+    serial: U32
+    request: Request
 
 
-def encode_request(serial: int, command: Command) -> bytes:
+class _ReplyPacket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: _Version
+    reply: Reply
+
+
+class _AnyPacket(msgspec.Struct, frozen=True):
+    """Enough of a packet to name the version of the other end."""
+
+    version: str
+
+
+_REQUEST = msgspec.msgpack.Decoder(_RequestPacket)
+_REPLY = msgspec.msgpack.Decoder(_ReplyPacket)
+_ANY = msgspec.msgpack.Decoder(_AnyPacket)
+
+
+def encode_request(serial: int, request: Request) -> bytes:
     """Raises ProtocolError if it does not fit."""
-    return _encode(REQUEST, (MAGIC, serial, command), REQUEST_BYTES)
+    return _encode(_REQUEST, _RequestPacket(VERSION, serial, request), REQUEST_BYTES)
 
 
-def decode_request(raw: bytes) -> tuple[int, Command]:
-    """Serial number and command. Raises ProtocolError, and nothing else."""
-    _, serial, command = _decode(REQUEST, raw, REQUEST_BYTES)
-    return serial, command
+def decode_request(raw: bytes) -> tuple[int, Request]:
+    """Serial number and request. Raises ProtocolError, and nothing else."""
+    packet: _RequestPacket = _decode(_REQUEST, raw, REQUEST_BYTES)
+    return packet.serial, packet.request
 
 
 def encode_reply(reply: Reply) -> bytes:
     slots = tuple(replace(slot, reason=_cut(slot.reason)) for slot in reply.slots)
     whole = replace(reply, slots=slots, stopped=_cut(reply.stopped))
-    return _encode(REPLY, (MAGIC, whole), REPLY_BYTES)
+    return _encode(_REPLY, _ReplyPacket(VERSION, whole), REPLY_BYTES)
 
 
 def decode_reply(raw: bytes) -> Reply:
     """Raises ProtocolError, and nothing else."""
-    reply: Reply = _decode(REPLY, raw, REPLY_BYTES)[1]
-    return reply
+    packet: _ReplyPacket = _decode(_REPLY, raw, REPLY_BYTES)
+    return packet.reply
 
 
-def _encode(decoder: msgspec.msgpack.Decoder[Any], message: Any, size: int) -> bytes:
+def _encode(decoder: msgspec.msgpack.Decoder[Any], packet: Any, size: int) -> bytes:
     """A packet that the other end can decode: `decoder` has checked it."""
     try:
-        body = msgspec.msgpack.encode(message)
+        body = msgspec.msgpack.encode(packet)
         decoder.decode(body)
     except (ValueError, OverflowError) as error:
         raise ProtocolError(f"does not fit: {error}") from None
@@ -89,12 +117,26 @@ def _encode(decoder: msgspec.msgpack.Decoder[Any], message: Any, size: int) -> b
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], raw: bytes, size: int) -> Any:
+    body = raw[2 : 2 + int.from_bytes(raw[:2], "little")]
     try:
         if len(raw) == size:
-            return decoder.decode(raw[2 : 2 + int.from_bytes(raw[:2], "little")])
+            return decoder.decode(body)
     except (ValueError, OverflowError) as error:
-        raise ProtocolError(f"not a message: {error}") from None
-    raise ProtocolError(f"{len(raw)} bytes are not a message of {size} bytes")
+        raise ProtocolError(_other_version(body) or f"not a message: {error}") from None
+    what = f"{len(raw)} bytes are not a message of {size} bytes"
+    raise ProtocolError(_other_version(body) or what)
+
+
+def _other_version(body: bytes) -> str:
+    """One line if the other end has another version, or ""."""
+    try:
+        other = _ANY.decode(body).version
+    except (ValueError, OverflowError):
+        # Earlier versions sent an array that begins with their name.
+        other = body[2:6].decode(errors="replace") if body[2:5] == b"jck" else ""
+    if not other or other == VERSION:
+        return ""
+    return f"the other end speaks {_cut(other)}, this one {VERSION}: restart agent and keeper"
 
 
 def _cut(reason: str) -> str:

@@ -19,7 +19,8 @@ from dataclasses import asdict
 from typing import Any
 
 from joulecut_agent.keeper.client import ANSWER_WAIT_S, KeeperClient, KeeperGone, is_stopped
-from joulecut_agent.keeper.keeper import LEAVE_WAIT_S, Settings
+from joulecut_agent.keeper.keeper import LEAVE_WAIT_S
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.log import log
 
 BACKOFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it

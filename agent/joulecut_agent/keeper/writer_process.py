@@ -18,7 +18,7 @@ from joulecut_agent.driver_process import (
 )
 from joulecut_agent.log import log
 from joulecut_agent.ports import failure
-from joulecut_agent.ports.failure import DeviceError, Transient
+from joulecut_agent.ports.failure import DeviceError, Transient, Unanswered
 from joulecut_agent.ports.writer import DeviceWriter
 
 CALL_WAIT_S = 2.0  # a write takes 10-20 ms; a busy driver some hundreds
@@ -102,10 +102,10 @@ class WriterProcess:
         except TimeoutError:
             self._abandon(call, uuid)
             what = f"{uuid or 'driver'}: {call} does not answer"
-            raise Transient("driver_unresponsive", what) from None
+            raise Unanswered("driver_unresponsive", what) from None
         except (OSError, ValueError, EOFError, TypeError) as error:  # it died, or never started
             self.close()
-            raise Transient("writer_died", f"{uuid or 'driver'}: {call}: {error}") from None
+            raise Unanswered("writer_died", f"{uuid or 'driver'}: {call}: {error}") from None
         self._backoffs.succeeded(uuid)
         if kind:
             raise getattr(failure, kind, DeviceError)(code, value)

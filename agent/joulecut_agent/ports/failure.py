@@ -2,6 +2,7 @@
 
 DeviceError
   Transient         try again later
+    Unanswered      it was sent, and may still take effect
   Unsupported       this device cannot do that, now or ever
   NotPermitted      no right to do it (CAP_SYS_ADMIN); reading may still work
   Gone              the GPU fell off the bus, or the driver was unloaded
@@ -20,6 +21,10 @@ class DeviceError(JoulecutError):
 
 class Transient(DeviceError):
     """A busy driver, a call that hung: try again later."""
+
+
+class Unanswered(Transient):
+    """A call that was sent and not answered in time: it may still take effect."""
 
 
 class Unsupported(DeviceError):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.keeper import bounds
-from joulecut_agent.keeper.bounds import Bounds, Change, WriteHistory
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.bounds import Bounds, Change, PowerLimits, WriteHistory
+from joulecut_agent.keeper.requests import ClockLimits
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 TOP = ClockLimits(0, 1410, 0)
@@ -51,13 +51,16 @@ def test_out_of_range_is_refused_and_never_clamped(wanted: ClockLimits, reason: 
 )
 def test_a_power_limit_out_of_range_is_refused(power_mw: int, reason: str) -> None:
     change = Change(
-        ClockLimits(0, 0, power_mw), ClockLimits(0, 1410, 400_000), CLOCKS, (100_000, 400_000)
+        ClockLimits(0, 0, power_mw),
+        ClockLimits(0, 1410, 400_000),
+        CLOCKS,
+        PowerLimits(100_000, 400_000),
     )
     site = Bounds(power_min_w=150.0, power_max_w=350.0)
     assert bounds.judge(site, {"a": change}, {}, 8, 0.0)["a"] == reason
     assert change.lowers, "it has to wait like a lower clock"
     nothing = Change(
-        ClockLimits(0, 0, 0), ClockLimits(0, 1410, 400_000), CLOCKS, (100_000, 400_000)
+        ClockLimits(0, 0, 0), ClockLimits(0, 1410, 400_000), CLOCKS, PowerLimits(100_000, 400_000)
     )
     assert "neither" in bounds.judge(site, {"a": nothing}, {}, 8, 0.0)["a"]
     unable = Change(ClockLimits(0, 0, 200_000), ClockLimits(0, 1410, 0), CLOCKS)

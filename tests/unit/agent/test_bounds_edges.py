@@ -2,8 +2,8 @@
 
 import pytest
 
-from joulecut_agent.keeper.bounds import Bounds, Change, WriteHistory, judge, record
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.bounds import Bounds, Change, PowerLimits, WriteHistory, judge, record
+from joulecut_agent.keeper.requests import ClockLimits
 
 CLOCKS_MHZ = tuple(range(210, 1411, 15))
 
@@ -41,7 +41,10 @@ def test_steps_inside_of_it_are_fine() -> None:
 @pytest.mark.parametrize(("power_mw", "lowers"), [(300_000, False), (200_000, True)])
 def test_a_power_limit_alone_lowers_no_clock(power_mw: int, lowers: bool) -> None:
     change = Change(
-        ClockLimits(0, 0, power_mw), ClockLimits(0, 1410, 250_000), CLOCKS_MHZ, (100_000, 400_000)
+        ClockLimits(0, 0, power_mw),
+        ClockLimits(0, 1410, 250_000),
+        CLOCKS_MHZ,
+        PowerLimits(100_000, 400_000),
     )
     assert change.lowers == lowers
 
@@ -49,14 +52,20 @@ def test_a_power_limit_alone_lowers_no_clock(power_mw: int, lowers: bool) -> Non
 def test_a_sites_power_range_is_no_word_on_orders_of_clocks_alone() -> None:
     bounds = Bounds(power_min_w=150.0, power_max_w=300.0)
     change = Change(
-        ClockLimits(0, 900, 0), ClockLimits(0, 1410, 0), (600, 900, 1410), (100_000, 400_000)
+        ClockLimits(0, 900, 0),
+        ClockLimits(0, 1410, 0),
+        (600, 900, 1410),
+        PowerLimits(100_000, 400_000),
     )
     assert judge(bounds, {"GPU-a": change}, {}, 1, 1000.0) == {"GPU-a": ""}
 
 
 def test_a_lowest_clock_without_a_highest_is_no_order_whatever_comes_with_it() -> None:
     change = Change(
-        ClockLimits(600, 0, 250_000), ClockLimits(0, 1410, 400_000), (600, 1410), (100_000, 400_000)
+        ClockLimits(600, 0, 250_000),
+        ClockLimits(0, 1410, 400_000),
+        (600, 1410),
+        PowerLimits(100_000, 400_000),
     )
     (reason,) = judge(Bounds(), {"GPU-a": change}, {}, 1, 1000.0).values()
     assert reason == "neither clocks nor a power limit are requested"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from keeper_requests import apply_of
 
 from joulecut_agent.control import clock_schedule as module
 from joulecut_agent.control.clock_schedule import ClockSchedules, clocks_of, refuse_schedule
@@ -14,8 +15,10 @@ from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.keeper.journal import Journal
-from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import STEP_S, Command, Op
+from joulecut_agent.keeper.keeper import Keeper
+from joulecut_agent.keeper.lease import STEP_S
+from joulecut_agent.keeper.requests import Clear, Renew, Step
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import Transient
 from joulecut_wire.messages import ScheduleStep, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
@@ -109,11 +112,9 @@ class Node:
 
     def order(self, *settings: Setting, ttl_s: float = 60.0, job: str = "demo") -> list[str]:
         self.generation += 1
-        command = Command(
-            Op.APPLY, 1, job, self.generation, ttl_s,
-            {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in settings},
-            schedules={s.uuid: clocks_of(s) for s in settings if s.clock_schedule},
-        )  # fmt: skip
+        clocks = {s.uuid: (s.clock_min_mhz, s.clock_max_mhz) for s in settings}
+        schedules = {s.uuid: clocks_of(s) for s in settings}
+        command = apply_of(1, job, self.generation, ttl_s, clocks, schedules=schedules)
         reasons = [slot.reason for slot in self.client.ask(command).slots]
         if not any(reasons):
             self.schedules.apply(job, self.generation, settings)
@@ -122,7 +123,7 @@ class Node:
 
     def step(self, uuid: str, mhz: int, generation: int | None = None, job: str = "demo") -> str:
         number = self.generation if generation is None else generation
-        command = Command(Op.STEP, 0, job, number, clocks_mhz={uuid: (0, mhz)})
+        command = Step(job, number, uuid, mhz)
         return self.client.ask(command).slots[0].reason
 
     def mark(
@@ -312,7 +313,7 @@ def test_two_iterations_without_a_mark_are_silence(
         node.mark("backward", 7, iteration)
         node.now_s += iteration_s / 2
         node.mark("forward", 1, iteration)
-    assert node.client.ask(Command(Op.RENEW, 1, "demo", 1, 60.0)).slots[0].accepted
+    assert node.client.ask(Renew(1, "demo", 1, 60.0)).slots[0].accepted
     node.wait(patience_s - 0.05)
     assert node.mhz() == 900
     node.wait(0.1)
@@ -330,7 +331,7 @@ def test_what_an_agent_before_left_low_is_let_rest(node: Node) -> None:
 
 def test_a_lease_that_is_gone_takes_its_schedule_along(node: Node) -> None:
     assert node.order(_setting()) == [""]
-    node.client.ask(Command(Op.CLEAR, 1))
+    node.client.ask(Clear(1))
     node.wait(0.1)
     assert "no clock schedule" in node.mark("forward", 1)
     assert not node.cards.locked
@@ -359,10 +360,10 @@ def test_a_keeper_that_died_in_a_step_leaves_the_gpu_to_the_next(node: Node) -> 
     assert not node.cards.locked
     assert (
         "came before, with other content"
-        in node.client.ask(Command(Op.APPLY, 1, "demo", 1, 60.0, {A: (0, REST)})).slots[0].reason
+        in node.client.ask(apply_of(1, "demo", 1, 60.0, {A: (0, REST)})).slots[0].reason
     ), "the journal knows the program"
     held = Journal(node.folder / "journal", "").last
-    assert {uuid: lease.schedule for uuid, lease in held.items()} == {
+    assert {uuid: lease.schedule_mhz for uuid, lease in held.items()} == {
         A: (900, REST),
         B: (900, REST),
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from keeper_requests import apply_of
 
 from joulecut_agent.control import drift
 from joulecut_agent.control.drift_watch import DriftWatch
@@ -14,7 +15,8 @@ from joulecut_agent.counters import Counters
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
-from joulecut_agent.keeper.lease import Command, Lease, Op
+from joulecut_agent.keeper.lease import Lease
+from joulecut_agent.keeper.requests import Apply, Clear, ClockLimits, Request, Status, Yield
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
 
 UUID, FREE_MHZ, OURS_MHZ = "GPU-a", 1980, 1005
@@ -28,13 +30,13 @@ class Yes(threading.Thread):
     def __init__(self, line: socket.socket) -> None:
         super().__init__(name="yes", daemon=True)
         self._line = line
-        self.commands: list[Command] = []
+        self.commands: list[Request] = []
         self.lease: Lease | None = None
 
     def run(self) -> None:
         while raw := self._line.recv(wire.REQUEST_BYTES + 1):
             serial, command = wire.decode_request(raw)
-            if command.op != Op.STATUS:
+            if not isinstance(command, Status):
                 self.commands.append(command)
                 self.lease = None
             slots = (wire.Slot(UUID, True, "", self.lease),)
@@ -51,11 +53,11 @@ class Watched:
         self._sequence = 0
         self.now_s = time.monotonic()
 
-    def hold(self, generation: int) -> Command:
+    def hold(self, generation: int) -> Apply:
         """An order that the keeper accepts, up to where its answer is there."""
-        command = Command(Op.APPLY, 1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
+        command = apply_of(1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
         self.drift_watch.reasons.sent(command, "slack")
-        self.keeper.lease = Lease("demo", 1, generation, (0, OURS_MHZ), 60.0)
+        self.keeper.lease = Lease("demo", 1, generation, ClockLimits(0, OURS_MHZ), 60.0)
         self._client.refresh()
         return command
 
@@ -74,8 +76,8 @@ class Watched:
             gpu = GpuSnapshot(UUID, clock_sm_mhz=clock_mhz, utilization_gpu_ratio=1.0)
             self.drift_watch.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
 
-    def asked(self) -> list[int]:
-        return [command.op for command in self.keeper.commands]
+    def asked(self) -> list[type[Request]]:
+        return [type(command) for command in self.keeper.commands]
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_clock_that_runs_free_ends_the_lease(watched: Watched) -> None:
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
-    assert watched.asked() == [Op.YIELD]
+    assert watched.asked() == [Yield]
 
 
 def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_clock(
@@ -122,7 +124,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
-    assert watched.asked() == [Op.YIELD], "what comes after it counts as ever"
+    assert watched.asked() == [Yield], "what comes after it counts as ever"
 
 
 def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_reset(
@@ -133,6 +135,6 @@ def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_reset(
     watched.see(FREE_MHZ)
     watched.now_s += 60.0
     watched.see(OURS_MHZ)
-    assert watched.asked() == [Op.YIELD, Op.CLEAR]
+    assert watched.asked() == [Yield, Clear]
     watched.see(OURS_MHZ)
-    assert watched.asked() == [Op.YIELD, Op.CLEAR], "once"
+    assert watched.asked() == [Yield, Clear], "once"

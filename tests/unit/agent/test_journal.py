@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from joulecut_agent.keeper import journal as module
 from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.lease import Lease
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.requests import ClockLimits
 
 BOOT = "b001-0"
 A, B = "GPU-a", "GPU-b"
@@ -22,7 +22,7 @@ def _intend(
     journal: Journal, epoch: int, knobs: dict[str, ClockLimits], generation: int = 0,
     limits_mw: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
-    named = {u: Lease("blue", epoch, generation, k[:2], 9.0, k[2]) for u, k in knobs.items()}
+    named = {u: Lease("blue", epoch, generation, ClockLimits(*k), 9.0) for u, k in knobs.items()}
     journal.intend(epoch, named, limits_mw)
 
 
@@ -172,7 +172,7 @@ def test_the_newest_number_of_a_gpu_outlives_its_lock_a_compaction_and_a_boot(
         again = Journal(path, boot_id)
         numbers = {uuid: (last.epoch, last.generation) for uuid, last in again.last.items()}
         assert numbers == {A: (3, 8), B: (3, 7)}
-        assert again.last[A].clocks_mhz == (0, 600)
+        assert again.last[A].limits == (0, 600, 0)
         assert not again.held
         _intend(again, 4, {})  # the first write of a process compacts
         again._file.close()
@@ -309,15 +309,15 @@ def test_a_schedule_is_kept_with_its_order_and_costs_no_gpu_where_it_is_torn(
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
     program = (600, 900)
-    journal.intend(3, {A: Lease("blue", 3, 1, (0, 1200), 9.0, 0, program)})
-    journal.intend(3, {B: Lease("blue", 3, 1, (0, 900), 9.0)})
+    journal.intend(3, {A: Lease("blue", 3, 1, ClockLimits(0, 1200), 9.0, program)})
+    journal.intend(3, {B: Lease("blue", 3, 1, ClockLimits(0, 900), 9.0)})
     for boot_id in (BOOT, "b002-0", BOOT):
         again = Journal(path, boot_id)
-        assert {uuid: last.schedule for uuid, last in again.last.items()} == {A: program, B: ()}
+        assert {uuid: last.schedule_mhz for uuid, last in again.last.items()} == {A: program, B: ()}
     again.intend(4, {})  # compacts
-    assert Journal(path, BOOT).last[A].schedule == program
-    again.intend(4, {A: Lease("blue", 4, 2, (0, 1200), 9.0)})
-    assert Journal(path, BOOT).last[A].schedule == ()
+    assert Journal(path, BOOT).last[A].schedule_mhz == program
+    again.intend(4, {A: Lease("blue", 4, 2, ClockLimits(0, 1200), 9.0)})
+    assert Journal(path, BOOT).last[A].schedule_mhz == ()
     raw = path.read_bytes()
     for cut in range(len(raw) + 1):
         (tmp_path / "torn").write_bytes(raw[:cut])

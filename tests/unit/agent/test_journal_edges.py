@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from joulecut_agent.keeper import journal as module
 from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.lease import Lease
+from joulecut_agent.keeper.requests import ClockLimits
 
 BOOT, GPU = "b001-0", "GPU-a"
-LEASE = Lease("blue", 3, 1, (0, 900), 9.0)
+LEASE = Lease("blue", 3, 1, ClockLimits(0, 900), 9.0)
 
 
 def test_the_largest_term_counts_whichever_file_names_it(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_a_small_journal_goes_on_in_its_file_and_a_long_one_in_a_new_one(tmp_pat
     journal = Journal(path, BOOT)
     files = set()
     for turn in range(60):
-        journal.intend(3, {GPU: Lease("blue", 3, turn, (0, 900 + turn), 9.0)})
+        journal.intend(3, {GPU: Lease("blue", 3, turn, ClockLimits(0, 900 + turn), 9.0)})
         files.add(path.stat().st_ino)
     assert len(files) == 1, "a new file for each order would cost three times the syncs"
     with path.open("ab") as file:
@@ -70,12 +71,12 @@ def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for turn in range(20):
         path.unlink()  # each begins a new file
-        journal.intend(3, {GPU: Lease("blue", 3, 2 + turn, (0, 900 + turn), 9.0)})
+        journal.intend(3, {GPU: Lease("blue", 3, 2 + turn, ClockLimits(0, 900 + turn), 9.0)})
     path.unlink()
     (tmp_path / "journal.new").mkdir()
     for turn in range(20):  # and each of these fails
         with pytest.raises(IsADirectoryError):
-            journal.intend(4 + turn, {GPU: Lease("blue", 4 + turn, 1, (0, 900), 9.0)})
+            journal.intend(4 + turn, {GPU: Lease("blue", 4 + turn, 1, ClockLimits(0, 900), 9.0)})
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

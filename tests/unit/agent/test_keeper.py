@@ -7,9 +7,8 @@ import pytest
 from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, set_both, verdicts
 
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import CAUSES, Command, Op
+from joulecut_agent.keeper.requests import Clear, ClockLimits, Status
 from joulecut_agent.ports.failure import DeviceError, Transient
-from joulecut_wire.messages import ClockLimits
 
 
 def test_the_lease_is_on_disk_before_each_write(tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_a_failed_write_puts_the_group_back_to_what_it_held(tmp_path: Path) -> N
     assert keeper.state.gpus["GPU-a"].lease == leases_before
     assert "reset GPU-c" in board.calls, "it held nothing before"
     board.fail = lambda call, uuid: None
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert not board.locked
     assert "GPU-d" not in on_disk(tmp_path) or keeper.state.gpus["GPU-d"].pending_restore
 
@@ -91,7 +90,7 @@ def test_a_site_lock_that_this_gpu_cannot_do_falls_back_to_the_drivers_default(
     board = Board()
     keeper = open_keeper(tmp_path, board, site_default=(0, 1300))
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert board.calls[-1] == "reset GPU-a"
 
 
@@ -113,10 +112,9 @@ def test_restores_are_counted_by_cause(tmp_path: Path) -> None:
     keeper = open_keeper(tmp_path, Board())
     for generation, cause in enumerate(("cleared", "job_ended", "cleared"), start=1):
         apply(keeper, {"GPU-a": (0, 900)}, generation)
-        keeper.handle(2, Command(Op.CLEAR, cause=cause))
-    slot = keeper.handle(3, Command(Op.STATUS, clocks_mhz={"GPU-a": (0, 0)})).slots[0]
-    counts = dict(zip(CAUSES, slot.restores, strict=True))
-    assert {cause: n for cause, n in counts.items() if n} == {"cleared": 2, "job_ended": 1}
+        keeper.handle(2, Clear(cause=cause))
+    slot = keeper.handle(3, Status(("GPU-a",))).slots[0]
+    assert slot.restores == {"cleared": 2, "job_ended": 1}
 
 
 def test_failing_writes_are_paced_like_good_ones(tmp_path: Path) -> None:

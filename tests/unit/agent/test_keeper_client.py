@@ -8,6 +8,7 @@ from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient, Status
 from joulecut_agent.keeper.lease import Lease
 from joulecut_agent.keeper.protocol import Reply, Slot
+from joulecut_agent.keeper.requests import ClockLimits
 
 A, B = "GPU-a", "GPU-b"
 AGE_S = 0.7
@@ -25,7 +26,10 @@ def client(clock: HeldClock) -> KeeperClient:
     """Two GPUs as they were told AGE_S ago; B cannot be controlled."""
     client = KeeperClient("no keeper")
     client.epoch_seen = 3
-    slots = {A: Slot(A, True), B: Slot(B, False, "MIG is on", Lease("other", 3, 1, (0, 900), 30.0))}
+    slots = {
+        A: Slot(A, True),
+        B: Slot(B, False, "MIG is on", Lease("other", 3, 1, ClockLimits(0, 900), 30.0)),
+    }
     client.status = Status(clock.monotonic() - AGE_S, 3, 60.0, 1.0, 0, 0, slots)
     return client
 
@@ -37,7 +41,7 @@ def _reply(*slots: Slot, epoch: int = 4) -> Reply:
 def test_an_accepted_order_shows_at_once_and_runs_out_in_its_own_time(
     client: KeeperClient, clock: HeldClock
 ) -> None:
-    client.learn(_reply(Slot(A, True, "", Lease("demo", 4, 7, (0, 600), 20.0))))
+    client.learn(_reply(Slot(A, True, "", Lease("demo", 4, 7, ClockLimits(0, 600), 20.0))))
     status, now_s = client.status, clock.monotonic()
     assert status is not None
     lease, other = status.lease(A, now_s), status.lease(B, now_s)

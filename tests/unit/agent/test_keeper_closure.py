@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (ROOT / "agent", ROOT / "protos")
-KEEPER = ("joulecut_agent.keeper.keeper",)
+KEEPER = ("joulecut_agent.keeper.service",)
 WRITER = ("joulecut_agent.keeper.writer_process", "joulecut_agent.nvml.writer")
 FRONT = (
     "main",

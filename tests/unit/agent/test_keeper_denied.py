@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, verdicts
+from keeper_requests import apply_of
 
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.requests import Status
 from joulecut_agent.ports.failure import DeviceError, NotPermitted
 
 
@@ -23,7 +24,7 @@ def test_no_permission_on_the_first_write_is_the_end_of_control_not_of_the_keepe
     assert not on_disk(tmp_path)
     assert keeper.state.due_s() == float("inf")
     assert capfd.readouterr().err.count("no right") == 1
-    status = keeper.handle(9, Command(Op.STATUS, clocks_mhz={"GPU-c": (0, 0)}))
+    status = keeper.handle(9, Status(("GPU-c",)))
     assert (status.slots[0].accepted, status.slots[0].reason) == (False, "no right to set clocks")
 
 
@@ -57,7 +58,7 @@ def test_a_driver_that_sets_a_limit_and_denies_it_is_left_as_it_was(tmp_path: Pa
 
     board.fail = fail
     keeper = open_keeper(tmp_path, board)
-    alone = Command(Op.APPLY, 1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 250_000})
+    alone = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 250_000})
     assert verdicts(keeper.handle(1, alone)) == {False}
     assert board.limits_mw["GPU-a"] == before
     assert not on_disk(tmp_path)

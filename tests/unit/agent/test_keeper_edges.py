@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from keeper_requests import apply_of
 
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import STUCK, Command, Op
+from joulecut_agent.keeper.keeper import Keeper
+from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.keeper.protocol import Slot
+from joulecut_agent.keeper.requests import Apply, Clear, Request, Status, Step
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import Gone
 
 GPU = "GPU-a"
@@ -54,15 +57,15 @@ def _keeper(folder: Path, board: Board, min_dwell_s: float = 0.0) -> Keeper:
     return Keeper(Settings(str(folder), Bounds(min_dwell_s=min_dwell_s)), board)
 
 
-def _ask(keeper: Keeper, command: Command) -> Slot:
+def _ask(keeper: Keeper, command: Request) -> Slot:
     (slot,) = keeper.handle(1, command).slots
     return slot
 
 
-def _order(generation: int, clock_mhz: int, program: tuple[int, ...] = ()) -> Command:
+def _order(generation: int, clock_mhz: int, program: tuple[int, ...] = ()) -> Apply:
     programs = {GPU: program} if program else {}
     clocks_mhz = {GPU: (0, clock_mhz)}
-    return Command(Op.APPLY, 1, "blue", generation, 30.0, clocks_mhz, schedules=programs)
+    return apply_of(1, "blue", generation, 30.0, clocks_mhz, schedules=programs)
 
 
 def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None:
@@ -71,8 +74,8 @@ def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None
     keeper = _keeper(tmp_path, board)
     assert _ask(keeper, _order(1, 900)).accepted
     board.lost = True
-    keeper.handle(2, Command(Op.CLEAR, 1, "blue"))
-    slot = _ask(keeper, Command(Op.STATUS, clocks_mhz={GPU: (0, 0)}))
+    keeper.handle(2, Clear(1, "blue"))
+    slot = _ask(keeper, Status((GPU,)))
     assert slot.reason.startswith(f"{STUCK}: ")
     assert not slot.accepted
 
@@ -82,7 +85,7 @@ def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None
     board = Board()
     keeper = _keeper(tmp_path, board, min_dwell_s=600.0)
     assert _ask(keeper, _order(1, 900, (600, 900))).accepted
-    down = Command(Op.STEP, 1, "blue", 1, clocks_mhz={GPU: (0, 600)})
+    down = Step("blue", 1, GPU, 600)
     slot = _ask(keeper, down)
     assert slot.accepted, slot.reason
     assert board.locked[GPU][1] == 600
@@ -98,7 +101,7 @@ def test_each_restore_is_logged_once_when_it_fails_and_once_when_it_is_done(
     keeper = _keeper(tmp_path, board)
     assert _ask(keeper, _order(1, 900)).accepted
     board.lost = True
-    keeper.handle(2, Command(Op.CLEAR, 1, "blue"))
+    keeper.handle(2, Clear(1, "blue"))
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:  # a second failure, of which nothing is said
         keeper.tick()
@@ -118,18 +121,18 @@ def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> Non
     bounds = Bounds(min_dwell_s=60.0)
     keeper = Keeper(Settings(str(tmp_path), bounds, site_default=(0, 900)), Board())
     for generation in (1, 2):
-        order = Command(Op.APPLY, 1, "blue", generation, 30.0, {GPU: (0, 900)})
+        order = apply_of(1, "blue", generation, 30.0, {GPU: (0, 900)})
         assert _ask(keeper, order).accepted
-        assert _ask(keeper, Command(Op.CLEAR, 1, clocks_mhz={GPU: (0, 0)})).accepted
-    lower = Command(Op.APPLY, 1, "blue", 3, 30.0, {GPU: (0, 600)})
+        assert _ask(keeper, Clear(1, uuids=(GPU,))).accepted
+    lower = apply_of(1, "blue", 3, 30.0, {GPU: (0, 600)})
     assert "dwell" in _ask(keeper, lower).reason
 
 
 def test_a_restore_that_is_only_delayed_by_jitter_is_not_stuck(tmp_path: Path) -> None:
     settings = Settings(str(tmp_path), Bounds(min_dwell_s=0.0), restore_jitter_s=3600.0)
     keeper = Keeper(settings, Board())
-    assert _ask(keeper, Command(Op.APPLY, 1, "blue", 1, 0.05, {GPU: (0, 900)})).accepted
+    assert _ask(keeper, apply_of(1, "blue", 1, 0.05, {GPU: (0, 900)})).accepted
     time.sleep(0.1)
-    slot = _ask(keeper, Command(Op.STATUS, clocks_mhz={GPU: (0, 0)}))
+    slot = _ask(keeper, Status((GPU,)))
     assert keeper.state.gpu(GPU).pending_restore
     assert (slot.accepted, slot.reason, slot.lease) == (True, "", None)

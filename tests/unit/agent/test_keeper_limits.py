@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from keeper_board import Board, apply, on_disk, open_keeper, set_both
+from keeper_requests import apply_of
 from msgspec.structs import replace
 
-from joulecut_agent.keeper.lease import CAUSES, Command, Op
+from joulecut_agent.keeper.requests import Clear, Status
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
 
 
@@ -66,7 +67,7 @@ def test_each_limit_is_owned_alone_and_goes_back_alone(tmp_path: Path) -> None:
     assert set_both(keeper, "GPU-a", 4, (0, 0), 200).accepted
     assert not board.locked
     board.calls.clear()
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert board.calls == ["limit GPU-a 350"]
     assert not on_disk(tmp_path)
 
@@ -81,7 +82,7 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
     board = Board()
     board.limits_mw["GPU-a"] = 350_000
     keeper = open_keeper(tmp_path, board, power_safe=safe)
-    command = Command(Op.APPLY, 1, "blue", 1, 0.05, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 200_000})
+    command = apply_of(1, "blue", 1, 0.05, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 200_000})
     assert keeper.handle(1, command).slots[0].accepted
     time.sleep(0.06)
     keeper.tick()
@@ -91,7 +92,7 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
         tmp_path, board, power_safe=safe
     )  # and the journal still knows the old one
     assert keeper.handle(1, replace(command, generation=2, ttl_s=30.0)).slots[0].accepted
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert board.limits_mw["GPU-a"] == cleared_w * 1000
 
 
@@ -101,7 +102,7 @@ def test_a_limit_that_was_put_back_is_recorded_again_the_next_time(tmp_path: Pat
     for generation, site_mw in enumerate((350_000, 380_000), start=1):
         board.limits_mw["GPU-a"] = site_mw
         assert set_both(keeper, "GPU-a", generation, (0, 0), 200).accepted
-        keeper.handle(2, Command(Op.CLEAR))
+        keeper.handle(2, Clear())
         assert board.limits_mw["GPU-a"] == site_mw
 
 
@@ -111,14 +112,14 @@ def test_a_denied_command_does_not_forget_what_stood_there_before_the_safe_value
     board = Board()
     keeper = open_keeper(tmp_path, board, power_safe=180_000)
     assert set_both(keeper, "GPU-a", 1, (0, 0), 200).accepted
-    keeper.handle(2, Command(Op.CLEAR, cause="job_ended"))
+    keeper.handle(2, Clear(cause="job_ended"))
     assert board.limits_mw["GPU-a"] == 180_000
     board.fail = lambda call, uuid: NotPermitted("no", "no right")
     assert not set_both(keeper, "GPU-a", 2, (0, 0), 200).accepted
     board.fail = lambda call, uuid: None
     keeper = open_keeper(tmp_path, board, power_safe=180_000)
     assert set_both(keeper, "GPU-a", 3, (0, 0), 200).accepted
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert board.limits_mw["GPU-a"] == 400_000
 
 
@@ -155,7 +156,7 @@ def test_two_limits_denied_at_the_second_take_the_first_back(tmp_path: Path) -> 
     assert not board.locked
 
 
-@pytest.mark.parametrize("ended", ["cleared", "lease_expired", "keeper_start", "no longer asked"])
+@pytest.mark.parametrize("ended", ["cleared", "job_ended", "keeper_start", "no longer asked"])
 def test_a_limit_that_a_person_has_lowered_is_never_raised(tmp_path: Path, ended: str) -> None:
     board = Board()
     board.limits_mw["GPU-a"] = 400_000
@@ -172,13 +173,13 @@ def test_a_limit_that_a_person_has_lowered_is_never_raised(tmp_path: Path, ended
     elif ended == "no longer asked":
         assert apply(keeper, {"GPU-a": (0, 900)}, 4).slots[0].accepted
     else:
-        keeper.handle(2, Command(Op.CLEAR, cause=ended))
+        keeper.handle(2, Clear(cause=ended))
     assert board.limits_mw["GPU-a"] == 150_000
     assert not [call for call in board.calls if call.startswith("limit")]
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert not board.locked
-    slot = keeper.handle(3, Command(Op.STATUS, clocks_mhz={"GPU-a": (0, 0)})).slots[0]
-    assert slot.restores[CAUSES.index("limit_left")] == 1
+    slot = keeper.handle(3, Status(("GPU-a",))).slots[0]
+    assert slot.restores["limit_left"] == 1
     assert not on_disk(tmp_path)
     assert not keeper._journal.recorded_mw, "the next lease records what it finds"
 
@@ -206,5 +207,5 @@ def test_where_no_limit_can_be_read_it_is_restored(tmp_path: Path) -> None:
         raise Transient("t", "busy")
 
     board.before_limits = fail
-    keeper.handle(2, Command(Op.CLEAR))
+    keeper.handle(2, Clear())
     assert board.limits_mw["GPU-a"] == 400_000

@@ -2,50 +2,78 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import CAUSES, GPUS_MAX, Command, Lease, Op
+from joulecut_agent.keeper.lease import CAUSES, WRITTEN_MAX, Lease
 from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot, decode_reply, encode_request
+from joulecut_agent.keeper.requests import (
+    GPUS_MAX,
+    Apply,
+    Clear,
+    ClockLimits,
+    GpuSetting,
+    Observed,
+    Release,
+    Renew,
+    Request,
+    Resume,
+    Status,
+    Step,
+    Yield,
+)
 
 letters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 names = st.text(letters, min_size=1, max_size=24)
 longs = st.integers(0, 2**64 - 1)
 shorts = st.integers(0, 2**16 - 1)
-clock_pairs = st.tuples(shorts, shorts)
-programs = st.lists(shorts, max_size=32).map(tuple)
+words = st.integers(0, 2**32 - 1)
+limits = st.builds(ClockLimits, shorts, shorts, words)
+schedules = st.lists(shorts, max_size=32).map(tuple)
 seconds = st.floats(allow_nan=False)
-commands = st.builds(
-    Command,
-    op=st.integers(1, max(Op)),
-    epoch=longs,
-    job=st.text(letters, max_size=60),
-    generation=longs,
-    ttl_s=seconds,
-    clocks_mhz=st.dictionaries(names, clock_pairs, max_size=GPUS_MAX),
-    cause=st.sampled_from(CAUSES),
-    power_mw=st.dictionaries(names, st.integers(0, 2**32 - 1), max_size=GPUS_MAX),
-    schedules=st.dictionaries(names, programs, max_size=GPUS_MAX),
+jobs = st.text(letters, max_size=60)
+uuids = st.lists(names, max_size=GPUS_MAX).map(tuple)
+settings = st.builds(GpuSetting, limits, schedules, st.booleans())
+requests = st.one_of(
+    st.builds(
+        Apply,
+        longs,
+        jobs,
+        longs,
+        seconds,
+        st.dictionaries(names, settings, max_size=GPUS_MAX),
+    ),
+    st.builds(Step, jobs, longs, names, shorts),
+    st.builds(Renew, longs, jobs, longs, seconds),
+    st.builds(
+        Clear,
+        longs,
+        jobs,
+        uuids,
+        st.sampled_from(["cleared", "job_ended"]),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.builds(Yield, names, longs, longs, limits),
+    st.builds(Observed, names, st.booleans()),
+    st.builds(Release, seconds),
+    st.just(Resume()),
+    st.builds(Status, uuids),
 )
+leases = st.builds(Lease, jobs, longs, longs, limits, seconds, schedules, st.booleans())
 slots = st.builds(
     Slot,
     uuid=names,
     accepted=st.booleans(),
     reason=st.text(letters, max_size=30),
-    lease=st.none()
-    | st.builds(
-        Lease,
-        st.text(letters, max_size=60),
-        longs,
-        longs,
-        clock_pairs,
-        seconds,
-        st.integers(0, 2**32 - 1),
-    ),
-    restores=st.tuples(*[st.integers(0, 2**32 - 1)] * len(CAUSES)),
+    lease=st.none() | leases,
+    restores=st.dictionaries(st.sampled_from(CAUSES), words),
+    kept_power_mw=words,
+    watched_mhz=st.lists(shorts, max_size=WRITTEN_MAX).map(tuple),
 )
 replies = st.builds(
     Reply,
@@ -57,11 +85,11 @@ replies = st.builds(
 )
 
 
-@given(st.integers(0, 2**32 - 1), commands)
-def test_a_request_comes_out_as_it_went_in(serial: int, command: Command) -> None:
-    raw = encode_request(serial, command)
+@given(st.integers(0, 2**32 - 1), requests)
+def test_a_request_comes_out_as_it_went_in(serial: int, request: Request) -> None:
+    raw = encode_request(serial, request)
     assert len(raw) == wire.REQUEST_BYTES
-    assert wire.decode_request(raw) == (serial, command)
+    assert wire.decode_request(raw) == (serial, request)
 
 
 @given(replies)
@@ -73,20 +101,41 @@ def test_a_reply_comes_out_as_it_went_in(reply: Reply) -> None:
 
 def test_a_whole_node_is_one_message() -> None:
     uuids = [f"{n:096}" for n in range(GPUS_MAX)]
-    command = Command(
-        1, 2**64 - 1, "j" * 253, 2**64 - 1, 1.0, dict.fromkeys(uuids, (65_535, 65_535)),
-        power_mw=dict.fromkeys(uuids, 2**32 - 1), schedules=dict.fromkeys(uuids, (65_535,) * 32),
-    )  # fmt: skip
-    assert wire.decode_request(encode_request(1, command)) == (1, command)
-    lease = Lease("j" * 253, 2**64 - 1, 2**64 - 1, (65_535, 65_535), 1.0, 2**32 - 1, (65_535,) * 32)
-    counts = (2**32 - 1,) * len(CAUSES)
-    slots = tuple(Slot(uuid, False, "r" * 160, lease, counts) for uuid in uuids)
-    reply = Reply(1, 2**64 - 1, Bounds(), slots, "s" * 160, 1.0)
+    highest = ClockLimits(65_535, 65_535, 2**32 - 1)
+    setting = GpuSetting(highest, (65_535,) * 32, keep_power_limit=True)
+    request = Apply(2**64 - 1, "j" * 253, 2**64 - 1, 1.0, dict.fromkeys(uuids, setting))
+    assert wire.decode_request(encode_request(1, request)) == (1, request)
+    numbers = (2**64 - 1, 2**64 - 1, highest, 1.0, (65_535,) * 32, True, 65_535, 1.0)
+    lease = Lease("j" * 253, *numbers)
+    counts = dict.fromkeys(CAUSES, 2**32 - 1)
+    watched_mhz = (65_535,) * WRITTEN_MAX
+    slots = tuple(
+        Slot(uuid, False, "r" * 160, lease, counts, 2**32 - 1, watched_mhz) for uuid in uuids
+    )
+    reply = Reply(2**32 - 1, 2**64 - 1, Bounds(), slots, "s" * 160, 1.0)
     assert decode_reply(wire.encode_reply(reply)) == reply
 
 
 def test_the_sizes_are_those_in_the_documentation() -> None:
-    assert (wire.REQUEST_BYTES, wire.REPLY_BYTES) == (8192, 16_384)
+    assert (wire.REQUEST_BYTES, wire.REPLY_BYTES) == (8192, 24_576)
+
+
+@pytest.mark.parametrize(
+    ("body", "other"),
+    [
+        (msgspec.msgpack.encode(("jck4", 1, (1,))), "jck4"),
+        (msgspec.msgpack.encode({"version": "joulecut-keeper-99", "new": 1}), "joulecut-keeper-99"),
+    ],
+)
+def test_another_version_is_named(body: bytes, other: str) -> None:
+    for size, decode in (
+        (wire.REQUEST_BYTES, wire.decode_request),
+        (wire.REPLY_BYTES, decode_reply),
+        (16_384, decode_reply),
+    ):
+        raw = (len(body).to_bytes(2, "little") + body).ljust(size, b"\0")
+        with pytest.raises(ProtocolError, match=f"speaks {other}, this one {wire.VERSION}"):
+            decode(raw)
 
 
 @given(st.binary(max_size=2 * wire.REQUEST_BYTES))
@@ -96,19 +145,20 @@ def test_any_bytes_are_a_message_or_refused(raw: bytes) -> None:
             decode(raw)
 
 
-@given(commands, st.lists(st.tuples(st.integers(0, wire.REQUEST_BYTES - 1), st.integers(0, 255))))
+@given(requests, st.lists(st.tuples(st.integers(0, wire.REQUEST_BYTES - 1), st.integers(0, 255))))
 def test_a_damaged_request_is_a_command_or_refused(
-    command: Command, damage: list[tuple[int, int]]
+    request: Request, damage: list[tuple[int, int]]
 ) -> None:
-    raw = bytearray(encode_request(1, command))
+    raw = bytearray(encode_request(1, request))
     for place, byte in damage:
         raw[place] = byte
     try:
         _, decoded = wire.decode_request(bytes(raw))
     except ProtocolError:
         return
-    assert 1 <= decoded.op <= max(Op)
-    assert len(decoded.clocks_mhz) <= GPUS_MAX
+    assert isinstance(decoded, Request)
+    if isinstance(decoded, Apply):
+        assert len(decoded.settings) <= GPUS_MAX
 
 
 @given(replies, st.lists(st.tuples(st.integers(0, wire.REPLY_BYTES - 1), st.integers(0, 255))))
@@ -122,30 +172,35 @@ def test_a_damaged_reply_is_a_reply_or_refused(reply: Reply, damage: list[tuple[
         return
 
 
+FREE = GpuSetting(ClockLimits(0, 1))
+
+
 @pytest.mark.parametrize(
-    "command",
+    "request_",
     [
-        Command(1, job="j" * 254),
-        Command(1, clocks_mhz={"u" * 97: (0, 1)}),
-        Command(1, clocks_mhz={"u": (0, 65_536)}),
-        Command(1, clocks_mhz={"u": (-1, 5)}),
-        Command(1, clocks_mhz={f"u{n}": (0, 1) for n in range(17)}),
-        Command(1, epoch=2**64),
-        Command(1, generation=-1),
-        Command(1, schedules={"u": tuple(range(33))}),
-        Command(1, cause="cleared\n"),
-        Command(max(Op) + 1),
+        Clear(job="j" * 254),
+        Apply(1, "j", 1, 1.0, {"u" * 97: FREE}),
+        Apply(1, "j", 1, 1.0, {"u": GpuSetting(ClockLimits(0, 65_536))}),
+        Apply(1, "j", 1, 1.0, {"u": GpuSetting(ClockLimits(-1, 5))}),
+        Apply(1, "j", 1, 1.0, {"u": GpuSetting(ClockLimits(0, 5, 2**32))}),
+        Apply(1, "j", 1, 1.0, {f"u{n}": FREE for n in range(17)}),
+        Apply(1, "j", 1, 1.0, {"u": GpuSetting(ClockLimits(0, 1), tuple(range(33)))}),
+        Clear(epoch=2**64),
+        Renew(1, "j", -1, 1.0),
+        Clear(cause="cleared\n"),  # type: ignore[arg-type]
+        Status(tuple(f"u{n}" for n in range(17))),
     ],
 )
-def test_what_does_not_fit_is_not_cut_off(command: Command) -> None:
+def test_what_does_not_fit_is_not_cut_off(request_: Request) -> None:
     with pytest.raises(ProtocolError):
-        encode_request(0, command)
+        encode_request(0, request_)
 
 
 def test_no_number_is_still_a_message() -> None:
     """Whether a ttl makes sense is for the bounds to say."""
-    _, command = wire.decode_request(encode_request(1, Command(1, ttl_s=math.nan)))
-    assert math.isnan(command.ttl_s)
+    _, request = wire.decode_request(encode_request(1, Renew(1, "j", 1, math.nan)))
+    assert isinstance(request, Renew)
+    assert math.isnan(request.ttl_s)
 
 
 def test_a_long_reason_is_cut_between_letters() -> None:

@@ -15,10 +15,20 @@ from keeper_board import (
     open_keeper,
     verdicts,
 )
+from keeper_requests import apply_of
 
 from joulecut_agent.keeper import keeper as module
-from joulecut_agent.keeper.keeper import Keeper, Settings
-from joulecut_agent.keeper.lease import Command, Op
+from joulecut_agent.keeper.keeper import Keeper
+from joulecut_agent.keeper.requests import (
+    NO_LIMITS,
+    Clear,
+    ClockLimits,
+    Release,
+    Resume,
+    Status,
+    Yield,
+)
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import Transient
 
 
@@ -36,9 +46,9 @@ def test_a_release_restores_drops_the_handles_and_ends_by_itself(
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
     for ttl_s in (-1.0, 3600.1, math.nan, math.inf):
-        refused = keeper.handle(2, Command(Op.RELEASE, ttl_s=ttl_s)).slots[0]
+        refused = keeper.handle(2, Release(ttl_s)).slots[0]
         assert (refused.accepted, board.closed) == (False, 0)
-    reply = keeper.handle(3, Command(Op.RELEASE, ttl_s=0.2))
+    reply = keeper.handle(3, Release(0.2))
     assert reply.slots[0].accepted
     assert (board.locked, board.closed) == ({}, 1)
     board.calls.clear()
@@ -48,8 +58,8 @@ def test_a_release_restores_drops_the_handles_and_ends_by_itself(
     assert not board.calls, "nothing touches the driver"
     clock.pass_s(0.21)
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
-    keeper.handle(4, Command(Op.RELEASE, ttl_s=60.0))
-    keeper.handle(5, Command(Op.RESUME))
+    keeper.handle(4, Release(60.0))
+    keeper.handle(5, Resume())
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
 
 
@@ -61,7 +71,7 @@ def test_a_release_is_refused_where_a_gpu_cannot_be_restored(
     keeper = open_keeper(tmp_path, board)
     apply(keeper, {"GPU-a": (0, 900)})
     board.fail = lambda call, uuid: Transient("t", "busy")
-    answer = keeper.handle(2, Command(Op.RELEASE, ttl_s=60.0)).slots[0]
+    answer = keeper.handle(2, Release(60.0)).slots[0]
     assert (answer.accepted, board.closed) == (False, 0)
     assert "nothing was released" in answer.reason
     assert keeper.state.gpus["GPU-a"].pending_restore, "and it is tried again"
@@ -81,31 +91,29 @@ def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
 
 
-def _yield(keeper: Keeper, **named: object) -> bool:
-    command = Command(Op.YIELD, 1, "blue", 1, **named)  # type: ignore[arg-type]
-    (verdict,) = verdicts(keeper.handle(9, command))
+def _yield(keeper: Keeper, uuid: str, ours: ClockLimits = NO_LIMITS) -> bool:
+    (verdict,) = verdicts(keeper.handle(9, Yield(uuid, 1, 1, ours)))
     return verdict
 
 
 def test_a_limit_that_an_external_writer_has_set_is_external_and_the_other_is_restored(
     tmp_path: Path,
 ) -> None:
-    both = {"clocks_mhz": {"GPU-a": (0, 900)}, "power_mw": {"GPU-a": 300_000}}
     for kept, calls in (
-        ({"clocks_mhz": {"GPU-a": (0, 900)}}, ["reset GPU-a"]),
-        ({"clocks_mhz": {"GPU-a": (0, 0)}, "power_mw": {"GPU-a": 300_000}}, ["limit GPU-a 400"]),
-        ({"clocks_mhz": {"GPU-a": (0, 0)}}, []),
+        (ClockLimits(0, 900), ["reset GPU-a"]),
+        (ClockLimits(0, 0, 300_000), ["limit GPU-a 400"]),
+        (NO_LIMITS, []),
     ):
         folder, board = tmp_path / str(len(calls[:1]) + len(str(kept))), Board()
         folder.mkdir()
         keeper = open_keeper(folder, board)
-        order = Command(Op.APPLY, 1, "blue", 1, 30.0, **both)  # type: ignore[arg-type]
+        order = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 900)}, {"GPU-a": 300_000})
         assert verdicts(keeper.handle(1, order)) == {True}
         board.calls.clear()
-        if "power_mw" not in kept:
-            assert not _yield(keeper, **kept), "the limit is still ours"
+        if not kept.power_mw:
+            assert not _yield(keeper, "GPU-a", kept), "the limit is still ours"
             board.limits_mw["GPU-a"] = 350_000
-        assert _yield(keeper, **kept)
+        assert _yield(keeper, "GPU-a", kept)
         assert board.calls == calls
         assert not on_disk(folder)
         assert keeper.state.gpu("GPU-a").lease is None
@@ -116,14 +124,14 @@ def test_a_lock_that_was_yielded_and_shows_again_is_reset_by_name(tmp_path: Path
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
-    assert _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    assert _yield(keeper, "GPU-a")
     board.calls.clear()
-    keeper.handle(9, Command(Op.CLEAR))
-    keeper.handle(9, Command(Op.CLEAR, clocks_mhz={"GPU-a": (0, 0)}))
+    keeper.handle(9, Clear())
+    keeper.handle(9, Clear(uuids=("GPU-a",)))
     assert keeper.restore_all("shutdown")
     assert not board.calls, "what stands there is somebody else's"
     named = dict.fromkeys(("GPU-a", "GPU-b"), (0, 0))
-    keeper.handle(9, Command(Op.CLEAR, ttl_s=1.0, clocks_mhz=named))
+    keeper.handle(9, Clear(uuids=tuple(named), include_yielded=True))
     assert board.calls == ["reset GPU-a"], "and never what was never ours"
 
 
@@ -132,16 +140,16 @@ def test_a_clear_by_name_resets_again_what_may_be_ours(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
-    assert _yield(keeper, clocks_mhz={"GPU-b": (0, 0)})
-    keeper.handle(2, Command(Op.CLEAR))
+    assert _yield(keeper, "GPU-b")
+    keeper.handle(2, Clear())
     assert on_disk(tmp_path) == {}
     for again in (keeper, open_keeper(tmp_path, board), open_keeper(tmp_path, board)):
         board.locked = dict.fromkeys(UUIDS, (0, 900))
         assert again.restore_all("shutdown")
-        again.handle(3, Command(Op.CLEAR))
-        again.handle(3, Command(Op.CLEAR, job="red", clocks_mhz={"GPU-a": (0, 0)}))
+        again.handle(3, Clear())
+        again.handle(3, Clear(job="red", uuids=("GPU-a",)))
         assert "GPU-a" in board.locked, "without a name, or for a job, only leases end"
-        again.handle(4, Command(Op.CLEAR, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+        again.handle(4, Clear(uuids=tuple(UUIDS)))
         assert board.locked == dict.fromkeys(UUIDS[1:], (0, 900)), "others' locks stay"
 
 
@@ -152,7 +160,7 @@ def test_a_lock_call_that_timed_out_and_comes_late_is_reset_by_a_clear(tmp_path:
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
     for again in (keeper, open_keeper(tmp_path, board)):
         board.locked = {"GPU-a": (0, 900)}  # the driver carries it out now
-        again.handle(3, Command(Op.CLEAR, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+        again.handle(3, Clear(uuids=tuple(UUIDS)))
         assert not board.locked
 
 
@@ -160,30 +168,30 @@ def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     apply(keeper, {"GPU-a": (0, 900)}, generation=2)
-    assert not _yield(keeper, clocks_mhz={"GPU-a": (0, 0)})
+    assert not _yield(keeper, "GPU-a")
     assert keeper.state.gpu("GPU-a").lease is not None
     assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
 
 
 def test_a_reply_has_the_time_left_of_a_window(tmp_path: Path, clock: HeldClock) -> None:
     keeper = open_keeper(tmp_path, Board())
-    assert keeper.handle(1, Command(Op.STATUS)).released_s == 0.0
-    keeper.handle(2, Command(Op.RELEASE, ttl_s=600.0))
+    assert keeper.handle(1, Status()).released_s == 0.0
+    keeper.handle(2, Release(600.0))
     clock.pass_s(1.0)
-    assert keeper.handle(3, Command(Op.STATUS)).released_s == pytest.approx(599.0)
-    keeper.handle(4, Command(Op.RESUME))
-    assert keeper.handle(5, Command(Op.STATUS)).released_s == 0.0
+    assert keeper.handle(3, Status()).released_s == pytest.approx(599.0)
+    keeper.handle(4, Resume())
+    assert keeper.handle(5, Status()).released_s == 0.0
 
 
 def test_nothing_asks_the_driver_in_a_release_window(tmp_path: Path) -> None:
     board = Board()
     keeper = Keeper(Settings(str(tmp_path), FREE), board)
-    assert keeper.handle(1, Command(Op.RELEASE, ttl_s=60.0)).slots[0].accepted
+    assert keeper.handle(1, Release(60.0)).slots[0].accepted
     asked: list[str] = []
     board.before_read = asked.append
     board.before_limits = asked.append
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
-    limited = Command(Op.APPLY, 1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
+    limited = apply_of(1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
     assert verdicts(keeper.handle(2, limited)) == {False}
-    keeper.handle(3, Command(Op.STATUS, clocks_mhz=dict.fromkeys(UUIDS, (0, 0))))
+    keeper.handle(3, Status(tuple(UUIDS)))
     assert not asked, "a call would open the driver again"

@@ -1,54 +1,64 @@
 """The lease machine against everything that a controller, a network or a clock may do to it."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from keeper_requests import apply_of
+from lease_machine import LeaseRequest, apply_event
 from msgspec.structs import replace
 
 from joulecut_agent.keeper.lease import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
-    NO_LIMITS,
+    LATE_S,
+    RETAKES_END,
+    RETAKES_MAX,
     RETRY_S,
     RETRY_S_MAX,
-    Command,
-    Op,
+    PowerAfter,
+    Restore,
     State,
-    apply_event,
     restore_finished,
+    write_unanswered,
 )
-from joulecut_wire.messages import ClockLimits
+from joulecut_agent.keeper.requests import (
+    NO_LIMITS,
+    Apply,
+    Clear,
+    ClockLimits,
+    GpuSetting,
+    Observed,
+    Renew,
+    Yield,
+)
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 HIGH = (0, 1410)
 
 clocks = st.sampled_from([(0, 600), (0, 900), (210, 900), (0, 1410)])
-settings = st.dictionaries(st.sampled_from(UUIDS), clocks, min_size=1)
-powers = st.dictionaries(st.sampled_from(UUIDS), st.sampled_from([200_000, 300_000]))
+powers_mw = st.sampled_from([0, 0, 200_000, 300_000])
+limits = st.builds(lambda mhz, power_mw: ClockLimits(*mhz, power_mw), clocks, powers_mw)
+settings = st.builds(GpuSetting, limits=limits, keep_power_limit=st.booleans())
 numbers = st.integers(0, 3)
 ttls_s = st.floats(0.5, 20.0)
 jobs = st.sampled_from(["blue", "red"])
 applies = st.builds(
-    Command,
-    op=st.just(Op.APPLY),
+    Apply,
     epoch=numbers,
     job=jobs,
     generation=numbers,
     ttl_s=ttls_s,
-    clocks_mhz=settings,
-    power_mw=powers,
+    settings=st.dictionaries(st.sampled_from(UUIDS), settings, min_size=1),
 )
-renews = st.builds(
-    Command, op=st.just(Op.RENEW), epoch=numbers, job=jobs, generation=numbers, ttl_s=ttls_s
-)
+renews = st.builds(Renew, epoch=numbers, job=jobs, generation=numbers, ttl_s=ttls_s)
 clears = st.builds(
-    Command,
-    op=st.just(Op.CLEAR),
+    Clear,
     epoch=numbers,
     job=st.sampled_from(["", "blue", "red"]),
-    clocks_mhz=st.one_of(st.just({}), settings),
+    uuids=st.lists(st.sampled_from(UUIDS), unique=True).map(tuple),
 )
 gaps_s = st.floats(0.0, 8.0)
 histories = st.lists(st.tuples(gaps_s, st.one_of(applies, renews, clears, st.none())), max_size=30)
@@ -64,27 +74,43 @@ class World:
     broken: set[str] = field(default_factory=set)
     restored: list[tuple[float, str, str]] = field(default_factory=list)
 
-    def tell(self, event: Command | None, refused: dict[str, str] | None = None) -> dict[str, str]:
+    def tell(
+        self, event: LeaseRequest | None, refused: dict[str, str] | None = None
+    ) -> dict[str, str]:
         """Why each GPU concerned was refused, "" where it was not."""
-        self.state, reasons, restores, locks = apply_event(
-            self.state, event, self.now_s, refused or {}
-        )
-        for uuid, cause in restores:
-            done = uuid not in self.broken
-            if done:
-                self.locked.pop(uuid, None)
-                self.restored.append((self.now_s, uuid, cause))
-            self.state = restore_finished(self.state, uuid, done, self.now_s)
-        for lock in locks:
-            assert lock.before == self.locked.get(lock.uuid, NO_LIMITS)
-            self.locked[lock.uuid] = lock.wanted
-        return dict(reasons)
+        done = apply_event(self.state, event, self.now_s, refused)
+        self.state = done.state
+        for one in done.effects:
+            works = one.uuid not in self.broken
+            if works:
+                self._restore(one)
+                self.restored.append((self.now_s, one.uuid, one.cause))
+            self.state = restore_finished(self.state, one.uuid, works, self.now_s)
+        for write in done.writes:
+            assert write.before == self.locked.get(write.uuid, NO_LIMITS)
+            self.locked[write.uuid] = write.wanted
+        return dict(done.reasons)
+
+    def _restore(self, restore: Restore) -> None:
+        """What the keeper does: clocks are reset, and the power limit unless it is kept."""
+        before = self.locked.pop(restore.uuid, NO_LIMITS)
+        if restore.power is PowerAfter.KEPT:
+            self.locked[restore.uuid] = ClockLimits(0, 0, before.power_mw)
+
+    def slowed(self) -> set[str]:
+        """The GPUs whose clocks are locked."""
+        return {uuid for uuid, one in self.locked.items() if one.max_mhz}
+
+    def kept(self) -> dict[str, int]:
+        """The power limits without a lease."""
+        leased = self.promised()
+        return {u: one.power_mw for u, one in self.locked.items() if u not in leased}
 
     def promised(self) -> dict[str, float]:
         gpus = self.state.gpus.items()
         return {uuid: gpu.lease.expires_s for uuid, gpu in gpus if gpu.lease}
 
-    def after(self, history: list[tuple[float, Command | None]]) -> "World":
+    def after(self, history: list[tuple[float, LeaseRequest | None]]) -> "World":
         for gap_s, event in history:
             self.now_s += gap_s
             self.tell(None)  # as the keeper does before each message
@@ -94,20 +120,20 @@ class World:
 
 @given(histories)
 def test_silence_always_returns_the_gpu_to_default(
-    history: list[tuple[float, Command | None]],
+    history: list[tuple[float, LeaseRequest | None]],
 ) -> None:
     world = World().after(history)
-    assert set(world.locked) == set(world.promised()), "no lock without a lease"
+    assert world.slowed() == set(world.promised()), "no lock without a lease"
     while (due_s := world.state.due_s()) < float("inf"):
         world.now_s = due_s
         world.tell(None)
-    assert not world.locked
+    assert not world.slowed()
     assert not world.promised()
 
 
 @given(histories)
 def test_a_lease_is_never_cut_short_by_time_alone(
-    history: list[tuple[float, Command | None]],
+    history: list[tuple[float, LeaseRequest | None]],
 ) -> None:
     world = World().after(history)
     for uuid, expires_s in sorted(world.promised().items(), key=lambda pair: pair[1]):
@@ -119,20 +145,20 @@ def test_a_lease_is_never_cut_short_by_time_alone(
         assert world.locked[uuid] == held
         world.now_s = expires_s
         world.tell(None)
-        assert uuid not in world.locked
+        assert uuid not in world.slowed()
         assert world.restored[-1][2] == "lease_expired"
 
 
 @given(histories, applies)
 def test_an_older_command_changes_nothing(
-    history: list[tuple[float, Command | None]], command: Command
+    history: list[tuple[float, LeaseRequest | None]], command: Apply
 ) -> None:
     world = World().after(history)
     before, locked = world.state, dict(world.locked)
     newest = {uuid: gpu.last for uuid, gpu in before.gpus.items() if gpu.last}
     older = command.epoch < before.epoch_seen or any(
         (command.epoch, command.generation) < (newest[uuid].epoch, newest[uuid].generation)
-        for uuid in command.clocks_mhz
+        for uuid in command.settings
         if uuid in newest
     )
     answers = world.tell(command)
@@ -141,34 +167,34 @@ def test_an_older_command_changes_nothing(
     if any(answers.values()):
         assert (world.state, world.locked) == (before, locked)
         assert all(answers.values()), "all or nothing"
-    assert set(answers) == set(command.clocks_mhz)
+    assert set(answers) == set(command.settings)
 
 
 @given(histories, applies)
 def test_the_same_command_twice_is_one_command(
-    history: list[tuple[float, Command | None]], command: Command
+    history: list[tuple[float, LeaseRequest | None]], command: Apply
 ) -> None:
     world = World().after(history)
     if any(world.tell(command).values()):
         return
     once = world.state
-    again, reasons, _, locks = apply_event(once, command, world.now_s, {})
-    assert again == once
-    assert not locks, "nothing to write"
-    assert not any(reasons.values())
+    again = apply_event(once, command, world.now_s)
+    assert again.state == once
+    assert not again.writes, "nothing to write"
+    assert not any(again.reasons.values())
 
 
 @given(histories, applies, clocks)
 def test_an_equal_number_with_other_content_is_refused(
-    history: list[tuple[float, Command | None]], command: Command, other: tuple[int, int]
+    history: list[tuple[float, LeaseRequest | None]], command: Apply, other: tuple[int, int]
 ) -> None:
     world = World().after(history)
     if any(world.tell(command).values()):
         return
-    changed = dict.fromkeys(command.clocks_mhz, other)
-    if changed == command.clocks_mhz:
+    changed = dict.fromkeys(command.settings, GpuSetting(ClockLimits(*other)))
+    if changed == command.settings:
         return
-    twin = replace(command, clocks_mhz=changed)
+    twin = replace(command, settings=changed)
     before = world.state
     assert all(world.tell(twin).values())
     assert world.state == before
@@ -176,7 +202,7 @@ def test_an_equal_number_with_other_content_is_refused(
 
 @given(histories, renews)
 def test_a_heartbeat_moves_the_end_of_matching_leases_only(
-    history: list[tuple[float, Command | None]], renew: Command
+    history: list[tuple[float, LeaseRequest | None]], renew: Renew
 ) -> None:
     world = World().after(history)
     before, locked = world.promised(), dict(world.locked)
@@ -199,7 +225,7 @@ def test_a_heartbeat_moves_the_end_of_matching_leases_only(
 
 @given(histories, clears)
 def test_clear_ends_what_it_names_and_nothing_else(
-    history: list[tuple[float, Command | None]], clear: Command
+    history: list[tuple[float, LeaseRequest | None]], clear: Clear
 ) -> None:
     world = World().after(history)
     held = {uuid: gpu.lease.job for uuid, gpu in world.state.gpus.items() if gpu.lease}
@@ -208,17 +234,17 @@ def test_clear_ends_what_it_names_and_nothing_else(
     named = {
         uuid
         for uuid, job in held.items()
-        if clear.job in {"", job} and (not clear.clocks_mhz or uuid in clear.clocks_mhz)
+        if clear.job in {"", job} and (not clear.uuids or uuid in clear.uuids)
     }
-    assert set(world.locked) == (set(held) if stale else set(held) - named)
+    assert world.slowed() == (set(held) if stale else set(held) - named)
 
 
 @given(histories, applies, st.sampled_from(UUIDS))
 def test_one_refusal_refuses_the_group(
-    history: list[tuple[float, Command | None]], command: Command, uuid: str
+    history: list[tuple[float, LeaseRequest | None]], command: Apply, uuid: str
 ) -> None:
     world = World().after(history)
-    if uuid not in command.clocks_mhz:
+    if uuid not in command.settings:
         return
     before = world.state
     answers = world.tell(command, {uuid: "out of bounds"})
@@ -227,7 +253,7 @@ def test_one_refusal_refuses_the_group(
 
 
 @given(histories)
-def test_epoch_seen_never_falls(history: list[tuple[float, Command | None]]) -> None:
+def test_epoch_seen_never_falls(history: list[tuple[float, LeaseRequest | None]]) -> None:
     world, seen = World(), 0
     for entry in history:
         world.after([entry])
@@ -242,12 +268,15 @@ def test_epoch_seen_never_falls(history: list[tuple[float, Command | None]]) -> 
 def test_a_term_that_no_controller_can_have_reached_is_refused(seen: int, highest: int) -> None:
     """Else one command with the largest number there is shuts out every controller for ever."""
     gpus = {"GPU-a": (0, 900)}
-    first = Command(Op.APPLY, seen, "blue", 1, 5.0, gpus)
-    for op, generation in ((Op.APPLY, 2), (Op.RENEW, 1), (Op.CLEAR, 0)):
+    first = apply_of(seen, "blue", 1, 5.0, gpus)
+    for command in (
+        apply_of(highest + 1, "blue", 2, 5.0, gpus),
+        Renew(highest + 1, "blue", 1, 5.0),
+        Clear(highest + 1, "blue", ("GPU-a",)),
+    ):
         world = World(State(epoch_seen=seen))
         assert world.tell(first) == {"GPU-a": ""}
         before = world.state
-        command = Command(op, highest + 1, "blue", generation, 5.0, gpus)
         reason = f"epoch {highest + 1}; allowed: {seen} to {highest}"
         assert world.tell(command) == {"GPU-a": reason}
         assert world.state == before
@@ -257,7 +286,7 @@ def test_a_term_that_no_controller_can_have_reached_is_refused(seen: int, highes
 
 def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
     world = World()
-    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
     world.broken = {"GPU-a"}
     world.now_s += 5.0
     world.tell(None)
@@ -268,7 +297,7 @@ def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
         world.tell(None)
     assert waits_s == sorted(waits_s)
     assert (waits_s[0], waits_s[-1]) == (RETRY_S, RETRY_S_MAX)
-    refused = world.tell(Command(Op.APPLY, 1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
+    refused = world.tell(apply_of(1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
     assert refused["GPU-a"] == "its restore (lease_expired) is still pending"
     world.broken = set()
     world.now_s = world.state.due_s()
@@ -280,24 +309,24 @@ def test_a_failed_restore_is_asked_for_again_ever_more_slowly() -> None:
 def test_critical_stages_go_up_before_others_come_down() -> None:
     world = World()
     first = {"GPU-a": (0, 900), "GPU-b": (0, 900), "GPU-c": (0, 900)}
-    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, first))
+    world.tell(apply_of(1, "blue", 1, 5.0, first))
     then = {"GPU-a": (0, 600), "GPU-b": (0, 1410), "GPU-c": (0, 600)}
-    done = apply_event(world.state, Command(Op.APPLY, 1, "blue", 2, 5.0, then), 100.0, {})
+    done = apply_event(world.state, apply_of(1, "blue", 2, 5.0, then), 100.0, {})
     assert [lock.uuid for lock in done.writes] == ["GPU-b", "GPU-a", "GPU-c"]
 
 
 def test_a_newer_job_takes_over_and_the_old_one_cannot_renew() -> None:
     world = World()
-    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
-    taken = world.tell(Command(Op.APPLY, 1, "red", 2, 5.0, {"GPU-a": (0, 600)}))
+    world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    taken = world.tell(apply_of(1, "red", 2, 5.0, {"GPU-a": (0, 600)}))
     assert taken == {"GPU-a": ""}
-    assert world.tell(Command(Op.RENEW, 1, "blue", 1, 5.0)) == {"": "job blue holds no lease here"}
-    assert world.tell(Command(Op.RENEW, 1, "red", 2, 5.0)) == {"GPU-a": ""}
+    assert world.tell(Renew(1, "blue", 1, 5.0)) == {"": "job blue holds no lease here"}
+    assert world.tell(Renew(1, "red", 2, 5.0)) == {"GPU-a": ""}
 
 
 @given(histories, st.floats(0.1, 30.0))
 def test_restores_with_jitter_are_all_done_within_the_bound(
-    history: list[tuple[float, Command | None]], restore_jitter_s: float
+    history: list[tuple[float, LeaseRequest | None]], restore_jitter_s: float
 ) -> None:
     world = World(State(restore_jitter_s=restore_jitter_s)).after(history)
     until_s = max(world.promised().values(), default=world.now_s) + restore_jitter_s
@@ -305,13 +334,13 @@ def test_restores_with_jitter_are_all_done_within_the_bound(
         assert due_s <= max(until_s, world.now_s)
         world.now_s = due_s
         world.tell(None)
-    assert not world.locked
+    assert not world.slowed()
 
 
 def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take_them() -> None:
     uuids = [f"GPU-{n}" for n in range(200)]
     world = World(State(restore_jitter_s=10.0))
-    world.tell(Command(Op.APPLY, 1, "blue", 1, 5.0, dict.fromkeys(uuids, (0, 900))))
+    world.tell(apply_of(1, "blue", 1, 5.0, dict.fromkeys(uuids, (0, 900))))
     world.now_s += 5.0
     world.tell(None)
     for second in range(1, 11):
@@ -320,19 +349,110 @@ def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take
         assert abs(len(world.restored) - 20 * second) <= 20, "no surge at any time"
         if second == 5:
             left = next(iter(world.locked))
-            again = world.tell(Command(Op.APPLY, 2, "blue", 2, 30.0, {left: (0, 900)}))
+            again = world.tell(apply_of(2, "blue", 2, 30.0, {left: (0, 900)}))
             assert again == {left: ""}
     assert set(world.locked) == {left}
 
 
 @given(histories, st.sampled_from(UUIDS))
 def test_what_is_yielded_is_not_written_and_not_held(
-    history: list[tuple[float, Command | None]], uuid: str
+    history: list[tuple[float, LeaseRequest | None]], uuid: str
 ) -> None:
     world = World().after(history)
     held, before = uuid in world.promised(), dict(world.locked)
-    answers = world.tell(Command(Op.YIELD, clocks_mhz={uuid: (0, 0)}))
+    answers = world.tell(Yield(uuid))
     assert answers == {uuid: "" if held else "no lease to yield"}
     assert world.locked == before, "somebody else has set it: nothing is written"
     assert uuid not in world.promised()
-    assert set(world.promised()) == set(before) - {uuid}
+    slowed = {one for one, knobs in before.items() if knobs.max_mhz}
+    assert set(world.promised()) == slowed - {uuid}
+
+
+@given(histories)
+def test_a_kept_power_limit_changes_by_a_new_command_alone(
+    history: list[tuple[float, LeaseRequest | None]],
+) -> None:
+    """Whatever ends leases: time, a heartbeat that is missing, a clear, the end of a job."""
+    world = World()
+    for entry in history:
+        before = world.kept()
+        world.after([entry])
+        newer = entry[1].settings if isinstance(entry[1], Apply) else {}
+        for uuid, power_mw in before.items():
+            assert uuid in newer or world.locked[uuid].power_mw == power_mw
+        for uuid, gpu in world.state.gpus.items():
+            if not gpu.lease:
+                assert world.locked.get(uuid, NO_LIMITS).power_mw == gpu.kept_power_mw
+
+
+@given(histories)
+def test_kept_limits_are_lifted_on_request(
+    history: list[tuple[float, LeaseRequest | None]],
+) -> None:
+    world = World().after(history)
+    world.tell(Clear(lift_power_limit=True))
+    assert not world.locked
+    assert not any(gpu.kept_power_mw for gpu in world.state.gpus.values())
+
+
+def test_a_command_that_does_not_keep_its_limit_takes_the_kept_one_along() -> None:
+    world = World()
+    gpus = {"GPU-a": (0, 900)}
+    world.tell(apply_of(1, "blue", 1, 5.0, gpus, {"GPU-a": 300_000}, keep=True))
+    world.now_s += 5.0
+    world.tell(None)
+    assert world.locked == {"GPU-a": (0, 0, 300_000)}
+    assert world.tell(apply_of(1, "red", 2, 5.0, gpus)) == {"GPU-a": ""}
+    assert world.locked == {"GPU-a": (0, 900, 300_000)}, "it names no limit"
+    assert world.tell(apply_of(1, "red", 3, 5.0, gpus, {"GPU-a": 350_000})) == {"GPU-a": ""}
+    world.now_s += 5.0
+    world.tell(None)
+    assert not world.locked
+
+
+@given(histories, st.sampled_from(UUIDS))
+def test_after_an_unanswered_write_the_gpu_is_reset_until_it_can_no_longer_come(
+    history: list[tuple[float, LeaseRequest | None]], uuid: str
+) -> None:
+    world = World().after(history)
+    world.state = write_unanswered(world.state, uuid, world.now_s)
+    world.tell(Clear(uuids=(uuid,)))
+    until_s, resets_s = world.now_s + LATE_S, []
+    while (due_s := world.state.due_s()) < float("inf"):
+        world.now_s = max(world.now_s, due_s)
+        world.locked.setdefault(uuid, ClockLimits(0, 600))  # carried out late, at any time
+        world.tell(None)
+        resets_s += [at_s for at_s, one, _ in world.restored[-3:] if one == uuid]
+    assert max(resets_s) >= until_s
+    assert not world.slowed()
+
+
+def test_a_lock_that_shows_again_is_reset_ever_more_seldom_and_then_called_stuck() -> None:
+    world = World()
+    world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    world.tell(Clear())
+    resets_s: list[float] = []
+    for _ in range(2000):
+        world.now_s += 1.0
+        before = len(world.restored)
+        assert world.tell(Observed("GPU-a", shows_lock=True)) == {"GPU-a": ""}
+        resets_s += [world.now_s] * (len(world.restored) - before)
+        assert world.state.gpu("GPU-a").is_stuck == (len(resets_s) > RETAKES_MAX)
+    waits_s = [later - now for now, later in pairwise(resets_s)]
+    assert waits_s == sorted(waits_s)
+    assert len(resets_s) == RETAKES_END
+    refused = world.tell(apply_of(1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
+    assert "resets have no effect" in refused["GPU-a"]
+    world.tell(Observed("GPU-a", shows_lock=False))
+    assert not world.state.gpu("GPU-a").is_stuck
+    assert world.tell(apply_of(1, "blue", 3, 5.0, {"GPU-a": (0, 900)})) == {"GPU-a": ""}
+
+
+def test_a_lock_on_a_gpu_that_was_seen_free_is_not_ours() -> None:
+    world = World()
+    world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    world.tell(Clear())
+    world.tell(Observed("GPU-a", shows_lock=False))
+    before = len(world.restored)
+    assert world.tell(Observed("GPU-a", shows_lock=True))["GPU-a"]
+    assert len(world.restored) == before

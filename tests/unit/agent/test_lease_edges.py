@@ -1,14 +1,15 @@
 """The lease machine where two things meet: a debt and a second end, two jobs, two terms."""
 
+from keeper_requests import apply_of
+from lease_machine import apply_event
+
 from joulecut_agent.keeper.lease import (
-    Command,
     Gpu,
-    Op,
     State,
-    apply_event,
     end_leases,
     restore_finished,
 )
+from joulecut_agent.keeper.requests import Clear, Renew, Step, Yield
 
 GPU = "GPU-a"
 
@@ -17,14 +18,8 @@ def _held(
     job: str = "blue", epoch: int = 5, generation: int = 1, program: tuple[int, ...] = ()
 ) -> State:
     """A GPU at 900 MHz at most, for a minute from second 0 on."""
-    order = Command(
-        Op.APPLY,
-        epoch,
-        job,
-        generation,
-        60.0,
-        {GPU: (0, 900)},
-        schedules={GPU: program} if program else {},
+    order = apply_of(
+        epoch, job, generation, 60.0, {GPU: (0, 900)}, schedules={GPU: program} if program else {}
     )
     done = apply_event(State(), order, 0.0, {})
     assert done.reasons == {GPU: ""}
@@ -44,7 +39,7 @@ def test_a_second_end_does_not_forget_how_often_the_first_one_failed() -> None:
 
 def test_a_job_clears_nothing_that_another_one_holds() -> None:
     for named in ({}, {GPU: (0, 0)}):
-        done = apply_event(_held("blue"), Command(Op.CLEAR, 5, "red", clocks_mhz=named), 1.0, {})
+        done = apply_event(_held("blue"), Clear(5, "red", uuids=tuple(named)), 1.0, {})
         assert done.state.gpu(GPU).lease is not None
         assert done.restores == ()
         assert all(reason == "held by job blue" for reason in done.reasons.values())
@@ -52,7 +47,7 @@ def test_a_job_clears_nothing_that_another_one_holds() -> None:
 
 
 def test_who_names_no_job_clears_every_one() -> None:
-    done = apply_event(_held("blue"), Command(Op.CLEAR, 5), 1.0, {})
+    done = apply_event(_held("blue"), Clear(5), 1.0, {})
     assert done.reasons == {GPU: ""}
     assert done.restores == ((GPU, "cleared"),)
 
@@ -60,16 +55,16 @@ def test_who_names_no_job_clears_every_one() -> None:
 def test_the_largest_term_is_never_forgotten() -> None:
     state = _held(epoch=5, program=(600,))
     for epoch in (0, 1, 5):
-        event = Command(Op.STEP, epoch, "blue", 1, clocks_mhz={GPU: (0, 600)})
+        event = Step("blue", 1, GPU, 600)
         assert apply_event(state, event, 10.0, {}).state.epoch_seen == 5
-        renewal = Command(Op.RENEW, epoch, "blue", 1, 60.0)
+        renewal = Renew(epoch, "blue", 1, 60.0)
         assert apply_event(state, renewal, 10.0, {}).state.epoch_seen == 5
-        clearing = Command(Op.CLEAR, epoch, "blue")
+        clearing = Clear(epoch, "blue")
         assert apply_event(state, clearing, 10.0, {}).state.epoch_seen == 5
 
 
 def _step(state: State, clock_mhz: int, now_s: float) -> tuple[State, str]:
-    event = Command(Op.STEP, 5, "blue", 1, clocks_mhz={GPU: (0, clock_mhz)})
+    event = Step("blue", 1, GPU, clock_mhz)
     done = apply_event(state, event, now_s, {})
     return done.state, done.reasons[GPU]
 
@@ -86,7 +81,7 @@ def test_a_step_up_never_waits_however_far_below_the_top_it_ends() -> None:
 
 def test_what_was_seen_under_another_order_ends_no_lease() -> None:
     for epoch, generation, ends in ((4, 1, False), (5, 2, False), (5, 1, True), (0, 0, True)):
-        event = Command(Op.YIELD, epoch, "blue", generation, clocks_mhz={GPU: (0, 0)})
+        event = Yield(GPU, epoch, generation)
         done = apply_event(_held(epoch=5, generation=1), event, 1.0, {})
         assert (done.state.gpu(GPU).lease is None) == ends
         assert done.reasons == {GPU: "" if ends else "no lease to yield"}
@@ -97,7 +92,7 @@ OTHER = "GPU-b"
 
 def test_a_gpu_that_was_free_comes_down_after_others_have_gone_up() -> None:
     """It is at its own default, above whatever is asked of it."""
-    order = Command(Op.APPLY, 5, "blue", 2, 60.0, {OTHER: (0, 600), GPU: (0, 1200)})
+    order = apply_of(5, "blue", 2, 60.0, {OTHER: (0, 600), GPU: (0, 1200)})
     done = apply_event(_held(), order, 1.0, {})
     assert [lock.uuid for lock in done.writes] == [GPU, OTHER]
 
@@ -105,14 +100,14 @@ def test_a_gpu_that_was_free_comes_down_after_others_have_gone_up() -> None:
 def test_a_clear_of_everything_names_what_is_held_or_pending_and_nothing_else() -> None:
     state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
     state = state.updated({OTHER: Gpu(), "GPU-c": Gpu()})
-    done = apply_event(state, Command(Op.CLEAR), 1.1, {})
+    done = apply_event(state, Clear(), 1.1, {})
     assert done.reasons == {GPU: ""}, "nobody holds it, and it was never given back"
     assert done.restores == ((GPU, "cleared"),), "a person does not wait for the next try"
-    assert apply_event(state, Command(Op.CLEAR, 5, "blue"), 1.1, {}).reasons == {}
+    assert apply_event(state, Clear(5, "blue"), 1.1, {}).reasons == {}
 
 
 def test_a_gpu_that_is_pending_and_named_is_tried_again_at_once() -> None:
     state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
-    done = apply_event(state, Command(Op.CLEAR, 5, "blue", clocks_mhz={GPU: (0, 0)}), 1.1, {})
+    done = apply_event(state, Clear(5, "blue", uuids=(GPU,)), 1.1, {})
     assert done.restores == ((GPU, "cleared"),)
     assert apply_event(state, None, 1.1, {}).restores == (), "time alone would have waited"

@@ -1,14 +1,13 @@
 """A term that one agent alone has seen is no term to lead with: all others would refuse it."""
 
 import pytest
+from keeper_requests import apply_of
+from lease_machine import apply_event
 
 from joulecut_agent.keeper.lease import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
-    Command,
-    Op,
     State,
-    apply_event,
 )
 from joulecut_controller.reconcile.leases import impossible_epoch
 from joulecut_controller.view import NodeView
@@ -38,6 +37,6 @@ def test_what_is_absurd_is_named_and_all_else_is_taken_by_every_agent(
     if not found:
         term = max(epochs, default=0) + 1
         for seen in epochs:
-            command = Command(Op.APPLY, term, "blue", 1, 9.0, {"GPU-a": (0, 900)})
+            command = apply_of(term, "blue", 1, 9.0, {"GPU-a": (0, 900)})
             reasons = apply_event(State(seen), command, 0.0, {}).reasons
             assert reasons == {"GPU-a": ""} or term > EPOCH_MAX
