@@ -44,6 +44,13 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* The profile of one process, for the securityContext of its container; without it the pod's. */}}
+{{- define "joulecut.seccomp" -}}
+{{- with .root.Values.seccomp.localhostDirectory -}}
+seccompProfile: {type: Localhost, localhostProfile: {{ printf "%s/%s.json" . $.process }}}
+{{- end -}}
+{{- end }}
+
 {{- define "joulecut.gpuEnv" -}}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
 {{- if ne .Values.gpu.access "cdi" }}
