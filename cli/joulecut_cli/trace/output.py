@@ -110,7 +110,7 @@ def _chakra(
 
 def _astra_sim(folder: Path, ranks: int, system: System | None, clock_mhz: int | None) -> None:
     """`system.json`, `network.yml`, `remote_memory.json`, and power beside them."""
-    inside = min(ranks, system.gpus_per_node if system else ranks)
+    inside = min(ranks, system.domain if system else ranks)
     outside = max(1, ranks // inside)
     dimensions = [("Switch", inside, system.scale_up_gb_s if system else 100.0,
                    system.scale_up_latency_s if system else 1e-6)]  # fmt: skip

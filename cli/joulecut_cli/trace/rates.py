@@ -108,7 +108,7 @@ def efficiencies(recordings: Sequence[Recording], system: System, clock_mhz: flo
         shares = [
             rate / (link * 1e9)
             for rate, ranks in map(bus_rate, kernels)
-            if rate and (ranks <= system.gpus_per_node) == inside
+            if rate and (ranks <= system.domain) == inside
         ]
         if len(shares) >= FEW:
             values[key] = min(EFFICIENCY_MAX, median(shares))

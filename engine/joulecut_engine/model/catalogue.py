@@ -11,10 +11,11 @@ from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.system import System
 
 GB = 1e9
-# No data sheet gives a node's power without its GPUs. Nodes of eight H100 drew at most 76 % of
-# their 10.2 kW in training (arXiv 2506.14551); the same share of other data sheets' maxima, less
-# the GPUs' limits, stands in for other nodes.
-_NODE_SHARE = "76 % of the node's data-sheet maximum less its GPUs' limits (arXiv 2506.14551)"
+# No data sheet gives a node's power without its GPUs. These are sums of processors, memory,
+# switches, NICs, drives and board under training, and 6 % of the node lost in power supplies. Fans
+# of an air-cooled node come on top: nodes of eight H100 drew up to 76 % of their 10.2 kW in
+# training (arXiv 2506.14551), some 600 W more than this.
+_HOST = "assumed: sum of the parts under training and 6 % supply losses, without fans"
 _IDLE = "assumed: typical nvidia-smi or rocm-smi reading without work"
 
 
@@ -31,16 +32,17 @@ _A100 = System(
     name="a100-sxm-80gb", processors=108, gpus_per_node=8,
     bf16_tflops=312.0, fp32_tflops=19.5,
     hbm_gb_s=2039.0, hbm_bytes=80 * GB, scale_up_gb_s=300.0, scale_out_gb_s=25.0,
-    clock_max_mhz=1410.0, power_cap_w=400.0, idle_w=55.0, host_w=1740.0,
+    clock_max_mhz=1410.0, power_cap_w=400.0, idle_w=55.0, host_w=1140.0,
     knee_mhz=1107.0,
 )  # fmt: skip
 _A100_SOURCES = (
     ("bf16_tflops fp32_tflops hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w",
      "NVIDIA A100 data sheet, 2021: NVLink 600 GB/s both directions"),
     ("clock_max_mhz processors", "NVIDIA A100 architecture white paper: boost clock"),
-    ("gpus_per_node scale_out_gb_s host_w",
-     f"DGX A100 data sheet: 8 x 200 Gb/s, 6.5 kW at most; host_w: {_NODE_SHARE}"),
+    ("gpus_per_node scale_out_gb_s",
+     "DGX A100 data sheet: 8 x 200 Gb/s"),
     ("knee_mhz", "fit of the A100 SXM sweep of the Perseus artifact (SOSP'24)"),
+    ("host_w", _HOST),
     ("idle_w", _IDLE),
 )  # fmt: skip
 _H100 = System(
@@ -48,7 +50,7 @@ _H100 = System(
     bf16_tflops=989.4, fp8_tflops=1978.9, fp32_tflops=66.9,
     hbm_gb_s=3350.0, hbm_bytes=80 * GB, scale_up_gb_s=450.0, scale_out_gb_s=50.0,
     host_gb_s=55.0, clock_max_mhz=1980.0, clock_peak_mhz=1830.0, power_cap_w=700.0, idle_w=80.0,
-    host_w=2150.0,
+    host_w=1500.0, knee_mhz=1000.0, voltage_slope_per_ghz=0.47,
 )  # fmt: skip
 _H100_SOURCES = (
     ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz processors",
@@ -57,8 +59,11 @@ _H100_SOURCES = (
      "NVIDIA H100 data sheet: SXM, NVLink 900 GB/s both directions"),
     ("clock_max_mhz", "highest SM clock that the driver lists"),
     ("host_gb_s", "PCIe 5.0 x16: 63 GB/s, 55 in copies"),
-    ("gpus_per_node scale_out_gb_s host_w",
-     f"DGX H100 data sheet: 8 x 400 Gb/s, 10.2 kW at most; host_w: {_NODE_SHARE}"),
+    ("gpus_per_node scale_out_gb_s",
+     "DGX H100 data sheet: 8 x 400 Gb/s"),
+    ("host_w", _HOST),
+    ("knee_mhz voltage_slope_per_ghz",
+     "fits of public sweeps of H100 NVL and H200, arXiv 2607.00819"),
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),
 )  # fmt: skip
 _B200 = System(
@@ -66,13 +71,17 @@ _B200 = System(
     bf16_tflops=2250.0, fp8_tflops=4500.0, fp4_tflops=9000.0,
     fp32_tflops=80.0, hbm_gb_s=8000.0, hbm_bytes=180 * GB, scale_up_gb_s=900.0,
     scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=1965.0, clock_peak_mhz=1856.0,
-    power_cap_w=1000.0, idle_w=140.0, host_w=2870.0,
+    power_cap_w=1000.0, idle_w=140.0, host_w=1930.0,
+    matrix_efficiency=0.48, attention_efficiency=0.35, hbm_efficiency=0.6, scale_up_efficiency=0.7,
 )  # fmt: skip
 _B200_SOURCES = (
     ("bf16_tflops fp8_tflops fp4_tflops fp32_tflops hbm_gb_s scale_up_gb_s power_cap_w",
      "NVIDIA Blackwell architecture brief: HGX B200 at 1,000 W, NVLink 1.8 TB/s both directions"),
-    ("hbm_bytes gpus_per_node scale_out_gb_s host_w",
-     f"DGX B200 data sheet: 1,440 GB in 8 GPUs, 8 x 400 Gb/s, 14.3 kW; host_w: {_NODE_SHARE}"),
+    ("hbm_bytes gpus_per_node scale_out_gb_s",
+     "DGX B200 data sheet: 1,440 GB in 8 GPUs, 8 x 400 Gb/s"),
+    ("matrix_efficiency attention_efficiency hbm_efficiency scale_up_efficiency",
+     "measured on B200 by SimuMax (system_efficiencies.json)"),
+    ("host_w", _HOST),
     ("clock_max_mhz", "highest SM clock that the driver lists"),
     ("clock_peak_mhz processors", "148 SM x 8192 FLOP that give the data sheet's peak"),
     ("host_gb_s", "PCIe 5.0 x16: 63 GB/s, 55 in copies"),
@@ -85,7 +94,7 @@ ENTRIES: tuple[Entry, ...] = (
             name="v100-sxm-32gb", processors=80, gpus_per_node=8,
             bf16_tflops=125.0, fp32_tflops=15.7,
             hbm_gb_s=900.0, hbm_bytes=32 * GB, scale_up_gb_s=150.0, scale_out_gb_s=6.25,
-            host_gb_s=12.5, clock_max_mhz=1530.0, power_cap_w=300.0, idle_w=42.0, host_w=600.0,
+            host_gb_s=12.5, clock_max_mhz=1530.0, power_cap_w=300.0, idle_w=42.0, host_w=650.0,
         ),
         "dgx-v100",
         (
@@ -94,7 +103,7 @@ ENTRIES: tuple[Entry, ...] = (
             ("clock_max_mhz processors", "NVIDIA V100 architecture white paper: boost clock"),
             ("gpus_per_node scale_out_gb_s", "DGX-1 data sheet: 4 x 100 Gb/s for 8 GPUs"),
             ("host_gb_s", "PCIe 3.0 x16: 15.8 GB/s, 12.5 in copies"),
-            ("host_w", "assumed: two 135 W processors, memory, fans; DGX-1 has 3.5 kW at most"),
+            ("host_w", _HOST),
             ("idle_w", _IDLE),
         ),
     ),
@@ -155,18 +164,19 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(_B200, "dgx-b200", _B200_SOURCES),
     Entry(
         replace(
-            _B200, name="gb200", gpus_per_node=72, bf16_tflops=2500.0, fp8_tflops=5000.0,
-            fp4_tflops=10000.0, hbm_bytes=186 * GB, clock_max_mhz=2062.0, clock_peak_mhz=2062.0,
-            power_cap_w=1200.0, host_w=25_000.0, host_gb_s=200.0,
+            _B200, name="gb200", processors=152, gpus_per_node=4, scale_up_size=72,
+            bf16_tflops=2500.0, fp8_tflops=5000.0, fp4_tflops=10000.0,
+            hbm_bytes=186 * GB, clock_max_mhz=2062.0, clock_peak_mhz=2008.0,
+            power_cap_w=1200.0, host_w=1390.0, host_gb_s=200.0,
         ),
         "gb200-nvl72",
         (
             *_B200_SOURCES,
-            ("gpus_per_node bf16_tflops fp8_tflops fp4_tflops hbm_bytes power_cap_w",
-             "NVIDIA GB200 NVL72 data sheet, divided by 72"),
-            ("clock_max_mhz clock_peak_mhz", "148 SM x 8192 FLOP that give the data sheet's peak"),
+            ("gpus_per_node scale_up_size bf16_tflops fp8_tflops fp4_tflops hbm_bytes power_cap_w",
+             "NVIDIA GB200 NVL72 data sheet, divided by 72; 18 trays of 4 GPUs"),
+            ("clock_peak_mhz processors", "152 SM x 8192 FLOP that give the data sheet's peak"),
             ("host_gb_s", "NVLink-C2C: 450 GB/s per superchip and direction, two GPUs share it"),
-            ("host_w", "assumed: 36 processors of 300 W, 18 switches and NICs of one rack"),
+            ("host_w", "assumed: 36 processors of 300 W, switches, NICs of a rack in 18 trays"),
         ),
     ),
     Entry(
@@ -175,7 +185,7 @@ ENTRIES: tuple[Entry, ...] = (
             bf16_tflops=1307.4, fp8_tflops=2614.9,
             fp32_tflops=163.4, hbm_gb_s=5300.0, hbm_bytes=192 * GB, scale_up_gb_s=448.0,
             scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=2100.0, power_cap_w=750.0,
-            idle_w=140.0, host_w=2150.0,
+            idle_w=140.0, host_w=1300.0,
         ),
         "node-mi300x",
         (
@@ -184,7 +194,8 @@ ENTRIES: tuple[Entry, ...] = (
             ("processors", "AMD Instinct MI300X data sheet: compute units"),
             ("gpus_per_node scale_up_gb_s",
              "AMD Instinct MI300X platform data sheet: 7 links of 64 GB/s per direction"),
-            ("scale_out_gb_s host_w", "assumed: as a node of eight H100, 8 x 400 Gb/s"),
+            ("scale_out_gb_s", "assumed: 8 x 400 Gb/s, as a node of eight H100"),
+            ("host_w", _HOST),
             ("host_gb_s", "PCIe 5.0 x16: 63 GB/s, 55 in copies"),
             ("idle_w", _IDLE),
         ),

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from joulecut_engine.graph.shape import V_SHAPED
 from joulecut_engine.model import formula
 from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.run import Run
+from joulecut_engine.model.run import SCHEDULES, Run
 from joulecut_engine.model.runs import WORDS, Flags, Floats, Runs
 from joulecut_engine.model.system import System
 
@@ -159,16 +160,17 @@ def _shapes(space: Space) -> Runs:
 
 def _twice(columns: Rows) -> Flags:
     """Layouts that another one of the grid stands for already: a single stage has no schedule,
-    and one GPU of a group nothing to share out.
+    V-shaped schedules have their own chunks, and one GPU has nothing to share out.
     """
-    alone = columns["pipeline"] == 1
-    first = columns["schedule"].min()
-    again = alone & ((columns["schedule"] > first) | (columns["chunks"] > columns["chunks"].min()))
-    lone = columns["tensor"] == 1
-    parallel = columns["sequence_parallel"]
-    again |= lone & (parallel > parallel.min())
+    more_chunks = columns["chunks"] > columns["chunks"].min()
+    other_schedule = columns["schedule"] > columns["schedule"].min()
+    folded = np.isin(columns["schedule"], [SCHEDULES.index(word) for word in V_SHAPED])
+    again = (columns["pipeline"] == 1) & (other_schedule | more_chunks)
+    again |= folded & more_chunks
+    parallel, zero = columns["sequence_parallel"], columns["zero"]
+    again |= (columns["tensor"] == 1) & (parallel > parallel.min())
     single = columns["data"] * columns["context"] == 1
-    return np.asarray(again | (single & (columns["zero"] > columns["zero"].min())))
+    return np.asarray(again | (single & (zero > zero.min())))
 
 
 def _coded(key: str, values: Sequence[Any]) -> Floats:
