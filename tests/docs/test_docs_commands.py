@@ -20,6 +20,7 @@ from docs_commands import OURS, ROOT, Command, commands_of, pages
 
 from joulecut_agent.main import main as agent
 from joulecut_cli.main import main as joulecut
+from joulecut_cli.model.command import SUBCOMMANDS as MODEL_COMMANDS
 from joulecut_controller.main import main as controller
 
 BIN = Path(sys.executable).parent
@@ -108,7 +109,8 @@ def _path(words: list[str]) -> tuple[str, ...]:
     if words[0] == "joulecut-controller":
         return (words[0],)
     path = words[:2]
-    if words[1] in {"study", "policy"} and len(words) > 2:
+    nested = {"study": (), "policy": (), "model": MODEL_COMMANDS}
+    if words[1] in nested and len(words) > 2 and words[2] in (nested[words[1]] or words):
         path = words[:3]
     return tuple(path)
 
