@@ -49,6 +49,38 @@ def _sweep(argv: list[str]) -> int:
     return sweeping.run(options)
 
 
+def _marginal(argv: list[str]) -> int:
+    parser = Parser(
+        f"{PROG} marginal",
+        "What 1 % more clock of a component changes in time and energy.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN.yaml")
+    _json(parser)
+    options = parser.parse_args(argv)
+    from joulecut_cli.model import scaling
+
+    return scaling.marginal(options)
+
+
+def _scale(argv: list[str]) -> int:
+    parser = Parser(
+        f"{PROG} scale",
+        "Time and energy while one component runs faster or slower, its voltage with it.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN.yaml")
+    parser.add_argument(
+        "--component", required=True, choices=("sm", "hbm", "scale_up", "scale_out")
+    )
+    parser.add_argument("--range", default="0.5:1.5", metavar="LOW:HIGH", help="of today's clock")
+    parser.add_argument("--points", type=int, default=11, metavar="N", help="(default 11)")
+    parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
+    _json(parser)
+    options = parser.parse_args(argv)
+    from joulecut_cli.model import scaling
+
+    return scaling.scale(options)
+
+
 def _trace(argv: list[str]) -> int:
     parser = Parser(
         f"{PROG} trace",
@@ -76,6 +108,15 @@ def _trace(argv: list[str]) -> int:
     return command.run(options)
 
 
+def _technology(argv: list[str]) -> int:
+    parser = Parser(f"{PROG} technology", "Energy per operation and per bit, with sources.")
+    _json(parser)
+    options = parser.parse_args(argv)
+    from joulecut_cli.model import technology
+
+    return technology.run(options)
+
+
 def _catalogue(argv: list[str]) -> int:
     parser = Parser(f"{PROG} catalogue", "Systems and models by name, with their sources.")
     parser.add_argument("name", nargs="?", help="one of them, whole")
@@ -92,6 +133,9 @@ def _json(parser: Parser) -> None:
 
 SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sweep": _sweep,
+    "marginal": _marginal,
+    "scale": _scale,
     "trace": _trace,
+    "technology": _technology,
     "catalogue": _catalogue,
 }

@@ -1,0 +1,86 @@
+"""`joulecut model technology`: energy per operation and bit, printed with sources."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from typing import Any
+
+from joulecut_cli import figures
+from joulecut_engine.model import technology
+from joulecut_engine.model.catalogue import SYSTEMS
+from joulecut_wire.command import FINE
+
+CARDS = ("a100-sxm-80gb", "h100-sxm")  # of effective energy by layer size
+
+
+def run(options: Namespace) -> int:
+    print(json.dumps(_as_json(), indent=1) if options.json else "\n".join(_as_text()))
+    return FINE
+
+
+def _as_json() -> dict[str, Any]:
+    check = technology.power_check()
+    return {
+        "operations": [asdict(one) for one in technology.OPERATIONS],
+        "links": [asdict(one) for one in technology.LINKS],
+        "instruction_overhead": {
+            one.name: {"arithmetic_pj": one.arithmetic_pj, "overhead": one.overhead}
+            for one in technology.INSTRUCTIONS
+        },
+        "power_check": {**asdict(check), "data_movement_w": check.data_movement_w},
+        "generations": [asdict(one) for one in technology.generations()],
+        "effective_pj_per_flop": {
+            card: {
+                str(width): technology.effective_pj(SYSTEMS[card], width)
+                for width in technology.WIDTHS
+            }
+            for card in CARDS
+        },
+    }
+
+
+def _as_text() -> list[str]:
+    head = ["operation", "process", "pJ", "source"]
+    rows = [[o.what, f"{o.nm} nm", f"{o.pj:g}", o.source] for o in technology.OPERATIONS]
+    lines = figures.table(head, rows, frozenset(head[1:3]))
+    head = ["link", "pJ/bit", "source"]
+    rows = [[o.what, f"{o.pj_per_bit:.3g}", o.source] for o in technology.LINKS]
+    lines += ["", *figures.table(head, rows, frozenset(head[1:2]))]
+    head = ["instruction", "does", "arithmetic", "overhead"]
+    rows = [[i.name, i.what, f"{i.arithmetic_pj:g} pJ", f"{i.overhead * 100:.0f} %"]
+            for i in technology.INSTRUCTIONS]  # fmt: skip
+    lines += ["", *figures.table(head, rows, frozenset(head[2:]))]
+    lines.append(f"source: {technology.DALLY}")
+    lines += ["", *_check(), "", *_generations(), "", *_effective()]
+    return lines
+
+
+def _check() -> list[str]:
+    found = technology.power_check()
+    parts = (
+        ("arithmetic: bf16 products, fp32 sums", found.arithmetic_w),
+        ("instructions (HMMA)", found.instructions_w),
+        ("idle", found.idle_w),
+        ("data movement: what is left", found.data_movement_w),
+    )
+    head = [f"{found.system} at its 16-bit peak", "power", "share"]
+    rows = [[n, figures.watts(w), figures.percent(w / found.limit_w)] for n, w in parts]
+    return figures.table(head, rows, frozenset(head[1:]))
+
+
+def _generations() -> list[str]:
+    head = ["generation", "TFLOP/J", "gain"]
+    rows = [
+        [g.system, f"{g.tflops_per_w:.2f}", figures.NONE if g.gain is None else f"x {g.gain:.2f}"]
+        for g in technology.generations()
+    ]
+    return figures.table(head, rows, frozenset(head[1:]))
+
+
+def _effective() -> list[str]:
+    head = ["pJ per FLOP by layer width", *map(str, technology.WIDTHS)]
+    rows = [
+        [card, *(f"{technology.effective_pj(SYSTEMS[card], w):.3g}" for w in technology.WIDTHS)]
+        for card in CARDS
+    ]
+    return figures.table(head, rows, frozenset(head[1:]))
