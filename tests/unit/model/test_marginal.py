@@ -31,7 +31,7 @@ def test_todays_clocks_are_the_estimate() -> None:
 
 
 def test_networks_pay_and_cores_do_not() -> None:
-    """Published for LLaMA-2-70B on four nodes of eight in a ring: bits cost little, and waiting GPUs
+    """Published for LLaMA-2-70B on four nodes of eight in a ring: bits cost little, waiting GPUs
     much, so that a faster network saves energy; a faster core costs it.
     """
     found = {one.component: one for one in marginal(MODEL, SYSTEM, RUN)}
