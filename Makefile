@@ -58,7 +58,7 @@ test-long: setup-dev debian torch
 	@$(PYTEST) -m long $(ARGS)
 
 walks: setup-dev
-	@$(BIN)/python tests/walks --steps $$(( $(or $(STEPS),5000) / 4 )) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python tests/walks --steps $$(( $(or $(STEPS),5000) / 5 )) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 torch: $(VENV)/dev.done
 	@tools/setup torch "$(PYTHON)" "$(VENV)"

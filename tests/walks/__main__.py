@@ -78,7 +78,9 @@ def _steps(site: str, arguments: argparse.Namespace) -> list[Step]:
     off = frozenset() if arguments.all else NOT_YET
     if arguments.only:
         off = frozenset(FAULTS) - frozenset(arguments.only)
-    return drawn(arguments.seed + sorted(SITES).index(site), arguments.steps, off)
+    return drawn(
+        arguments.seed + sorted(SITES).index(site), arguments.steps, off, led=SITES[site].led
+    )
 
 
 def _walked(site: str, steps: list[Step], keep: bool) -> Outcome:

@@ -8,6 +8,7 @@ import contextlib
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 CHUNK_BYTES = 65_536
@@ -17,8 +18,10 @@ LOOK_S = 0.05  # how soon a cut or a healing is noticed
 class Cable:
     """From the unix socket `near`, for controllers, to the agent's `far`."""
 
-    def __init__(self, near: Path, far: Path) -> None:
-        self._far = str(far)
+    def __init__(self, near: Path, far: Path, passed: Callable[[], None] = lambda: None) -> None:
+        """`passed` is called for each chunk to the agent."""
+        self._far, self._passed = str(far), passed
+        self._agents: set[socket.socket] = set()  # the ends at the agent
         self._cut = self._over = self._drop = False
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._listener = socket.socket(socket.AF_UNIX)
@@ -67,6 +70,7 @@ class Cable:
             client.close()
             agent.close()
             return
+        self._agents.add(agent)
         for one, other in ((client, agent), (agent, client)):
             self._pairs[one] = other
             selector.register(one, selectors.EVENT_READ)
@@ -76,6 +80,8 @@ class Cable:
         try:
             chunk = one.recv(CHUNK_BYTES)
             if chunk:
+                if one not in self._agents:
+                    self._passed()
                 self._pairs[one].settimeout(1.0)
                 self._pairs[one].sendall(chunk)
                 return
@@ -90,3 +96,4 @@ class Cable:
                 with contextlib.suppress(KeyError, ValueError):
                     selector.unregister(each)
                 each.close()
+                self._agents.discard(each)

@@ -140,6 +140,9 @@ class Checker:
         if lease := event.get("lease"):
             self._leases[lease["gpu"]].append(Interval(lease["asked_s"], lease["until_s"]))
             self._check_epoch(lease, at_s)
+        elif "contact" in event:  # of a controller, which may have renewed everything
+            for leases in self._leases:
+                leases.append(Interval(at_s, at_s + self.contract.ttl_s))
         elif event.get("writer") == "lost":
             self._add(EVERY_GPU, Interval(at_s, at_s + WRITER_S))
         elif "stall_s" in event:
@@ -231,6 +234,8 @@ class Checker:
             self._gpus[event["gpu"]].mig_s = at_s if event["mig"] else math.inf
         elif event.get("journal") == "damaged":
             self._damaged = True
+            for gpu in self._gpus:  # the file alone knew whose limit is set: it stays
+                gpu.found_mw = gpu.limit_mw
         elif found := event.get("found"):
             self._check_end(found, at_s)
 

@@ -25,12 +25,12 @@ from typing import Any, Self
 
 import yaml
 from cable import Cable
+from controllers import STAGES, Controllers
 from wall_clock import build_wall_clock
 
 from fixture import FakeNvml
 
 GPUS, BYSTANDER, PLUGGED_LATE = 8, 6, 7  # no command names GPU 6; GPU 7 is plugged in later
-TTL_S = 1.0
 CLOCK_MHZ, POWER_W = (510, 1395), (150, 390)  # the bounds, within the range of an A100
 CLOCK_LOWEST_MHZ, DEFAULT_MW = 210, 400_000
 BIN = Path(sys.executable).parent
@@ -59,6 +59,8 @@ class Site:
     site_default_mhz: int = 0
     power_safe: str | int = "recorded"  # or watts
     journal_apart: bool = False
+    ttl_s: float = 1.0
+    led: bool = False  # by two real controllers
 
 
 SITES = {
@@ -66,6 +68,7 @@ SITES = {
     "unit": Site(own_keeper=True),
     "locked": Site(own_keeper=True, site_default_mhz=1380, journal_apart=True),
     "capped": Site(own_keeper=True, power_safe=180, journal_apart=True),
+    "led": Site(own_keeper=True, ttl_s=4.0, led=True),
 }
 
 
@@ -91,7 +94,8 @@ class Log:
 class Unit:
     """A process that the supervisor keeps running."""
 
-    command: str
+    name: str
+    argv: list[str]
     process: subprocess.Popen[bytes] | None = None
     start_s: float = 0.0  # not before
     started_s: float = 0.0
@@ -122,8 +126,10 @@ class Node:
         self._keeper_pid = 0
         self._socket_seen: tuple[int, int] | None = None
         self._down = True
-        self._agent = Unit("run")
-        self._keeper = Unit("keeper") if site.own_keeper else None
+        self._agent = Unit("agent", self._argv("run"))
+        self._keeper = Unit("keeper", self._argv("keeper")) if site.own_keeper else None
+        self._leading: dict[str, Unit] = {}
+        self.controllers: Controllers | None = None
         self._wall = self.home / "wall"
         self._wall.write_bytes(struct.pack("q", 0))
         self._output = (self.home / "output").open("ab")
@@ -139,8 +145,27 @@ class Node:
         self.log.add(keeper="down")
         for thread in self._threads:
             thread.start()
-        until(lambda: not self._down and (self.home / "agent.sock").exists(), "a ready agent")
+        try:
+            ready = self.home / "agent.sock"
+            until(lambda: not self._down and ready.exists(), "a ready agent")
+            if self.site.led:
+                self._start_controllers()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def _start_controllers(self) -> None:
+        """Returns when they have set a clock."""
+        for gpu in range(STAGES):
+            self.driver.set_processes(gpu, {os.getpid(): 1 << 30})
+        self.controllers = Controllers(
+            self.home, self.driver, self.site.ttl_s, lambda: self.log.add(contact=True)
+        )
+        self._leading = {
+            name: Unit(name, self.controllers.argv(name)) for name in self.controllers.cables
+        }
+        until(lambda: any(self.driver.locks()), "clocks that a controller has set")
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
@@ -149,9 +174,11 @@ class Node:
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for unit in filter(None, (self._agent, self._keeper)):
+        for unit in self._units:
             if unit.process is not None:
                 unit.process.wait()
+        if self.controllers is not None:
+            self.controllers.close()
         self.cable.close()
         self.log.close()
         self._output.close()
@@ -175,7 +202,7 @@ class Node:
         default_mhz = self.site.site_default_mhz
         return {
             "gpus": GPUS,
-            "ttl_s": TTL_S,
+            "ttl_s": self.site.ttl_s,
             "clock_mhz": CLOCK_MHZ,
             "clock_lowest_mhz": CLOCK_LOWEST_MHZ,
             "power_mw": [1000 * watts for watts in POWER_W],
@@ -200,7 +227,7 @@ class Node:
             },
             "state_dir": "state",
             "sample_interval_s": 0.2,
-            "lease": {"ttl_s_max": TTL_S},
+            "lease": {"ttl_s_max": site.ttl_s},
             "bounds": {
                 "min_dwell_s": 0.0,
                 "writes_per_minute": 600,
@@ -224,15 +251,13 @@ class Node:
     @property
     def agent_pid(self) -> int:
         """0 while there is none."""
-        process = self._agent.process
-        return process.pid if process is not None and process.poll() is None else 0
+        return _pid(self._agent)
 
     @property
     def keeper_pid(self) -> int:
         if self._keeper is None:
             return _child(self.agent_pid, "keeper")
-        process = self._keeper.process
-        return process.pid if process is not None and process.poll() is None else 0
+        return _pid(self._keeper)
 
     @property
     def writer_pid(self) -> int:
@@ -247,10 +272,23 @@ class Node:
         unit = self._agent if what == "agent" or self._keeper is None else self._keeper
         return time.monotonic() - unit.started_s
 
+    @property
+    def first_pid(self) -> int:
+        return _pid(self._leading.get("first"))
+
+    @property
+    def second_pid(self) -> int:
+        return _pid(self._leading.get("second"))
+
+    @property
+    def _units(self) -> list[Unit]:
+        own = [self._keeper] if self._keeper is not None else []
+        return [*own, self._agent, *self._leading.values()]
+
     def pids(self) -> list[int]:
-        """Of every process of the node, children first, so that none is left without a parent."""
-        found = [self.writer_pid, self.reader_pid, self.keeper_pid, self.agent_pid]
-        return [pid for pid in found if pid]
+        """Of every process, children first, so that none is left without a parent."""
+        names = ("writer", "reader", "keeper", "agent", "first", "second")
+        return [pid for name in names if (pid := int(getattr(self, f"{name}_pid")))]
 
     def signal(self, what: str, number: signal.Signals) -> bool:
         """Signals agent, keeper, writer or reader; whether there was one."""
@@ -281,15 +319,18 @@ class Node:
 
     def run(self, command: str) -> None:
         """One more process of the product, which nobody waits for."""
-        process = self._start(command)
+        process = self._start(Unit(command, self._argv(command)))
         self.after(READY_S, process.poll)
 
-    def _start(self, command: str) -> "subprocess.Popen[bytes]":
+    def _argv(self, command: str) -> list[str]:
+        return [str(BIN / "joulecut-agent"), command, "--config", str(self.home / "agent.yaml")]
+
+    def _start(self, unit: Unit) -> "subprocess.Popen[bytes]":
         env = self.driver.environment()
-        if command == "keeper":
+        if unit.name == "keeper":
             env |= {"LD_PRELOAD": str(build_wall_clock()), "JOULECUT_WALL_CLOCK": str(self._wall)}
         return subprocess.Popen(
-            [str(BIN / "joulecut-agent"), command, "--config", str(self.home / "agent.yaml")],
+            unit.argv,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
@@ -344,16 +385,16 @@ class Node:
         for act in due:
             act()
         self.drain()
-        for unit in filter(None, (self._keeper, self._agent)):
+        for unit in self._units:
             self._keep_up(unit, now_s)
         self._watch_keeper()
 
     def _keep_up(self, unit: Unit, now_s: float) -> None:
         if unit.process is not None and unit.process.poll() is not None:
-            self.log.add(process=unit.command, status=unit.process.returncode)
+            self.log.add(process=unit.name, status=unit.process.returncode)
             unit.process, unit.start_s = None, now_s + RESTART_S
         if unit.process is None and now_s >= unit.start_s:
-            unit.process, unit.started_s = self._start(unit.command), now_s
+            unit.process, unit.started_s = self._start(unit), now_s
 
     def _watch_keeper(self) -> None:
         """A keeper that has ended unasked is down, too; its socket is new when the next answers."""
@@ -406,6 +447,11 @@ class Node:
 
     def settle(self) -> None:
         """All trouble ends, nobody commands; waits until every GPU is free, and notes the end."""
+        self._leading, leading = {}, self._leading
+        for unit in leading.values():
+            if unit.process is not None:
+                unit.process.kill()
+                unit.process.wait()
         self.end_troubles()
         self.plug()
         self.cable.heal(lossy=True)
@@ -413,7 +459,7 @@ class Node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         end_s = time.monotonic() + END_S
-        quiet_s = time.monotonic() + TTL_S + 3.0  # a command may still be on its way
+        quiet_s = time.monotonic() + self.site.ttl_s + 3.0  # a command may still be on its way
         while time.monotonic() < end_s and not (self._is_free() and time.monotonic() > quiet_s):
             time.sleep(0.1)
         self.drain()
@@ -434,6 +480,12 @@ def until(condition: Callable[[], object], what: str) -> None:
         if time.monotonic() > end_s:
             raise AssertionError(f"{what}: not within {READY_S:g} s")
         time.sleep(LOOK_S)
+
+
+def _pid(unit: Unit | None) -> int:
+    """Of a process that runs; 0 otherwise."""
+    process = unit.process if unit is not None else None
+    return process.pid if process is not None and process.poll() is None else 0
 
 
 def _child(pid: int, word: str) -> int:

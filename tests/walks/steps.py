@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from commander import Commander
-from node import BYSTANDER, CLOCK_LOWEST_MHZ, CLOCK_MHZ, GPUS, TTL_S, Node
+from controllers import NAMES
+from node import BYSTANDER, CLOCK_LOWEST_MHZ, CLOCK_MHZ, GPUS, SITES, Node
 
+TTL_S = SITES["unit"].ttl_s  # of commands; sites with controllers have their own
 STRETCH = 80  # steps with the same kinds of faults
 KINDS_AT_ONCE = 4
 COMMANDS = 0.6  # of the steps
@@ -56,9 +58,10 @@ class Step:
         return f"{self.name}({given}), {self.pause_s:g} s"
 
 
-def drawn(seed: int, count: int, off: frozenset[str] = frozenset()) -> list[Step]:
-    """The steps of a walk, without those in `off`."""
+def drawn(seed: int, count: int, off: frozenset[str], *, led: bool) -> list[Step]:
+    """The steps of a walk, without those in `off`. `led`: controllers command, and not the walk."""
     rng = random.Random(seed)
+    weights = LED_WEIGHTS if led else COMMAND_WEIGHTS
     kinds = [name for name in FAULTS if name not in off]
     steps: list[Step] = []
     faults: list[str] = []
@@ -67,7 +70,7 @@ def drawn(seed: int, count: int, off: frozenset[str] = frozenset()) -> list[Step
             faults = rng.sample(kinds, min(KINDS_AT_ONCE, len(kinds)))
         draw = COMMAND_DRAWS if rng.random() < COMMANDS or not faults else FAULTS
         if draw is COMMAND_DRAWS:
-            (name,) = rng.choices(list(COMMAND_WEIGHTS), list(COMMAND_WEIGHTS.values()))
+            (name,) = rng.choices(list(weights), list(weights.values()))
         else:
             name = rng.choices(faults, [RARELY.get(fault, 1.0) for fault in faults])[0]
         arguments = draw[name](rng)
@@ -105,6 +108,7 @@ COMMAND_WEIGHTS = {
     "apply": 50, "renew": 25, "again": 5, "clear": 5, "refused": 4, "older": 4, "take_over": 4,
     "quiet": 3,
 }  # fmt: skip
+LED_WEIGHTS = {"quiet": 60, "controller": 6, "cut": 6}
 COMMAND_DRAWS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "apply": _apply,
     "renew": lambda rng: {"leads": rng.random() < 0.85, "back": rng.randrange(4)},
@@ -117,6 +121,10 @@ COMMAND_DRAWS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "older": lambda rng: {**_apply(rng), "epoch": rng.choice((0, 1))},
     "take_over": lambda rng: {},
     "quiet": lambda rng: {"for_s": round(rng.uniform(0.2, 1.5), 2)},
+    "controller": lambda rng: {"who": rng.choice(NAMES), "kill": rng.random() < 0.3,
+                               "for_s": round(rng.uniform(0.5, 8.0), 2)},
+    "cut": lambda rng: {"who": rng.choice(NAMES), "for_s": round(rng.uniform(0.5, 8.0), 2),
+                        "lossy": rng.random() < 0.5},
 }  # fmt: skip
 
 # -- faults ---------------------------------------------------------------------------------------
@@ -181,7 +189,7 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "release": _for(0.2, 1.5),
     # disk and descriptors
     "full_disk": _for(0.2, 3.0),
-    "journal": lambda rng: {"how": rng.choice(("flip", "cut", "garbage")),
+    "journal": lambda rng: {"how": rng.choice(("flip", "garbage")),
                             "at": rng.random()},
     "no_descriptors": lambda rng: {"what": rng.choice(("agent", "keeper")),
                                    "for_s": round(rng.uniform(0.2, 2.0), 2)},
@@ -250,6 +258,20 @@ class Steps:
 
     def _quiet(self, for_s: float) -> None:
         time.sleep(for_s)
+
+    def _controller(self, who: str, kill: bool, for_s: float) -> None:
+        """A controller is killed, or stopped for a while."""
+        if kill:
+            self._node.signal(who, signal.SIGKILL)
+        else:
+            self._stop(who, for_s)
+
+    def _cut(self, who: str, for_s: float, lossy: bool) -> None:
+        """The network between one controller and the agent."""
+        if self._node.controllers is not None:
+            cable = self._node.controllers.cables[who]
+            cable.cut()
+            self._node.after(for_s, lambda: cable.heal(lossy=lossy))
 
     # -- the driver -----------------------------------------------------------------------------
 
@@ -434,10 +456,8 @@ class Steps:
         with contextlib.suppress(OSError):
             raw = bytearray(journal.read_bytes())
             place = int(at * len(raw))
-            if how == "cut":
-                os.truncate(journal, place)
-            elif how == "garbage":
-                journal.write_bytes(os.urandom(200))
+            if how == "garbage":
+                journal.write_bytes(os.urandom(200) + b"\n")
             elif raw:
                 raw[min(place, len(raw) - 1)] ^= 0x10
                 journal.write_bytes(raw)
