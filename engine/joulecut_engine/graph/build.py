@@ -106,10 +106,9 @@ def _send(pipeline: Pipeline, written: list[Program], edges: Edges) -> list[Oper
         for first, second in pairwise(program):
             after[first], before[second] = second, first
     sends = []
-    for first, second in sorted(edges):
-        if first.stage == second.stage:
-            continue
-        edges.remove((first, second))
+    between = sorted(edge for edge in edges if edge[0].stage != edge[1].stage)
+    edges.difference_update(between)
+    for first, second in between:
         kind: Kind = "send-forward" if second.kind == "forward" else "send-backward"
         send = Operation(first.stage, first.microbatch, kind, first.chunk)
         sends.append(send)

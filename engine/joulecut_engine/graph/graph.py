@@ -50,8 +50,14 @@ def graph_of(
         after[first].append(second)
         missing[second] += 1
 
-    def place(i: int) -> tuple[int, bool, int]:
-        return operations[i].stage, operations[i].kind in SENDS, i
+    ranks = sorted(
+        range(len(operations)),
+        key=[(o.stage, o.kind in SENDS, i) for i, o in enumerate(operations)].__getitem__,
+    )
+    rank = [0] * len(operations)
+    for at, i in enumerate(ranks):
+        rank[i] = at
+    place = rank.__getitem__
 
     order: list[int] = []
     level = sorted((i for i, count in enumerate(missing) if not count), key=place)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from joulecut_engine.graph.clock_option import ClockOption
 
@@ -63,8 +63,7 @@ class Pipeline:
     optimizer: bool = False
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Operation:
+class Operation(NamedTuple):
     """One uninterrupted piece of a GPU's work; stages, microbatches and chunks count from 0.
 
     `stage` is the GPU, `chunk` one of its parts of the model. Once-per-iteration operations have

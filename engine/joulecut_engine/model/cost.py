@@ -2,8 +2,8 @@
 
 A matrix product takes its padded FLOPs at the peak that large products reach, or its bytes at the
 bandwidth of large copies, whichever is longer. Padding counts the tiles that fill the GPU's
-processors in whole waves, which is why small and thin products are slow. Clocks scale the peak;
-they leave bandwidth, links and launches alone.
+processors in whole waves, which is why small and thin products are slow. Clocks scale the peak,
+a kernel's start and end, and a share of memory-bound time; links and launches stay.
 """
 
 from dataclasses import dataclass, fields
@@ -74,12 +74,15 @@ class Rates:
     half: Floats  # of large products of 16 bits
     attention: Floats
     bytes: Floats
+    kernel_s: Floats
     eight: Floats  # energy of a FLOP in the run's type, in those of 16 bits
 
 
 def rates(system: System, runs: Runs) -> Rates:
     clock = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, system.clock_max_mhz)
     ratio = clock / system.peak_clock_mhz
+    share = system.memory_clock_share
+    slower = 1.0 - share + share * system.clock_max_mhz / clock
     peak = np.full(len(runs), system.bf16_tflops)
     for dtype in ("fp32", "fp8", "fp4"):
         peak = np.where(runs.word("dtype", dtype), system.tflops(dtype), peak)
@@ -89,7 +92,8 @@ def rates(system: System, runs: Runs) -> Rates:
         matrix=peak * 1e12 * ratio * system.matrix_efficiency,
         half=half * system.matrix_efficiency,
         attention=half * system.attention_efficiency,
-        bytes=np.full(len(runs), system.hbm_gb_s * 1e9 * system.hbm_efficiency),
+        bytes=system.hbm_gb_s * 1e9 * system.hbm_efficiency / slower,
+        kernel_s=system.kernel_s / ratio,
         eight=system.bf16_tflops / peak,
     )
 
@@ -114,7 +118,7 @@ def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
     cost.flops += work.attention_flops
     cost.memory += work.bytes / rates.bytes
     cost.bytes += work.bytes
-    cost.launch += work.kernels * system.kernel_s
+    cost.launch += work.kernels * rates.kernel_s
     cost.host += np.where(runs.cuda_graphs > 0, 0.0, work.kernels * system.launch_s)
     return cost
 

@@ -31,6 +31,8 @@ from joulecut_engine.model.work import HALF, model_flops
 # written, 16-bit weight 2; clearing and the norm of gradients read and write 4 each.
 OPTIMIZER_BYTES = 4.0 + 24.0 + 2.0 + 8.0
 OPTIMIZER_KERNELS = 20.0  # multi-tensor kernels, norm and scale of one step (Apex)
+# Of what an input gradient exceeds a forward, dualpipe-v waits this share (4 and 8 GPUs laid out).
+DUAL_LATE = 0.8
 FREE = 0.96  # of the memory: context, fragments and NCCL buffers take the rest
 
 
@@ -130,13 +132,22 @@ def estimate(architecture: Architecture, system: System, run: Run) -> Estimate:
 
 def evaluate(architecture: Architecture, system: System, runs: Runs) -> Estimates:
     """Every run, at its clock or at the lower one that the power cap leaves."""
+    asked, stages, held = held_stages(architecture, system, runs)
+    pipe = pipe_of(stages)
+    return assemble(stages, asked, held, bubble_s(stages.runs, pipe), transfers_s(stages, pipe))
+
+
+def held_stages(
+    architecture: Architecture, system: System, runs: Runs
+) -> tuple[Runs, Stages, Floats]:
+    """Runs with their clocks filled in, their costs, and the clocks that the cap leaves."""
     asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, system.clock_max_mhz)
     runs = runs.at_clock(asked)
     stages = stages_of(architecture, system, runs)
     held = held_clock_mhz(system, _load(stages))
     if (held < asked).any():
         stages = stages_of(architecture, system, runs.at_clock(held))
-    return _assemble(stages, runs, held)
+    return runs, stages, held
 
 
 def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ...]:
@@ -157,6 +168,7 @@ class Pipe:
 
     slowest: Phases
     total: Phases
+    front: Phases  # the stage with the embedding
     chunks: Floats
 
 
@@ -181,7 +193,7 @@ def pipe_of(stages: Stages) -> Pipe:
     total = first + last + stages.part(layers.between_all, layers.between_dense)
     slowest = _slower(front, back, ~with_both)
     slowest = _slower(slowest, middle, runs.pipeline > np.where(folded, 1.0, 2.0))
-    return Pipe(slowest, total, chunks)
+    return Pipe(slowest, total, front, chunks)
 
 
 def _slower(one: Phases, other: Phases, exists: Flags) -> Phases:
@@ -193,35 +205,58 @@ def _slower(one: Phases, other: Phases, exists: Flags) -> Phases:
 def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     """Time in which the slowest stage waits for others, without transfers.
 
-    The first microbatch passes every other stage, once per chunk. Zero-bubble schedules fill it
-    with gradients of weights: once (H1), twice (H2), or wholly (V).
+    The first microbatch passes every other stage, one chunk at a time. Zero-bubble schedules fill
+    that with gradients of weights; they bypass the optimizer's synchronisation (post-validation,
+    Qi et al., ICLR 2024), so that stages start and end one after the other and only the span of one
+    stage counts. The forms equal the graph's spans for equal stages.
     """
-    rest = pipe.total.seconds - pipe.slowest.seconds
-    weight = pipe.total.weight_s - pipe.slowest.weight_s
-    p = runs.pipeline
-    forward = pipe.total.forward_s - pipe.slowest.forward_s
-    inputs = pipe.total.input_s - pipe.slowest.input_s
-    folded = 0.5 * np.abs(inputs - forward)
+    chunks = pipe.chunks
+    forward = (pipe.total.forward_s - pipe.slowest.forward_s) / chunks
+    inputs = (pipe.total.input_s - pipe.slowest.input_s) / chunks
+    weight = (pipe.total.weight_s - pipe.slowest.weight_s) / chunks
+    filled = forward + inputs - weight
+    late = DUAL_LATE * np.maximum(0.0, inputs - forward)
     choices = (
-        (runs.word("schedule", "zb-h1"), (rest - 2.0 * weight) / pipe.chunks),
-        (runs.word("schedule", "zb-h2"), np.maximum(0.0, rest - 3.0 * weight)),
-        (runs.word("schedule", "zb-v"), folded),
-        (runs.word("schedule", "dualpipe-v"), np.maximum(0.0, rest - 2.0 * weight) / 2.0),
+        ("zb-h1", np.maximum(inputs, filled)),
+        ("zb-h2", np.maximum(inputs - forward, filled - weight)),
+        ("zb-v", np.maximum(weight - forward, 2.0 * (np.maximum(forward, inputs) - weight))),
+        ("dualpipe-v", np.maximum(forward, filled) + late),
     )
-    bubble = rest / pipe.chunks
-    for which, value in choices:
-        bubble = np.where(which, value, bubble)
-    return np.where(p > 1, np.maximum(bubble, 0.0), 0.0)
+    bubble = forward + inputs + weight
+    for name, value in choices:
+        bubble = np.where(runs.word("schedule", name), value, bubble)
+    return np.where(runs.pipeline > 1, np.maximum(bubble, 0.0), 0.0)
 
 
-def transfers_s(stages: Stages) -> Floats:
-    """Transfers that delay the slowest pipeline: on the way in and out, and once per round of p
-    microbatches, because a stage holds no more than that many."""
-    runs = stages.runs
-    p = runs.pipeline
+def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
+    """Transfers that delay the slowest stage.
+
+    Each schedule meets a number of them on the way in and out. A stage also holds only so many
+    microbatches: if one takes longer around the pipeline than the stage works on those it holds,
+    every further microbatch waits for the difference.
+    """
+    runs, p = stages.runs, stages.runs.pipeline
     m = runs.global_batch / (runs.data * runs.microbatch)
-    rounds = np.where(runs.word("schedule", "gpipe"), 1.0, np.ceil(m / p))
-    return 2.0 * (p - 1.0) * stages.send_s * rounds
+    passed, held = 2.0 * (p * pipe.chunks - 1.0), np.full(len(runs), np.inf)
+    around, first = pipe.total.seconds, pipe.front.seconds
+    short = around - pipe.total.weight_s
+    plain = runs.word("schedule", "1f1b") & (pipe.chunks <= 1)
+    choices = (
+        (plain, passed, p, around),
+        (runs.word("schedule", "zb-h1"), 4.0 * (p - 1.0), p, short),
+        (runs.word("schedule", "zb-h2"), 2.0 * (p - 1.0), 2.0 * p - 1.0, short),
+        (runs.word("schedule", "zb-v"), 6.0 * p - 8.0, held, around),
+        (runs.word("schedule", "dualpipe-v"), 6.0 * (p - 1.0), held, around),
+    )
+    for which, hops, room, way in choices:
+        passed = np.where(which, hops, passed)
+        held = np.where(which, room, held)
+        around = np.where(which, way, around)
+    circle = (around + 2.0 * (p - 1.0) * stages.send_s) / held
+    inner = (around - first + 2.0 * (p - 2.0) * stages.send_s) / np.maximum(held - 1.0, 1.0)
+    circle = np.maximum(circle, np.where(p > 2, inner, 0.0))
+    wait = (m - 1.0) * np.maximum(0.0, circle - pipe.slowest.seconds)
+    return np.where(p > 1, np.maximum(passed, 0.0) * stages.send_s + wait, 0.0)
 
 
 def _load(stages: Stages) -> Load:
@@ -237,11 +272,15 @@ def _sum(phases: Phases) -> Cost:
     return total + phases.ends_forward + phases.ends_input + phases.ends_weight
 
 
-def _assemble(stages: Stages, asked: Runs, clock_mhz: Floats) -> Estimates:
+def assemble(
+    stages: Stages, asked: Runs, clock_mhz: Floats, bubble: Floats, transfers: Floats
+) -> Estimates:
+    """All values from the cost of stages and from what their schedule adds."""
     runs, model, system = stages.runs, stages.model, stages.system
     pipe = pipe_of(stages)
     if (runs.forward_only > 0).any():
-        pipe = Pipe(_forward(pipe.slowest, runs), _forward(pipe.total, runs), pipe.chunks)
+        slowest, total = _forward(pipe.slowest, runs), _forward(pipe.total, runs)
+        pipe = Pipe(slowest, total, _forward(pipe.front, runs), pipe.chunks)
     m = runs.global_batch / (runs.data * runs.microbatch)
     slow = pipe.slowest
     train = np.where(runs.forward_only > 0, 0.0, 1.0)
@@ -261,8 +300,8 @@ def _assemble(stages: Stages, asked: Runs, clock_mhz: Floats) -> Estimates:
     breakdown["tensor_comm"] = sums.tensor
     breakdown["expert_comm"] = sums.expert
     breakdown["context_comm"] = sums.context
-    breakdown["pipeline_comm"] = transfers_s(stages)
-    breakdown["bubble"] = bubble_s(runs, pipe)
+    breakdown["pipeline_comm"] = transfers
+    breakdown["bubble"] = bubble
     breakdown["data_comm"] = data * train
     breakdown["optimizer"] = step * train + system.step_s
     breakdown["offload"] = offload * train

@@ -20,7 +20,6 @@ WAITING_SHARE = 0.22
 # at 1,410 MHz and 0.6 of its peak (Perseus artifact) and gives 1.1; an H100 SXM held at 700 W and
 # 1.45 GHz by large products gives 0.9.
 COMPUTE_SHARE = 1.0
-KNEE_SHARE = 0.78  # of the highest clock: three A100 sweeps give 0.76 to 0.79
 MHZ_PER_GHZ = 1000.0
 PICO = 1e-12
 SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
@@ -60,7 +59,7 @@ def power_of(system: System) -> Power:
         hbm_bit_j=system.hbm_pj_per_bit * PICO,
         up_bit_j=system.scale_up_pj_per_bit * PICO,
         out_bit_j=system.scale_out_pj_per_bit * PICO,
-        knee_mhz=system.knee_mhz or KNEE_SHARE * system.clock_max_mhz,
+        knee_mhz=system.knee_clock_mhz,
         slope_per_ghz=system.voltage_slope_per_ghz,
         clock_max_mhz=system.clock_max_mhz,
     )

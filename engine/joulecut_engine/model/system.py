@@ -1,7 +1,7 @@
 """One kind of cluster: rates, links, efficiencies, power.
 
 Rates and limits are data-sheet numbers. The numbers named in `FITTED` are what a calibration may
-change: at most twelve. Their defaults are for a card without measurements.
+change, at most twelve at a time. Their defaults are for a card without measurements.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,19 @@ FITTED = (
     "matrix_efficiency",
     "attention_efficiency",
     "hbm_efficiency",
-    "kernel_s",
+    "memory_clock_share",
     "launch_s",
     "scale_up_efficiency",
     "scale_up_latency_s",
     "scale_out_efficiency",
     "tensor_overlap",
+    "kernel_s",
     "idle_w",
     "waiting_w",
     "compute_pj_per_flop",
 )
+FITTED_MAX = 12
+KNEE_SHARE = 0.78  # of the highest clock: three A100 sweeps give 0.76 to 0.79
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class System:
     fp8_tflops: float = 0.0
     fp4_tflops: float = 0.0
     host_gb_s: float = 25.0  # to host memory, for offload; PCIe 4.0 x16 delivers that
-    knee_mhz: float = 0.0  # 0: 0.78 of clock_max_mhz, as three sweeps of A100 show
+    knee_mhz: float = 0.0  # 0: KNEE_SHARE of clock_max_mhz
     voltage_slope_per_ghz: float = 0.76
     host_w: float = 0.0  # of one node without its GPUs: processors, memory, NICs, fans, supplies
     scale_up_pj_per_bit: float = 2.0
@@ -65,10 +68,17 @@ class System:
     kernel_s: float = 3e-6  # a kernel's own start and end on the GPU
     launch_s: float = 5e-6  # the host's time per kernel; the GPU waits where this is longer
     step_s: float = 1e-3  # once per iteration: data, norms, host
+    # Of the time of memory-bound kernels that follows the SM clock, as caches and crossbar do; the
+    # A100 sweep of the Perseus artifact (SOSP'24) gives about this, long copies give none.
+    memory_clock_share: float = 0.5
     tensor_overlap: float = 1.0  # of backward collectives that may run beside weight gradients
     waiting_w: float = 0.0  # of a GPU in a collective; 0: 0.22 of power_cap_w
     compute_pj_per_flop: float = 0.0  # at the knee; 0: see `power`
     hbm_pj_per_bit: float = 5.0
+
+    @property
+    def knee_clock_mhz(self) -> float:
+        return self.knee_mhz or KNEE_SHARE * self.clock_max_mhz
 
     @property
     def domain(self) -> int:
