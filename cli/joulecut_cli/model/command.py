@@ -81,6 +81,22 @@ def _scale(argv: list[str]) -> int:
     return scaling.scale(options)
 
 
+def _calibrate(argv: list[str]) -> int:
+    parser = Parser(
+        f"{PROG} calibrate",
+        "A system whose efficiencies fit measured iterations. Columns: keys of a run file, "
+        "iteration_time_s, and where known energy_j and memory_bytes.",
+    )
+    parser.add_argument("data", type=Path, metavar="DATA.csv")
+    parser.add_argument("--system", required=True, metavar="NAME|FILE", help="to start from")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the calibrated system: .yaml")
+    _json(parser)
+    options = parser.parse_args(argv)
+    from joulecut_cli.model import calibrating
+
+    return calibrating.run(options)
+
+
 def _trace(argv: list[str]) -> int:
     parser = Parser(
         f"{PROG} trace",
@@ -106,6 +122,19 @@ def _trace(argv: list[str]) -> int:
     from joulecut_cli.trace import command
 
     return command.run(options)
+
+
+def _profile(argv: list[str]) -> int:
+    parser = Parser(
+        f"{PROG} profile",
+        "A job file and a stage profile for `joulecut plan`, predicted for every clock.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN.yaml")
+    parser.add_argument("--out", required=True, metavar="DIR", help="job.yaml, stage_profile.csv")
+    options = parser.parse_args(argv)
+    from joulecut_cli.model import profiling
+
+    return profiling.run(options)
 
 
 def _technology(argv: list[str]) -> int:
@@ -135,7 +164,9 @@ SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sweep": _sweep,
     "marginal": _marginal,
     "scale": _scale,
+    "calibrate": _calibrate,
     "trace": _trace,
+    "profile": _profile,
     "technology": _technology,
     "catalogue": _catalogue,
 }
