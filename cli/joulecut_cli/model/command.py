@@ -6,6 +6,7 @@ from pathlib import Path
 from joulecut_wire.command import FINE, Parser
 
 PROG = "joulecut model"
+LEVELS = ("formula", "table", "graph")
 
 
 def run(argv: list[str]) -> int:
@@ -22,8 +23,12 @@ def _estimate(argv: list[str]) -> int:
         f"{' | '.join(SUBCOMMANDS)}; each has --help.",
     )
     parser.add_argument("run", type=Path, metavar="RUN.yaml")
+    parser.add_argument(
+        "--level", choices=LEVELS, default="formula", help="how finely (default formula)"
+    )
     _json(parser)
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
+    parser.add_argument("--timeline", metavar="FILE", help="write a trace for Perfetto: .json")
     options = parser.parse_args(argv)
     from joulecut_cli.model import estimating
 

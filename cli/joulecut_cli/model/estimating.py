@@ -1,30 +1,93 @@
-"""`joulecut model RUN.yaml`: one estimate, printed and drawn."""
+"""`joulecut model RUN.yaml`: one estimate, printed, drawn and traced."""
 
 import json
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from joulecut_cli.model import shown
-from joulecut_cli.model.runfile import read
-from joulecut_engine.model import formula
+from joulecut_cli.model.runfile import RunFile, read
+from joulecut_engine.model.estimate import Estimate
 from joulecut_wire.command import FINE
+
+if TYPE_CHECKING:
+    from joulecut_engine.model.graph_level import Timeline
+
+OPERATIONS_MAX = 200_000  # of a graph: some seconds; a picture of more shows nothing
 
 
 def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
-    picture = None
+    picture = track = None
     if options.plot is not None:
         from joulecut_cli import plot
 
         picture = plot.target(options.plot)
+    if options.timeline is not None:
+        from joulecut_cli import timeline
+
+        track = timeline.target(options.timeline)
     file = read(options.run)
-    found = formula.estimate(file.architecture, file.system, file.run)
+    if options.level == "graph" or track is not None:
+        _must_be_laid_out(file)
+    found = estimate(file, options.level)
     if picture is not None:
         from joulecut_cli.model import pictures
 
-        pictures.estimate(picture, file, found, None)
+        drawn = picture.suffix == ".html" and _can_be_drawn(file)
+        pictures.estimate(picture, file, found, _timeline(file) if drawn else None)
+    if track is not None:
+        from joulecut_cli.model import timelines
+
+        timelines.write(track, shown.title(file), _timeline(file))
     if options.json:
         more = {"run_totals": shown.totals(file.cost, file.run, found)}
         print(json.dumps({**found.as_dict(), **more}, allow_nan=False, indent=1))
     else:
-        print("\n".join(shown.as_text(file, found, [])))
+        print("\n".join(shown.as_text(file, found, _advice(file, found))))
     return FINE
+
+
+def estimate(file: RunFile, level: str) -> Estimate:
+    """At one of the three levels. Raises BadInput."""
+    if level == "table":
+        from joulecut_engine.model.table import estimate_by_table
+
+        return estimate_by_table(file.architecture, file.system, file.run)
+    if level == "graph":
+        from joulecut_engine.model.graph_level import simulate
+
+        return simulate(file.architecture, file.system, file.run)[0]
+    from joulecut_engine.model import formula
+
+    return formula.estimate(file.architecture, file.system, file.run)
+
+
+def _timeline(file: RunFile) -> "Timeline":
+    from joulecut_engine.model.graph_level import simulate
+
+    return simulate(file.architecture, file.system, file.run)[1]
+
+
+def _operations(file: RunFile) -> int:
+    run = file.run
+    return 5 * run.pipeline * run.parts_per_stage * run.microbatches
+
+
+def _can_be_drawn(file: RunFile) -> bool:
+    return file.run.pipeline > 1 and _operations(file) <= OPERATIONS_MAX
+
+
+def _must_be_laid_out(file: RunFile) -> None:
+    if _operations(file) > OPERATIONS_MAX:
+        what = f"about {_operations(file)} operations are too many for a graph"
+        raise file.document.bad(("run", "global_batch"), what, "a smaller batch, or --level table")
+
+
+def _advice(file: RunFile, found: Estimate) -> list[str]:
+    if found.fits:
+        return []
+    from joulecut_engine.model.advice import advice
+
+    needed_bytes = max(stage.total_bytes for stage in found.memory)
+    knobs = advice(file.architecture, file.system, file.run)
+    return shown.advice_of(needed_bytes, knobs)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from joulecut_engine.model.graph_level import Timeline
 
 from joulecut_cli.chart import PAGE, SERIES, figure, png, style, svg
 from joulecut_cli.model.runfile import RunFile
@@ -41,7 +42,7 @@ def write(path: Path, title: str, drawn: Sequence[Any], table: Sequence[str], no
         raise BadInput("--plot", f"{path}: {error.strerror}", "a writable file") from None
 
 
-def estimate(path: Path, file: RunFile, found: Estimate, timeline: Any) -> None:
+def estimate(path: Path, file: RunFile, found: Estimate, timeline: Timeline | None) -> None:
     """Time, energy and memory as bars, and the pipeline over time where there is one."""
     from joulecut_cli.model.shown import title
 
@@ -142,18 +143,19 @@ def _memory(axes: Any, found: Estimate, limit_bytes: float) -> None:
     axes.legend(ncols=5, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.15))
 
 
-def _timeline(timeline: Any) -> Any:
+def _timeline(timeline: Timeline) -> Any:
     """Operations of every stage over time."""
-    kinds = sorted({operation.kind for operation in timeline.operations})
+    operations = timeline.graph.operations
+    kinds = sorted({operation.kind for operation in operations})
     colours = {kind: SERIES[_COLOURS[i % len(_COLOURS)]][0] for i, kind in enumerate(kinds)}
     drawn, axes = figure(WIDTH, TIMELINE_HEIGHT)
     for kind in kinds:
         spans: dict[int, list[tuple[float, float]]] = {}
-        for operation, start_s, end_s in zip(
-            timeline.operations, timeline.start_s, timeline.end_s, strict=True
+        for operation, start_s, time_s in zip(
+            operations, timeline.start_s, timeline.time_s, strict=True
         ):
             if operation.kind == kind:
-                spans.setdefault(operation.stage, []).append((start_s, end_s - start_s))
+                spans.setdefault(operation.stage, []).append((start_s, time_s))
         for stage, pairs in spans.items():
             axes.broken_barh(pairs, (stage - 0.4, 0.8), color=colours[kind], lw=0)
         axes.plot([], [], color=colours[kind], lw=6, label=kind)

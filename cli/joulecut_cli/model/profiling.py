@@ -3,6 +3,8 @@
 from argparse import Namespace
 from pathlib import Path
 
+from joulecut_engine.model.stage_profile import stage_profile
+
 from joulecut_cli.model.runfile import RunFile, read
 from joulecut_cli.model.shown import title
 from joulecut_cli.outfile import replacing
@@ -10,19 +12,20 @@ from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.model import formula
 from joulecut_engine.model.power import blocking_power_w
 from joulecut_engine.model.runs import Runs
-from joulecut_engine.model.stage_profile import clocks_of, stage_profile
 from joulecut_engine.model.stages import stages_of
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
 JOB, PROFILE = "job.yaml", "stage_profile.csv"
 HEADER = "stage,instruction,frequency,time,energy"
+STEP_MHZ = 15  # of NVIDIA's clock tables
+LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
 
 
 def run(options: Namespace) -> int:
     """Raises BadInput."""
     file, folder = read(options.run), Path(options.out)
-    clocks = clocks_of(file.architecture, file.system, file.run)
+    clocks = clocks_of(file)
     profile = stage_profile(file.architecture, file.system, file.run, clocks)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,6 +38,15 @@ def run(options: Namespace) -> int:
     print(f"{folder / JOB} and {PROFILE}: {len(clocks)} clocks, predicted, not measured")
     print(f"next: joulecut plan {folder / JOB}")
     return FINE
+
+
+def clocks_of(file: RunFile) -> tuple[int, ...]:
+    """Clocks from the one that the power limit leaves down to half of the highest."""
+    system, run = file.system, file.run
+    held = formula.estimate(file.architecture, system, run).clock_mhz
+    top = int(run.clock_mhz or system.clock_max_mhz)
+    steps = range(top, int(LOW_SHARE * system.clock_max_mhz), -STEP_MHZ)
+    return tuple(mhz for mhz in steps if mhz <= held + STEP_MHZ / 2) or (top,)
 
 
 def profile_csv(profile: Profile) -> str:

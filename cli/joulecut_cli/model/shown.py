@@ -1,12 +1,13 @@
 """An estimate in words: what a person asks first, then where time, energy and memory go."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from joulecut_cli import figures
 from joulecut_cli.model.runfile import Cost, RunFile
+from joulecut_engine.model.advice import Advice
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.run import Run
-from joulecut_engine.model.system import System
 
 GB = 1e9
 KWH_J = 3.6e6
@@ -72,16 +73,13 @@ def title(file: RunFile) -> str:
     )
 
 
-def advice_of(system: System, needed_bytes: float, knobs: Any) -> list[str]:
-    """What each knob saves, the largest first."""
-    lines = []
-    for knob in knobs:
-        left = needed_bytes - knob.saved_bytes
-        fits = "fits" if left <= system.hbm_bytes else "still too much"
-        lines.append(
-            f"  {knob.key}: {knob.value} saves {gigabytes(knob.saved_bytes)}, "
-            f"leaves {gigabytes(left)}: {fits}"
-        )
+def advice_of(needed_bytes: float, knobs: Sequence[Advice]) -> list[str]:
+    """What each knob alone saves, the largest first."""
+    lines = [
+        f"  {one.key}: {one.value} saves {gigabytes(one.saved_bytes)}, "
+        f"leaves {gigabytes(needed_bytes - one.saved_bytes)}" + (", which fits" if one.fits else "")
+        for one in knobs
+    ]
     return lines or ["  No single knob of this run helps: use more GPUs."]
 
 
