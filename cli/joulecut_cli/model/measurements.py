@@ -8,12 +8,11 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from joulecut_engine.model.calibrate import Measurement
-
 from joulecut_cli.model.runfile import reader, usual_shape
 from joulecut_controller.policy.quantity import Fault, nearest
 from joulecut_controller.sources import csv_file
 from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.calibrate import Measurement
 from joulecut_engine.model.catalogue import ARCHITECTURES
 from joulecut_engine.model.run import Run, misfit
 from joulecut_engine.model.system import System

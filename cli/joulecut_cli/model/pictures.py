@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from joulecut_engine.model.graph_level import Timeline
 
 from joulecut_cli.chart import PAGE, SERIES, figure, png, style, svg
 from joulecut_cli.model.runfile import RunFile
 from joulecut_cli.outfile import replacing
 from joulecut_cli.plot import document
 from joulecut_engine.model.estimate import MEMORIES, Estimate
+from joulecut_engine.model.graph_level import Timeline
 from joulecut_engine.model.sweep import Rows
 from joulecut_wire.errors import BadInput
 

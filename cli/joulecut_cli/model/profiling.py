@@ -3,8 +3,6 @@
 from argparse import Namespace
 from pathlib import Path
 
-from joulecut_engine.model.stage_profile import stage_profile
-
 from joulecut_cli.model.runfile import RunFile, read
 from joulecut_cli.model.shown import title
 from joulecut_cli.outfile import replacing
@@ -12,6 +10,7 @@ from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.model import formula
 from joulecut_engine.model.power import blocking_power_w
 from joulecut_engine.model.runs import Runs
+from joulecut_engine.model.stage_profile import stage_profile
 from joulecut_engine.model.stages import stages_of
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from joulecut_engine.model.graph_level import Timeline
-
 from joulecut_cli.outfile import replacing
 from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.model.graph_level import Timeline
 from joulecut_wire.errors import BadInput
 
 MICRO = 1e6

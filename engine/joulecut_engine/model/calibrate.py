@@ -7,6 +7,7 @@ its default, which decides where the rows say nothing. What no row depends on st
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -188,7 +189,7 @@ def _fit(
     begin = np.clip(begin, np.log(low) + 1e-6, np.log(high) - 1e-6)
 
     def changed(numbers: Floats) -> System:
-        values = {n: float(np.exp(x)) for n, x in zip(names, numbers, strict=True)}
+        values: dict[str, Any] = {n: float(np.exp(x)) for n, x in zip(names, numbers, strict=True)}
         return replace(system, **values)
 
     def misfit(numbers: Floats) -> Floats:

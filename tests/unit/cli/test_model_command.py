@@ -5,6 +5,8 @@ import json
 import signal
 import sys
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 
@@ -12,6 +14,9 @@ import commands
 import pytest
 
 from joulecut_cli.main import main as joulecut
+from joulecut_engine.model import formula
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.run import Run
 
 # Inputs and keys as users' files and programs have them: a change breaks those.
 RUN = """\
@@ -190,3 +195,116 @@ def test_a_sweep_in_parquet(tmp_path: Path) -> None:
     table = parquet.read_table(tmp_path / "all.parquet")
     assert table.num_rows == json.loads(said.stdout)["fitting"]
     assert {"tensor", "data", "iteration_time_s", "money"} <= set(table.column_names)
+
+
+@pytest.mark.parametrize("level", ["formula", "table", "graph"])
+def test_the_levels_answer_the_same_question(tmp_path: Path, level: str) -> None:
+    said = _run(_file(tmp_path, RUN), "--level", level, "--json")
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert found["level"] == level
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["iteration_time_s"], rel=1e-6)
+    formula = json.loads(_run(_file(tmp_path, RUN), "--json").stdout)
+    assert found["iteration_time_s"] == pytest.approx(formula["iteration_time_s"], rel=0.05)
+
+
+def test_what_does_not_fit_says_by_how_much_and_which_knob_helps(tmp_path: Path) -> None:
+    text = RUN.replace("tensor: 8, pipeline: 8, data: 8", "tensor: 2, pipeline: 8, data: 32")
+    said = _run(_file(tmp_path, text))
+    assert said.returncode == 0
+    assert "Does not fit" in said.stdout
+    assert "more than a GPU has" in said.stdout
+    assert "zero: 3 saves" in said.stdout
+
+
+def test_a_profile_is_planned_as_a_measured_one(tmp_path: Path) -> None:
+    """The plan's baseline is the model's iteration, with transfers, gradients and optimizer."""
+    run = _file(tmp_path, RUN.replace("clock_mhz: 1410", "clock_mhz: 1200"))
+    assert _run("profile", run, "--out", tmp_path / "job").returncode == 0
+    said = commands.run("plan", str(tmp_path / "job" / "job.yaml"), "--json", main=joulecut)
+    assert said.returncode == 0, said.stderr
+    plan = json.loads(said.stdout)
+    model = json.loads(_run(run, "--json").stdout)
+    baseline = plan["baseline"]
+    assert baseline["iteration_time_s"] == pytest.approx(model["iteration_time_s"], rel=0.02)
+    pipelines = 512 / 8  # one GPU per stage: eight tensor ranks of each of eight copies
+    assert baseline["energy_j"] * pipelines == pytest.approx(model["energy_j"], rel=0.03)
+
+
+def test_a_calibration_brings_back_the_system_that_made_the_rows(tmp_path: Path) -> None:
+    """Rows made by a slower system: after calibration they are predicted."""
+    system = SYSTEMS["dgx-a100"]
+    truth = replace(system, matrix_efficiency=0.6, scale_up_efficiency=0.5)
+    rows = ["model,gpus,tensor,data,microbatch,global_batch,sequence,recompute,iteration_time_s"]
+    for tensor, microbatch, recompute in product((1, 2, 4, 8), (1, 2, 4), ("none", "full")):
+        run = Run(8, tensor=tensor, data=8 // tensor, microbatch=microbatch, global_batch=64,
+                  recompute=recompute)  # fmt: skip
+        time_s = formula.estimate(ARCHITECTURES["gpt3-6.7b"], truth, run).iteration_time_s
+        rows.append(f"gpt3-6.7b,8,{tensor},{run.data},{microbatch},64,2048,{recompute},{time_s}")
+    data = _file(tmp_path, "\n".join(rows), "data.csv")
+    out = tmp_path / "mine.yaml"
+    said = _run("calibrate", data, "--system", "dgx-a100", "--out", out, "--json")
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout)
+    assert found["rows"] == 24
+    assert found["time_error"] < 0.02
+    text = RUN.replace(RUN.splitlines()[1], "system: {file: mine.yaml}")
+    slow = json.loads(_run(_file(tmp_path, text), "--json").stdout)
+    fast = json.loads(_run(_file(tmp_path, RUN, "fast.yaml"), "--json").stdout)
+    assert slow["iteration_time_s"] > fast["iteration_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "where"),
+    [
+        ("layers,hidden\n1,2", "data.csv:1"),
+        ("layerz,iteration_time_s\n1,2", "data.csv:1"),
+        ("model,iteration_time_s\ngpt5,2\n", "data.csv:2: model"),
+        ("model,tensor,iteration_time_s\ngpt2,5,2\n", "data.csv:2: tensor"),
+        ("model,iteration_time_s\ngpt2,-2\n", "data.csv:2: iteration_time_s"),
+        ("model,zero,iteration_time_s\ngpt2,many,2\n", "data.csv:2: zero"),
+        ("model,hbm_gb_s,iteration_time_s\ngpt2,1555,2\n", "data.csv:2: hbm_gb_s"),
+        ("model,iteration_time_s\ngpt2,2\n", "data.csv"),
+    ],
+)
+def test_bad_measurements_are_one_line(tmp_path: Path, rows: str, where: str) -> None:
+    data = _file(tmp_path, rows, "data.csv")
+    said = _run("calibrate", data, "--system", "dgx-a100", "--out", tmp_path / "out.yaml")
+    assert said.returncode == 2
+    assert where in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+def test_marginal_and_scale_name_the_component_that_pays() -> None:
+    path = EXAMPLES / "llama-2-70b-components.yaml"
+    found = json.loads(_run("marginal", path, "--json").stdout)["marginal"]
+    assert {one["component"] for one in found} == {"sm", "hbm", "scale_up", "scale_out"}
+    said = _run("scale", path, "--component", "scale_out", "--range", "0.5:1.5", "--json")
+    points = json.loads(said.stdout)["points"]
+    assert points[0]["factor"] == 0.5
+    assert points[-1]["factor"] == 1.5
+    assert points[-1]["total_j"] < points[0]["total_j"]
+
+
+@pytest.mark.parametrize("given", ["1.5:0.5", "0.5", "a:b", "0:2", "0.5:1000"])
+def test_bad_ranges_are_one_line(given: str) -> None:
+    path = EXAMPLES / "llama-2-70b-components.yaml"
+    said = _run("scale", path, "--component", "sm", "--range", given)
+    assert said.returncode == 2
+    assert "--range" in said.stderr
+
+
+def test_timelines_and_pictures_are_written(tmp_path: Path) -> None:
+    run = _file(tmp_path, RUN.replace("global_batch: 512", "global_batch: 64"))
+    said = _run(run, "--timeline", tmp_path / "t.json", "--plot", tmp_path / "p.html")
+    assert said.returncode == 0, said.stderr
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    work = [e for e in events if e["ph"] == "X" and e["cat"] in {"forward", "backward"}]
+    assert len(work) == 2 * 8 * 8
+    assert "memory by stage" in (tmp_path / "p.html").read_text()
+
+
+def test_technology_prints_sources() -> None:
+    said = _run("technology")
+    assert "Horowitz" in said.stdout
+    assert json.loads(_run("technology", "--json").stdout)["power_check"]["limit_w"] == 400.0
