@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from joulecut_agent.ports.writer import DeviceWriter
     from joulecut_agent.settings import Settings
 
-COMMANDS = ("run", "keeper", "restore", "release", "resume", "audit")
+COMMANDS = ("run", "keeper", "restore", "release", "resume", "reset-epoch", "audit")
 USAGE = "each needs --config FILE; release and resume ask the keeper of this node"
 SINCE_S_MAX = 10 * 366 * 86_400.0  # longer than any audit log
 WINDOW_S_MAX = 3600.0  # as in the keeper
@@ -76,7 +76,12 @@ def dispatch(argv: list[str]) -> int:
         settings = _settings(args.config, args.node)
         if args.command == "restore":
             return _restore(settings, lift_power_limits=not args.keep_power_limits)
-        commands = {"run": _run, "keeper": _keeper, "resume": _resume}
+        commands = {
+            "run": _run,
+            "keeper": _keeper,
+            "resume": _resume,
+            "reset-epoch": _reset_epoch,
+        }
         return commands[args.command](settings)
     except OSError as error:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
@@ -197,6 +202,13 @@ def _resume(settings: "Settings") -> int:
 
     file = local_release.window(settings.keeper.state_dir)
     return _recorded(settings, "resume", lambda: local_release.resume(_sockets(settings), file))
+
+
+def _reset_epoch(settings: "Settings") -> int:
+    from joulecut_agent.control import epoch_reset  # noqa: PLC0415
+
+    act = partial(epoch_reset.reset, settings.keeper, _sockets(settings))
+    return _recorded(settings, "reset-epoch", act)
 
 
 def _sockets(settings: "Settings") -> list[Path]:

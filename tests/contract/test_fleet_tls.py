@@ -202,3 +202,13 @@ def test_with_tls_agents_may_be_anywhere(tmp_path: Path) -> None:
     assert read.agents == tuple(agents)
     assert read.server_name == "joulecut-agent.test"
     assert read.tls == TlsFiles(*(tmp_path / name for name in ("c.pem", "k.pem", "ca.pem")))
+
+
+def test_a_socket_is_relative_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "controller.yaml"
+    path.write_text(yaml.safe_dump({**BASE, "agents": ["unix:run/agent.sock"]}))
+    assert config.read(path).agents == (f"unix:{tmp_path}/run/agent.sock",)
+    for bad in ("unix:", "unix:a\tb", f"unix:{'a' * 108}"):
+        path.write_text(yaml.safe_dump({**BASE, "agents": [bad]}))
+        with pytest.raises(BadInput, match="unix:PATH of up to 107 bytes"):
+            config.read(path)

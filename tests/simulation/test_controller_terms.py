@@ -90,7 +90,7 @@ def test_a_term_that_no_controller_can_have_reached_says_what_to_do(
     controller.run(2)
     sentence = controller.boards[-1].sentence
     assert "agent n2:1 has seen term 18446744073709551615" in sentence
-    assert "delete the keeper's journal" in sentence
+    assert "run joulecut-agent reset-epoch on that node" in sentence
     assert "\n" not in sentence
     sent = len(world.calls)
     controller.run(5)

@@ -163,7 +163,7 @@ class KeeperClient:
                 reply.stopped,
                 reply.released_s,
             )
-            self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
+            self.epoch_seen = reply.epoch_seen  # it falls after `reset-epoch`
             return self.status
 
     def described(self, gpus: Iterable[GpuDescription]) -> tuple[GpuDescription, ...]:

@@ -22,6 +22,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from joulecut_agent.keeper.lease import Lease
 from joulecut_agent.keeper.requests import NO_LIMITS, ClockLimits
 
@@ -157,6 +159,22 @@ class Journal:
             self._file.append([], self._compacted())
             if self._epochs:
                 self._epochs.append([], [f"epoch {self._boot_id} {self.epoch_seen}"])
+
+    def forget_epochs(self) -> None:
+        """Sets every epoch and generation to 0, in new files. Raises OSError: then they stay.
+
+        The file of the epochs is the last, because the next keeper takes the largest of both.
+        """
+        epoch_seen, last = self.epoch_seen, self.last
+        self.epoch_seen = 0
+        self.last = {uuid: replace(one, epoch=0, generation=0) for uuid, one in last.items()}
+        try:
+            self._file.rewrite(self._compacted())
+            if self._epochs:
+                self._epochs.rewrite([f"epoch {self._boot_id} 0"])
+        except OSError:
+            self.epoch_seen, self.last = epoch_seen, last
+            raise
 
     def _hold(self, uuid: str, limits: ClockLimits) -> None:
         if limits.max_mhz:
@@ -308,6 +326,11 @@ class _File:
         except OSError:
             self.close()  # the file may end in a torn line: the next append begins a new one
             raise
+
+    def rewrite(self, lines: list[str]) -> None:
+        """A new file with these lines alone."""
+        self.close()
+        self.append([], lines)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -42,6 +42,7 @@ from joulecut_agent.keeper.requests import (
     Release,
     Renew,
     Request,
+    ResetEpoch,
     Resume,
     Status,
     Step,
@@ -195,6 +196,8 @@ class Keeper:
                 reasons = {WHOLE: self._release(request.duration_s)}
             case Resume():
                 reasons = {WHOLE: self._resume()}
+            case ResetEpoch():
+                reasons = {WHOLE: self._reset_epoch()}
         return reasons
 
     def _apply(self, request: Apply) -> Mapping[str, str]:
@@ -280,6 +283,18 @@ class Keeper:
     def _resume(self) -> str:
         self._released_until_s = -math.inf
         log("keeper", "resumed")
+        return ""
+
+    def _reset_epoch(self) -> str:
+        """Restores every GPU and forgets the epochs; reason of a refusal, or ""."""
+        if not self.restore_all("cleared"):
+            return "not every GPU could be restored: the epoch stays"
+        try:
+            self._journal.forget_epochs()
+        except OSError as error:
+            return f"the journal cannot be written: {error.strerror}"
+        log("keeper", f"epoch {self.state.epoch_seen} forgotten; the next command sets one")
+        self.state = self.state.without_epochs()
         return ""
 
     def _release_left_s(self) -> float:

@@ -52,6 +52,7 @@ WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
 RETRY_S, RETRY_S_MAX = 0.5, 30.0  # a busy driver answers soon; a lost GPU needs an operator
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
 EPOCH_STEP_MAX = 2**20  # one started each minute for two years while this node was away
+EPOCH_STEP_S = 3600.0  # within it, however many commands: EPOCH_MAX stays half a year away
 STEP_S = 0.1  # ten steps down in a second, half of what is known to stall NCCL (nccl #1551)
 LATE_S = 60.0  # a driver has carried out a call 15 s after its caller was killed; four times that
 LATE_AGAIN_S = 4.0  # between two resets meanwhile
@@ -170,13 +171,31 @@ class State:
     epoch_seen: int = 0
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     restore_jitter_s: float = 0.0
+    epoch_before: int = 0  # the first rise within EPOCH_STEP_S: the epoch before it, and its time
+    epoch_rose_s: float = -inf
 
     def gpu(self, uuid: str) -> Gpu:
         return self.gpus.get(uuid, Gpu())
 
-    def updated(self, changed: Mapping[str, Gpu], epoch: int = 0) -> "State":
-        """This state with `changed` GPUs; `epoch_seen` never falls."""
-        return State(max(self.epoch_seen, epoch), {**self.gpus, **changed}, self.restore_jitter_s)
+    def updated(self, changed: Mapping[str, Gpu]) -> "State":
+        """This state with `changed` GPUs."""
+        return replace(self, gpus={**self.gpus, **changed})
+
+    def with_epoch(self, epoch: int, now_s: float) -> "State":
+        """This state with `epoch` as the largest seen; it never falls."""
+        if epoch <= self.epoch_seen:
+            return self
+        if now_s - self.epoch_rose_s < EPOCH_STEP_S:
+            return replace(self, epoch_seen=epoch)
+        return replace(self, epoch_seen=epoch, epoch_before=self.epoch_seen, epoch_rose_s=now_s)
+
+    def without_epochs(self) -> "State":
+        """This state as if no epoch had been seen; the next command sets one."""
+        gpus = {
+            uuid: replace(gpu, last=gpu.last and structs.replace(gpu.last, epoch=0, generation=0))
+            for uuid, gpu in self.gpus.items()
+        }
+        return State(gpus=gpus, restore_jitter_s=self.restore_jitter_s)
 
     def due_s(self) -> float:
         """Time of the next expiry or restore; infinite without any."""
@@ -305,7 +324,7 @@ def apply(state: State, request: Apply, now_s: float, refused: Refused) -> Outco
         before = state.gpu(uuid)
         lease = _lease(request, setting, now_s)
         reasons[uuid] = (
-            _refuse_generation(state, before, request, lease)
+            _refuse_generation(state, before, request, lease, now_s)
             or refused.get(uuid, "")
             or _refuse_pending(before, now_s)
         )
@@ -317,7 +336,8 @@ def apply(state: State, request: Apply, now_s: float, refused: Refused) -> Outco
         return Outcome(state, {uuid: why or also for uuid, why in reasons.items()})
     # Critical stages are raised before others are lowered, or the job is slow for a moment.
     writes.sort(key=lambda write: write.may_slow)
-    return Outcome(state.updated(after, request.epoch), reasons, tuple(writes))
+    after_all = state.updated(after).with_epoch(request.epoch, now_s)
+    return Outcome(after_all, reasons, tuple(writes))
 
 
 def step(state: State, request: Step, now_s: float) -> Outcome:
@@ -347,14 +367,15 @@ def renew(state: State, request: Renew, now_s: float) -> Outcome:
     for uuid, gpu in state.gpus.items():
         if gpu.lease is None or gpu.lease.job != request.job:
             continue
-        reasons[uuid] = _refuse_epoch(state, request.epoch)
+        reasons[uuid] = _refuse_epoch(state, request.epoch, now_s)
         if not reasons[uuid] and request.generation != gpu.lease.generation:
             reasons[uuid] = f"holds generation {gpu.lease.generation}, not {request.generation}"
         if not reasons[uuid]:
             lease = structs.replace(gpu.lease, epoch=request.epoch, expires_s=now_s + request.ttl_s)
             renewed[uuid] = replace(gpu, lease=lease, last=lease)
     reasons = reasons or {WHOLE: f"job {request.job} holds no lease here"}
-    return Outcome(state.updated(renewed, request.epoch if renewed else 0), reasons)
+    after = state.updated(renewed)
+    return Outcome(after.with_epoch(request.epoch, now_s) if renewed else after, reasons)
 
 
 def clear(state: State, request: Clear, now_s: float) -> Outcome:
@@ -366,7 +387,7 @@ def clear(state: State, request: Clear, now_s: float) -> Outcome:
         foreign = request.job not in {"", holder}
         if request.uuids or (_is_concerned(gpu, request) and not foreign):
             reasons[uuid] = f"held by job {holder}" if foreign else ""
-    if request.epoch and (reason := _refuse_epoch(state, request.epoch)):
+    if request.epoch and (reason := _refuse_epoch(state, request.epoch, now_s)):
         return Outcome(state, dict.fromkeys(reasons or (WHOLE,), reason))
     cleared = [
         uuid
@@ -374,7 +395,7 @@ def clear(state: State, request: Clear, now_s: float) -> Outcome:
         if not reason and _has_to_restore(state.gpu(uuid), request)
     ]
     ended = end_leases(
-        state.updated({}, request.epoch),
+        state.with_epoch(request.epoch, now_s),
         cleared,
         request.cause,
         now_s,
@@ -468,9 +489,9 @@ def _refuse_pending(gpu: Gpu, now_s: float) -> str:
     return ""
 
 
-def _refuse_generation(state: State, gpu: Gpu, request: Apply, wanted: Lease) -> str:
+def _refuse_generation(state: State, gpu: Gpu, request: Apply, wanted: Lease, now_s: float) -> str:
     asked, last = (request.epoch, request.generation), gpu.last
-    if reason := _refuse_epoch(state, request.epoch):
+    if reason := _refuse_epoch(state, request.epoch, now_s):
         return reason
     if last is None or asked > (last.epoch, last.generation):
         return ""
@@ -481,15 +502,17 @@ def _refuse_generation(state: State, gpu: Gpu, request: Apply, wanted: Lease) ->
     return ""
 
 
-def _refuse_epoch(state: State, epoch: int) -> str:
+def _refuse_epoch(state: State, epoch: int, now_s: float) -> str:
     """Reason to refuse the epoch, or "".
 
-    An epoch that no controller can have reached would shut out every later one.
+    An epoch that no controller can have reached would shut out every later one. The next one is
+    always accepted: it is that of a new controller that knows this node.
     """
     seen = state.epoch_seen
     if epoch < seen:
         return f"epoch {epoch} is older than {seen}"
-    highest = max(seen, min(seen + EPOCH_STEP_MAX, EPOCH_MAX))
+    before = state.epoch_before if now_s - state.epoch_rose_s < EPOCH_STEP_S else seen
+    highest = max(seen, min(max(before + EPOCH_STEP_MAX, seen + 1), EPOCH_MAX))
     return f"epoch {epoch}; allowed: {seen} to {highest}" if epoch > highest else ""
 
 

@@ -132,10 +132,14 @@ class Resume(_Request, frozen=True):
     """Ends a release window."""
 
 
+class ResetEpoch(_Request, frozen=True):
+    """Restores every GPU and forgets every epoch and generation."""
+
+
 class Status(_Request, frozen=True):
     """Changes nothing: the state of these GPUs."""
 
     uuids: Annotated[tuple[Uuid, ...], Meta(max_length=GPUS_MAX)] = ()
 
 
-Request = Apply | Step | Renew | Clear | Yield | Observed | Release | Resume | Status
+Request = Apply | Step | Renew | Clear | Yield | Observed | Release | Resume | ResetEpoch | Status

@@ -206,8 +206,7 @@ def impossible_epoch(nodes: Iterable[NodeView]) -> str:
         return ""
     return (
         f"agent {node.address} has seen term {node.epoch_seen}, which no controller can have "
-        "reached: stop its keeper, delete the keeper's journal while no lease is held, and start "
-        "it again"
+        "reached: run joulecut-agent reset-epoch on that node"
     )
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from joulecut_agent.keeper.lease import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
+    EPOCH_STEP_S,
     LATE_S,
     RETAKES_END,
     RETAKES_MAX,
@@ -259,6 +260,41 @@ def test_epoch_seen_never_falls(history: list[tuple[float, LeaseRequest | None]]
         world.after([entry])
         assert world.state.epoch_seen >= seen
         seen = world.state.epoch_seen
+
+
+@given(st.lists(st.tuples(st.floats(0.0, EPOCH_STEP_S / 4), st.integers(0, 2 * EPOCH_STEP_MAX))))
+def test_no_storm_of_commands_raises_the_epoch_by_more_than_a_step_an_hour(
+    storm: list[tuple[float, int]],
+) -> None:
+    state, now_s, history = State(epoch_seen=7), 0.0, [(-EPOCH_STEP_S, 7)]
+    for wait_s, rise in storm:
+        now_s += wait_s
+        state = apply_event(state, Clear(state.epoch_seen + rise), now_s).state
+        history.append((now_s, state.epoch_seen))
+        hour_ago = max(seen for at_s, seen in history if at_s <= now_s - EPOCH_STEP_S)
+        # An hour begins with a rise: two of them may touch. Each command may add one more.
+        assert state.epoch_seen <= hour_ago + 2 * EPOCH_STEP_MAX + len(storm)
+
+
+def test_after_a_storm_the_next_controller_is_accepted() -> None:
+    state, commands = State(), 0
+    while commands < 4096:
+        for rise in (EPOCH_STEP_MAX, 1):
+            state = apply_event(state, Clear(state.epoch_seen + rise), 1.0).state
+            commands += 1
+    assert state.epoch_seen <= EPOCH_STEP_MAX + commands
+    for now_s in (1.0, EPOCH_STEP_S, 2 * EPOCH_STEP_S):
+        first = apply_of(state.epoch_seen + 1, "blue", 1, 5.0, {"GPU-a": (0, 900)})
+        assert apply_event(state, first, now_s).reasons == {"GPU-a": ""}
+
+
+def test_forgotten_epochs_are_set_by_the_next_command() -> None:
+    world = World(State())
+    assert world.tell(apply_of(900, "blue", 7, 5.0, {"GPU-a": (0, 900)})) == {"GPU-a": ""}
+    state = world.state.without_epochs()
+    assert state.epoch_seen == 0
+    first = apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 1200)})
+    assert apply_event(state, first, 1.0).reasons == {"GPU-a": ""}
 
 
 @pytest.mark.parametrize(("seen", "highest"), [
