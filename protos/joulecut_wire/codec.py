@@ -43,6 +43,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
         stopped=node.stopped,
         roles=node.roles,
         program_steps_max=node.schedule_steps_max,
+        keeps_power_limits=node.keeps_power_limits,
     )
 
 
@@ -75,6 +76,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
         stopped=msg.stopped,
         roles=tuple(msg.roles),
         schedule_steps_max=msg.program_steps_max,
+        keeps_power_limits=msg.keeps_power_limits,
     )
 
 
@@ -108,6 +110,7 @@ def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
         drift=gpu.drift,
         stands_back_s=gpu.backoff_s,
         slow_reason=gpu.slow_reason,
+        power_limit_kept_mw=round(gpu.power_limit_kept_w * _MW_PER_W),
     )
 
 
@@ -151,6 +154,7 @@ def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
         drift=msg.drift,
         backoff_s=msg.stands_back_s,
         slow_reason=msg.slow_reason,
+        power_limit_kept_w=msg.power_limit_kept_mw / _MW_PER_W,
     )
 
 
@@ -250,6 +254,7 @@ def encode_command(command: m.Command) -> pb.ApplyRequest:
                     for step in setting.clock_schedule
                 ],
                 shortest_step_s=setting.shortest_step_s,
+                keep_power_limit=setting.keep_power_limit,
             )
             for setting in command.settings
         ],
@@ -279,6 +284,7 @@ def decode_command(msg: pb.ApplyRequest) -> m.Command:
                     for step in setting.program
                 ),
                 shortest_step_s=setting.shortest_step_s,
+                keep_power_limit=setting.keep_power_limit,
             )
             for setting in msg.settings
         ),

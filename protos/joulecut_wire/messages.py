@@ -41,6 +41,7 @@ class NodeDescription:
     stopped: str = ""  # why no command is taken on this node now
     roles: tuple[str, ...] = ()  # of the caller on this node
     schedule_steps_max: int = 0  # of a setting's clock schedule; 0: not supported
+    keeps_power_limits: bool = False  # whether `Setting.keep_power_limit` is understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class GpuSnapshot:
     drift: str = ""  # cause, while the device does not show what was set
     backoff_s: float = 0.0  # commands are refused for so long: an external writer sets the clocks
     slow_reason: str = ""  # why it is slower than we asked
+    power_limit_kept_w: float = 0.0  # outlives the lease it was set under; 0: none
     persistence: bool | None = None  # the driver's persistence mode; stays on the node
     process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
     mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node
@@ -156,6 +158,7 @@ class Setting:
     A range and not a point, so that an idle GPU may still fall to idle clocks.
     `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit.
     `clock_schedule` lowers the clock on the job's marks, at least `shortest_step_s` apart.
+    With `keep_power_limit` the limit stays when the lease ends, however it ends.
     """
 
     uuid: str
@@ -164,6 +167,7 @@ class Setting:
     power_limit_w: float | None = None
     clock_schedule: tuple[ScheduleStep, ...] = ()
     shortest_step_s: float = 0.0
+    keep_power_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

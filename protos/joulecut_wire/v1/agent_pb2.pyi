@@ -40,6 +40,7 @@ class DescribeResponse(google.protobuf.message.Message):
     STOPPED_FIELD_NUMBER: builtins.int
     ROLES_FIELD_NUMBER: builtins.int
     PROGRAM_STEPS_MAX_FIELD_NUMBER: builtins.int
+    KEEPS_POWER_LIMITS_FIELD_NUMBER: builtins.int
     node: builtins.str
     agent_version: builtins.str
     boot_id: builtins.str
@@ -50,6 +51,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """Why no command is taken on this node now (stop file, release window); empty where they are."""
     program_steps_max: builtins.int
     """The most steps that a setting's program may have; 0 where programs are not understood."""
+    keeps_power_limits: builtins.bool
+    """Whether Setting.keep_power_limit is understood."""
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Gpu]: ...
     @property
@@ -68,8 +71,9 @@ class DescribeResponse(google.protobuf.message.Message):
         stopped: builtins.str = ...,
         roles: collections.abc.Iterable[builtins.str] | None = ...,
         program_steps_max: builtins.int = ...,
+        keeps_power_limits: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "ttl_max_s", b"ttl_max_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "ttl_max_s", b"ttl_max_s"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -261,6 +265,7 @@ class GpuSnapshot(google.protobuf.message.Message):
     DRIFT_FIELD_NUMBER: builtins.int
     STANDS_BACK_S_FIELD_NUMBER: builtins.int
     SLOW_REASON_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_KEPT_MW_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     power_average_mw: builtins.int
     power_instant_mw: builtins.int
@@ -278,6 +283,8 @@ class GpuSnapshot(google.protobuf.message.Message):
     """For how long no command is taken on this GPU, because somebody else sets its clocks."""
     slow_reason: builtins.str
     """Why the GPU is slower than asked without our doing (power_brake, thermal, power_cap)."""
+    power_limit_kept_mw: builtins.int
+    """The power limit that outlives the lease it was set under; 0 without one."""
     @property
     def event_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -301,9 +308,10 @@ class GpuSnapshot(google.protobuf.message.Message):
         drift: builtins.str = ...,
         stands_back_s: builtins.float = ...,
         slow_reason: builtins.str = ...,
+        power_limit_kept_mw: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "energy_j", b"energy_j", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "drift", b"drift", "energy_j", b"energy_j", "event_reasons", b"event_reasons", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "slow_reason", b"slow_reason", "stands_back_s", b"stands_back_s", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "drift", b"drift", "energy_j", b"energy_j", "event_reasons", b"event_reasons", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "power_limit_kept_mw", b"power_limit_kept_mw", "slow_reason", b"slow_reason", "stands_back_s", b"stands_back_s", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio", "uuid", b"uuid"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz"]) -> typing.Literal["clock_memory_mhz"] | None: ...
     @typing.overload
@@ -465,6 +473,7 @@ class Setting(google.protobuf.message.Message):
     POWER_LIMIT_MW_FIELD_NUMBER: builtins.int
     PROGRAM_FIELD_NUMBER: builtins.int
     SHORTEST_STEP_S_FIELD_NUMBER: builtins.int
+    KEEP_POWER_LIMIT_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     clock_min_mhz: builtins.int
     """Both 0: the clocks are left alone."""
@@ -473,6 +482,10 @@ class Setting(google.protobuf.message.Message):
     """Absent: the power limit is left alone."""
     shortest_step_s: builtins.float
     """The shortest time between two steps; needed with a program."""
+    keep_power_limit: builtins.bool
+    """The power limit stays when the lease ends, however it ends. A later setting with a limit
+    changes it; one without this flag lets it end with its lease.
+    """
     @property
     def program(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProgramStep]:
         """Clocks to step to on the job's own marks, none above clock_max_mhz, where it begins and rests."""
@@ -486,9 +499,10 @@ class Setting(google.protobuf.message.Message):
         power_limit_mw: builtins.int | None = ...,
         program: collections.abc.Iterable[global___ProgramStep] | None = ...,
         shortest_step_s: builtins.float = ...,
+        keep_power_limit: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Setting = Setting
