@@ -5,7 +5,8 @@ they agree. Code that shows it cannot plan.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from joulecut_controller.learn.advice import Advice
@@ -87,6 +88,25 @@ class JobBoard:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerLimits:
+    """The power limits of all GPUs under the budget, in watts.
+
+    `in_force_w` is the highest sum that may be in force, `capacity_w` what the budget leaves to
+    GPUs, `least_w` the smallest budget that is possible. `best_effort` says why the budget is not
+    certain to hold; empty where it is.
+    """
+
+    budget_w: float | None
+    in_force_w: float
+    capacity_w: float = 0.0
+    least_w: float = 0.0
+    limits_w: Mapping[str, float] = field(default_factory=dict)
+    state: Literal["kept", "lowering", "recommended", "lifted"] = "kept"
+    best_effort: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Board:
     """Everything shown, as of one pass."""
 
@@ -101,6 +121,7 @@ class Board:
     policy_digest: str = ""
     policy_error: str = ""  # why the file on disk is not in force
     budget: Shares | None = None  # the power budget and what it means; None without one
+    power_limits: PowerLimits | None = None  # None without a budget and without limits to lift
     interval_s: float = 0.0
     leads: bool = True  # False: of a standby, which sees agents and plans nothing
     leader: str = ""  # of a standby: host and port of the one that leads, where that is known

@@ -25,6 +25,7 @@ class NodeView:
     error: str = ""
     stopped: str = ""  # why it takes no command now, in its own words
     roles: tuple[str, ...] = ()  # what we may do there; empty where it does not say
+    keeps_power_limits: bool = False  # whether a power limit can outlive its lease there
 
     @property
     def hindrance(self) -> str:

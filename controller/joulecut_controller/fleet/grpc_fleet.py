@@ -172,6 +172,7 @@ class GrpcFleet:
                     error=agent.error,
                     stopped=agent.stopped,
                     roles=known.roles if known else (),
+                    keeps_power_limits=known.keeps_power_limits if known else False,
                 )
             )
             if known is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import GpuView, JobView, View
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
@@ -171,7 +172,7 @@ def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> s
 
 def _other_holder(gpu: GpuView, job: JobView) -> str:
     lease = gpu.snapshot.lease if gpu.snapshot else None
-    return lease.job if lease and lease.job != job.policy.name else ""
+    return lease.job if lease and lease.job not in (job.policy.name, BUDGET_JOB) else ""
 
 
 def _lowest_profiled_mhz(job: JobView, stage: int) -> int | None:

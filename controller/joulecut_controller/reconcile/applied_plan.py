@@ -11,6 +11,7 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.view import View
@@ -155,6 +156,8 @@ class AppliedPlan:
             gpu = view.gpus.get(uuid)
             lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
             if gpu is None or lease is None or lease.epoch > context.epoch:
+                continue
+            if lease.job == BUDGET_JOB:  # without clocks, and not renewed
                 continue
             if view.now_s - gpu.age_s < self._acted_s + LEASE_SHOWN_S:
                 continue  # it may show what was before our last command

@@ -17,6 +17,7 @@ from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 
 
@@ -47,6 +48,7 @@ class JobServices:
     frontiers: Frontiers
     stragglers: Stragglers
     budgets: Budgets
+    power_budget: PowerBudget
     holds: Holds
     breakers: Breakers
     holdouts: Holdouts

@@ -7,9 +7,10 @@ longer renewed and runs out there.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.ports import Fleet
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire.errors import JoulecutError
@@ -26,10 +27,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is held for one job: the clock of every GPU under a lease, by place."""
+    """What is held for one job: the clock of every GPU under a lease, by place.
+
+    `generations` are those of agents that took a power limit after the plan.
+    """
 
     plan: Plan
     clocks_mhz: Mapping[Place, int]
+    generations: Mapping[str, int] = field(default_factory=dict)
+
+    def generation(self, address: str) -> int:
+        """The generation that the leases at an agent carry."""
+        return self.generations.get(address, self.plan.generation)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -52,6 +61,24 @@ class Outcome:
         return self.refused[0] if self.refused else ""
 
 
+@dataclass(frozen=True, slots=True)
+class LimitOutcome:
+    """Power limits by GPU: taken, refused with a reason, or without an answer (`unanswered`),
+    when they may be in force or not.
+    """
+
+    taken: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+
+    def and_also(self, other: "LimitOutcome") -> "LimitOutcome":
+        return LimitOutcome(
+            self.taken | other.taken,
+            {**self.refused, **other.refused},
+            {**self.unanswered, **other.unanswered},
+        )
+
+
 class Leases:
     """All leases of this controller's term `epoch`."""
 
@@ -72,7 +99,10 @@ class Leases:
 
     def owns(self, job: str, generation: int) -> bool:
         holding = self._holdings.get(job)
-        return holding is not None and holding.plan.generation == generation
+        return holding is not None and generation in (
+            holding.plan.generation,
+            *holding.generations.values(),
+        )
 
     def end(self, why: str) -> None:
         """The term is over: leases are no longer renewed and run out."""
@@ -120,6 +150,70 @@ class Leases:
         """Default clocks for GPUs whose leases this controller does not hold."""
         return Outcome(len(places), await self._clear(job, places, reason))
 
+    async def limit_power(
+        self,
+        limits_w: Mapping[Place, float],
+        *,
+        generation: int,
+        ttl_s: float,
+        keep: bool,
+        reason: str,
+    ) -> LimitOutcome:
+        """Sets power limits; clocks that a job holds on these GPUs stay as they are.
+
+        An agent has one lease per GPU and renews those of a job together, so all that the job
+        holds at that agent is applied again. With `keep` the limits outlive their leases.
+        """
+        held = {
+            place: job for job, holding in self._holdings.items() for place in holding.clocks_mhz
+        }
+        commands: dict[tuple[str, str], dict[Place, Setting]] = {}
+        for place in limits_w:
+            job = held.get(place, BUDGET_JOB)
+            holding = self._holdings.get(job)
+            beside = (
+                [p for p in holding.clocks_mhz if p.address == place.address] if holding else []
+            )
+            for one in (place, *beside):
+                commands.setdefault((place.address, job), {})[one] = Setting(
+                    uuid=one.uuid,
+                    clock_max_mhz=holding.clocks_mhz[one] if holding else 0,
+                    power_limit_w=limits_w.get(one),
+                    keep_power_limit=keep and one in limits_w,
+                )
+        outcomes = await asyncio.gather(
+            *(
+                self._limit(
+                    address,
+                    Command(self._epoch, job, generation, ttl_s, tuple(settings.values()), reason),
+                )
+                for (address, job), settings in commands.items()
+            )
+        )
+        total = LimitOutcome()
+        for outcome in outcomes:
+            total = total.and_also(outcome)
+        return total
+
+    async def _limit(self, address: str, command: Command) -> LimitOutcome:
+        job, settings = command.job, command.settings
+        self._moving.add(job)
+        try:
+            results = await self._fleet.apply(address, command)
+        finally:
+            self._moving.discard(job)
+        limited = [setting.uuid for setting in settings if setting.power_limit_w is not None]
+        why = next((result for result in results if not result.accepted), None)
+        if why is not None and not why.uuid:
+            return LimitOutcome(unanswered=dict.fromkeys(limited, f"{address}: {why.reason}"))
+        if why is not None:
+            reasons = {result.uuid: f"{address}: {result.reason}" for result in results}
+            return LimitOutcome(refused={u: reasons.get(u, why.reason) for u in limited})
+        if holding := self._holdings.get(job):
+            generations = {**holding.generations, address: command.generation}
+            self._holdings[job] = replace(holding, generations=generations)
+        return LimitOutcome(taken=frozenset(limited))
+
     async def renew(self, ttl_s: float) -> dict[str, Outcome]:
         """The heartbeat of everything held, by job."""
         held = {job: h for job, h in self._holdings.items() if job not in self._moving}
@@ -131,7 +225,7 @@ class Leases:
     async def _renew(self, job: str, holding: Holding, ttl_s: float) -> Outcome:
         answers = await asyncio.gather(
             *(
-                self._fleet.renew(address, self._epoch, job, holding.plan.generation, ttl_s)
+                self._fleet.renew(address, self._epoch, job, holding.generation(address), ttl_s)
                 for address in holding.addresses
             )
         )

@@ -16,6 +16,7 @@ from joulecut_controller.board import Board, JobBoard, Learnt
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.planner import Decision, given_up
 from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.power_limits import needed_w
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -33,6 +34,7 @@ from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
+from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import View
@@ -184,6 +186,7 @@ class Reconciler:
         inputs, errors = await self._verify_and_estimate(observations, view)
         decisions = await asyncio.to_thread(self._planning.decide, inputs, self._jobs)
         errors += await self._guard_and_apply(decisions, inputs, observations, view)
+        await self._keep_power_budget(observations, view)
         if errors:
             raise errors[0]
         await self._start_background_work(decisions, observations)
@@ -312,6 +315,20 @@ class Reconciler:
                     errors.append(error)
         return errors
 
+    async def _keep_power_budget(self, observations: Observations, view: View) -> None:
+        """The next step towards the power limits that keep the budget."""
+        services = self._services
+        needs_w: dict[str, float | None] = {}
+        for name, observation in observations.items():
+            state, stages = self._jobs[name].rollout.state, observation.view.stages
+            needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
+            for stage, uuids in enumerate(stages):
+                needs_w |= dict.fromkeys(uuids, needed[stage] if needed else None)
+        async with self.commands.acting:
+            await services.power_budget.step(
+                self.policy, view, needs_w, services.holds.all, self.ttl_s()
+            )
+
     def _unless_held(self, name: str, decision: Decision) -> Decision:
         """Default clocks where an operator's command arrived while the planner ran."""
         hold = self._services.holds.word(name)
@@ -373,6 +390,7 @@ class Reconciler:
             policy_digest=policy.digest,
             policy_error=self._policy_watcher.error,
             budget=services.budgets.shares,
+            power_limits=services.power_budget.shown,
             interval_s=context.interval_s,
             holds=services.holds.all,
             policy=policy,
@@ -465,6 +483,9 @@ def _job_services(
         frontiers=Frontiers(solver.frontier, background),
         stragglers=Stragglers(solver.keep, background),
         budgets=Budgets(),
+        power_budget=PowerBudget(
+            store, context.leases, context.audit, now_s=context.now_s, unix_s=unix_s
+        ),
         holds=holds,
         breakers=Breakers(holds, context.audit, lag_s),
         holdouts=Holdouts(store, context.audit, unix_s, lag_s=lag_s),

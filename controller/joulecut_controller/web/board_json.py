@@ -12,6 +12,7 @@ from typing import Any
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.ports import Event
 from joulecut_controller.view import GpuView, NodeView, View
 from joulecut_controller.web.job_json import hold_json, job_json, strongest_mode
@@ -196,7 +197,8 @@ def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
     seen = gpu.snapshot
     if seen is None or seen.drift or seen.backoff_s > 0.0:
         return True
-    if seen.lease is not None and (work is None or seen.lease.job != work[0]):
+    lease = seen.lease
+    if lease and lease.job != BUDGET_JOB and (work is None or lease.job != work[0]):
         return True
     return not QUIET_REASONS.issuperset(seen.event_reasons)
 

@@ -1,0 +1,401 @@
+"""The power budget in force: power limits of all GPUs, set so that they outlive this controller.
+
+Each pass compares what the nodes show with the allocation and sends the next step towards it. A GPU
+counts with the highest limit that may be in force on it: read back after the last answered command,
+or the one of a command without an answer. That is in the store before a raise is sent, so that
+a restarted controller counts nodes that it cannot reach. After the end of a budget the limits go
+back on a ramp.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from joulecut_controller.board import PowerLimits
+from joulecut_controller.orders import ALL, Hold
+from joulecut_controller.plan.power_limits import (
+    RAMP_S,
+    SLACK_W,
+    Allocation,
+    LimitedGpu,
+    allocate_limits,
+    moved,
+    next_limits,
+    next_raises,
+)
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.ports import Record, Store
+from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
+from joulecut_controller.view import GpuView, NodeView, View
+from joulecut_wire.messages import GpuSnapshot
+
+TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
+RECORDS_READ_MAX = 100_000  # ten thousand agents, several times over
+EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
+BUSY_RATIO = 0.05  # a GPU below it does nothing; drivers round to whole percents
+IDLE_AFTER_S = 60.0  # a checkpoint or an evaluation may leave a GPU idle for so long
+REASONS_SHOWN = 3
+# From the answer to a command until a reading shows it: agents sample once a second, and a command
+# without an answer ends within 3 s.
+SHOWN_S = 1.0
+EARLIER_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """One GPU's power limit, in watts, as far as it survives a restart.
+
+    `found_w` was in force before the first write, `set_w` is what this controller asked for last
+    (0: nothing). `bound_w` is the highest that may be in force.
+    """
+
+    found_w: float
+    set_w: float
+    bound_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One GPU of this process; times are monotonic.
+
+    A reading counts from `shown_s` on: some time after the newest command was answered, infinite
+    while it is not. `awaited`: no reading has followed that answer yet.
+    """
+
+    limit: _Limit
+    address: str
+    shown_s: float = float("-inf")
+    awaited: bool = False
+    busy_s: float = float("-inf")
+    external_until_s: float = float("-inf")  # another writer raised the limit
+    refused: str = ""
+
+
+class PowerBudget:
+    """All GPUs of this controller's agents, under the policy's power budget."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        audit: AuditLog,
+        *,
+        now_s: Callable[[], float],
+        unix_s: Callable[[], float],
+    ) -> None:
+        """Raises Unavailable where the store cannot be read."""
+        self._store, self._leases, self._audit = store, leases, audit
+        self._now_s, self._unix_s = now_s, unix_s
+        self._gpus: dict[str, _Seen] = {}
+        self._kept: dict[str, str] = {}  # by address: the record in the store
+        for record in reversed(store.records(TOPIC, limit=RECORDS_READ_MAX)):
+            self._kept[record.job] = record.content
+        for address, content in self._kept.items():
+            for uuid, limit in _read(content).items():
+                # A command of the controller before may still be on its way.
+                self._gpus[uuid] = _Seen(limit, address, shown_s=now_s() + EARLIER_S)
+        self._limits_w: Mapping[str, float] = {}
+        self._ramp: tuple[float, float] | None = None  # since when, in seconds; watts to give back
+        self._said = ""
+        self.shown: PowerLimits | None = None
+
+    async def step(
+        self,
+        policy: Policy,
+        view: View,
+        needs_w: Mapping[str, float | None],
+        holds: Iterable[Hold],
+        ttl_s: float,
+    ) -> None:
+        """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
+        not known. Raises Unavailable where the store cannot number or keep a step.
+        """
+        self._look(view)
+        held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
+        over = _over(policy, held.get(ALL))
+        if over:
+            self._limits_w = {}
+            await self._give_back(policy, view, over, ttl_s)
+            if policy.power_budget_w is None or _enforced(policy):
+                return
+        else:
+            self._ramp = None
+        assert policy.power_budget_w is not None
+        capacity_w = policy.power_budget_w - policy.cost.host_power_w * len(self._gpus)
+        gpus = self._limited(policy, view, needs_w, held)
+        found = allocate_limits(gpus, capacity_w)
+        fixed_w = sum(gpu.in_force_w for gpu in gpus if gpu.fixed)
+        exceeds = sum(self._limits_w.values()) + fixed_w > capacity_w
+        if exceeds or moved(self._limits_w, found.limits_w):
+            self._limits_w = found.limits_w
+        if not over and not self._leases.lost and not held.get(ALL):
+            steps = self._unconfirmed_left_out(next_limits(gpus, self._limits_w, capacity_w))
+            if steps:
+                reason = f"the power budget of {policy.power_budget_w:.6g} W"
+                await self._send(steps, view, ttl_s, keep=True, reason=reason)
+                gpus = self._limited(policy, view, needs_w, held)
+        self._show(policy, view, gpus, found, enforced=not over)
+
+    def _unconfirmed_left_out(self, steps: Mapping[str, float]) -> dict[str, float]:
+        """Without GPUs whose last command a reading has yet to show; with those whose last command
+        had no answer, since only a later one settles which limit is in force.
+        """
+        wanted = {u: limit_w for u, limit_w in steps.items() if not self._gpus[u].awaited}
+        for uuid, limit_w in self._limits_w.items():
+            limit = self._gpus[uuid].limit
+            if self._gpus[uuid].shown_s == math.inf:
+                wanted.setdefault(uuid, min(limit_w, limit.bound_w))
+        return wanted
+
+    def _look(self, view: View) -> None:
+        """What the nodes show now."""
+        for uuid, gpu in view.gpus.items():
+            seen, shown = self._gpus.get(uuid), gpu.snapshot
+            if seen is None:
+                default_w = gpu.description.power_limit_default_w
+                seen = _Seen(_Limit(default_w, 0.0, default_w), gpu.address)
+            if shown is not None and view.now_s - gpu.age_s > seen.shown_s:
+                seen = _read_back(seen, gpu, shown, view.now_s)
+            if shown is not None and (shown.utilization_gpu_ratio or 0.0) > BUSY_RATIO:
+                seen = replace(seen, busy_s=view.now_s)
+            self._gpus[uuid] = replace(seen, address=gpu.address)
+        here = {node.address for node in view.nodes}
+        for uuid in [u for u, seen in self._gpus.items() if seen.address not in here]:
+            del self._gpus[uuid]
+
+    def _limited(
+        self,
+        policy: Policy,
+        view: View,
+        needs_w: Mapping[str, float | None],
+        held: Mapping[str, Hold],
+    ) -> list[LimitedGpu]:
+        nodes = {node.address: node for node in view.nodes}
+        job_of = {u: job.policy.name for job in view.jobs for stage in job.stages for u in stage}
+        mode_of = {job.name: job.mode for job in policy.jobs}
+        gpus = []
+        for uuid, seen in self._gpus.items():
+            gpu, job, limit = view.gpus.get(uuid), job_of.get(uuid, ""), seen.limit
+            least_w = gpu.description.power_limit_min_w if gpu else 0.0
+            idle = view.now_s - seen.busy_s > IDLE_AFTER_S and not (gpu and gpu.allocation)
+            need_w = needs_w.get(uuid, least_w if idle else None)
+            fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
+            if not fixed and job in held:
+                fixed = held[job].sentence
+            if not fixed and job and mode_of.get(job) != "enforce" and _enforced(policy):
+                fixed = f"job {job} is in mode {mode_of.get(job, 'off')}"
+            gpus.append(
+                LimitedGpu(
+                    uuid=uuid,
+                    least_w=least_w,
+                    most_w=limit.found_w,
+                    wanted_w=limit.found_w if need_w is None else need_w,
+                    in_force_w=limit.bound_w,
+                    fixed=fixed,
+                )
+            )
+        return gpus
+
+    # -- commands --------------------------------------------------------------------------
+
+    async def _send(
+        self, limits_w: Mapping[str, float], view: View, ttl_s: float, *, keep: bool, reason: str
+    ) -> None:
+        """One step. What may be in force afterwards is in the store before it is sent."""
+        generation = self._store.next_generation()
+        for uuid, limit_w in limits_w.items():
+            seen = self._gpus[uuid]
+            bound_w = max(seen.limit.bound_w, limit_w)
+            limit = replace(seen.limit, set_w=limit_w, bound_w=bound_w)
+            self._gpus[uuid] = replace(seen, limit=limit, shown_s=math.inf, awaited=False)
+        before = {uuid: self._gpus[uuid] for uuid in limits_w}
+        self._keep(view)
+        places = {Place(before[u].address, u): limit_w for u, limit_w in limits_w.items()}
+        outcome = await self._leases.limit_power(
+            places, generation=generation, ttl_s=ttl_s, keep=keep, reason=reason
+        )
+        self._answered(outcome, limits_w)
+        total_w = sum(limits_w.values())
+        troubles = {**outcome.refused, **outcome.unanswered}
+        text = (
+            f"{len(outcome.taken)} of {len(limits_w)} power limits set, {total_w:.6g} W: {reason}"
+        )
+        if troubles:
+            text += f"; {next(iter(troubles.values()))}"
+        if outcome.taken or text != self._said:
+            self._audit.post("apply", "", text, generation=generation, limits_w=dict(limits_w))
+        self._said = text
+
+    def _answered(self, outcome: LimitOutcome, limits_w: Mapping[str, float]) -> None:
+        """A reading from some time after the answer shows the limit that is in force."""
+        shown_s = self._now_s() + SHOWN_S
+        for uuid in limits_w:
+            seen = self._gpus[uuid]
+            if uuid in outcome.taken:
+                self._gpus[uuid] = replace(seen, shown_s=shown_s, awaited=True, refused="")
+            elif uuid in outcome.refused:
+                self._gpus[uuid] = replace(seen, shown_s=shown_s, refused=outcome.refused[uuid])
+            else:
+                self._gpus[uuid] = replace(seen, refused=outcome.unanswered.get(uuid, ""))
+
+    async def _give_back(self, policy: Policy, view: View, why: str, ttl_s: float) -> None:
+        """The limits that were set go back to those found before, on a ramp."""
+        ours = [
+            LimitedGpu(u, 0.0, s.limit.found_w, s.limit.found_w, s.limit.bound_w)
+            for u, s in self._gpus.items()
+            if s.limit.set_w and not _unreachable(view.gpus.get(u))
+        ]
+        self.shown = None
+        if policy.power_budget_w is not None:
+            self.shown = self._giving_back(policy.power_budget_w, why)
+        if not ours:
+            self._ramp = None
+            return
+        gap_w = sum(max(0.0, gpu.most_w - gpu.in_force_w) for gpu in ours)
+        began_s, gap_w = self._ramp or (view.now_s, gap_w)
+        self._ramp = (began_s, gap_w)
+        steps, left_w = next_raises(ours, gap_w, view.now_s - began_s)
+        if steps and not self._leases.lost:
+            await self._send(steps, view, ttl_s, keep=False, reason=why)
+            for uuid in steps:
+                seen = self._gpus[uuid]
+                if not seen.refused:
+                    self._gpus[uuid] = replace(seen, limit=replace(seen.limit, set_w=0.0))
+            self._keep(view)
+        self.shown = self._giving_back(
+            policy.power_budget_w,
+            f"{why}: the power limits of {len(ours)} GPUs go back, {left_w:.6g} W within "
+            f"{RAMP_S:g} s",
+        )
+
+    def _giving_back(self, budget_w: float | None, text: str) -> PowerLimits:
+        in_force_w = sum(seen.limit.bound_w for seen in self._gpus.values())
+        return PowerLimits(budget_w, in_force_w, state="lifted", text=text)
+
+    def _keep(self, view: View) -> None:
+        """Writes the records that changed. Raises Unavailable."""
+        by_address: dict[str, dict[str, object]] = {node.address: {} for node in view.nodes}
+        for uuid, seen in sorted(self._gpus.items()):
+            if seen.limit.set_w:
+                by_address.setdefault(seen.address, {})[uuid] = asdict(seen.limit)
+        for address, limits in by_address.items():
+            content = json.dumps(limits)
+            if content != self._kept.get(address, "{}"):
+                self._store.keep_record(Record(self._unix_s(), TOPIC, address, content))
+                self._kept[address] = content
+
+    # -- the board -------------------------------------------------------------------------
+
+    def _show(
+        self,
+        policy: Policy,
+        view: View,
+        gpus: list[LimitedGpu],
+        found: Allocation,
+        *,
+        enforced: bool,
+    ) -> None:
+        sum_w = sum(gpu.in_force_w for gpu in gpus)
+        reasons = [found.complaint] if found.complaint else []
+        reasons += [
+            f"{_place(view, gpu.uuid)}: {gpu.fixed}"
+            for gpu in gpus
+            if gpu.fixed and not self._gpus[gpu.uuid].limit.set_w
+        ]
+        reasons += [
+            f"agent {node.address} was never reached"
+            for node in view.nodes
+            if not node.node and node.address not in {s.address for s in self._gpus.values()}
+        ]
+        best_effort = "; ".join(reasons[:REASONS_SHOWN])
+        if len(reasons) > REASONS_SHOWN:
+            best_effort += f"; and {len(reasons) - REASONS_SHOWN} more"
+        within = sum_w <= found.capacity_w + SLACK_W
+        text = (
+            f"power limits of {len(found.limits_w)} of {len(gpus)} GPUs "
+            f"{'are' if enforced else 'would be'} set to {sum(self._limits_w.values()):.6g} W "
+            f"together; {sum_w:.6g} W of {found.capacity_w:.6g} W may be in force"
+        )
+        self.shown = PowerLimits(
+            budget_w=policy.power_budget_w,
+            in_force_w=sum_w,
+            capacity_w=found.capacity_w,
+            least_w=found.least_w + policy.cost.host_power_w * len(gpus),
+            limits_w=dict(self._limits_w),
+            state="recommended" if not enforced else "kept" if within else "lowering",
+            best_effort=best_effort,
+            text=text,
+        )
+
+
+def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _Seen:
+    """With a reading that is newer than the last command."""
+    limit, now_w = seen.limit, shown.power_limit_enforced_w
+    if now_w is None:
+        return seen
+    seen = replace(seen, awaited=False)
+    if not limit.set_w and not shown.power_limit_kept_w:
+        return replace(seen, limit=_Limit(now_w, 0.0, now_w))
+    if not limit.set_w:  # of a controller with another store
+        default_w = gpu.description.power_limit_default_w
+        return replace(seen, limit=_Limit(default_w, shown.power_limit_kept_w, now_w))
+    until_s = seen.external_until_s
+    # A driver reload forgets the limit, and its keeper then keeps none: that is no other writer.
+    raised = max(limit.set_w, limit.bound_w) < now_w - SLACK_W and shown.power_limit_kept_w
+    if raised and until_s <= now_s:
+        until_s = now_s + EXTERNAL_S
+    return replace(seen, limit=replace(limit, bound_w=now_w), external_until_s=until_s)
+
+
+def _over(policy: Policy, hold: Hold | None) -> str:
+    """Why no limit is to stay; empty while the budget holds."""
+    if policy.power_budget_w is None:
+        return "the policy has no power budget"
+    if hold is not None and hold.kind == "restore":
+        return hold.sentence
+    return "" if _enforced(policy) else "no job of the policy is in mode enforce"
+
+
+def _enforced(policy: Policy) -> bool:
+    """Whether limits are set: in mode enforce, or where some job is."""
+    return policy.mode == "enforce" or any(job.mode == "enforce" for job in policy.jobs)
+
+
+def _unreachable(gpu: GpuView | None) -> str:
+    return "its agent cannot be reached" if gpu is None or gpu.snapshot is None else ""
+
+
+def _fixed(gpu: GpuView | None, nodes: Mapping[str, NodeView], seen: _Seen, view: View) -> str:
+    """Why the limit of a reachable GPU cannot be set; empty where it can."""
+    assert gpu is not None
+    node, about, shown = nodes[gpu.address], gpu.description, gpu.snapshot
+    if not node.keeps_power_limits:
+        return "its agent is of an older version, which keeps no power limits"
+    if not about.power_controllable or not about.power_limit_max_w:
+        return f"its power limit cannot be set: {about.reason or 'the card has none'}"
+    if shown is not None and shown.power_limit_enforced_w is None:
+        return "the card does not show its power limit"
+    if seen.external_until_s > view.now_s:
+        return f"another writer has set its power limit to {seen.limit.bound_w:.6g} W"
+    lowered = seen.limit.set_w and seen.limit.bound_w < seen.limit.set_w - SLACK_W
+    if lowered:
+        return f"another writer has lowered its power limit to {seen.limit.bound_w:.6g} W"
+    return node.hindrance or gpu.hindrance
+
+
+def _place(view: View, uuid: str) -> str:
+    gpu = view.gpus.get(uuid)
+    return gpu.place if gpu else f"GPU {uuid}"
+
+
+def _read(content: str) -> dict[str, _Limit]:
+    """The limits of one agent; what cannot be read counts as never set."""
+    try:
+        return {
+            uuid: _Limit(*(float(one[key]) for key in ("found_w", "set_w", "bound_w")))
+            for uuid, one in json.loads(content).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
