@@ -2,8 +2,8 @@
 
 It runs iteration after iteration at the current clocks of its GPUs, hands the work to the state
 files, and reports it to each node's agent by datagrams, as a real job does. It keeps a virtual
-schedule: an iteration ends at its simulated time, however busy the machine is. A clock change
-counts from the next iteration on.
+schedule: an iteration ends at its simulated time, however busy the machine is. A change of clock
+or power limit counts from the next iteration on.
 
     python -m joulecut_sim.job --config job.yaml
 """
@@ -23,7 +23,7 @@ from typing import Any
 from joulecut_sim.card import StateFile, now_s
 from joulecut_sim.gpt3 import INSTRUCTIONS
 from joulecut_sim.jobfile import JobFile, read
-from joulecut_sim.physics import Work
+from joulecut_sim.physics import Work, power_limit_w
 from joulecut_sim.plant import Iteration, Plant
 from joulecut_sim.results import Record, Results
 from joulecut_wire.command import FINE, Parser, guarded
@@ -99,7 +99,11 @@ class Job:
     def _begin(self, number: int, begin_s: float) -> Ended:
         clocks = self._clocks_mhz(begin_s)
         peer_s = self._peer_s()
-        done = self._plant.iterate(clocks, peer_s)
+        limits_w = [
+            power_limit_w(state.sku, state.card(gpu.index))
+            for state, gpu in zip(self._states, self._job.gpus, strict=True)
+        ]
+        done = self._plant.iterate(clocks, peer_s, limits_w)
         works: dict[StateFile, dict[int, Work]] = defaultdict(dict)
         for state, gpu, stage in zip(self._states, self._job.gpus, done.stages, strict=True):
             works[state][gpu.index] = Work(

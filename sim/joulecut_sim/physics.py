@@ -92,7 +92,7 @@ def work_at(card: Card, when_s: float) -> Work | None:
 
 
 def power_limit_w(sku: Sku, card: Card) -> float:
-    """The limit in force; the work of a job has the cap of its profile."""
+    """The limit in force."""
     return card.power_limit_mw / 1000.0 if card.power_limit_mw else sku.power_limit_w
 
 
@@ -111,7 +111,7 @@ def _power_w(sku: Sku, card: Card, when_s: float) -> float:
     """The integrated power; work not handed in yet counts as none."""
     for work in card.works:
         if work.begin_s <= when_s < work.end_s:
-            return work.power_w
+            return _within_limit_w(card, work.power_w)
     if card.load_ratio <= 0.0:
         return sku.idle_power_w
     _, high = lock_at(card, when_s)
@@ -119,10 +119,17 @@ def _power_w(sku: Sku, card: Card, when_s: float) -> float:
     return sku.load_power_w(min(high or sku.clock_max_mhz, cap), card.load_ratio)
 
 
+def _within_limit_w(card: Card, power_w: float) -> float:
+    """A limit set inside a piece of work holds at once; the job slows from its next one. Without
+    one the work has the cap of its profile.
+    """
+    return min(power_w, card.power_limit_mw / 1000.0) if card.power_limit_mw else power_w
+
+
 def power_shown_w(sku: Sku, card: Card, when_s: float) -> float:
     """The power sensor's value; a job that is briefly late does not read as idle."""
     work = work_at(card, when_s)
-    return work.power_w if work else _power_w(sku, card, when_s)
+    return _within_limit_w(card, work.power_w) if work else _power_w(sku, card, when_s)
 
 
 def settled_until_s(card: Card, now_s: float) -> float:

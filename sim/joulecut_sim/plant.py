@@ -192,11 +192,36 @@ class Plant:
         clocks = self.skus[stage].clocks_mhz
         return next((clock for clock in clocks if clock >= cap), clocks[-1])
 
-    def iterate(self, clocks_mhz: Sequence[float], peer_s: float = 0.0) -> Iteration:
-        """One iteration at the given clock per stage, with a sibling that takes `peer_s`."""
+    def limited_mhz(
+        self, stage: int, instruction: Instruction, clock_mhz: float, limit_w: float
+    ) -> float:
+        """The clock that a power limit leaves an operation: the highest one that draws no more,
+        or the card's lowest. At the card's own limit the curve's cap says it already.
+        """
+        sku = self.skus[stage]
+        if limit_w >= sku.power_limit_w or self.power_w(stage, instruction, clock_mhz) <= limit_w:
+            return clock_mhz
+        lower = (clock for clock in reversed(sku.clocks_mhz) if clock < clock_mhz)
+        fits = (clock for clock in lower if self.power_w(stage, instruction, clock) <= limit_w)
+        return next(fits, sku.clock_min_mhz)
+
+    def iterate(
+        self,
+        clocks_mhz: Sequence[float],
+        peer_s: float = 0.0,
+        limits_w: Sequence[float] | None = None,
+    ) -> Iteration:
+        """One iteration at the given clock and power limit per stage, with a sibling that takes
+        `peer_s`. Without limits the cards' own.
+        """
+        limits_w = limits_w or [sku.power_limit_w for sku in self.skus]
+        clocks = [
+            {kind: self.limited_mhz(stage, kind, clock, limit_w) for kind in INSTRUCTIONS}
+            for stage, (clock, limit_w) in enumerate(zip(clocks_mhz, limits_w, strict=True))
+        ]
         times = [
-            {kind: self.time_s(stage, kind, clock) for kind in INSTRUCTIONS}
-            for stage, clock in enumerate(clocks_mhz)
+            {kind: self.time_s(stage, kind, clock) for kind, clock in by_kind.items()}
+            for stage, by_kind in enumerate(clocks)
         ]
         jitter = self.noise.operation
         durations = [times[step.stage][step.instruction] for step in self.steps]
@@ -212,9 +237,13 @@ class Plant:
         for step, time_s in zip(self.steps, durations, strict=True):
             worked[step.stage][step.instruction] += time_s
         stages = []
-        for stage, clock in enumerate(clocks_mhz):
+        for stage, by_kind in enumerate(clocks):
             busy = worked[stage]
-            energy_j = sum(self.power_w(stage, kind, clock) * busy[kind] for kind in INSTRUCTIONS)
+            energy_j = sum(
+                self.power_w(stage, kind, clock) * busy[kind] for kind, clock in by_kind.items()
+            )
             energy_j += self.waiting_w(stage) * (duration_s - played.busy_s[stage])
-            stages.append(StageRun(busy, energy_j, self.cap_mhz(stage)))
+            limited = max(by_kind.values()) < clocks_mhz[stage]
+            cap_mhz = int(max(by_kind.values())) if limited else self.cap_mhz(stage)
+            stages.append(StageRun(busy, energy_j, cap_mhz))
         return Iteration(played.duration_s, duration_s, tuple(stages))
