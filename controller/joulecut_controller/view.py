@@ -11,6 +11,8 @@ from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 
+POWER_SLACK_W = 1.0  # limits are whole watts on some boards
+
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
@@ -56,6 +58,13 @@ class GpuView:
     def place(self) -> str:
         """As an operator names it: `node1/0`."""
         return f"{self.node}/{self.description.index}"
+
+    @property
+    def power_limited(self) -> bool:
+        """Whether a power limit below the card's own is in force."""
+        limit_w = self.snapshot.power_limit_enforced_w if self.snapshot else None
+        default_w = self.description.power_limit_default_w
+        return limit_w is not None and limit_w < default_w - POWER_SLACK_W
 
     @property
     def hindrance(self) -> str:

@@ -131,8 +131,8 @@ def test_a_power_budget_only_advises_where_nothing_is_enforced(store: DatabaseSt
     controller.run(200, until=lambda: bool(controller.job.frontier))
     controller.run(5)
     assert world.calls == []
-    assert any("cannot be kept" in text for text in controller.events("plan"))
-    assert sum("cannot be kept" in text for text in controller.events("plan")) == 1
+    assert any("no plans keep" in text for text in controller.events("plan"))
+    assert sum("no plans keep" in text for text in controller.events("plan")) == 1
     budget = controller.boards[-1].budget
     assert budget is not None
     assert budget.complaint

@@ -60,6 +60,15 @@ class Agent:
     drift: dict[str, str] = field(default_factory=dict)
     stands_back: set[str] = field(default_factory=set)
     owners: dict[str, Allocation] = field(default_factory=dict)
+    keeps: bool = False  # whether it keeps power limits when their lease ends
+    limits_w: dict[str, float] = field(default_factory=dict)  # set; the card's own where none is
+    kept: set[str] = field(default_factory=set)
+
+    def end(self, uuid: str) -> None:
+        """A lease ends: clocks are reset, and so is a power limit that is not kept."""
+        self.leases.pop(uuid, None)
+        if uuid not in self.kept:
+            self.limits_w.pop(uuid, None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class Call:
     generation: int = 0
     clocks_mhz: tuple[tuple[str, int], ...] = ()
     epoch: int = 0
+    limits_w: tuple[tuple[str, float | None], ...] = ()
 
 
 class World:
@@ -159,8 +169,35 @@ class World:
             u: lease.clock_max_mhz
             for a in self.agents.values()
             for u, (lease, _) in a.leases.items()
+            if lease.clock_max_mhz
         }
         return {uuid: held.get(uuid, self.sku.clock_max_mhz) for uuid in self.uuids}
+
+    def add_idle_node(self, node: str, count: int) -> Agent:
+        """A node whose GPUs have no job."""
+        agent = Agent(f"{node}:1", node, tuple(f"GPU-{node}-{n}" for n in range(count)))
+        self.agents[agent.address] = agent
+        self._energy |= dict.fromkeys(agent.uuids, 0.0)
+        return agent
+
+    def limits_w(self) -> dict[str, float]:
+        """The power limit in force on every GPU."""
+        return {
+            uuid: agent.limits_w.get(uuid, self.sku.power_limit_w)
+            for agent in self.agents.values()
+            for uuid in agent.uuids
+        }
+
+    def power_w(self) -> float:
+        """What all GPUs draw now."""
+        total_w = 0.0
+        for uuid, limit_w in self.limits_w().items():
+            power_w = self.sku.idle_power_w
+            if uuid in self.uuids and self._current is not None and self.running:
+                energy_j = self._current.stages[self.uuids.index(uuid)].energy_j
+                power_w = energy_j / self._duration_s
+            total_w += min(power_w, limit_w)
+        return total_w
 
     def at_default(self) -> bool:
         return set(self.clocks_mhz().values()) == {self.sku.clock_max_mhz}
@@ -183,12 +220,16 @@ class World:
                 self._energy[uuid] += self.sku.idle_power_w * (when_s - self.now_s)
         self.now_s = when_s
         for agent in self.agents.values():
-            agent.leases = {u: held for u, held in agent.leases.items() if held[1] > when_s}
+            for uuid in [u for u, held in agent.leases.items() if held[1] <= when_s]:
+                agent.end(uuid)
 
     def _begin(self) -> None:
         clocks = self.clocks_mhz()
         self._clocks = clocks
-        self._current = self.plant.iterate([clocks[u] for u in self.uuids])
+        limits_w = self.limits_w()
+        self._current = self.plant.iterate(
+            [clocks[u] for u in self.uuids], limits_w=[limits_w[u] for u in self.uuids]
+        )
         own_s = self._current.own_s * self.slow_ratio
         if not self.at_default():
             own_s *= self.hidden_ratio
@@ -232,6 +273,7 @@ class World:
                     TTL_MAX_S,
                     "1",
                     stopped=agent.stopped,
+                    keeps_power_limits=agent.keeps,
                 )
             )
             for index, uuid in enumerate(agent.uuids):
@@ -243,6 +285,10 @@ class World:
                     controllable=agent.controllable,
                     reason="" if agent.controllable else "MIG is on",
                     min_dwell_s=1.0,
+                    power_limit_default_w=self.sku.power_limit_w,
+                    power_limit_min_w=self.sku.power_limit_min_w,
+                    power_limit_max_w=self.sku.power_limit_max_w,
+                    power_controllable=agent.controllable and agent.keeps,
                 )
                 snapshot = self._snapshot(agent, uuid) if agent.connected else None
                 age_s = 0.0 if agent.connected else float("inf")
@@ -253,14 +299,28 @@ class World:
     def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
         held = agent.leases.get(uuid)
         lease = replace(held[0], expires_in_s=held[1] - self.now_s) if held else None
+        limit_w = self.limits_w()[uuid]
         return GpuSnapshot(
             uuid,
             energy_j=self._energy[uuid],
-            clock_sm_mhz=self.clocks_mhz()[uuid],
+            clock_sm_mhz=self._shown_mhz(uuid),
+            utilization_gpu_ratio=float(uuid in self.uuids and self.running),
+            power_limit_enforced_w=limit_w if agent.keeps else None,
+            power_limit_kept_w=limit_w if uuid in agent.kept else 0.0,
             lease=lease,
             drift=agent.drift.get(uuid, ""),
             backoff_s=60.0 if uuid in agent.stands_back else 0.0,
         )
+
+    def _shown_mhz(self, uuid: str) -> int:
+        """A power limit leaves no more than the clock of the operation that draws least."""
+        if uuid not in self.uuids:
+            return self.sku.clock_min_mhz
+        clock_mhz = self.clocks_mhz()[uuid]
+        if self.limits_w()[uuid] < self.sku.power_limit_w and self._current is not None:
+            stage = self._current.stages[self.uuids.index(uuid)]
+            return min(clock_mhz, stage.clock_cap_mhz)
+        return clock_mhz
 
     def give(self, job: str, *uuids: str, source: str = "kubernetes", **labels: str) -> None:
         """GPUs go to a job: a pod on each node, or a Slurm job; all of them where none is named.
@@ -271,7 +331,7 @@ class World:
                 pod = f"{job}-{agent.node}" if source == "kubernetes" else ""
                 namespace = "train" if pod else ""
                 agent.owners[uuid] = Allocation(uuid, job, namespace, pod, source, labels)
-                agent.leases.pop(uuid, None)
+                agent.end(uuid)
 
     def take_away(self) -> None:
         """Nobody holds any GPU."""
@@ -287,7 +347,15 @@ class World:
         agent = self.agents[address]
         clocks = tuple((s.uuid, s.clock_max_mhz) for s in command.settings)
         self.calls.append(
-            Call("apply", address, command.job, command.generation, clocks, command.epoch)
+            Call(
+                "apply",
+                address,
+                command.job,
+                command.generation,
+                clocks,
+                command.epoch,
+                tuple((s.uuid, s.power_limit_w) for s in command.settings),
+            )
         )
         reason = self._refused(agent, command.epoch) or agent.refuse
         if reason:
@@ -297,6 +365,10 @@ class World:
                 command.job, command.epoch, command.generation, 0, setting.clock_max_mhz, 0.0
             )
             agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)
+            if setting.power_limit_w is not None:
+                agent.limits_w[setting.uuid] = setting.power_limit_w
+                kept = agent.kept.add if setting.keep_power_limit else agent.kept.discard
+                kept(setting.uuid)
         return tuple(Result(s.uuid, accepted=True) for s in command.settings)
 
     async def renew(
@@ -323,7 +395,7 @@ class World:
         if refused:
             return (Result("", accepted=False, reason=refused),)
         for uuid in uuids or agent.uuids:
-            agent.leases.pop(uuid, None)
+            agent.end(uuid)
         return tuple(Result(uuid, accepted=True) for uuid in uuids)
 
     def _refused(self, agent: Agent, epoch: int) -> str:

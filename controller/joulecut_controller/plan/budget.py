@@ -18,7 +18,7 @@ NEAR = 1e-6  # relative: a point at the job's own time is its own
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One plan of a job: real seconds, and watts of all its GPUs and their hosts."""
+    """One plan of a job: real seconds, and watts that all its GPUs need, with their hosts."""
 
     iteration_time_s: float
     power_w: float
@@ -38,7 +38,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Shares:
     """An allocation. `deadline_s` holds the jobs that must be slower than their own targets;
-    `complaint` says why the limit cannot be kept, empty where it can. `power_w` is predicted for
+    `complaint` says why no plans keep the limit, empty where some do. `power_w` is predicted for
     jobs with a claim and measured for the rest.
     """
 
@@ -69,10 +69,10 @@ def shares(limit_w: float, claims: Sequence[Claim], fixed_w: float) -> Shares:
     except Unaffordable as none:
         slowest = [min(points, key=lambda p: p.power_w).iteration_time_s for points in offered]
         least_w = none.least_w + fixed_w
-        rest = f", {fixed_w:.6g} W of it by what cannot be slowed" if fixed_w else ""
+        rest = f", {fixed_w:.6g} W of it for what cannot be slowed" if fixed_w else ""
         complaint = (
-            f"the power budget of {limit_w:.6g} W cannot be kept: {least_w:.6g} W is the least "
-            f"that the jobs can draw{rest}"
+            f"no plans keep the power budget of {limit_w:.6g} W: {least_w:.6g} W is the least "
+            f"that they need{rest}"
         )
         return Shares(limit_w, least_w, _slower(claims, slowest), complaint=complaint)
     chosen = [1.0 / offer.rate_hz for offer in found.offers]

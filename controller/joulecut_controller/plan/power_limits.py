@@ -7,17 +7,18 @@ a raise is sent only where it fits beside everything that may be in force. Pure;
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import Clocks
+from joulecut_controller.plan.evaluation import Clocks, default_clocks, evaluate
+from joulecut_controller.plan.pace import EXPLAINED_RATIO
+from joulecut_controller.view import POWER_SLACK_W, GpuView, JobView
 
 # In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
 BUDGET_JOB = "(power budget)"
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
 # deviations of 1.5 %, as measured between the GPUs of one node.
 HEADROOM_RATIO = 0.05
-SLACK_W = 1.0  # limits are whole watts on some boards
 # A new allocation that moves no limit further is noise: a limit costs a write on every change.
 STEP_RATIO, STEP_W = 0.02, 5.0
 # After the end of a budget the limits go back within this time, evenly: a training cluster's
@@ -109,11 +110,11 @@ def next_limits(
     Whichever of them take effect, in whatever order, the sum stays within the capacity once it is.
     """
     in_force = {gpu.uuid: gpu.in_force_w for gpu in gpus if not gpu.fixed and gpu.uuid in limits_w}
-    sent = {u: limits_w[u] for u, now_w in in_force.items() if limits_w[u] < now_w - SLACK_W}
+    sent = {u: limits_w[u] for u, now_w in in_force.items() if limits_w[u] < now_w - POWER_SLACK_W}
     room_w = capacity_w - sum(gpu.in_force_w for gpu in gpus)
     raises = sorted((limits_w[u] - now_w, u) for u, now_w in in_force.items() if u not in sent)
     for raise_w, uuid in raises:
-        if SLACK_W < raise_w <= room_w:
+        if POWER_SLACK_W < raise_w <= room_w:
             sent[uuid] = limits_w[uuid]
             room_w -= raise_w
     return sent
@@ -153,3 +154,38 @@ def needed_w(costs: Costs, clocks: Clocks) -> tuple[float, ...] | None:
             return None
         most[operation.stage] = max(most[operation.stage], option.energy_j / option.time_s)
     return tuple(power_w * (1.0 + HEADROOM_RATIO) for power_w in most)
+
+
+def without_limits(job: JobView, gpus: Mapping[str, GpuView], costs: Costs | None) -> JobView:
+    """The job with the baseline that it would have without power limits, for planning.
+
+    Default clocks under a limit are slower than any plan for a job's own target assumes. Where
+    a limit is in force and the measured baseline is slower than the pipeline graph explains, the
+    predicted time takes its place; plans under the limit are still verified against measurements.
+    """
+    baseline = job.baseline
+    if costs is None or baseline is None or not _limited(job, gpus):
+        return job
+    default = evaluate(costs, default_clocks(costs))
+    assert default is not None
+    if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
+        return job
+    return replace(job, baseline=replace(baseline, time_mean_s=default.iteration_time_s))
+
+
+def peak_ratio(costs: Costs) -> float:
+    """The power limits that a job needs over its mean power, both at default clocks: work draws
+    more than waiting does. Lower clocks bring the two closer together.
+    """
+    default = evaluate(costs, default_clocks(costs))
+    needed = needed_w(costs, default_clocks(costs))
+    assert default is not None
+    assert needed is not None
+    time_s = default.iteration_time_s
+    mean_w = default.energy_j(time_s) / time_s - costs.problem.overhead_power_w
+    return sum(needed) / mean_w
+
+
+def _limited(job: JobView, gpus: Mapping[str, GpuView]) -> bool:
+    uuids = (uuid for stage in job.stages for uuid in stage)
+    return any(uuid in gpus and gpus[uuid].power_limited for uuid in uuids)

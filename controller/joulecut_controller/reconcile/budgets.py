@@ -24,6 +24,7 @@ class Party:
     view: JobView
     frontier: tuple[FrontierPoint, ...] = ()
     digest: str = ""  # of the costs that the frontier is of
+    peak_ratio: float = 1.0  # power limits that its work needs, over its mean power
 
     @property
     def name(self) -> str:
@@ -46,12 +47,18 @@ class Party:
         power_w = window.power_w if window else None
         return (power_w or 0.0) + host_power_w * sum(map(len, self.view.stages))
 
-    def claim(self) -> Claim | None:
+    def claim(self, host_power_w: float) -> Claim | None:
         own_s = self.own_s()
         if own_s is None or not self.frontier or self.view.policy.mode == "off":
             return None
-        # Hosts are in the frontier's energies already: planning charges them.
-        points = (Point(p.iteration_time_s, p.energy_j / p.iteration_time_s) for p in self.frontier)
+        # Hosts are in the frontier's energies already: planning charges them. Of the GPUs, what
+        # counts is the power limit that leaves the plan its clocks.
+        hosts_w = host_power_w * sum(map(len, self.view.stages))
+        points = (
+            Point(p.iteration_time_s, hosts_w + self.peak_ratio * (mean_w - hosts_w))
+            for p in self.frontier
+            for mean_w in (p.energy_j / p.iteration_time_s,)
+        )
         return Claim(self.name, self.view.policy.weight, own_s, tuple(points))
 
 
@@ -71,19 +78,27 @@ class Budgets:
         """The mean iteration time that the budget asks of a job; None: its own target holds."""
         return self._deadline_s.get(job)
 
-    def settle(self, limit_w: float | None, parties: Sequence[Party], host_power_w: float) -> str:
-        """Allocates the limit. Returns a sentence where the set of slowed jobs changed, else ""."""
+    def settle(
+        self,
+        limit_w: float | None,
+        parties: Sequence[Party],
+        host_power_w: float,
+        beside_w: float = 0.0,
+    ) -> str:
+        """Allocates the limit, of which `beside_w` is for GPUs without a job. Returns a sentence
+        where the set of slowed jobs changed, else "".
+        """
         if limit_w is None:
             change = "the power budget was lifted" if self.shares else ""
             self._key, self._deadline_s, self.shares = (), {}, None
             return change
         rests_on = (_rests_on(party, limit_w, host_power_w) for party in parties)
-        key = (limit_w, host_power_w, *rests_on)
+        key = (limit_w, host_power_w, beside_w, *rests_on)
         if key == self._key:
             return ""
         self._key, before = key, self.shares
-        binding = _shared(limit_w, parties, host_power_w, advised=False)
-        advice = _shared(limit_w, parties, host_power_w, advised=True)
+        binding = _shared(limit_w, parties, host_power_w, beside_w, advised=False)
+        advice = _shared(limit_w, parties, host_power_w, beside_w, advised=True)
         enforced = {party.name for party in parties if party.enforced}
         self._deadline_s = {
             name: time_s
@@ -97,7 +112,8 @@ class Budgets:
 
 def _rests_on(party: Party, limit_w: float, host_power_w: float) -> tuple[object, ...]:
     """The inputs of the allocation, in steps below which a difference is noise."""
-    policy, own_s, claims = party.view.policy, party.own_s(), party.claim() is not None
+    policy, own_s = party.view.policy, party.own_s()
+    claims = party.claim(host_power_w) is not None
     # The power of a controlled job is predicted anyway, and moves with its clocks.
     drawn_w = 0.0 if claims and party.enforced else party.drawn_w(host_power_w)
     fixed = round(drawn_w / (FIXED_STEP_RATIO * limit_w))
@@ -106,11 +122,16 @@ def _rests_on(party: Party, limit_w: float, host_power_w: float) -> tuple[object
 
 
 def _shared(
-    limit_w: float, parties: Sequence[Party], host_power_w: float, *, advised: bool
+    limit_w: float,
+    parties: Sequence[Party],
+    host_power_w: float,
+    beside_w: float,
+    *,
+    advised: bool,
 ) -> Shares:
-    claims, fixed_w = [], 0.0
+    claims, fixed_w = [], beside_w
     for party in parties:
-        claim = party.claim()
+        claim = party.claim(host_power_w)
         if claim is not None and (party.enforced or advised):
             claims.append(claim)
         else:

@@ -1,12 +1,13 @@
 """What the job controllers of one leadership term share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.planning_input import PlannerState
+from joulecut_controller.plan.power_limits import peak_ratio, without_limits
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -19,6 +20,7 @@ from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
+from joulecut_controller.view import GpuView
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,15 @@ class JobServices:
         job, costs = observation.view, state.costs
         return self.frontiers.points(job.policy.name, costs, job.baseline) if costs else ()
 
-    def party(self, state: PlannerState, observation: JobObservation) -> Party:
+    def party(
+        self, state: PlannerState, observation: JobObservation, gpus: Mapping[str, GpuView]
+    ) -> Party:
         """The job as a party to the power budget."""
-        points, costs = self.frontier(state, observation), state.costs
-        return Party(observation.view, points, costs.digest if costs and points else "")
+        costs, job = state.costs, without_limits(observation.view, gpus, state.costs)
+        points = self.frontier(state, replace(observation, view=job))
+        if costs is None or not points:
+            return Party(job, points)
+        return Party(job, points, costs.digest, peak_ratio(costs))
 
     def refresh_frontiers(
         self, state: PlannerState, observation: JobObservation, now_s: float

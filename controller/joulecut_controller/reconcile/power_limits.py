@@ -16,7 +16,6 @@ from joulecut_controller.board import PowerLimits
 from joulecut_controller.orders import ALL, Hold
 from joulecut_controller.plan.power_limits import (
     RAMP_S,
-    SLACK_W,
     Allocation,
     LimitedGpu,
     allocate_limits,
@@ -28,7 +27,7 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
-from joulecut_controller.view import GpuView, NodeView, View
+from joulecut_controller.view import POWER_SLACK_W, GpuView, NodeView, View
 from joulecut_wire.messages import GpuSnapshot
 
 TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
@@ -312,7 +311,7 @@ class PowerBudget:
         best_effort = "; ".join(reasons[:REASONS_SHOWN])
         if len(reasons) > REASONS_SHOWN:
             best_effort += f"; and {len(reasons) - REASONS_SHOWN} more"
-        within = sum_w <= found.capacity_w + SLACK_W
+        within = sum_w <= found.capacity_w + POWER_SLACK_W
         text = (
             f"power limits of {len(found.limits_w)} of {len(gpus)} GPUs "
             f"{'are' if enforced else 'would be'} set to {sum(self._limits_w.values()):.6g} W "
@@ -343,7 +342,7 @@ def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _
         return replace(seen, limit=_Limit(default_w, shown.power_limit_kept_w, now_w))
     until_s = seen.external_until_s
     # A driver reload forgets the limit, and its keeper then keeps none: that is no other writer.
-    raised = max(limit.set_w, limit.bound_w) < now_w - SLACK_W and shown.power_limit_kept_w
+    raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and shown.power_limit_kept_w
     if raised and until_s <= now_s:
         until_s = now_s + EXTERNAL_S
     return replace(seen, limit=replace(limit, bound_w=now_w), external_until_s=until_s)
@@ -379,7 +378,7 @@ def _fixed(gpu: GpuView | None, nodes: Mapping[str, NodeView], seen: _Seen, view
         return "the card does not show its power limit"
     if seen.external_until_s > view.now_s:
         return f"another writer has set its power limit to {seen.limit.bound_w:.6g} W"
-    lowered = seen.limit.set_w and seen.limit.bound_w < seen.limit.set_w - SLACK_W
+    lowered = seen.limit.set_w and seen.limit.bound_w < seen.limit.set_w - POWER_SLACK_W
     if lowered:
         return f"another writer has lowered its power limit to {seen.limit.bound_w:.6g} W"
     return node.hindrance or gpu.hindrance

@@ -16,7 +16,7 @@ from joulecut_controller.board import Board, JobBoard, Learnt
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.planner import Decision, given_up
 from joulecut_controller.plan.planning_input import PlanningInput
-from joulecut_controller.plan.power_limits import needed_w
+from joulecut_controller.plan.power_limits import needed_w, without_limits
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, FleetState, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -182,7 +182,7 @@ class Reconciler:
         await self._follow_policy()
         await self._restore_estimates()
         view, observations = self._observe()
-        self._share_power_budget(observations)
+        self._share_power_budget(observations, view)
         inputs, errors = await self._verify_and_estimate(observations, view)
         decisions = await asyncio.to_thread(self._planning.decide, inputs, self._jobs)
         errors += await self._guard_and_apply(decisions, inputs, observations, view)
@@ -225,14 +225,16 @@ class Reconciler:
             context.audit.post("lead", "", lost)
         return view, observations
 
-    def _share_power_budget(self, observations: Observations) -> None:
+    def _share_power_budget(self, observations: Observations, view: View) -> None:
         """The deadline that the power budget sets for each job."""
         policy, services = self.policy, self._services
         parties = [
-            services.party(self._jobs[name].rollout.state, observation)
+            services.party(self._jobs[name].rollout.state, observation, view.gpus)
             for name, observation in observations.items()
         ]
-        change = services.budgets.settle(policy.power_budget_w, parties, policy.cost.host_power_w)
+        host_power_w = policy.cost.host_power_w
+        beside_w = _least_w_without_job(view, host_power_w)
+        change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
         if change:
             self._context.audit.post("plan", "", change)
 
@@ -282,8 +284,10 @@ class Reconciler:
     ) -> PlanningInput:
         job, services = self._jobs[name], self._services
         host_power_w = self.policy.cost.host_power_w
+        inputs = job.planning_input(observation, view, host_power_w, paused)
         inputs = replace(
-            job.planning_input(observation, view, host_power_w, paused),
+            inputs,
+            job=without_limits(inputs.job, view.gpus, job.rollout.state.costs),
             unready=self._unready(),
             allotted_s=services.budgets.deadline_s(name),
         )
@@ -442,6 +446,16 @@ class Reconciler:
         trouble = self._context.audit.trouble
         waiting = f"the audit log waits for the store: {trouble}" if trouble else ""
         return "; ".join(filter(None, (said, waiting)))
+
+
+def _least_w_without_job(view: View, host_power_w: float) -> float:
+    """What GPUs without a job take of a power budget: their least limits, and their hosts."""
+    at_work = {uuid for job in view.jobs for stage in job.stages for uuid in stage}
+    return sum(
+        gpu.description.power_limit_min_w + host_power_w
+        for uuid, gpu in view.gpus.items()
+        if uuid not in at_work
+    )
 
 
 def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:

@@ -97,12 +97,12 @@ def test_weights_decide_who_pays() -> None:
 def test_what_cannot_be_kept_is_said_once_and_clearly() -> None:
     found = shares(100.0, [claim("a")], 40.0)
     assert found.complaint == (
-        "the power budget of 100 W cannot be kept: 115.229 W is the least that the jobs can "
-        "draw, 40 W of it by what cannot be slowed"
+        "no plans keep the power budget of 100 W: 115.229 W is the least that they need, "
+        "40 W of it for what cannot be slowed"
     )
     assert found.deadline_s == {"a": pytest.approx(1.09)}
 
 
 def test_nobody_to_slow_is_a_complaint_only_above_the_limit() -> None:
     assert shares(100.0, [], 99.0).complaint == ""
-    assert "cannot be kept" in shares(100.0, [], 101.0).complaint
+    assert "no plans keep" in shares(100.0, [], 101.0).complaint

@@ -1,0 +1,138 @@
+"""The power budget on a virtual clock: whatever dies, the limits in force stay within it."""
+
+from dataclasses import replace
+
+import pytest
+from worlds import Controller, World
+
+from joulecut_controller.plan.power_limits import RAMP_S
+from joulecut_controller.policy.policy import Policy, Slo
+from joulecut_controller.store.database import DatabaseStore
+
+SETTLED_PASSES = 12
+
+
+def budgeted(*, share: float = 0.8) -> tuple[World, Policy]:
+    """Four GPUs at work on two nodes and two idle ones, with a budget below what they draw."""
+    world = World(stages=4, microbatches=8)
+    world.add_idle_node("n3", 2)
+    for agent in world.agents.values():
+        agent.keeps = True
+    world.advance(5.0)
+    policy = world.policy(slo=Slo(max_slowdown=0.05))
+    return world, replace(policy, power_budget_w=share * world.power_w(), digest="budget")
+
+
+def test_limits_are_lowered_before_others_are_raised(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    assert world.power_w() > policy.power_budget_w
+    controller.run(SETTLED_PASSES)
+    shown = controller.boards[-1].power_limits
+    assert shown is not None
+    assert (shown.state, shown.best_effort) == ("kept", "")
+    assert sum(world.limits_w().values()) <= policy.power_budget_w
+    assert sum(world.limits_w().values()) >= 0.97 * policy.power_budget_w, "used, not wasted"
+    assert min(world.limits_w().values()) >= world.sku.power_limit_min_w
+    # A tighter budget, then a wider one: within the larger of both on the way, always.
+    for share in (0.9, 1.0):
+        was_w = sum(world.limits_w().values())
+        wanted = replace(policy, power_budget_w=share * policy.power_budget_w, digest=str(share))
+        assert wanted.power_budget_w is not None
+        controller.source.put(wanted)
+        for _ in range(SETTLED_PASSES):
+            controller.run(1)
+            assert sum(world.limits_w().values()) <= max(was_w, wanted.power_budget_w)
+        assert sum(world.limits_w().values()) <= wanted.power_budget_w
+
+
+@pytest.mark.parametrize("cut_off", ["", "n1:1", "n3:1"])
+def test_dead_controllers_and_nodes_keep_the_budget(store: DatabaseStore, cut_off: str) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(60)
+    if cut_off:
+        world.agents[cut_off].connected = False
+        controller.run(20)
+    worst_w = 0.0
+    for _ in range(200):  # no controller: every lease ends
+        world.advance(1.0)
+        worst_w = max(worst_w, world.power_w(), sum(world.limits_w().values()))
+    assert worst_w <= policy.power_budget_w
+    assert world.at_default(), "clocks are restored"
+    following = Controller(world, store, policy)
+    for _ in range(30):
+        following.run(1)
+        assert sum(world.limits_w().values()) <= policy.power_budget_w
+
+
+def test_a_node_that_is_not_there_counts_with_its_last_limit(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    Controller(world, store, policy).run(SETTLED_PASSES)
+    gone = world.agents.pop("n3:1")
+    kept_w = sum(gone.limits_w[uuid] for uuid in gone.uuids)
+    world.agents["n3:1"] = replace(gone, uuids=(), node="", connected=False)
+    wider = replace(policy, power_budget_w=1.2 * policy.power_budget_w, digest="wider")
+    assert wider.power_budget_w is not None
+    following = Controller(world, store, wider)
+    following.run(SETTLED_PASSES)
+    total_w = sum(world.limits_w().values())
+    assert total_w + kept_w <= wider.power_budget_w
+    assert total_w + kept_w >= 0.97 * wider.power_budget_w
+
+
+def test_recommend_sends_nothing_and_says_what_it_would_do(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    quiet = world.policy("recommend")
+    controller = Controller(
+        world, store, replace(quiet, power_budget_w=policy.power_budget_w, digest="quiet")
+    )
+    controller.run(SETTLED_PASSES)
+    shown = controller.boards[-1].power_limits
+    assert world.sent("apply", "clear") == []
+    assert shown is not None
+    assert shown.state == "recommended"
+    assert 0.0 < sum(shown.limits_w.values()) <= (policy.power_budget_w or 0.0)
+
+
+def test_without_a_budget_limits_go_back_on_a_ramp(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    gap_w = 6 * world.sku.power_limit_w - sum(world.limits_w().values())
+    controller.source.put(replace(policy, power_budget_w=None, digest="none"))
+    began_w, sums_w = sum(world.limits_w().values()), list[float]()
+    for _ in range(round(RAMP_S) + 5):
+        controller.run(1)
+        sums_w.append(sum(world.limits_w().values()))
+    assert set(world.limits_w().values()) == {world.sku.power_limit_w}
+    assert not any(agent.kept for agent in world.agents.values())
+    for second, sum_w in enumerate(sums_w):
+        assert sum_w - began_w <= gap_w * min(1.0, (second + 1.0) / RAMP_S) + 1.0
+    controller.run(5)
+    assert controller.boards[-1].power_limits is None
+
+
+def test_a_budget_below_the_least_limits_names_what_is_possible(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    controller = Controller(world, store, replace(policy, power_budget_w=450.0, digest="small"))
+    controller.run(SETTLED_PASSES)
+    shown = controller.boards[-1].power_limits
+    assert shown is not None
+    assert "600 W is the least possible" in shown.best_effort
+    assert set(world.limits_w().values()) == {world.sku.power_limit_min_w}
+
+
+def test_an_agent_that_keeps_no_limits_makes_it_best_effort(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    world.agents["n2:1"].keeps = False
+    controller = Controller(world, store, replace(policy, power_budget_w=2000.0))
+    controller.run(SETTLED_PASSES)
+    shown = controller.boards[-1].power_limits
+    assert shown is not None
+    assert "older version" in shown.best_effort
+    assert not world.agents["n2:1"].limits_w
+    assert sum(world.limits_w().values()) <= 2000.0, "the others make room for it"
