@@ -148,6 +148,7 @@ class DriftWatch:
             drift=known.drift,
             backoff_s=max(0.0, known.backoff.until_s - now_s),
             slow_reason=known.slow,
+            power_limit_kept_w=status.power_limit_kept_w(gpu.uuid),
         )
 
     def _lasting_refusal(self, uuid: str) -> str:

@@ -94,6 +94,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 ),
                 stopped=self._stopped(),
                 schedule_steps_max=STEPS_MAX,
+                keeps_power_limits=status is not None,
             )
         )
 

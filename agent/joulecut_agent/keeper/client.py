@@ -66,6 +66,11 @@ class Status:
             min(held.schedule_mhz, default=0),
         )
 
+    def power_limit_kept_w(self, uuid: str) -> float:
+        """The power limit of a GPU that outlives its lease; 0 without one."""
+        slot = self.slots.get(uuid)
+        return slot.kept_power_mw / MW_PER_W if slot else 0.0
+
 
 class KeeperClient:
     """`status` is the keeper's newest answer, None while no keeper answers."""
