@@ -176,6 +176,10 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
         yield labelled("", sentence(foreign, [job["name"]]))
     running = job["generation_running"]
     yield labelled("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
+    if kept_w := [
+        row["power_limit_kept_w"] for row in job["gpus"] if row.get("power_limit_kept_w")
+    ]:
+        yield labelled("Limits", _limits(kept_w))
     if job["peer_iteration_time_s"] is not None:
         waited = seconds(job["peer_iteration_time_s"])
         yield labelled(
@@ -192,6 +196,15 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     ):
         if text:
             yield labelled(title, text)
+
+
+def _limits(kept_w: list[float]) -> str:
+    """Power limits under a power budget."""
+    span = f"{watts(min(kept_w))} to {watts(max(kept_w))}" if len(kept_w) > 1 else watts(kept_w[0])
+    return (
+        f"{watts(sum(kept_w))} of power limits on {len(kept_w)} GPUs ({span}): the power budget; "
+        "they stay when leases end"
+    )
 
 
 def _unplanned(job: Json) -> str:

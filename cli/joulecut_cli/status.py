@@ -170,6 +170,9 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
         yield f"! No pass has ended for {ago(age_s)}: the data below is stale."
     if policy["error"]:
         yield f"! The policy file on disk is not in force: {policy['error']}"
+    if budget := board.get("power_budget"):
+        mark = "! " if budget["best_effort"] else ""
+        yield f"{mark}{sentence(budget['sentence'])}"
     for node in board["nodes"]:
         if not node["connected"]:
             name = f"{node['node']} ({node['address']})" if node["node"] else node["address"]

@@ -105,6 +105,22 @@ class PowerLimits:
     best_effort: str = ""
     text: str = ""
 
+    @property
+    def hosts_w(self) -> float:
+        """What the budget counts for hosts."""
+        return max(0.0, (self.budget_w or 0.0) - self.capacity_w)
+
+    @property
+    def sentence(self) -> str:
+        """The state in one sentence, with the reason where the budget is best effort."""
+        word = "in mode recommend" if self.state == "recommended" else self.state
+        budget = f"power budget of {self.budget_w:.6g} W" if self.budget_w else "power budget"
+        if self.state == "lifted":
+            return f"{budget} lifted: {self.text}"
+        if self.best_effort and self.state != "recommended":
+            word = f"{word}, best effort: {self.best_effort}"
+        return f"{budget} {word}; {self.text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Board:

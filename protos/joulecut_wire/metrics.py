@@ -99,8 +99,10 @@ SHADOW_ERROR = _gauge("shadow_error_ratio", ("job", "target"), "Error of recomme
 JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("job",), "1 if recommendations were accurate enough to enforce them; joulecut status has the reason if not.")
 PREDICT_REFUSED = _counter("predict_refused_total", ("job", "reason"), "Samples refused, or learnt under another label, by reason.")
 PREDICT_DRIFT = _gauge("predict_drift_gpus", ("job",), "GPUs of a job whose model is no longer valid.")
-POWER_BUDGET = _gauge("power_budget_watts", (), "Limit on the power of all jobs together, from the policy; absent without a limit.")
-POWER_BUDGET_EXPECTED = _gauge("power_budget_expected_watts", (), "Power of the plans under the limit, hosts included: predicted, and measured for jobs that cannot be slowed.")
+POWER_BUDGET = _gauge("power_budget_watts", (), "Limit on the power of all GPUs together, from the policy; absent without a limit.")
+POWER_BUDGET_EXPECTED = _gauge("power_budget_expected_watts", (), "Power limits that the plans under the budget need, hosts included: predicted, and measured power for jobs that cannot be slowed.")
+POWER_BUDGET_LIMITS = _gauge("power_budget_limits_watts", (), "Highest sum of power limits that may be in force on all GPUs, hosts included; absent without a budget.")
+POWER_BUDGET_BEST_EFFORT = _gauge("power_budget_best_effort", (), "1 while power limits do not keep the budget for certain, 0 while they do; absent where none are set.")
 CONTROLLER_MODE = _gauge("controller_mode", ("job", "mode"), "1 for the mode a job is in: off, recommend or enforce.")
 JOB_HOLD_INFO = Metric("job_hold_info", "info", ("job", "reason"), "1 while a job is held: reason pause or restore (by an operator), or breaker; absent otherwise.")
 BREAKER_TRIPS = _gauge("job_breaker_trips", ("job",), "Trips of a job's breaker in the last day; three end control until an operator resumes the job.")
@@ -125,7 +127,8 @@ CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
     JOB_ENERGY_SAVED_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
     PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PREDICT_REFUSED,
-    PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
+    PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
+    POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
     CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS,
     RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, BUILD_INFO,
 )  # fmt: skip

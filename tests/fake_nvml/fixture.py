@@ -102,6 +102,12 @@ class _Faults:
             for name, value in values.items():
                 setattr(_gpu(state, gpu), name, value)
 
+    def name_gpus(self, node: int) -> None:
+        """UUIDs that no other node of this number has; before any process opens the driver."""
+        self.uuids = tuple(layout.uuid_of(100 * node + gpu) for gpu in range(len(self.uuids)))
+        for gpu, uuid in enumerate(self.uuids):
+            self._change(gpu, uuid=uuid.encode())
+
     def set_error(
         self,
         function: str,

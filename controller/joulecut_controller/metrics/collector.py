@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.board import Board, JobBoard, PowerLimits
 from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row
 from joulecut_controller.reconcile.loop_metrics import BUCKETS_S, Histogram, LoopMetrics
 from joulecut_wire import metrics as m
@@ -67,6 +67,8 @@ class BoardCollector(Collector):
         budget = board.budget if board else None
         yield _gauge(m.POWER_BUDGET, [((), budget.limit_w)] if budget else [])
         yield _gauge(m.POWER_BUDGET_EXPECTED, [((), budget.power_w)] if budget else [])
+        limits = board.power_limits if board else None
+        yield from _limits(limits if limits and limits.budget_w else None)
         yield _agents(board)
 
     def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
@@ -102,6 +104,17 @@ def _build() -> Family:
     build = InfoMetricFamily(_bare(m.BUILD_INFO), m.BUILD_INFO.help)
     build.add_metric((), {"role": "controller", "version": version("joulecut")})
     return build
+
+
+def _limits(limits: PowerLimits | None) -> Iterator[Family]:
+    in_force_w = limits.in_force_w + limits.hosts_w if limits else 0.0
+    yield _gauge(m.POWER_BUDGET_LIMITS, [((), in_force_w)] if limits else [])
+    uncertain = [
+        ((), float(bool(limits.best_effort) or limits.state != "kept"))
+        for limits in (limits,)
+        if limits and limits.state != "recommended"
+    ]
+    yield _gauge(m.POWER_BUDGET_BEST_EFFORT, uncertain)
 
 
 def _agents(board: Board | None) -> Family:

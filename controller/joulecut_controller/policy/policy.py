@@ -138,7 +138,7 @@ class Policy:
     mode: Mode = "recommend"
     jobs: tuple[JobPolicy, ...] = ()
     cost: Cost = Cost()
-    power_budget_w: float | None = None  # of all jobs together, host power included
+    power_budget_w: float | None = None  # of all GPUs together, host power included
     source: str = ""
     digest: str = ""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.board import Board, JobBoard, PowerLimits
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.ports import Event
@@ -60,8 +60,23 @@ def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
         "nodes": [node_json(node) for node in (board.view.nodes if nodes is None else nodes)],
         "gpus": [],
         "holds": [hold_json(hold) for hold in board.holds],
+        "power_budget": board.power_limits and power_limits_json(board.power_limits),
         "jobs": [],
         "events": [event_json(event) for event in board.events[:EVENTS_ON_BOARD]],
+    }
+
+
+def power_limits_json(limits: PowerLimits) -> Json:
+    """The power budget and the power limits that keep it."""
+    return {
+        "budget_w": number(limits.budget_w),
+        "capacity_w": number(limits.capacity_w),
+        "in_force_w": number(limits.in_force_w),
+        "least_w": number(limits.least_w),
+        "limits_w": {uuid: number(limit_w) for uuid, limit_w in limits.limits_w.items()},
+        "state": limits.state,
+        "best_effort": limits.best_effort,
+        "sentence": limits.sentence,
     }
 
 
@@ -95,7 +110,7 @@ def gpu_json(gpu: GpuView, work: tuple[str, int] | None = None) -> Json:
         "controllable": description.controllable,
         "why_not_controllable": description.reason,
         "clock_seen_mhz": seen.clock_sm_mhz,
-        "clock_asked_mhz": seen.lease.clock_max_mhz if seen.lease else None,
+        "clock_asked_mhz": (seen.lease.clock_max_mhz or None) if seen.lease else None,
         "clock_lowest_mhz": clocks[0] if clocks else None,
         "clock_highest_mhz": clocks[-1] if clocks else None,
         "power_average_w": number(seen.power_average_w),

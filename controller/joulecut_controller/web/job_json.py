@@ -208,17 +208,18 @@ def _device_json(gpu: GpuView | None) -> Json:
     if gpu is None:
         return dict.fromkeys(
             ("node", "index", "clock_asked_mhz", "clock_seen_mhz", "clock_lowest_mhz",
-             "clock_highest_mhz", "power_w", "age_s")
+             "clock_highest_mhz", "power_w", "power_limit_kept_w", "age_s")
         )  # fmt: skip
     seen, clocks = gpu.snapshot, gpu.description.clocks_mhz
     return {
         "node": gpu.node,
         "index": gpu.description.index,
-        "clock_asked_mhz": seen.lease.clock_max_mhz if seen and seen.lease else None,
+        "clock_asked_mhz": (seen.lease.clock_max_mhz or None) if seen and seen.lease else None,
         "clock_seen_mhz": seen.clock_sm_mhz if seen else None,
         "clock_lowest_mhz": clocks[0] if clocks else None,
         "clock_highest_mhz": clocks[-1] if clocks else None,
         "power_w": number(seen.power_average_w) if seen else None,
+        "power_limit_kept_w": (seen.power_limit_kept_w or None) if seen else None,
         "age_s": number(gpu.age_s),
     }
 

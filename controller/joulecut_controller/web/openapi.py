@@ -120,6 +120,16 @@ _GPU = obj(
     event_reasons=listed(TEXT),
     lease=maybe(obj(job=TEXT, epoch=COUNT, generation=COUNT, remaining_s=NUMBER)),
 )
+_POWER_BUDGET = obj(
+    budget_w=NUMBER,
+    capacity_w=NUMBER,
+    in_force_w=NUMBER,
+    least_w=NUMBER,
+    limits_w={"type": "object", "additionalProperties": NUMBER},
+    state={"enum": ["kept", "lowering", "recommended", "lifted"]},
+    best_effort=TEXT,
+    sentence=TEXT,
+)
 _BOARD = obj(
     at_unix_s=NUMBER,
     role={"enum": ["leader", "standby"]},
@@ -134,6 +144,7 @@ _BOARD = obj(
     nodes=listed(ref("Node")),
     gpus=listed(ref("Gpu")),
     holds=listed(ref("Hold")),
+    power_budget=maybe(_POWER_BUDGET),
     jobs=listed(ref("Job")),
     events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
 )

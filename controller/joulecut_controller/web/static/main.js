@@ -67,6 +67,11 @@ function drawHead() {
   const fault = byId("policy-error");
   show(fault, board.policy.error !== "");
   setText(fault, `The policy file on disk is not in force; the previous policy still is. ${board.policy.error}`);
+  const budget = board.power_budget;
+  const limits = byId("power-budget");
+  show(limits, Boolean(budget));
+  limits.className = `banner ${budget?.best_effort ? "warn" : "info"}`;
+  setText(limits, budget ? sentence(budget.sentence) : "");
   const away = board.nodes.filter((node) => !node.connected);
   const lost = byId("agents-lost");
   show(lost, away.length > 0 && board.gpus.length > 0);
