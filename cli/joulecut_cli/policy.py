@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
 
 PROG = "joulecut policy"
+REASONS_SHOWN = 3
 NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
@@ -35,13 +36,64 @@ def _check(argv: list[str]) -> int:
     parser = Parser(f"{PROG} check", "Reads a policy file as the controller does.")
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--controller", metavar="URL", help="check the power budget against this one's GPUs"
+    )
     options = parser.parse_args(argv[1:] if argv[0] == "check" else argv)
     from joulecut_controller.sources.policy_file import load
 
     with Progress(f"checking {options.file.name}"):
         policy = load(options.file)
-    print(json.dumps(as_json(policy), indent=2) if options.json else as_text(policy))
+    board = Controller(options.controller).board() if options.controller else None
+    budget = budget_check(policy, board)
+    if options.json:
+        print(json.dumps(as_json(policy) | {"power_budget": budget}, indent=2))
+    else:
+        print(as_text(policy) + (f"\n  power budget: {budget['text']}" if budget else ""))
     return FINE
+
+
+def budget_check(policy: "Policy", board: Json | None) -> Json | None:
+    """What the power budget means for the GPUs of a controller, as far as they are known.
+
+    None without a budget. Raises BadInput where it is below the least possible.
+    """
+    budget_w, host_w = policy.power_budget_w, policy.cost.host_power_w
+    if budget_w is None:
+        return None
+    if board is None:
+        least_w, count, reasons = 0.0, sum(len(job.gpus) for job in policy.jobs), []
+    else:
+        gpus = board["gpus"]
+        keeps = {node["node"] for node in board["nodes"] if node["keeps_power_limits"]}
+        free = [gpu for gpu in gpus if gpu["power_controllable"] and gpu["node"] in keeps]
+        fixed = [gpu for gpu in gpus if gpu not in free]
+        least_w = sum(gpu["power_limit_least_w"] or 0.0 for gpu in free)
+        least_w += sum(gpu["power_limit_w"] or 0.0 for gpu in fixed)
+        count, reasons = len(gpus), [_why_fixed(gpu, keeps) for gpu in fixed]
+    least_w += host_w * count
+    if budget_w < least_w:
+        what = f"{budget_w:g} W is less than the hosts and least power limits of {count} GPUs"
+        where = f"{policy.source}: cluster.power_budget_w"
+        raise BadInput(where, what, f"{least_w:g} W or more")
+    enforced = policy.mode == "enforce" or any(job.mode == "enforce" for job in policy.jobs)
+    text = "power limits keep it" if enforced else "limits are shown, no command is sent"
+    if reasons:
+        text = f"best effort: {'; '.join(reasons[:REASONS_SHOWN])}"
+        more = len(reasons) - REASONS_SHOWN
+        text += f"; and {more} more" if more > 0 else ""
+    elif board is None and enforced:
+        text += " where agents may set them; --controller URL checks that"
+    known_w = least_w if board is not None else None
+    return {"budget_w": budget_w, "least_w": known_w, "best_effort": reasons, "text": text}
+
+
+def _why_fixed(gpu: Json, keeps: set[str]) -> str:
+    if gpu["node"] not in keeps:
+        why = "its agent has no keeper, or is of an older version"
+    else:
+        why = gpu["why_not_controllable"] or "the card has no power limit"
+    return f"{gpu['node']}/{gpu['index']}: {why}"
 
 
 def _diff(argv: list[str]) -> int:

@@ -1,10 +1,12 @@
 """The power budget on a virtual clock: whatever dies, the limits in force stay within it."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 from worlds import Controller, World
 
+from joulecut_controller.orders import Order
 from joulecut_controller.plan.power_limits import RAMP_S
 from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_controller.store.database import DatabaseStore
@@ -114,6 +116,58 @@ def test_without_a_budget_limits_go_back_on_a_ramp(store: DatabaseStore) -> None
         assert sum_w - began_w <= gap_w * min(1.0, (second + 1.0) / RAMP_S) + 1.0
     controller.run(5)
     assert controller.boards[-1].power_limits is None
+
+
+def test_restoring_everything_lifts_the_limits_until_resumed(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    commands = controller.reconciler.commands
+    done = asyncio.run(commands.execute(Order("restore", by="test")))
+    assert done.complete, done
+    before_w = sum(world.limits_w().values())
+    controller.run(2)
+    assert sum(world.limits_w().values()) < before_w + 0.2 * (3000.0 - before_w), "on a ramp"
+    controller.run(round(RAMP_S) + 5)
+    assert set(world.limits_w().values()) == {world.sku.power_limit_w}
+    asyncio.run(commands.execute(Order("resume", by="test")))
+    controller.run(SETTLED_PASSES)
+    assert sum(world.limits_w().values()) <= policy.power_budget_w
+
+
+def test_a_limit_that_another_writer_raised_is_left_and_made_room_for(
+    store: DatabaseStore,
+) -> None:
+    world, policy = budgeted(share=1.1)
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    world.agents["n3:1"].limits_w["GPU-n3-0"] = 400.0
+    controller.run(SETTLED_PASSES)
+    shown = controller.boards[-1].power_limits
+    assert shown is not None
+    assert world.limits_w()["GPU-n3-0"] == 400.0
+    assert sum(world.limits_w().values()) <= policy.power_budget_w
+
+
+def test_a_raise_without_an_answer_counts_as_done(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    lost = world.agents["n3:1"]
+    lost.answers = False  # commands arrive, their answers do not
+    wider = replace(policy, power_budget_w=1.3 * policy.power_budget_w, digest="wider")
+    assert wider.power_budget_w is not None
+    controller.source.put(wider)
+    for _ in range(SETTLED_PASSES):
+        controller.run(1)
+        assert sum(world.limits_w().values()) <= wider.power_budget_w
+    lost.answers = True
+    controller.source.put(policy)
+    controller.run(SETTLED_PASSES)
+    assert sum(world.limits_w().values()) <= policy.power_budget_w
 
 
 def test_a_budget_below_the_least_limits_names_what_is_possible(store: DatabaseStore) -> None:

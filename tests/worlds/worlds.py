@@ -60,6 +60,7 @@ class Agent:
     drift: dict[str, str] = field(default_factory=dict)
     stands_back: set[str] = field(default_factory=set)
     owners: dict[str, Allocation] = field(default_factory=dict)
+    answers: bool = True  # False: commands are carried out, and their answers are lost
     keeps: bool = False  # whether it keeps power limits when their lease ends
     limits_w: dict[str, float] = field(default_factory=dict)  # set; the card's own where none is
     kept: set[str] = field(default_factory=set)
@@ -369,6 +370,8 @@ class World:
                 agent.limits_w[setting.uuid] = setting.power_limit_w
                 kept = agent.kept.add if setting.keep_power_limit else agent.kept.discard
                 kept(setting.uuid)
+        if not agent.answers:
+            return (Result("", accepted=False, reason="no answer (DEADLINE_EXCEEDED)"),)
         return tuple(Result(s.uuid, accepted=True) for s in command.settings)
 
     async def renew(

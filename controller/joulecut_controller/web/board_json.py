@@ -90,6 +90,7 @@ def node_json(node: NodeView) -> Json:
         "agent_version": node.agent_version,
         "epoch_seen": node.epoch_seen,
         "ttl_max_s": number(node.ttl_max_s),
+        "keeps_power_limits": node.keeps_power_limits,
     }
 
 
@@ -116,6 +117,8 @@ def gpu_json(gpu: GpuView, work: tuple[str, int] | None = None) -> Json:
         "power_average_w": number(seen.power_average_w),
         "power_instant_w": number(seen.power_instant_w),
         "power_limit_w": number(seen.power_limit_enforced_w),
+        "power_limit_least_w": description.power_limit_min_w or None,
+        "power_controllable": description.power_controllable,
         "temperature_celsius": number(seen.temperature_celsius),
         "utilization_gpu_ratio": number(seen.utilization_gpu_ratio),
         "event_reasons": list(seen.event_reasons),
