@@ -113,7 +113,7 @@ class PowerLimits:
     @property
     def sentence(self) -> str:
         """The state in one sentence, with the reason where the budget is best effort."""
-        word = "in mode recommend" if self.state == "recommended" else self.state
+        word: str = "in mode recommend" if self.state == "recommended" else self.state
         budget = f"power budget of {self.budget_w:.6g} W" if self.budget_w else "power budget"
         if self.state == "lifted":
             return f"{budget} lifted: {self.text}"

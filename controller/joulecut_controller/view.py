@@ -11,6 +11,8 @@ from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 
+# In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
+BUDGET_JOB = "(power budget)"
 POWER_SLACK_W = 1.0  # limits are whole watts on some boards
 
 

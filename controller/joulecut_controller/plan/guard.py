@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.plan import Action, Plan
-from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.policy.owner import foreign
-from joulecut_controller.view import GpuView, JobView, View
+from joulecut_controller.view import BUDGET_JOB, GpuView, JobView, View
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]

@@ -14,8 +14,6 @@ from joulecut_controller.plan.evaluation import Clocks, default_clocks, evaluate
 from joulecut_controller.plan.pace import EXPLAINED_RATIO
 from joulecut_controller.view import POWER_SLACK_W, GpuView, JobView
 
-# In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
-BUDGET_JOB = "(power budget)"
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
 # deviations of 1.5 %, as measured between the GPUs of one node.
 HEADROOM_RATIO = 0.05

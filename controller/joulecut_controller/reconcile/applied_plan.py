@@ -11,10 +11,9 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
-from joulecut_controller.view import View
+from joulecut_controller.view import BUDGET_JOB, View
 
 # Agents sample once a second; until a sample follows a command, the lease shown may be the one
 # before. Drift is not judged sooner.

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.plan import Action, Plan
-from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.ports import Fleet
-from joulecut_controller.view import GpuView, NodeView
+from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_wire.errors import JoulecutError
 from joulecut_wire.messages import Command, Result, Setting
 

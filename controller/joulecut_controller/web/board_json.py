@@ -12,9 +12,8 @@ from typing import Any
 
 from joulecut_controller.board import Board, JobBoard, PowerLimits
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.power_limits import BUDGET_JOB
 from joulecut_controller.ports import Event
-from joulecut_controller.view import GpuView, NodeView, View
+from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView, View
 from joulecut_controller.web.job_json import hold_json, job_json, strongest_mode
 from joulecut_controller.web.responses import Json, number
 from joulecut_wire.messages import GpuSnapshot
