@@ -22,7 +22,7 @@ Kind = Literal[
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "explicit"
 ]
-Granularity = Literal["gpu", "edge", "computation"]
+Granularity = Literal["gpu", "edge", "changes", "computation"]
 Transfers = Literal["free", "overlapped", "synchronous"]
 
 # Kinds that every running job reports and every plain schedule has.

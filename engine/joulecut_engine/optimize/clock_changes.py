@@ -1,248 +1,258 @@
-"""What clock changes really cost, and what an iteration with them takes.
+"""A few clock changes of each GPU, anywhere in the iteration (`changes`).
 
-A plan with a clock per operation looks best where changing clocks is free and instant. It is
-neither: the driver takes milliseconds, a changed clock may not be changed again at once, and
-every change costs something. So a plan is judged by the timeline that is really run, made here
-from the clocks that it asks for.
+A GPU's whole clock schedule is one choice, and there are too many to list. So schedules are made as
+they are needed (column generation, Gilmore and Gomory 1961): a small linear program mixes those
+known so far and says what a second of each operation is worth; under such prices the best schedule
+of each GPU is known exactly (`k_change_dp`). The same step proves a bound (Lagrange), so both end
+together, a few tenths of a per cent apart. Prices are taken halfway to the best so far, or they
+swing (Wentges 1997).
 
-A stage asks where its operation before has ended (the mark; before its first operation: where
-the iteration begins). From the mark it does nothing for `cost_s`, which costs nothing where it
-would wait anyway, and `latency_s` after the mark the new clock comes. Iterations repeat: at the
-beginning a stage has the clock that it asked for last, and a change back to the first counts.
+Plans are then found as for shared clocks: one schedule for each GPU, judged by exact longest paths,
+with the neighbours of the best plan joining the table until none is better. Plans of `gpu`, `edge`
+and fewer changes compete, so more freedom never costs.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
-from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.change_schedules import ChangeSchedules
+from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
+from joulecut_engine.optimize.computation import Computation, better, must_meet
 from joulecut_engine.optimize.levels import Floats, Ints
-from joulecut_engine.optimize.problem import Problem, Solution
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
+from joulecut_engine.optimize.relaxation import Relaxation
+from joulecut_engine.optimize.schedule import solution
+from joulecut_engine.optimize.shared_clock import SharedClock
+from joulecut_engine.optimize.shared_clock_bound import CLOSE, Task, mixture
 
-UNLIMITED = 1_000_000  # switches per GPU and iteration: more than any iteration has operations
-# An operation shorter than five times the set latency is over before a clock of its own is
-# worth anything, and what it really took is no longer known from the profile (DESIGN section 6).
-LATENCIES_MIN = 5.0
+COMBINATIONS_ALL = 20_000  # up to here every plan is judged
+RUNGS = (2, 4, 8, 16, 64)  # limits of changes answered on the way to a higher one
+ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
+ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
+ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
+SCALES = np.geomspace(0.25, 4.0, 6)  # of the relaxation's prices, for the first schedules
+NEARER = 0.5  # to the best prices so far
+CHARGES = np.geomspace(0.2, 5.0, 48)  # of the best prices: what each GPU would choose at these
+ROUND_OFF = 1e-11  # of the largest term of a bound
+SEED = 7
 
-Late = Literal["next", "within"]
-Bools = NDArray[np.bool_]
 
+class ClockChanges:
+    """One problem under one limit of changes, prepared once. Where there are no more than
+    `combinations_all` plans, all are judged. Raises NoCommonClock."""
 
-@dataclass(frozen=True, slots=True)
-class Switching:
-    """Limits and costs of clock changes on one GPU.
+    point_effort = ROUNDS_POINT
 
-    `min_dwell_s` lies between two changes that are asked for; `max_per_iteration` counts those
-    of one GPU. A change stops its GPU for `cost_s` and takes `cost_j` beside what is drawn
-    anyway. It comes `latency_s` after it was asked. Where its operation has begun by then:
-    with `late="next"` that runs at the old clock to its end and the change spills to the next;
-    with `"within"` the rest of it runs at the new clock.
-    """
+    def __init__(
+        self,
+        computation: Computation,
+        limits: ChangeLimits,
+        combinations_all: int = COMBINATIONS_ALL,
+    ) -> None:
+        self.computation, self.limits = computation, limits
+        self._combinations_all = combinations_all
+        self._coarser: list[SharedClock | ClockChanges] = []
+        fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
+        if fewer:
+            tighter = replace(limits, per_iteration=fewer[-1])
+            self._coarser.append(ClockChanges(computation, tighter, combinations_all))
+        else:
+            shared: tuple[Granularity, ...] = ("gpu", "edge")
+            for granularity in shared[: max(1, limits.per_iteration)]:
+                try:
+                    self._coarser.append(SharedClock(computation, granularity))
+                except NoCommonClock:
+                    continue
+        self._quickest: tuple[ClockOption, ...] = ()
+        table, whole = self._table(())
+        search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
+        least_busy = np.argmin(table.lengths(np.ones(self._count)), axis=1)
+        fastest = search.all() if whole else search.best(least_busy[:, None])
+        self._quickest = table.clocks(fastest)
+        self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
+        for other in self._coarser:
+            if other.fastest_s < self.fastest_s:
+                self._take_quickest(other)
 
-    min_dwell_s: float = 0.0
-    max_per_iteration: int = UNLIMITED
-    cost_s: float = 0.0
-    cost_j: float = 0.0
-    latency_s: float = 0.0
-    late: Late = "next"
+    def _take_quickest(self, other: "SharedClock | ClockChanges") -> None:
+        goal = Goal(other.fastest_s)
+        plan = other.solve(goal, self.computation.relax(goal), (), 0)
+        if self._table((plan,))[0].choice_of(plan.clocks) is not None:
+            self._quickest, self.fastest_s = plan.clocks, plan.iteration_time_s
+
+    @cached_property
+    def cheapest_s(self) -> float:
+        """T_c: no plan that pays is slower."""
+        table, _ = self._table(())
+        table.add_cheapest(np.zeros(self._count))
+        table.tabulate()
+        return float(table.iteration_times(np.argmin(table.cost_j, axis=1)[:, None])[0])
+
+    def solve(
+        self,
+        goal: Goal,
+        relaxed: Relaxation,
+        hints: Sequence[Solution] = (),
+        effort: int | None = None,
+    ) -> Solution:
+        """The plan of least energy found; hints compete. `effort` is how many rounds of new
+        schedules there are. Raises Infeasible."""
+        must_meet(goal.deadline_s, self.fastest_s)
+        rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
+        rounds = rounds if effort is None else min(rounds, effort)
+        coarser = [self._known(other, goal, relaxed, effort) for other in self._coarser]
+        return self._solved(goal, relaxed, [*hints, *itertools.chain(*coarser)], rounds, SEED)
+
+    def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
+        """Better and better plans, without end; the bound rises as long as it can."""
+        relaxed = self.computation.relax(goal)
+        for number in itertools.count(1):
+            rounds = ROUNDS * (1 + number)
+            found = better(found, self._solved(goal, relaxed, (found,), rounds, SEED + number))
+            yield found
+
+    def _known(
+        self,
+        other: "SharedClock | ClockChanges",
+        goal: Goal,
+        relaxed: Relaxation,
+        effort: int | None,
+    ) -> tuple[Solution, ...]:
+        """What a coarser granularity answers, if it can."""
+        if goal.deadline_s < other.fastest_s:
+            return ()
+        return (other.solve(goal, relaxed, (), 0 if isinstance(other, SharedClock) else effort),)
+
+    def _solved(
+        self,
+        goal: Goal,
+        relaxed: Relaxation,
+        hints: Sequence[Solution],
+        rounds: int,
+        seed: int,
+    ) -> Solution:
+        table, whole = self._table(hints)
+        deadline_s = max(self.fastest_s, goal.deadline_s)
+        if not self.limits.min_dwell_s:  # then nothing is cheaper than what takes `cheapest_s`
+            deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
+        price_w = self.computation.time_price_w(goal)
+        if whole:
+            search = ChoiceSearch(table, deadline_s, price_w)
+            best = search.all()
+            return self._solution(goal, table, best, search.value_j(best) * (1 - SMALL), relaxed)
+        task = Task(deadline_s, price_w, self.computation.fastest_s)
+        prices = _Prices(table, task, self.computation.prices_w(relaxed), relaxed.arrives_w)
+        prices.improve(rounds)
+        plans = [table.choice_of(clocks) for clocks in (self._quickest, *(h.clocks for h in hints))]
+        starts = [plan[:, None] for plan in plans if plan is not None]
+        search = ChoiceSearch(table, deadline_s, price_w, paths=prices.weights)
+        best = search.best(np.concatenate([*starts, prices.charged()], axis=1))
+        while True:
+            keys, value_j = table.keys(best), search.value_j(best)
+            table.add_near(best)
+            table.tabulate()
+            search = ChoiceSearch(table, deadline_s, price_w, paths=search.weights)
+            best = search.improved(table.index(keys))
+            if search.value_j(best) >= value_j - SMALL * abs(value_j):
+                break
+        best = search.kicked(best, seed)
+        return self._solution(goal, table, best, prices.bound_j, relaxed)
+
+    def _solution(
+        self,
+        goal: Goal,
+        table: ChangeSchedules,
+        best: Ints,
+        value_bound_j: float,
+        relaxed: Relaxation,
+    ) -> Solution:
+        problem = self.computation.problem
+        own_j = value_bound_j + (problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
+        finer_j = self.computation.bound_j(goal, relaxed)
+        time_s, start_s, count = table.timeline(best)
+        plan = solution(
+            problem,
+            goal,
+            "changes",
+            table.clocks(best),
+            max(own_j, finer_j),
+            "changes" if own_j > finer_j else "computation",
+            timed=(time_s, start_s),
+        )
+        energy_j = plan.energy_j + self.limits.cost_j * count
+        bound_j = min(max(own_j, finer_j), energy_j)
+        return replace(plan, energy_j=energy_j, lower_bound_j=bound_j, limits=self.limits)
+
+    def _table(self, plans: Sequence[Solution]) -> tuple[ChangeSchedules, bool]:
+        """Schedules of the fastest plan and of these, or all where they are few."""
+        table = ChangeSchedules(self.computation.problem, self.limits)
+        for clocks in (self._quickest, *(plan.clocks for plan in plans)):
+            if clocks:
+                table.add_plan(clocks)
+        whole = table.add_all(self._combinations_all)
+        table.tabulate()
+        return table, whole
 
     @property
-    def punctual(self) -> bool:
-        """Whether every change has come before its operation begins."""
-        return self.latency_s <= self.cost_s
+    def _count(self) -> int:
+        return len(self.computation.problem.graph.operations)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change asked for: before `operation` (an index), at seconds of the iteration."""
+class _Prices:
+    """What a second of each operation is worth, and the schedules and the bound this leads to.
 
-    operation: int
-    from_mhz: int
-    to_mhz: int
-    asked_s: float
-    lands_s: float
+    Prices are a flow from the start of the iteration to its end: `weights` are flows of one watt,
+    longest paths but for the first, the relaxation's. `bound_j` bounds sum c + time_price * T.
+    """
 
+    def __init__(
+        self, table: ChangeSchedules, task: Task, price_w: Floats, arrives_w: float
+    ) -> None:
+        self._table, self._task = table, task
+        self.bound_j, self._best = -math.inf, (price_w, arrives_w)
+        self.weights = [price_w / arrives_w] if arrives_w > 0.0 else []
+        self._prove(price_w, arrives_w)
+        for scale in SCALES:
+            table.add_cheapest(scale * price_w)
+        table.tabulate()
 
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """A plan under switching. `plan` is what is really run: its options are those that
-    operations ran at (with `late="within"` a mixture of two, named by the clock it ended at),
-    its energy includes every `cost_j`. `asked_mhz` is by operation, 0 where none is asked."""
+    def improve(self, rounds: int) -> None:
+        """Adds schedules, and raises the bound, so many times."""
+        for _ in range(rounds):
+            table, task = self._table, self._task
+            paths = [table.lengths(weight) for weight in self.weights]
+            share, time_s, prices_w = mixture(table.cost_j, paths, task, np.isfinite(table.cost_j))
+            price_w = np.zeros(len(self._best[0]))
+            for one_w, weight in zip(prices_w.tolist(), self.weights, strict=True):
+                price_w += one_w * weight
+            best_w, best_arrives_w = self._best
+            self._prove(
+                price_w + NEARER * (best_w - price_w),
+                float(prices_w.sum()) + NEARER * (best_arrives_w - float(prices_w.sum())),
+            )
+            longest_s, weight = table.longest(share)
+            if longest_s > time_s * (1 + CLOSE):
+                self.weights.append(weight)
+            table.tabulate()
 
-    plan: Solution
-    asked_mhz: tuple[int, ...]
-    changes: tuple[tuple[Change, ...], ...]  # by stage
+    def charged(self) -> Ints:
+        """What each GPU would choose at these prices, or a multiple: (stages, K)."""
+        cost_j, charge_j = self._table.cost_j, self._table.lengths(self._best[0])
+        charge_j = np.where(np.isfinite(charge_j), charge_j, 0.0)
+        cheapest: Ints = np.argmin(cost_j[:, :, None] + charge_j[:, :, None] * CHARGES, axis=1)
+        return cheapest
 
-
-class Track(NamedTuple):
-    """A problem as arrays, by operation index; clocks are columns, ascending per stage."""
-
-    stage: Ints
-    clocked: Bools
-    before: Ints  # the operation before on the same GPU, -1 for none; sends stand beside
-    last: Ints  # by stage: the last operation that asks for a clock, -1 for none
-    line: Ints  # operations in the order of their GPU, stage after stage, without sends
-    line_at: Ints  # those of stage s are line_at[s] to line_at[s + 1]
-    tails: Ints  # links into operation i are enters[i] to enters[i + 1]
-    enters: Ints
-    time: Floats  # (operations, columns), infinite where not measured
-    energy: Floats
-    power: Floats  # by stage, blocking
-    clocks: Ints  # (stages, columns) MHz, padded with -1
-    columns: Ints  # by stage
-
-
-class Limits(NamedTuple):
-    """`Switching` for compiled code."""
-
-    dwell: float
-    most: int
-    stop: float
-    joules: float
-    latency: float
-    within: bool
-
-
-class Run(NamedTuple):
-    """What a timeline is written to, by operation: `column` is the clock at its end, `asks`
-    the mark where a change is asked before it, or -1. And the luck it is run with: `factor`
-    times the profile's seconds, by operation, and `delay`, seconds by link; 1 and 0 for none."""
-
-    start: Floats
-    duration: Floats
-    energy: Floats
-    column: Ints
-    asks: Floats
-    lands: Floats  # queues of changes under way, by place in `line`
-    to: Ints
-    factor: Floats
-    delay: Floats
-
-
-def limits_of(switching: Switching) -> Limits:
-    return Limits(
-        switching.min_dwell_s,
-        switching.max_per_iteration,
-        switching.cost_s,
-        switching.cost_j,
-        switching.latency_s,
-        switching.late == "within",
-    )
-
-
-def track_of(problem: Problem) -> Track:
-    """Of several options at one clock the fastest counts."""
-    operations, measured = problem.graph.operations, problem.measured or problem.options
-    count, stages = len(operations), len(problem.graph.order)
-    lines = [[i for i in order if operations[i].kind not in SENDS] for order in problem.graph.order]
-    clocked = np.array(
-        [
-            menu[0].clock_mhz != ANY_CLOCK_MHZ and operation.kind not in SENDS
-            for operation, menu in zip(operations, measured, strict=True)
-        ]
-    )
-    before, last = np.full(count, -1), np.full(stages, -1)
-    for stage, line in enumerate(lines):
-        before[line[1:]] = line[:-1]
-        asking = [i for i in line if clocked[i]]
-        last[stage] = asking[-1] if asking else -1
-    menus = [
-        sorted({o.clock_mhz for i in line if clocked[i] for o in measured[i]}) or [ANY_CLOCK_MHZ]
-        for line in lines
-    ]
-    clocks = np.full((stages, max(map(len, menus))), -1)
-    for row, menu in zip(clocks, menus, strict=True):
-        row[: len(menu)] = menu
-    pairs = sorted({*problem.graph.edges, *((int(b), i) for i, b in enumerate(before) if b >= 0)},
-                   key=lambda pair: (pair[1], pair[0]))  # fmt: skip
-    time_s, energy_j = _tables(problem, menus, clocked)
-    return Track(
-        stage=np.array([operation.stage for operation in operations]),
-        clocked=clocked,
-        before=before,
-        last=last,
-        line=np.array([i for line in lines for i in line], dtype=np.int64),
-        line_at=np.cumsum([0, *map(len, lines)]),
-        tails=np.array([a for a, _ in pairs], dtype=np.int64),
-        enters=np.searchsorted([b for _, b in pairs], np.arange(count + 1)).astype(np.int64),
-        time=time_s,
-        energy=energy_j,
-        power=np.array(problem.blocking_power_w, dtype=np.float64),
-        clocks=clocks,
-        columns=np.array([len(menu) for menu in menus]),
-    )
-
-
-def _tables(problem: Problem, menus: list[list[int]], clocked: Bools) -> tuple[Floats, Floats]:
-    """Seconds and joules of every operation at every clock of its stage."""
-    measured = problem.measured or problem.options
-    shape = (len(measured), max(map(len, menus)))
-    time_s, energy_j = np.full(shape, np.inf), np.full(shape, np.inf)
-    rows: dict[tuple[int, int], tuple[Floats, Floats]] = {}
-    for i, (operation, options) in enumerate(zip(problem.graph.operations, measured, strict=True)):
-        key = (id(options), operation.stage)
-        if key not in rows:
-            row = (np.full(shape[1], np.inf), np.full(shape[1], np.inf))
-            for option in sorted(options, key=lambda o: (o.time_s, o.energy_j), reverse=True):
-                column = menus[operation.stage].index(option.clock_mhz) if clocked[i] else 0
-                row[0][column], row[1][column] = option.time_s, option.energy_j
-            rows[key] = row
-        time_s[i], energy_j[i] = rows[key]
-    return time_s, energy_j
-
-
-def run_of(track: Track) -> Run:
-    """Room for one timeline."""
-    count, places = len(track.stage), len(track.line)
-    return Run(
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count, dtype=np.int64),
-        np.full(count, -1.0),
-        np.zeros(places),
-        np.zeros(places, dtype=np.int64),
-        np.ones(count),
-        np.zeros(len(track.tails)),
-    )
-
-
-def columns_of(track: Track, clock_mhz: Sequence[int]) -> Ints | None:
-    """Clocks as columns; None where a stage has no such clock."""
-    asked: Ints = np.zeros(len(track.stage), dtype=np.int64)
-    for i, mhz in enumerate(clock_mhz):
-        if track.clocked[i]:
-            stage = track.stage[i]
-            column = int(np.searchsorted(track.clocks[stage, : track.columns[stage]], mhz))
-            if column == track.columns[stage] or track.clocks[stage, column] != mhz:
-                return None
-            asked[i] = column
-    return asked
-
-
-def options_of(track: Track, run: Run) -> tuple[ClockOption, ...]:
-    """What every operation ran at."""
-    mhz = np.where(track.clocked, track.clocks[track.stage, run.column], ANY_CLOCK_MHZ)
-    ran = zip(mhz.tolist(), run.duration.tolist(), run.energy.tolist(), strict=True)
-    return tuple([ClockOption(clock_mhz, time_s, joules) for clock_mhz, time_s, joules in ran])
-
-
-def changes_of(
-    track: Track, limits: Limits, run: Run, asked: Ints
-) -> tuple[tuple[Change, ...], ...]:
-    """By stage, in time order."""
-    result = []
-    for stage, last in enumerate(track.last):
-        found, now = [], int(asked[last])
-        for i in track.line[track.line_at[stage] : track.line_at[stage + 1]].tolist():
-            if run.asks[i] >= 0.0:
-                mhz = track.clocks[stage, [now, asked[i]]].tolist()
-                mark_s = float(run.asks[i])
-                found.append(Change(i, mhz[0], mhz[1], mark_s, mark_s + limits.latency))
-                now = int(asked[i])
-        result.append(tuple(found))
-    return tuple(result)
+    def _prove(self, price_w: Floats, arrives_w: float) -> None:
+        task, least_j = self._task, self._table.add_cheapest(price_w)
+        left_w = task.time_price_w - arrives_w
+        time_j = left_w * (task.fastest_s if left_w > 0 else task.deadline_s)
+        bound_j = least_j + time_j - ROUND_OFF * (abs(least_j) + abs(time_j))
+        if bound_j > self.bound_j:
+            self.bound_j, self._best = bound_j, (price_w, arrives_w)

@@ -21,6 +21,7 @@ from joulecut_engine.optimize.schedule import floor_j, solution
 DEADLINE_SLACK = 1e-9
 # Passes of the local search: so many operations in all, about 2 us each, within limits.
 ROWS, PASSES_MIN, PASSES_MAX = 60_000, 2, 150
+PASSES_POINT = 3  # per point of a frontier
 SHAKEN = 4  # relaxations to start from beside the true one
 SHAKEN_ROWS_MAX = 8_000  # beyond, one takes half a second and saves 0.03 % at most (16 x 512)
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
@@ -36,6 +37,8 @@ class Computation:
     Where there are no more than `combinations_all` plans, all are tried. Raises ValueError for an
     empty graph and where an option takes no time.
     """
+
+    point_effort = PASSES_POINT
 
     def __init__(self, problem: Problem, combinations_all: int = COMBINATIONS_ALL) -> None:
         _refuse(problem)
@@ -71,6 +74,7 @@ class Computation:
             deadline_s=deadline_s,
             deadline_price_w=0.0,
             price_w=np.zeros(network.size),
+            arrives_w=0.0,
             limits_s=network.ends(network.cheapest) / network.second,
             iteration_s=self.cheapest_s,
         )
@@ -91,14 +95,14 @@ class Computation:
         goal: Goal,
         relaxed: Relaxation,
         hints: Sequence[Solution] = (),
-        passes: int | None = None,
+        effort: int | None = None,
     ) -> Solution:
-        """The plan of least energy found; hints compete. `passes` for less search than usual.
-        Raises Infeasible."""
+        """The plan of least energy found; hints compete. `effort` is how many passes the search
+        makes, if fewer than usual. Raises Infeasible."""
         few = self.network.size <= SHAKEN_ROWS_MAX
-        shaken = SHAKEN if passes is None and few else 0
+        shaken = SHAKEN if effort is None and few else 0
         starts = [relaxed, *(self.relax(goal, SEED + 2 * k) for k in range(shaken))]
-        return self._rounded(goal, starts, hints, passes, SEED)
+        return self._rounded(goal, starts, hints, effort, SEED)
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """Better and better plans, without end: each round starts from the best and from another

@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.shared_clock import SharedClock
 
 KEPT_MAX = 128  # plans, thinned out beyond: 80 MB at 16,384 operations
-# Per point: passes of the local search, or cases that a bound for a shared clock distinguishes.
-PASSES, CASES = 3, 8
 
 
 class Frontier:
@@ -26,7 +25,7 @@ class Frontier:
     `at` answers any goal from T_min on: a lone pipeline's, or one that waits for a straggler.
     """
 
-    def __init__(self, search: Computation | SharedClock) -> None:
+    def __init__(self, search: Computation | SharedClock | ClockChanges) -> None:
         self._search = search
         self._computation = search if isinstance(search, Computation) else search.computation
         self._kept: list[Solution] = []  # ascending in time
@@ -109,10 +108,7 @@ class Frontier:
             self._kept, goal.deadline_s, key=lambda known: known.iteration_time_s
         )
         hints = self._kept[max(0, last - 1) : last]
-        if isinstance(self._search, Computation):
-            found = self._search.solve(goal, relaxed, hints, PASSES)
-        else:
-            found = self._search.solve(goal, relaxed, hints, CASES)
+        found = self._search.solve(goal, relaxed, hints, self._search.point_effort)
         self._keep(found)
         return found
 

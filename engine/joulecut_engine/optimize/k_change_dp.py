@@ -2,8 +2,9 @@
 
 Where prices say what a second of each operation is worth, stages no longer touch each other,
 and one is a walk over its operations: at each either the clock stays or it changes, at most so
-many times. Dynamic programming finds the best of all such walks, so what it finds under the
-prices of a flow also proves a bound.
+many times. Iterations repeat, so the way back from the last clock to the first is a change too.
+Dynamic programming finds the best of all such walks, so what it finds under the prices of a flow
+also proves a bound.
 """
 
 import numpy as np
@@ -16,27 +17,85 @@ LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x t
 
 @compiled
 def cheapest(
-    cost: Floats, change: Floats, most: int, counted: bool, free: Ints, tied: int
+    cost: Floats, work: Floats, most: int, dwell: float, change: float
 ) -> tuple[float, Ints]:
-    """The least sum and its clocks (columns), one per operation of a line.
+    """The least sum and its clocks (columns), one per operation.
 
-    `cost` (operations, columns) is infinite where a clock was not measured; `change[k]` is what
-    a change before operation k costs. At most `most` changes, uncounted where `counted` is
-    false; after one before k the next may come before `free[k]` > k. With `tied` >= 0 the line
-    begins and ends at that column. Infinite where there is no such walk.
+    `cost` (operations, columns) is infinite where a clock was not measured, each change costs
+    `change` more. At most `most` changes, uncounted above LAYERS_MAX; after one the next comes
+    when `work` (seconds, as `cost`) adds up to `dwell`. Infinite where there is no such walk.
     """
     size, columns = cost.shape
+    counted = most <= LAYERS_MAX
     layers = most + 1 if counted else 1
-    value = np.full((size + 1, layers, columns), np.inf)
-    came = np.full((size + 1, layers, columns), -1, dtype=np.int64)
-    total, barred = _sums(cost)
+    value = np.empty((size + 1, layers, columns))
+    came = np.empty((size + 1, layers, columns), dtype=np.int64)
+    until, total, barred = _stretches(cost, work, dwell)
+    best, best_start = np.inf, -1
+    for start in range(columns):
+        _walk(cost, until, total, barred, counted, change, start, value, came)
+        least, _, _ = _end(value[size], counted, change, start)
+        if least < best:
+            best, best_start = least, start
+    clocks = np.zeros(size, dtype=np.int64)
+    if best_start >= 0:
+        _walk(cost, until, total, barred, counted, change, best_start, value, came)
+        _, layer, column = _end(value[size], counted, change, best_start)
+        at = size
+        while at > 0:
+            k, origin = came[at, layer, column] // columns, came[at, layer, column] % columns
+            clocks[k:at] = column
+            if counted and origin != column:
+                layer -= 1
+            at, column = k, origin
+    return best, clocks
+
+
+@compiled
+def _stretches(cost: Floats, work: Floats, dwell: float) -> tuple[Ints, Floats, Ints]:
+    """By operation and column: the first place where a clock set there may change again (beyond
+    the end: none). And of all operations before each, by column: what they cost, and how many
+    have no price."""
+    size, columns = cost.shape
+    until = np.full((size, columns), size + 1, dtype=np.int64)
+    total, barred = np.zeros((size + 1, columns)), np.zeros((size + 1, columns), dtype=np.int64)
     for f in range(columns):
-        if tied in (-1, f):
-            value[0, 0, f] = 0.0
+        done, k = 0.0, 0
+        for at in range(size):
+            finite = cost[at, f] < np.inf
+            total[at + 1, f] = total[at, f] + (cost[at, f] if finite else 0.0)
+            barred[at + 1, f] = barred[at, f] + (0 if finite else 1)
+            done += work[at, f] if finite else 0.0
+            while k <= at and done >= dwell:
+                until[k, f] = at + 1
+                done -= work[k, f] if cost[k, f] < np.inf else 0.0
+                k += 1
+    return until, total, barred
+
+
+@compiled
+def _walk(
+    cost: Floats,
+    until: Ints,
+    total: Floats,
+    barred: Ints,
+    counted: bool,
+    change: float,
+    start: int,
+    value: Floats,
+    came: Ints,
+) -> None:
+    """Writes the least sums of walks that begin at column `start`, and where they came from."""
+    size, columns = cost.shape
+    layers = value.shape[1]
+    value[:] = np.inf
+    value[0, 0, start] = 0.0
     for k in range(size):
-        until = min(free[k], size)
         for layer in range(layers):
             now, on = value[k, layer], value[k + 1, layer]
+            best, second = _least(now)
+            if best < 0:
+                continue
             for f in range(columns):
                 if now[f] + cost[k, f] < on[f]:
                     on[f] = now[f] + cost[k, f]
@@ -44,30 +103,15 @@ def cheapest(
             up = layer + 1 if counted else layer
             if k == 0 or up == layers:
                 continue
-            best, second = _least(now)
             for f in range(columns):
-                origin = best if f != best else second
-                if origin < 0 or barred[until, f] > barred[k, f]:
+                origin, to = best if f != best else second, until[k, f]
+                if origin < 0 or to > size or barred[to, f] > barred[k, f]:
                     continue
-                spent = cost[k, f] if until == k + 1 else total[until, f] - total[k, f]
-                moved = now[origin] + change[k] + spent
-                if moved < value[until, up, f]:
-                    value[until, up, f] = moved
-                    came[until, up, f] = k * columns + origin
-    return _walked(value, came, counted, tied)
-
-
-@compiled
-def _sums(cost: Floats) -> tuple[Floats, Ints]:
-    """Of all operations before each, by column: what they cost, and how many have no price."""
-    size, columns = cost.shape
-    total, barred = np.zeros((size + 1, columns)), np.zeros((size + 1, columns), dtype=np.int64)
-    for k in range(size):
-        for f in range(columns):
-            finite = cost[k, f] < np.inf
-            total[k + 1, f] = total[k, f] + (cost[k, f] if finite else 0.0)
-            barred[k + 1, f] = barred[k, f] + (0 if finite else 1)
-    return total, barred
+                spent = cost[k, f] if to == k + 1 else total[to, f] - total[k, f]
+                moved = now[origin] + change + spent
+                if moved < value[to, up, f]:
+                    value[to, up, f] = moved
+                    came[to, up, f] = k * columns + origin
 
 
 @compiled
@@ -84,20 +128,16 @@ def _least(now: Floats) -> tuple[int, int]:
 
 
 @compiled
-def _walked(value: Floats, came: Ints, counted: bool, tied: int) -> tuple[float, Ints]:
-    """The best end and the way to it."""
-    size, layers, columns = value.shape
+def _end(last: Floats, counted: bool, change: float, start: int) -> tuple[float, int, int]:
+    """The best end of walks from `start`, the way back there counted."""
+    layers, columns = last.shape
     least, layer, column = np.inf, 0, 0
     for j in range(layers):
         for f in range(columns):
-            if value[size - 1, j, f] < least and tied in (-1, f):
-                least, layer, column = value[size - 1, j, f], j, f
-    clocks = np.zeros(size - 1, dtype=np.int64)
-    at = size - 1
-    while at > 0 and least < np.inf:
-        k, origin = came[at, layer, column] // columns, came[at, layer, column] % columns
-        clocks[k:at] = column
-        if counted and origin != column:
-            layer -= 1
-        at, column = k, origin
-    return least, clocks
+            back = f != start
+            if back and counted and j + 1 == layers:
+                continue
+            reached = last[j, f] + (change if back else 0.0)
+            if reached < least:
+                least, layer, column = reached, j, f
+    return least, layer, column

@@ -52,12 +52,31 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeLimits:
+    """What granularity `changes` may do to the clock of one GPU, and what each change costs.
+
+    At most `per_iteration` changes; iterations repeat, so the way back from the last clock to the
+    first counts. Between two of them operations take at least `min_dwell_s`. A change stops its
+    GPU for `cost_s`, at blocking power, and takes `cost_j` more.
+    """
+
+    per_iteration: int = 2
+    min_dwell_s: float = 0.0
+    cost_s: float = 0.0
+    cost_j: float = 0.0
+
+
+TWO_CHANGES = ChangeLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Solution:
     """One real clock option per operation, with the certificate.
 
     energy_j = sum of option energies + sum over stages of blocking_power * (T - busy time)
-    + overhead_power * T, with T = iteration_time_s, the exact longest path; where the goal
-    waits, T is the deadline instead, since that long is waited whatever the plan.
+    + overhead_power * T + what clock changes cost, with T = iteration_time_s, the exact longest
+    path; where the goal waits, T is the deadline instead, since that long is waited whatever the
+    plan.
     `lower_bound_j` is valid for every plan of `bound_granularity` (a finer granularity's
     bound holds for a coarser one too) under the same goal.
     """
@@ -69,6 +88,7 @@ class Solution:
     energy_j: float
     lower_bound_j: float
     bound_granularity: Granularity
+    limits: ChangeLimits | None = None  # with granularity `changes`
     solve_seconds: float = 0.0
 
     @property

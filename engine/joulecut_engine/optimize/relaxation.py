@@ -45,6 +45,7 @@ class Relaxation:
 
     `bound_j` bounds sum c + time_price * T at `deadline_s` from below; `deadline_price_w` is how
     much it falls per second of deadline, `price_w[k]` what a second more for row k saves.
+    These prices are a balanced flow of which at most `arrives_w` arrives at the end.
     `limits_s` are ends of an optimal relaxed schedule, which takes `iteration_s`.
     """
 
@@ -52,6 +53,7 @@ class Relaxation:
     deadline_s: float
     deadline_price_w: float
     price_w: Floats
+    arrives_w: float
     limits_s: Floats
     iteration_s: float
     steps: int = 0
@@ -345,6 +347,7 @@ class Relaxer:
             deadline_s=deadline_s,
             deadline_price_w=deadline_price_w,
             price_w=(base + flow.sum(axis=0)) / network.watt,
+            arrives_w=max(arrives / network.watt, time_price_w),
             limits_s=point.end / network.second,
             iteration_s=float(point.start[-1]) / network.second,
             steps=steps,

@@ -11,6 +11,7 @@ any prices that are not negative (Lagrange), so nothing rests on a solver's tole
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +99,7 @@ class Bounds:
         groups = self._groups
         best_j, share = -np.inf, np.zeros(allowed.shape)
         for _ in range(rounds):
-            share, time_s, prices_w = self._program(task, allowed)
+            share, time_s, prices_w = mixture(self._cost_j, self._paths, task, allowed)
             best_j = max(best_j, self._lagrange_j(task, allowed, prices_w))
             longest_s, counts = groups.longest(groups.mixed_s(share))
             if longest_s <= time_s * (1 + CLOSE):
@@ -108,42 +109,6 @@ class Bounds:
         if len(self._paths) > PATHS_MAX:
             del self._paths[: len(self._paths) - PATHS_MAX // 2]
         return best_j, _near(share, allowed), _split(share, allowed)
-
-    def _program(self, task: Task, allowed: Mask) -> tuple[Floats, float, Floats]:
-        """The best mixture as far as the known paths tell: shares, iteration time, path prices."""
-        from scipy.optimize import linprog  # noqa: PLC0415 -- a third of a second to load
-
-        group, choice = np.nonzero(allowed)
-        count, paths = len(group), len(self._paths)
-        least_j = np.where(allowed, self._cost_j, np.inf).min(axis=1)
-        more_j = self._cost_j[group, choice] - least_j[group]
-        scale_j = float(more_j.sum()) or 1.0
-        price = task.time_price_w * task.deadline_s / scale_j
-        unit_s = task.deadline_s
-        objective = np.concatenate([more_j / scale_j, [price, LATE_PRICE + price]])
-        equal = np.zeros((allowed.shape[0], count + 2))
-        equal[group, np.arange(count)] = 1.0
-        below = np.zeros((paths, count + 2))
-        for k, path in enumerate(self._paths):
-            below[k, :count] = path[group, choice] / unit_s
-        below[:, count:] = -1.0
-        least = min(task.fastest_s / unit_s, 1.0)
-        solved = linprog(
-            objective,
-            A_ub=below if paths else None,
-            b_ub=np.zeros(paths) if paths else None,
-            A_eq=equal,
-            b_eq=np.ones(allowed.shape[0]),
-            bounds=[(0.0, 1.0)] * count + [(least, 1.0), (0.0, None)],
-        )
-        share = np.zeros(allowed.shape)
-        if solved.status != 0 or solved.x is None:  # never seen; prices of 0 are valid too
-            share[np.arange(len(share)), np.argmax(allowed, axis=1)] = 1.0
-            return share, np.inf, np.zeros(paths)
-        share[group, choice] = solved.x[:count]
-        marginals = solved.ineqlin.marginals if paths else np.zeros(0)
-        prices_w = np.maximum(-marginals, 0.0) * scale_j / unit_s
-        return share, float(solved.x[count] + solved.x[count + 1]) * unit_s, prices_w
 
     def _lagrange_j(self, task: Task, allowed: Mask, prices_w: Floats) -> float:
         """The bound that these prices prove."""
@@ -157,6 +122,46 @@ class Bounds:
         time_j = left_w * (task.fastest_s if left_w > 0 else task.deadline_s)
         largest_j = float(np.abs(least_j).sum()) + abs(time_j)
         return float(least_j.sum()) + time_j - ROUND_OFF * largest_j
+
+
+def mixture(
+    cost_j: Floats, paths: Sequence[Floats], task: Task, allowed: Mask
+) -> tuple[Floats, float, Floats]:
+    """The best mixture of choices as far as these paths (groups, choices) tell: shares,
+    iteration time, and a price for each path."""
+    from scipy.optimize import linprog  # noqa: PLC0415 -- a third of a second to load
+
+    group, choice = np.nonzero(allowed)
+    count, known = len(group), len(paths)
+    least_j = np.where(allowed, cost_j, np.inf).min(axis=1)
+    more_j = cost_j[group, choice] - least_j[group]
+    scale_j = float(more_j.sum()) or 1.0
+    price = task.time_price_w * task.deadline_s / scale_j
+    unit_s = task.deadline_s
+    objective = np.concatenate([more_j / scale_j, [price, LATE_PRICE + price]])
+    equal = np.zeros((allowed.shape[0], count + 2))
+    equal[group, np.arange(count)] = 1.0
+    below = np.zeros((known, count + 2))
+    for k, path in enumerate(paths):
+        below[k, :count] = path[group, choice] / unit_s
+    below[:, count:] = -1.0
+    least = min(task.fastest_s / unit_s, 1.0)
+    solved = linprog(
+        objective,
+        A_ub=below if known else None,
+        b_ub=np.zeros(known) if known else None,
+        A_eq=equal,
+        b_eq=np.ones(allowed.shape[0]),
+        bounds=[(0.0, 1.0)] * count + [(least, 1.0), (0.0, None)],
+    )
+    share = np.zeros(allowed.shape)
+    if solved.status != 0 or solved.x is None:  # never seen; prices of 0 are valid too
+        share[np.arange(len(share)), np.argmax(allowed, axis=1)] = 1.0
+        return share, np.inf, np.zeros(known)
+    share[group, choice] = solved.x[:count]
+    marginals = solved.ineqlin.marginals if known else np.zeros(0)
+    prices_w = np.maximum(-marginals, 0.0) * scale_j / unit_s
+    return share, float(solved.x[count] + solved.x[count + 1]) * unit_s, prices_w
 
 
 def _enough_j(value_j: float) -> float:

@@ -7,14 +7,20 @@ bound, as long as it is asked. The caller watches the clock.
 from collections.abc import Callable, Iterator, Sequence
 
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
 from joulecut_engine.optimize.frontier import Frontier
-from joulecut_engine.optimize.problem import Goal, Problem, Solution
+from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.shared_clock import SharedClock
 
 
 def solve(
-    problem: Problem, goal: Goal, granularity: Granularity, *, hint: Solution | None = None
+    problem: Problem,
+    goal: Goal,
+    granularity: Granularity,
+    *,
+    hint: Solution | None = None,
+    limits: ChangeLimits = TWO_CHANGES,
 ) -> Solution:
     """The plan of least energy found under a goal, with a bound that no plan can beat.
 
@@ -22,7 +28,7 @@ def solve(
     input, same answer. Raises Infeasible, which names the fastest time, NoCommonClock (not for
     `computation`), and ValueError for an option that takes no time.
     """
-    return Solver(problem, granularity).solve(goal, () if hint is None else (hint,))
+    return Solver(problem, granularity, limits).solve(goal, () if hint is None else (hint,))
 
 
 def frontier(
@@ -41,18 +47,25 @@ def frontier(
     return prepared(problem, granularity).points(points, progress)
 
 
-def prepared(problem: Problem, granularity: Granularity) -> Frontier:
+def prepared(
+    problem: Problem, granularity: Granularity, limits: ChangeLimits = TWO_CHANGES
+) -> Frontier:
     """A frontier to ask for one deadline after another. Raises NoCommonClock, ValueError."""
-    return Frontier(Solver(problem, granularity).search)
+    return Frontier(Solver(problem, granularity, limits).search)
 
 
 class Solver:
-    """One problem at one granularity, prepared once; answers many goals."""
+    """One problem at one granularity, prepared once; answers many goals. `limits` count with
+    `changes` alone."""
 
-    def __init__(self, problem: Problem, granularity: Granularity) -> None:
+    def __init__(
+        self, problem: Problem, granularity: Granularity, limits: ChangeLimits = TWO_CHANGES
+    ) -> None:
         self._computation = Computation(problem)
-        self.search: Computation | SharedClock = self._computation
-        if granularity != "computation":
+        self.search: Computation | SharedClock | ClockChanges = self._computation
+        if granularity == "changes":
+            self.search = ClockChanges(self._computation, limits)
+        elif granularity != "computation":
             self.search = SharedClock(self._computation, granularity)
 
     @property

@@ -1,0 +1,328 @@
+"""Clock schedules of single GPUs with few changes: the choices that `changes` is made of.
+
+A schedule names a clock for each operation of a GPU, in their order, and changes it only so
+often. There are far too many to list. The cheapest under given prices of time is known exactly
+(`k_change_dp`), and around a good one lie those with a change an operation earlier or later, or
+with another clock in one of its stretches. This table holds the schedules found so far.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import add
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
+from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.optimize.k_change_dp import cheapest
+from joulecut_engine.optimize.levels import Floats, Ints, levels_of
+from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Problem
+
+ENTRIES = 2_000_000  # operations x choices judged at once: 16 MB
+SHIFTS = (1, 2, 4)  # operations by which a neighbour's change comes earlier or later
+ROUND_OFF = 1e-12  # of a sum, in its terms' order
+
+Keys = NDArray[np.int16]  # a schedule: columns of a stage's clocks, by operation in its order
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One GPU's operations in order, at every clock; infinite where one was not measured."""
+
+    operation: Ints
+    clock_mhz: Ints
+    asks: Ints  # by operation: the latest one, itself included, that has a clock
+    option: tuple[tuple[ClockOption | None, ...], ...]  # [operation][column]
+    seconds: Floats  # (operations, columns)
+    cost_j: Floats
+    work_s: Floats  # without sends, which run beside
+
+
+class ChangeSchedules:
+    """`cost_j` is (stages, schedules), padded with infinity and sorted by busy time, as
+    `choice_search` takes it; classes are operations. Raises NoCommonClock where a GPU has no
+    schedule within the limits."""
+
+    def __init__(self, problem: Problem, limits: ChangeLimits) -> None:
+        self._problem, self._limits = problem, limits
+        self._levels = levels_of(problem.graph)
+        self._lines = [_line_of(problem, stage) for stage in range(len(problem.graph.order))]
+        self._known: list[dict[bytes, Keys]] = [{} for _ in self._lines]
+        for stage, line in enumerate(self._lines):
+            for column in range(len(line.clock_mhz)):
+                if np.isfinite(line.cost_j[:, column]).all():
+                    self._add(stage, np.full(len(line.operation), column, dtype=np.int16))
+        self.add_cheapest(np.full(len(problem.graph.operations), 1.0), cost_weight=0.0)
+        self.tabulate()
+
+    def tabulate(self) -> None:
+        """Takes what was added into the table. Choices of before are others now."""
+        priced = [
+            self._priced(stage, np.stack(list(known.values()), axis=1))
+            for stage, known in enumerate(self._known)
+        ]
+        width = max(seconds.shape[1] for seconds, _ in priced)
+        self.cost_j = np.full((len(self._lines), width), np.inf)
+        self._seconds, self._schedules = [], []
+        for stage, (seconds, cost_j) in enumerate(priced):
+            order = np.argsort(seconds.sum(axis=0), kind="stable")
+            self.cost_j[stage, : len(order)] = cost_j[order]
+            self._seconds.append(np.ascontiguousarray(seconds[:, order]))
+            keys = list(self._known[stage].values())
+            self._schedules.append([keys[k] for k in order])
+
+    def _priced(self, stage: int, keys: Keys) -> tuple[Floats, Floats]:
+        """Seconds (operations, K) and joules (K,) of schedules (operations, K)."""
+        line, limits = self._lines[stage], self._limits
+        seconds = np.take_along_axis(line.seconds, keys, axis=1)
+        cost_j = np.take_along_axis(line.cost_j, keys, axis=1).sum(axis=0)
+        changed = keys != np.roll(keys, 1, axis=0)
+        seconds += limits.cost_s * changed
+        return seconds, cost_j + limits.cost_j * changed.sum(axis=0)
+
+    def add_cheapest(self, price_w: Floats, cost_weight: float = 1.0) -> float:
+        """Adds each GPU's schedule of least cost + price x time; returns the sum of these leasts,
+        which no schedules within the limits can beat. `price_w` is by operation."""
+        least_j = 0.0
+        for stage, line in enumerate(self._lines):
+            cost = cost_weight * np.where(np.isfinite(line.cost_j), line.cost_j, 0.0)
+            cost += price_w[line.operation][:, None] * np.where(
+                np.isfinite(line.seconds), line.seconds, 0.0
+            )
+            cost = np.where(np.isfinite(line.seconds), cost, np.inf)
+            change = cost_weight * self._limits.cost_j
+            most, dwell_s = self._limits.per_iteration, self._limits.min_dwell_s
+            value, keys = cheapest(cost, line.work_s, most, 0.0, change)
+            if math.isinf(value):
+                raise NoCommonClock(stage)
+            least_j += value - ROUND_OFF * float(np.abs(cost[np.arange(len(keys)), keys]).sum())
+            if dwell_s > 0.0:  # the bound leaves it out: waiting may make up a dwell, too
+                value, keys = cheapest(cost, line.work_s, most, dwell_s, change)
+            if math.isfinite(value):
+                self._add(stage, keys.astype(np.int16))
+        return least_j
+
+    def add_near(self, choice: Ints) -> None:
+        """Adds the neighbours of each GPU's schedule of a choice (stages,)."""
+        for stage, number in enumerate(choice.tolist()):
+            for keys in self._near(stage, self._schedules[stage][number]):
+                self._add(stage, keys)
+
+    def _near(self, stage: int, keys: Keys) -> Iterator[Keys]:
+        bounds = np.flatnonzero(np.diff(keys)) + 1
+        for bound in bounds.tolist():
+            for shift in SHIFTS:
+                earlier, later = keys.copy(), keys.copy()
+                earlier[max(0, bound - shift) : bound] = keys[bound]
+                later[bound : bound + shift] = keys[bound - 1]
+                yield from (earlier, later)
+        columns = len(self._lines[stage].clock_mhz)
+        stretch = np.searchsorted(bounds, np.arange(len(keys)), side="right")
+        if keys[0] == keys[-1]:  # one stretch, over the end of the iteration
+            stretch[stretch == len(bounds)] = 0
+        for number in np.unique(stretch).tolist():
+            for step in (-1, 1):
+                moved = keys.copy()
+                moved[stretch == number] += step
+                if moved.min() >= 0 and moved.max() < columns:
+                    yield moved
+
+    def _add(self, stage: int, keys: Keys) -> None:
+        line, limits = self._lines[stage], self._limits
+        keys = keys[line.asks]
+        if keys.tobytes() in self._known[stage]:
+            return
+        changes = np.flatnonzero(keys != np.roll(keys, 1))
+        if len(changes) > limits.per_iteration:
+            return
+        every = np.arange(len(keys))
+        if keys.min() < 0:  # a clock that another beats, or that this GPU does not have
+            return
+        if not np.isfinite(line.seconds[every, keys]).all():
+            return
+        if limits.min_dwell_s > 0.0 and len(changes):
+            done_s = np.concatenate([[0.0], np.cumsum(line.work_s[every, keys])])
+            at_s = done_s[changes]
+            if np.diff(np.append(at_s, at_s[0] + done_s[-1])).min() < limits.min_dwell_s:
+                return
+        self._known[stage][keys.tobytes()] = keys
+
+    def add_plan(self, clocks: Sequence[ClockOption]) -> None:
+        """Adds the schedules of a plan, as far as they are within the limits."""
+        for stage, keys in enumerate(self._keys_of(clocks)):
+            self._add(stage, keys)
+
+    def add_all(self, most: int) -> bool:
+        """Adds every schedule, where all GPUs together have at most so many combinations."""
+        counts = [len(line.clock_mhz) ** len(line.operation) for line in self._lines]
+        if math.prod(counts) > most:
+            return False
+        for stage, line in enumerate(self._lines):
+            every = itertools.product(range(len(line.clock_mhz)), repeat=len(line.operation))
+            for keys in every:
+                self._add(stage, np.array(keys, dtype=np.int16))
+        return True
+
+    def choice_of(self, clocks: Sequence[ClockOption]) -> Ints | None:
+        """A plan as a choice (stages,) of the table; None where it is none of it."""
+        places = []
+        for known, keys in zip(self._known, self._keys_of(clocks), strict=True):
+            one = known.get(keys.tobytes())
+            if one is None:
+                return None
+            places.append(one)
+        return self.index(places)
+
+    def _keys_of(self, clocks: Sequence[ClockOption]) -> list[Keys]:
+        found = []
+        for line in self._lines:
+            column = {mhz: k for k, mhz in enumerate(line.clock_mhz.tolist())}
+            asked = [clocks[i].clock_mhz for i in line.operation[line.asks].tolist()]
+            keys = [column.get(mhz, -1) for mhz in asked]
+            found.append(np.array(keys, dtype=np.int16))
+        return found
+
+    def clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
+        """The option of each operation, by graph index, under one choice (stages,)."""
+        chosen: list[ClockOption | None] = [None] * len(self._problem.graph.operations)
+        for stage, line in enumerate(self._lines):
+            keys = self._schedules[stage][int(choice[stage])].tolist()
+            for i, options, column in zip(line.operation.tolist(), line.option, keys, strict=True):
+                chosen[i] = options[column]
+        return tuple(option for option in chosen if option is not None)
+
+    def timeline(self, choice: Ints) -> tuple[float, tuple[float, ...], int]:
+        """Iteration time, starts by operation and number of changes of one choice (stages,)."""
+        seconds = self.durations(choice[:, None])[:, 0].tolist()
+        ready_s = [0.0] * len(seconds)
+        for first, second in self._problem.graph.edges:  # sorted by what comes first
+            ready_s[second] = max(ready_s[second], ready_s[first] + seconds[first])
+        time_s, count = max(map(add, ready_s, seconds)), 0
+        for line, keys in zip(self._lines, self.keys(choice), strict=True):
+            changed = line.operation[keys != np.roll(keys, 1)].tolist()
+            count += len(changed)
+            for i in changed:
+                ready_s[i] += self._limits.cost_s
+        return time_s, tuple(ready_s), count
+
+    def keys(self, choice: Ints) -> list[Keys]:
+        return [self._schedules[stage][int(k)] for stage, k in enumerate(choice)]
+
+    def index(self, keys: Sequence[Keys]) -> Ints:
+        """Where schedules stand in the table now."""
+        places = [
+            next(k for k, one in enumerate(known) if one is mine)
+            for known, mine in zip(self._schedules, keys, strict=True)
+        ]
+        return np.array(places, dtype=np.int64)
+
+    def durations(self, choice: Ints) -> Floats:
+        """By operation, (operations, K) seconds of (stages, K) choices."""
+        seconds = np.empty((len(self._problem.graph.operations), choice.shape[1]))
+        for stage, line in enumerate(self._lines):
+            seconds[line.operation] = self._seconds[stage][:, choice[stage]]
+        return seconds
+
+    def iteration_times(self, choice: Ints) -> Floats:
+        step = max(1, ENTRIES // len(self._problem.graph.operations))
+        rows = self._levels.operation
+        parts = [
+            self._levels.iteration_times(
+                self.durations(choice[:, first : first + step])[rows], np.arange(len(rows))
+            )
+            for first in range(0, choice.shape[1], step)
+        ]
+        return np.concatenate(parts)
+
+    def critical(self, choice: Ints) -> Floats:
+        return self._path(self.durations(choice[:, None])[:, 0])[1]
+
+    def longest(self, share: Floats) -> tuple[float, Floats]:
+        """The makespan where each GPU mixes its schedules by shares (stages, schedules), and how
+        often its longest path takes each operation."""
+        seconds = np.empty(len(self._problem.graph.operations))
+        for line, table, mine in zip(self._lines, self._seconds, share, strict=True):
+            seconds[line.operation] = table @ mine[: table.shape[1]]
+        return self._path(seconds)
+
+    def _path(self, seconds: Floats) -> tuple[float, Floats]:
+        rows = self._levels.operation
+        longest_s, counts = self._levels.critical(seconds[rows], np.arange(len(rows)))
+        weight = np.empty(len(rows))
+        weight[rows] = counts
+        return longest_s, weight
+
+    def lengths(self, weight: Floats) -> Floats:
+        lengths = np.full_like(self.cost_j, np.inf)
+        for stage, line in enumerate(self._lines):
+            seconds = weight[line.operation] @ self._seconds[stage]
+            lengths[stage, : len(seconds)] = seconds
+        return lengths
+
+
+def _line_of(problem: Problem, stage: int) -> _Line:
+    """Of several options at one clock the fastest counts. Clocks that another beats for every
+    kind of operation are left out."""
+    operations, menus = problem.graph.operations, problem.measured or problem.options
+    order, power_w = problem.graph.order[stage], problem.blocking_power_w[stage]
+    clocks = sorted({o.clock_mhz for i in order for o in menus[i]} - {ANY_CLOCK_MHZ})
+    clocks = clocks or [ANY_CLOCK_MHZ]
+    made: dict[tuple[int, int], list[ClockOption | None]] = {}
+    for i in order:
+        key = (id(menus[i]), id(problem.options[i]))
+        if key not in made:
+            made[key] = _at_clocks(menus[i], problem.options[i], clocks)
+    rows = [made[id(menus[i]), id(problem.options[i])] for i in order]
+    kept = _undominated(list(made.values()), power_w)
+    clock_mhz = np.array(clocks, dtype=np.int64)[kept]
+    option = tuple(tuple(row[k] for k in kept) for row in rows)
+    seconds = np.array([[math.inf if o is None else o.time_s for o in row] for row in option])
+    cost_j = np.array(
+        [[math.inf if o is None else o.effective_cost_j(power_w) for o in row] for row in option]
+    )
+    beside = np.array([operations[i].kind in SENDS for i in order])
+    clocked = np.array([problem.options[i][0].clock_mhz != ANY_CLOCK_MHZ for i in order]) & ~beside
+    asks = np.maximum.accumulate(np.where(clocked, np.arange(len(order)), -1))
+    asks[asks < 0] = asks[-1] if clocked.any() else 0
+    return _Line(
+        operation=np.array(order, dtype=np.int64),
+        clock_mhz=clock_mhz,
+        asks=asks,
+        option=option,
+        seconds=seconds,
+        cost_j=cost_j,
+        work_s=np.where(beside[:, None], 0.0, seconds),
+    )
+
+
+def _at_clocks(
+    menu: tuple[ClockOption, ...], options: tuple[ClockOption, ...], clocks: list[int]
+) -> list[ClockOption | None]:
+    """What an operation takes at each clock; None where it was not measured."""
+    if options[0].clock_mhz == ANY_CLOCK_MHZ:
+        return [options[0]] * len(clocks)
+    at: dict[int, ClockOption] = {}
+    for option in sorted(menu, key=lambda o: (o.time_s, o.energy_j), reverse=True):
+        at[option.clock_mhz] = option
+    return [at.get(clock) for clock in clocks]
+
+
+def _undominated(rows: list[list[ClockOption | None]], power_w: float) -> list[int]:
+    """Columns that no other beats on time and cost of every row; of equals the first."""
+    inf = math.inf
+    cost = np.array(
+        [
+            [f(o) if o is not None else inf for o in row]
+            for row in rows
+            for f in (lambda o: o.time_s, lambda o: o.effective_cost_j(power_w))
+        ]
+    )
+    no_worse = (cost[:, :, None] <= cost[:, None, :]).all(axis=0)
+    equal = no_worse & no_worse.T
+    columns = np.arange(cost.shape[1])
+    beats = no_worse & (~equal | (columns[:, None] < columns))
+    np.fill_diagonal(beats, False)
+    return [k for k in columns.tolist() if not beats[:, k].any()]

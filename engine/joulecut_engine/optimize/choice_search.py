@@ -1,0 +1,171 @@
+"""One choice for each of a few groups, of least energy within a deadline.
+
+Searching is cheap because a critical path found once bounds every other choice from below: its
+length is a sum over groups. Moves are tried against the paths known so far; where the judge, the
+exact iteration time, disagrees, the path that was missing is added (cutting planes on the
+makespan).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from joulecut_engine.optimize.levels import Floats, Ints, combinations
+from joulecut_engine.optimize.pair_move import pair_move, single_move
+
+STARTS = 24  # so many of them are improved; more found nothing better on the public profiles
+KICKS = 10  # then a few groups jump anywhere and the descent begins again, so many times
+KICKED = 3  # groups
+PATHS_MAX = 256  # known at once; a few dozen are the rule
+ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
+DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
+SMALL = 1e-12  # of the value: less is no improvement
+
+Move = Callable[[Floats, Floats, Floats, float, Ints, float, float], tuple[float, Ints]]
+
+
+class Choices(Protocol):
+    """What may be chosen: index arrays, (groups,) or (groups, K), into `cost_j`, which is padded
+    with infinity and sorted by time."""
+
+    @property
+    def cost_j(self) -> Floats: ...
+
+    def iteration_times(self, choice: Ints) -> Floats:
+        """Of (groups, K) choices: (K,) seconds."""
+        ...
+
+    def critical(self, choice: Ints) -> Floats:
+        """What a second more of each class adds to the iteration of a choice (groups,)."""
+        ...
+
+    def lengths(self, weight: Floats) -> Floats:
+        """(groups, choices): sum over a group's classes of weight x seconds."""
+        ...
+
+
+class ChoiceSearch:
+    """Least cost_weight * cost + time price * T within the deadline."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        deadline_s: float,
+        time_price_w: float,
+        cost_weight: float = 1.0,
+        paths: Sequence[Floats] = (),
+    ) -> None:
+        self._choices = choices
+        offered = np.isfinite(choices.cost_j)
+        self.sizes: list[int] = offered.sum(axis=1).tolist()
+        self._cost_j = np.where(offered, cost_weight * np.where(offered, choices.cost_j, 0), np.inf)
+        self._limit_s = deadline_s * (1 + DEADLINE_TOLERANCE)
+        self._price_w = time_price_w
+        self.weights = list(paths)  # of known paths, by class
+        self._paths = [choices.lengths(weight) for weight in paths]  # each (groups, choices)
+
+    def all(self) -> Ints:
+        """The best of all combinations."""
+        every = combinations(self.sizes)
+        return every[:, int(np.argmin(self._values(every)))]
+
+    def better(self, best: Ints, others: Ints) -> Ints:
+        """`best`, or what a descent from the best of others (groups, K) reaches, if cheaper."""
+        values = self._values(others)
+        if not self._better((float(values.min()), best), self.value_j(best)):
+            return best
+        return self.improved(others[:, int(np.argmin(values))])
+
+    def value_j(self, choice: Ints) -> float:
+        """Of one choice (groups,); infinite where late."""
+        return float(self._values(choice[:, None])[0])
+
+    def best(self, starts: Ints) -> Ints:
+        """The best (groups,) that descents from the most promising starts (groups, K) reach."""
+        starts = np.unique(starts, axis=1)
+        values = self._values(starts)
+        order = np.argsort(values, kind="stable")[:STARTS]
+        ends = [self.improved(starts[:, k]) for k in order if math.isfinite(values[k])]
+        ends_all = np.stack(ends, axis=1)
+        return ends_all[:, int(np.argmin(self._values(ends_all)))]
+
+    def kicked(self, best: Ints, seed: int) -> Ints:
+        """`best`, or a cheaper choice that descents from random neighbours of it reach."""
+        dice, value = np.random.default_rng(seed), self.value_j(best)
+        for _ in range(KICKS):
+            other = best.copy()
+            for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
+                other[group] = dice.integers(0, self.sizes[group])
+            while not math.isfinite(self.value_j(other)) and other.any():
+                other = np.maximum(other - 1, 0)  # faster everywhere until it is in time
+            if math.isfinite(self.value_j(other)):
+                other = self.improved(other)
+                if self._better((self.value_j(other), other), value):
+                    best, value = other, self.value_j(other)
+        return best
+
+    def _values(self, choice: Ints) -> Floats:
+        """Exact, (groups, K) to (K,); infinite where late."""
+        times_s = self._choices.iteration_times(choice)
+        costs_j = np.take_along_axis(self._cost_j, choice, axis=1).sum(axis=0)
+        return self._priced(costs_j, times_s)
+
+    def _priced(self, costs_j: Floats, times_s: Floats) -> Floats:
+        on_time = times_s <= self._limit_s
+        return np.where(on_time, costs_j + self._price_w * np.where(on_time, times_s, 0), np.inf)
+
+    def improved(self, choice: Ints) -> Ints:
+        """Descends until neither one group nor two can move to something better."""
+        self._learn(choice)
+        for _ in range(ROUNDS_MAX):
+            trail = self._descend(choice)
+            if len(trail) == 1:
+                return choice
+            tried = np.stack(trail, axis=1)
+            values = self._values(tried)
+            choice = tried[:, int(np.argmin(values))]
+            if math.isfinite(values[-1]) and np.argmin(values) == len(trail) - 1:
+                # Is the last step as good as promised? Then it is a true local optimum.
+                promised = self._promise(trail[-1])
+                if values[-1] <= promised + SMALL * abs(promised):
+                    return choice
+            late = np.flatnonzero(~np.isfinite(values))
+            for k in {len(trail) - 1, *late[:1].tolist()}:
+                self._learn(tried[:, k])
+        return choice
+
+    def _learn(self, choice: Ints) -> None:
+        self.weights.append(self._choices.critical(choice))
+        self._paths.append(self._choices.lengths(self.weights[-1]))
+        del self._paths[:-PATHS_MAX], self.weights[:-PATHS_MAX]
+
+    def _promise(self, choice: Ints) -> float:
+        """The value as far as the known paths tell."""
+        group = np.arange(len(choice))
+        time_s = max(float(path[group, choice].sum()) for path in self._paths)
+        return float(self._cost_j[group, choice].sum()) + self._price_w * time_s
+
+    def _descend(self, choice: Ints) -> list[Ints]:
+        """Steepest descent on the known paths; the trail, start included."""
+        trail = [choice]
+        paths = np.stack(self._paths, axis=-1)
+        value = self._promise(choice)
+        while True:
+            moved = self._moved(single_move, paths, choice)
+            if not self._better(moved, value):
+                moved = self._moved(pair_move, paths, choice)
+            if not self._better(moved, value):
+                return trail
+            value, choice = moved
+            trail.append(choice)
+
+    def _better(self, moved: tuple[float, Ints], value: float) -> bool:
+        return moved[0] < value - SMALL * abs(value)
+
+    def _moved(self, move: Move, paths: Floats, choice: Ints) -> tuple[float, Ints]:
+        group = np.arange(len(choice))
+        sums_s = np.ascontiguousarray(paths[group, choice].T).sum(axis=1)
+        now_j = float(self._cost_j[group, choice].sum())
+        return move(paths, sums_s, self._cost_j, now_j, choice, self._limit_s, self._price_w)
