@@ -240,13 +240,20 @@ class ChangeSchedules:
     def critical(self, choice: Ints) -> Floats:
         return self._path(self.durations(choice[:, None])[:, 0])[1]
 
-    def longest(self, share: Floats) -> tuple[float, Floats]:
-        """The makespan where each GPU mixes its schedules by shares (stages, schedules), and how
-        often its longest path takes each operation."""
+    def prices_w(self, price_w: Floats) -> Floats:
+        """Prices by operation as the weight of `lengths`: the same."""
+        return price_w
+
+    def mixed_s(self, share: Floats) -> Floats:
+        """Seconds by operation where each GPU mixes its schedules by shares (stages, schedules)."""
         seconds = np.empty(len(self._problem.graph.operations))
         for line, table, mine in zip(self._lines, self._seconds, share, strict=True):
             seconds[line.operation] = table @ mine[: table.shape[1]]
-        return self._path(seconds)
+        return seconds
+
+    def longest(self, share: Floats) -> tuple[float, Floats]:
+        """The makespan of such a mixture, and how often its longest path takes each operation."""
+        return self._path(self.mixed_s(share))
 
     def _path(self, seconds: Floats) -> tuple[float, Floats]:
         rows = self._levels.operation

@@ -82,29 +82,40 @@ class ChoiceSearch:
         """Of one choice (groups,); infinite where late."""
         return float(self._values(choice[:, None])[0])
 
-    def best(self, starts: Ints) -> Ints:
-        """The best (groups,) that descents from the most promising starts (groups, K) reach."""
+    def best(self, starts: Ints, few: int = STARTS) -> Ints:
+        """The best (groups,) that descents from the few most promising starts (groups, K) reach;
+        one of them has to be in time."""
         starts = np.unique(starts, axis=1)
         values = self._values(starts)
-        order = np.argsort(values, kind="stable")[:STARTS]
+        order = np.argsort(values, kind="stable")[:few]
         ends = [self.improved(starts[:, k]) for k in order if math.isfinite(values[k])]
         ends_all = np.stack(ends, axis=1)
         return ends_all[:, int(np.argmin(self._values(ends_all)))]
 
-    def kicked(self, best: Ints, seed: int) -> Ints:
+    def kicked(self, best: Ints, seed: int, kicks: int = KICKS) -> Ints:
         """`best`, or a cheaper choice that descents from random neighbours of it reach."""
         dice, value = np.random.default_rng(seed), self.value_j(best)
-        for _ in range(KICKS):
-            other = best.copy()
-            for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
-                other[group] = dice.integers(0, self.sizes[group])
-            while not math.isfinite(self.value_j(other)) and other.any():
-                other = np.maximum(other - 1, 0)  # faster everywhere until it is in time
-            if math.isfinite(self.value_j(other)):
+        for _ in range(kicks):
+            other = self.jumped(best, dice)
+            if other is not best:
                 other = self.improved(other)
                 if self._better((self.value_j(other), other), value):
                     best, value = other, self.value_j(other)
         return best
+
+    def jumped(self, best: Ints, dice: np.random.Generator) -> Ints:
+        """A few groups at any choice, then all faster until it is in time; `best` where none is."""
+        other = best.copy()
+        for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
+            other[group] = dice.integers(0, self.sizes[group])
+        while not math.isfinite(self.value_j(other)) and other.any():
+            other = np.maximum(other - 1, 0)
+        return other if math.isfinite(self.value_j(other)) else best
+
+    def again(self) -> "ChoiceSearch":
+        """The same question about the table, which has grown; known paths stay."""
+        limit_s = self._limit_s / (1 + DEADLINE_TOLERANCE)
+        return ChoiceSearch(self._choices, limit_s, self._price_w, paths=self.weights)
 
     def _values(self, choice: Ints) -> Floats:
         """Exact, (groups, K) to (K,); infinite where late."""

@@ -23,8 +23,9 @@ import numpy as np
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.change_schedules import ChangeSchedules
-from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
-from joulecut_engine.optimize.computation import Computation, better, must_meet
+from joulecut_engine.optimize.choice_search import SMALL, STARTS, ChoiceSearch
+from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
+from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
@@ -42,6 +43,10 @@ NEARER = 0.5  # to the best prices so far
 CHARGES = np.geomspace(0.2, 5.0, 48)  # of the best prices: what each GPU would choose at these
 ROUND_OFF = 1e-11  # of the largest term of a bound
 SEED = 7
+SCHEDULES_MAX = 300  # of a GPU: more slow every step down, and the search jumps no further
+# Where every trial is many drawn iterations.
+ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 8, 6, 2
+KICKS = 10  # a few GPUs jump to any schedule, and the search begins again
 
 
 class ClockChanges:
@@ -106,16 +111,28 @@ class ClockChanges:
         schedules there are. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
         rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
+        kicks = KICKS if effort is None else 0
         rounds = rounds if effort is None else min(rounds, effort)
         coarser = [self._known(other, goal, relaxed, effort) for other in self._coarser]
-        return self._solved(goal, relaxed, [*hints, *itertools.chain(*coarser)], rounds, SEED)
+        return self._solved(
+            goal, relaxed, [*hints, *itertools.chain(*coarser)], rounds, kicks, SEED
+        )
+
+    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
+        """The plan of least energy found whose drawn iteration times keep the limit; the fastest
+        where none does. `found` are plans for the goal, the first with its bound."""
+        relaxed = self.computation.relax(goal)
+        plan = self._solved(goal, relaxed, found, ROUNDS_DRAWN, KICKS_DRAWN, SEED, limit)
+        return bounded(plan, found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """Better and better plans, without end; the bound rises as long as it can."""
         relaxed = self.computation.relax(goal)
         for number in itertools.count(1):
             rounds = ROUNDS * (1 + number)
-            found = better(found, self._solved(goal, relaxed, (found,), rounds, SEED + number))
+            found = better(
+                found, self._solved(goal, relaxed, (found,), rounds, KICKS, SEED + number)
+            )
             yield found
 
     def _known(
@@ -128,7 +145,8 @@ class ClockChanges:
         """What a coarser granularity answers, if it can."""
         if goal.deadline_s < other.fastest_s:
             return ()
-        return (other.solve(goal, relaxed, (), 0 if isinstance(other, SharedClock) else effort),)
+        fewer = ROUNDS if effort is None else effort
+        return (other.solve(goal, relaxed, (), 0 if isinstance(other, SharedClock) else fewer),)
 
     def _solved(
         self,
@@ -136,34 +154,57 @@ class ClockChanges:
         relaxed: Relaxation,
         hints: Sequence[Solution],
         rounds: int,
+        kicks: int,
         seed: int,
+        limit: Limit | None = None,
     ) -> Solution:
         table, whole = self._table(hints)
         deadline_s = max(self.fastest_s, goal.deadline_s)
         if not self.limits.min_dwell_s:  # then nothing is cheaper than what takes `cheapest_s`
             deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
         price_w = self.computation.time_price_w(goal)
+        judge = table if limit is None else DrawnChoices(table, limit, deadline_s)
+        search = ChoiceSearch(judge, deadline_s, price_w)
+        quickest = table.choice_of(self._quickest)
+        assert quickest is not None  # it is in every table
+        if not math.isfinite(search.value_j(quickest)):
+            return self._solution(goal, table, quickest, 0.0, relaxed)
         if whole:
-            search = ChoiceSearch(table, deadline_s, price_w)
             best = search.all()
             return self._solution(goal, table, best, search.value_j(best) * (1 - SMALL), relaxed)
         task = Task(deadline_s, price_w, self.computation.fastest_s)
-        prices = _Prices(table, task, self.computation.prices_w(relaxed), relaxed.arrives_w)
+        flow = self.computation.prices_w(relaxed), relaxed.arrives_w
+        prices = _Prices(table, judge, task, *flow)
         prices.improve(rounds)
         plans = [table.choice_of(clocks) for clocks in (self._quickest, *(h.clocks for h in hints))]
         starts = [plan[:, None] for plan in plans if plan is not None]
-        search = ChoiceSearch(table, deadline_s, price_w, paths=prices.weights)
-        best = search.best(np.concatenate([*starts, prices.charged()], axis=1))
+        search = ChoiceSearch(judge, deadline_s, price_w, paths=prices.weights)
+        few = STARTS if limit is None else STARTS_DRAWN
+        best = search.best(np.concatenate([*starts, prices.charged()], axis=1), few)
+        best, search = self._climbed(table, search, best)
+        dice = np.random.default_rng(seed)
+        for _ in range(kicks):
+            if table.cost_j.shape[1] > SCHEDULES_MAX:
+                break
+            keys = table.keys(best)
+            other, search = self._climbed(table, search, search.jumped(best, dice))
+            best = table.index(keys)
+            if search.value_j(other) < search.value_j(best) * (1 - SMALL):
+                best = other
+        return self._solution(goal, table, best, prices.bound_j, relaxed)
+
+    def _climbed(
+        self, table: ChangeSchedules, search: ChoiceSearch, best: Ints
+    ) -> tuple[Ints, ChoiceSearch]:
+        """From a choice in time, until no neighbour is better."""
         while True:
             keys, value_j = table.keys(best), search.value_j(best)
             table.add_near(best)
             table.tabulate()
-            search = ChoiceSearch(table, deadline_s, price_w, paths=search.weights)
+            search = search.again()
             best = search.improved(table.index(keys))
             if search.value_j(best) >= value_j - SMALL * abs(value_j):
-                break
-        best = search.kicked(best, seed)
-        return self._solution(goal, table, best, prices.bound_j, relaxed)
+                return best, search
 
     def _solution(
         self,
@@ -209,13 +250,19 @@ class _Prices:
     """What a second of each operation is worth, and the schedules and the bound this leads to.
 
     Prices are a flow from the start of the iteration to its end: `weights` are flows of one watt,
-    longest paths but for the first, the relaxation's. `bound_j` bounds sum c + time_price * T.
+    longest paths but for the first, the relaxation's. `bound_j` bounds sum c + time_price * T
+    where the table is its own judge.
     """
 
     def __init__(
-        self, table: ChangeSchedules, task: Task, price_w: Floats, arrives_w: float
+        self,
+        table: ChangeSchedules,
+        judge: ChangeSchedules | DrawnChoices,
+        task: Task,
+        price_w: Floats,
+        arrives_w: float,
     ) -> None:
-        self._table, self._task = table, task
+        self._table, self._judge, self._task = table, judge, task
         self.bound_j, self._best = -math.inf, (price_w, arrives_w)
         self.weights = [price_w / arrives_w] if arrives_w > 0.0 else []
         self._prove(price_w, arrives_w)
@@ -237,7 +284,7 @@ class _Prices:
                 price_w + NEARER * (best_w - price_w),
                 float(prices_w.sum()) + NEARER * (best_arrives_w - float(prices_w.sum())),
             )
-            longest_s, weight = table.longest(share)
+            longest_s, weight = self._judge.longest(share)
             if longest_s > time_s * (1 + CLOSE):
                 self.weights.append(weight)
             table.tabulate()

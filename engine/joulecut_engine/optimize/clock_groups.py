@@ -108,6 +108,12 @@ class Groups:
             parts.append(self._levels.iteration_times(duration_s, self._row_class))
         return np.concatenate(parts)
 
+    def durations(self, choice: Ints) -> Floats:
+        """Seconds by operation, (operations, K), of (groups, K) choices."""
+        every = np.arange(len(self._group))[:, None]
+        seconds: Floats = self._seconds[every, choice[self._class_group]]
+        return seconds[self._class]
+
     def critical(self, choice: Ints) -> Floats:
         """How many operations of each class lie on one longest path of a choice (groups,)."""
         every = np.arange(len(self._group))

@@ -188,6 +188,12 @@ def better(one: Solution, other: Solution) -> Solution:
     return replace(plan, lower_bound_j=bound_j, bound_granularity=bound.bound_granularity)
 
 
+def bounded(plan: Solution, known: Solution) -> Solution:
+    """The plan with the bound of another for the same goal."""
+    bound_j = min(known.lower_bound_j, plan.energy_j)
+    return replace(plan, lower_bound_j=bound_j, bound_granularity=known.bound_granularity)
+
+
 def must_meet(deadline_s: float, fastest_s: float) -> None:
     """Raises Infeasible where a deadline cannot be kept at all (or is not a number)."""
     if not deadline_s >= fastest_s * (1 - DEADLINE_SLACK):

@@ -88,20 +88,24 @@ class Trials:
 
     def times_s(self, clocks: Sequence[ClockOption]) -> Floats:
         """Iteration time of each draw, in seconds: the slowest sibling's."""
-        mean_s = np.array([option.time_s for option in clocks])[self._levels.operation]
+        return self.drawn_s(np.array([option.time_s for option in clocks]))
+
+    def drawn_s(self, duration_s: Floats) -> Floats:
+        """As `times_s`, of mean seconds by operation."""
         times_s = np.zeros(self._draws)
         for luck in self.luck():
-            self._paths.run(mean_s, *luck, times_s)
+            self._paths.run(duration_s[self._levels.operation], *luck, times_s)
         return times_s
 
-    @property
-    def draws(self) -> int:
-        return self._draws
-
-    @property
-    def row(self) -> Ints:
-        """By operation, its row in `luck`."""
-        return np.argsort(self._levels.operation)
+    def late(self, duration_s: Floats, which: Ints) -> Floats:
+        """By operation, how much later these draws end on average per second that it takes."""
+        mean_s = duration_s[self._levels.operation]
+        factor, delay_s = next(self.luck())  # where siblings are many, the first of them
+        times_s = np.zeros(len(which))
+        weight = self._paths.run(mean_s, factor[:, which], delay_s[:, which], times_s)
+        by_operation = np.empty_like(weight)
+        by_operation[self._levels.operation] = weight / len(which)
+        return by_operation
 
     def luck(self) -> Iterator[tuple[Floats, Floats]]:
         """Some siblings at a time: factors (siblings, draws, rows) and delays in seconds

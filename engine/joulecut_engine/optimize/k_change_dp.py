@@ -32,7 +32,11 @@ def cheapest(
     came = np.empty((size + 1, layers, columns), dtype=np.int64)
     until, total, barred = _stretches(cost, work, dwell)
     best, best_start = np.inf, -1
-    for start in range(columns):
+    _open_walks(cost, until, total, barred, counted, change, value)
+    open_ends = value[0, layers - 1].copy()  # no walk from there and back costs less
+    for start in np.argsort(open_ends):
+        if not open_ends[start] < best:
+            break
         _walk(cost, until, total, barred, counted, change, start, value, came)
         least, _, _ = _end(value[size], counted, change, start)
         if least < best:
@@ -71,6 +75,40 @@ def _stretches(cost: Floats, work: Floats, dwell: float) -> tuple[Ints, Floats, 
                 done -= work[k, f] if cost[k, f] < np.inf else 0.0
                 k += 1
     return until, total, barred
+
+
+@compiled
+def _open_walks(
+    cost: Floats,
+    until: Ints,
+    total: Floats,
+    barred: Ints,
+    counted: bool,
+    change: float,
+    value: Floats,
+) -> None:
+    """Writes the least sums from each operation on, by changes left and column, without the way
+    back to the first clock."""
+    size, columns = cost.shape
+    layers = value.shape[1]
+    value[:] = np.inf
+    value[size] = 0.0
+    moved = np.empty(columns)
+    for k in range(size - 1, -1, -1):
+        for layer in range(layers):
+            left = layer - 1 if counted else layer
+            for f in range(columns):
+                value[k, layer, f] = cost[k, f] + value[k + 1, layer, f]
+                to = until[k, f]
+                moved[f] = np.inf
+                if left >= 0 and k > 0 and to <= size and barred[to, f] == barred[k, f]:
+                    spent = cost[k, f] if to == k + 1 else total[to, f] - total[k, f]
+                    moved[f] = change + spent + value[to, left, f]
+            best, second = _least(moved)
+            for f in range(columns):
+                onto = best if f != best else second
+                if onto >= 0 and moved[onto] < value[k, layer, f]:
+                    value[k, layer, f] = moved[onto]
 
 
 @compiled

@@ -14,7 +14,8 @@ import numpy as np
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
 from joulecut_engine.optimize.clock_groups import Groups
-from joulecut_engine.optimize.computation import Computation, better, must_meet
+from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
+from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Ints
 from joulecut_engine.optimize.problem import Goal, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
@@ -28,6 +29,7 @@ CASES_POINT = 8  # per point of a frontier
 ROUNDS_PROVE = 1_000
 BUDGETS = 96  # starting points from a busy time common to all stages
 PRICES = np.geomspace(0.2, 5.0, 48)  # ... and from multiples of the relaxation's prices
+STARTS_DRAWN, KICKS_DRAWN = 6, 4  # where every trial is many drawn iterations
 SEED = 7
 
 
@@ -83,6 +85,21 @@ class SharedClock:
             best = search.better(best, bound.choices)
         best = search.kicked(best, SEED)
         return self._solution(goal, best, bound.bound_j, relaxed)
+
+    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
+        """The plan of least energy found whose drawn iteration times keep the limit; the fastest
+        where none does. `found` are plans for the goal, the first with its bound."""
+        deadline_s = self._useful_s(goal)
+        choices = DrawnChoices(self._groups, limit, deadline_s)
+        search = ChoiceSearch(choices, deadline_s, self.computation.time_price_w(goal))
+        best, relaxed = self._quickest[:, 0], self.computation.relax(goal)
+        if math.isfinite(search.value_j(best)):
+            seeds = [self._groups.seed(plan.clocks) for plan in found]
+            starts = [self._quickest, self._budgeted(), self._charged(relaxed)]
+            starts += [seed[:, None] for seed in seeds if seed is not None]
+            best = search.best(np.concatenate(starts, axis=1), STARTS_DRAWN)
+            best = search.kicked(best, SEED, KICKS_DRAWN)
+        return bounded(self._solution(goal, best, 0.0, relaxed), found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """Better plans and higher bounds; ends where no case is open."""

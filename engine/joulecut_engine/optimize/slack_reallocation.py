@@ -8,13 +8,10 @@ longest path it lies on.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Problem, Solution
@@ -35,27 +32,11 @@ Keeps = Callable[[Solution], bool]
 Critical = Callable[[Solution, int, int], Floats]  # plan, round, draws -> by operation
 
 
-class _Decisions(Protocol):
-    """What may be chosen: `cost_j` (decisions, choices), padded with infinity."""
-
-    cost_j: Floats
-
-    def lengths(self, weight: Floats) -> Floats: ...
-
-    def clocks(self, choice: Ints) -> tuple[ClockOption, ...]: ...
-
-    def seed(self, clocks: tuple[ClockOption, ...]) -> Ints | None: ...
-
-
 class Exchange:
-    """One problem at one granularity. Raises NoCommonClock (not for `computation`)."""
+    """One problem, a clock for every operation."""
 
-    def __init__(self, problem: Problem, granularity: Granularity) -> None:
-        self._made: _Decisions
-        if granularity == "computation":
-            self._made = _Each(problem)
-        else:
-            self._made = _Shared(problem, granularity)
+    def __init__(self, problem: Problem) -> None:
+        self._made = _Each(problem)
 
     def improved(
         self, plan: Solution, *, priced: Priced, keeps: Keeps, critical: Critical
@@ -165,21 +146,3 @@ class _Each:
         except ValueError:
             return None
         return np.array(found, dtype=np.int64)
-
-
-class _Shared:
-    """A decision per group of operations that share a clock."""
-
-    def __init__(self, problem: Problem, granularity: Granularity) -> None:
-        self._groups = Groups(problem, granularity)
-        self.cost_j = self._groups.cost_j
-
-    def lengths(self, weight: Floats) -> Floats:
-        # A class holds many operations: their criticalities add up.
-        return self._groups.lengths(self._groups.prices_w(weight))
-
-    def clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
-        return self._groups.clocks(choice)
-
-    def seed(self, clocks: tuple[ClockOption, ...]) -> Ints | None:
-        return self._groups.seed(clocks)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
+from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.shared_clock import SharedClock
@@ -82,6 +83,12 @@ class Solver:
         """The plan of least energy found; hints compete. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
         return self.search.solve(goal, self._computation.relax(goal), hints)
+
+    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
+        """The plan of least energy found whose drawn iteration times keep the limit, at `changes`,
+        `edge` and `gpu`; the fastest where none does."""
+        assert not isinstance(self.search, Computation)
+        return self.search.steadied(goal, limit, found)
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """From an answer to this goal on: no plan is dearer than the one before, no bound lower.

@@ -1,0 +1,46 @@
+"""When each GPU changes its clock, counted from the start of the iteration."""
+
+import itertools
+from typing import NamedTuple
+
+from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
+from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.optimize.problem import Problem, Solution
+
+
+class ClockChange(NamedTuple):
+    """From `offset_s` on, the GPU of a stage has this clock."""
+
+    stage: int
+    offset_s: float
+    clock_mhz: int
+
+
+def changes_of(problem: Problem, plan: Solution) -> tuple[ClockChange, ...]:
+    """By stage, ascending; the first of each stage is at offset 0. A change stands where the
+    first operation at its clock starts."""
+    found = []
+    for stage, indices in enumerate(problem.graph.order):
+        now: int | None = None
+        for i in indices:
+            mhz = plan.clocks[i].clock_mhz
+            if mhz in (now, ANY_CLOCK_MHZ) or problem.graph.operations[i].kind in SENDS:
+                continue
+            found.append(ClockChange(stage, 0.0 if now is None else plan.start_s[i], mhz))
+            now = mhz
+    return tuple(found)
+
+
+def shortest_stretch_s(problem: Problem, plan: Solution) -> float:
+    """The shortest time for which a GPU keeps a clock; iterations repeat. The iteration's own
+    where no clock changes."""
+    shortest_s = plan.iteration_time_s
+    for _, group in itertools.groupby(changes_of(problem, plan), key=lambda one: one.stage):
+        changes = list(group)
+        at_s = [change.offset_s for change in changes]
+        if len(changes) > 1 and changes[0].clock_mhz == changes[-1].clock_mhz:
+            del at_s[0]  # the clock that the iteration before ended with
+        if len(at_s) > 1:
+            gaps = [b - a for a, b in itertools.pairwise([*at_s, at_s[0] + plan.iteration_time_s])]
+            shortest_s = min(shortest_s, *gaps)
+    return shortest_s
