@@ -34,6 +34,7 @@ PAGE = {
 SERIES = {
     "ours": ("#4a55c4", "#98a2ff"),
     "edge": ("#8a63d2", "#bb9bf5"),
+    "changes": ("#b3478f", "#e58cc4"),
     "gpu": ("#0b7a68", "#46c9ae"),
     "perseus": ("#d2691e", "#f0a35e"),
     "envpipe": ("#c2417c", "#f08bb8"),

@@ -20,12 +20,12 @@ POINTS_MAX = 10_000  # at 20 ms each some minutes; more than any plot can show
 def run(argv: list[str]) -> int:
     """Prints the frontier of one job. Raises BadInput."""
     options = _parse(argv)
-    granularities = read_granularities(options.granularity)
+    asked = None if options.granularity is None else read_granularities(options.granularity)
     points, seconds = _points(options.points), prove_seconds(options.prove)
 
     from joulecut_cli import frontier_points
 
-    return frontier_points.run(options, granularities, points, seconds)
+    return frontier_points.run(options, asked, points, seconds)
 
 
 def _parse(argv: list[str]) -> Namespace:
@@ -34,8 +34,8 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument("--points", metavar="N", help=f"at most so many (default {POINTS})")
     parser.add_argument(
         "--granularity",
-        default="computation",
-        help=f"{HELP} (the default); {ALL}: beside each other",
+        help=f"{HELP} (the default; changes where the job file has `switching`); "
+        f"{ALL}: beside each other",
     )
     add_prove(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,29 +1,49 @@
 """The granularities of commands."""
 
+from dataclasses import dataclass
+
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
 from joulecut_wire.errors import BadInput
 
 BUILT: tuple[Granularity, ...] = GRANULARITIES
 ALL = "all"
-SHOWN = ", ".join(BUILT)
+CHANGES_MAX = 64  # of one GPU and iteration: beyond, nothing is left to gain
+SHOWN = "gpu, edge, changes, changes:K, computation"
 HELP = (
     "how often clocks change: gpu, one clock per GPU; edge, a second one for the first forward "
-    "and the last backward; computation, one per operation"
+    "and the last backward; changes:K, up to K changes of each GPU per iteration, anywhere (2 if "
+    "K is left out); computation, one per operation"
 )
 
 
-def read_granularity(word: str) -> Granularity:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A granularity, and with `changes` how many, where that was said."""
+
+    granularity: Granularity
+    changes: int | None = None
+
+
+def read_granularity(word: str) -> Asked:
     """Raises BadInput for any other word."""
     return _one(word, SHOWN)
 
 
-def read_granularities(word: str) -> tuple[Granularity, ...]:
+def read_granularities(word: str) -> tuple[Asked, ...]:
     """One of them, or all. Raises BadInput."""
-    return BUILT if word == ALL else (_one(word, f"{SHOWN}, {ALL}"),)
+    if word == ALL:
+        return tuple(Asked(granularity) for granularity in BUILT)
+    return (_one(word, f"{SHOWN}, {ALL}"),)
 
 
-def _one(word: str, allowed: str) -> Granularity:
+def _one(word: str, allowed: str) -> Asked:
     for granularity in BUILT:
         if word == granularity:
-            return granularity
-    raise BadInput("--granularity", f'"{word}" is none', allowed)
+            return Asked(granularity)
+    name, _, count = word.partition(":")
+    if name != "changes":
+        raise BadInput("--granularity", f'"{word}" is none', allowed)
+    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= CHANGES_MAX):
+        what = f'"{count}" is no number of changes'
+        raise BadInput("--granularity", what, f"changes:K with K from 1 to {CHANGES_MAX}")
+    return Asked("changes", int(count))

@@ -11,6 +11,7 @@ Read strictly: a key that is not known may be one that matters. docs/jobfile.md 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from joulecut_cli.granularity import Asked
 from joulecut_cli.jobkeys import (
     GRAPH_KEYS,
     KEYS,
@@ -34,9 +35,8 @@ from joulecut_engine.graph.build import deadlock
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, SENDS, Kind, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
-from joulecut_engine.optimize.clock_changes import Switching
 from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, priced, problem
-from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Problem
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
 
@@ -44,7 +44,7 @@ MEMBERS_MAX = 64  # GPUs of one tensor-parallel group; published ones have 8
 # Below a hundredth neither half would be worth an operation of its own.
 SHARE_MIN, SHARE_MAX = 0.01, 0.99
 
-_WITHOUT = {"jitter": "times are means", "switching": "clocks change freely and at once"}
+_WITHOUT = {"jitter": "times are means", "switching": "clock changes cost nothing"}
 _PATH = text(4096, "a path")
 
 
@@ -58,7 +58,17 @@ class JobFile:
     blocking_power_w: float
     graph: GraphFile | None = None
     jitter: Jitter | None = None
-    switching: Switching | None = None
+    switching: ChangeLimits | None = None
+
+    def asked(self, asked: Asked | None) -> Asked:
+        """The granularity that a command answers with: without a word for it `computation`, or
+        `changes` where the job limits them."""
+        return asked or Asked("computation" if self.switching is None else "changes")
+
+    def limits(self, asked: Asked) -> ChangeLimits:
+        """Of granularity `changes`; the command line's number goes before the file's."""
+        limits = self.switching or TWO_CHANGES
+        return limits if asked.changes is None else replace(limits, per_iteration=asked.changes)
 
     def title(self, granularity: str) -> list[str]:
         """What is computed, and what the numbers mean."""

@@ -2,13 +2,14 @@
 
 ```yaml
 jitter: {operation: 3%, gpu: 1%, communication: 0.2ms, siblings: 16, hold: p95}
-switching: {latency_s: 0.01, max_per_iteration: 8, min_dwell_s: 0.5, cost_s: 0.001, cost_j: 0.2}
+switching: {max_per_iteration: 4, latency_spread_s: 0.01, min_dwell_s: 0.5, cost_j: 0.2}
 ```
 Each key is read on its own; `jobfile` checks them together with the profile.
 """
 
 from dataclasses import dataclass, field
 
+from joulecut_cli.granularity import CHANGES_MAX
 from joulecut_cli.yaml_keys import mapping, value
 from joulecut_controller.policy.quantity import (
     choice,
@@ -22,7 +23,6 @@ from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import (
     SCHEDULES_ALL,
     SENDS,
-    Granularity,
     Kind,
     Pipeline,
     Schedule,
@@ -37,14 +37,12 @@ from joulecut_engine.graph.shape import (
     kinds_of,
     misfit,
 )
-from joulecut_engine.optimize.clock_changes import LATENCIES_MIN, UNLIMITED, Switching
-from joulecut_engine.optimize.clock_groups import inner
+from joulecut_engine.optimize.change_timing import STRETCHES_MIN
+from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
-from joulecut_engine.optimize.jitter_margin import Statistic
-from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document, KeyPath
-from joulecut_wire.errors import BadInput
 
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; more is refused
 TIME_S_MAX, ENERGY_J_MAX = 1e6, 1e12  # as in a profile
@@ -212,72 +210,43 @@ def read_jitter(document: Document, data: dict[str, object]) -> Jitter | None:
 
 
 SECONDS_MAX, JOULES_MAX = 1e6, 1e12  # as for operations
-_SWITCHING_KEYS = ("min_dwell_s", "max_per_iteration", "cost_s", "cost_j", "latency_s", "late")
+CHANGES_ALL = 1_000_000  # more than any iteration has operations: no limit
+_SWITCHING_KEYS = (
+    "min_dwell_s",
+    "max_per_iteration",
+    "cost_s",
+    "cost_j",
+    "latency_s",
+    "latency_spread_s",
+    "start_jitter_s",
+    "late",
+)
 
 
-def read_switching(document: Document, data: dict[str, object]) -> Switching | None:
-    """None where the job file has no such key. Raises BadInput."""
+def read_switching(document: Document, data: dict[str, object]) -> ChangeLimits | None:
+    """The limits of granularity `changes`; None where the job file has no such key. Changes are
+    sent ahead by the set latency, so only what varies counts: where its spread is not given, all
+    of it. A stretch at one clock is at least twice as long. Raises BadInput."""
     if "switching" not in data:
         return None
     place = ("switching",)
     keys = mapping(document, place, data["switching"], (), _SWITCHING_KEYS)
     seconds, joules = number(0.0, SECONDS_MAX), number(0.0, JOULES_MAX)
 
-    def amount(key: str) -> float:
+    def amount(key: str, default: float = 0.0) -> float:
         reader = joules if key.endswith("_j") else seconds
-        return value(document, (*place, key), keys.get(key, 0.0), reader)
+        return value(document, (*place, key), keys.get(key, default), reader)
 
-    most = UNLIMITED
+    most = TWO_CHANGES.per_iteration
     if "max_per_iteration" in keys:
-        reader = whole(0, UNLIMITED)
+        reader = whole(0, CHANGES_ALL)
         most = value(document, (*place, "max_per_iteration"), keys["max_per_iteration"], reader)
-    return Switching(
-        min_dwell_s=amount("min_dwell_s"),
-        max_per_iteration=most,
+    # Of files of before: an operation that a late change catches. None does any more.
+    value(document, (*place, "late"), keys.get("late", "next"), choice("next", "within"))
+    uncertain_s = amount("latency_spread_s", amount("latency_s")) + amount("start_jitter_s")
+    return ChangeLimits(
+        per_iteration=min(most, CHANGES_MAX),
+        min_dwell_s=max(amount("min_dwell_s"), STRETCHES_MIN * uncertain_s),
         cost_s=amount("cost_s"),
         cost_j=amount("cost_j"),
-        latency_s=amount("latency_s"),
-        late=value(document, (*place, "late"), keys.get("late", "next"), choice("next", "within")),
     )
-
-
-def too_late(problem: Problem, switching: Switching, granularity: Granularity) -> str | None:
-    """Why clocks cannot follow the operations of a granularity; None where they can."""
-    if granularity == "gpu" or switching.latency_s == 0.0:
-        return None
-    indices = [i for line in problem.graph.order for i in _changing(problem, line, granularity)]
-    menus = problem.measured or problem.options
-    if not indices:
-        return None
-    shortest = min(indices, key=lambda i: min(o.time_s for o in menus[i]))
-    time_s = min(o.time_s for o in menus[shortest])
-    if time_s >= LATENCIES_MIN * switching.latency_s:
-        return None
-    return (
-        f"{switching.latency_s:g} s is more than a fifth of the shortest operation that "
-        f"granularity {granularity} gives a clock, {problem.graph.operations[shortest]} "
-        f"with {time_s:.4g} s"
-    )
-
-
-def must_be_punctual(
-    source: str, problem: Problem, switching: Switching, granularity: Granularity
-) -> None:
-    """Raises BadInput for a granularity that clocks cannot follow."""
-    complaint = too_late(problem, switching, granularity)
-    if complaint is not None:
-        allowed = "a latency of at most a fifth of it, or --granularity gpu"
-        raise BadInput(f"{source}: switching.latency_s", complaint, allowed)
-
-
-def _changing(problem: Problem, line: tuple[int, ...], granularity: Granularity) -> list[int]:
-    """Operations of a GPU that may have a clock of their own: with `edge` those outside."""
-    between = inner(problem, line) if granularity == "edge" else range(0)
-    menus = problem.measured or problem.options
-    return [
-        i
-        for k, i in enumerate(line)
-        if k not in between
-        and menus[i][0].clock_mhz != ANY_CLOCK_MHZ
-        and problem.graph.operations[i].kind not in SENDS
-    ]

@@ -19,14 +19,14 @@ EFFORTS = ("quick", "usual", "thorough")
 def run(argv: list[str]) -> int:
     """Prints one plan. Raises BadInput."""
     options = _parse(argv)
-    granularity = read_granularity(options.granularity)
+    asked = None if options.granularity is None else read_granularity(options.granularity)
     if options.prove is None and options.effort in {"usual", "thorough"}:
         options.prove = ""
     seconds = prove_seconds(options.prove)
 
     from joulecut_cli import planning
 
-    return planning.run(options, granularity, seconds)
+    return planning.run(options, asked, seconds)
 
 
 def _parse(argv: list[str]) -> Namespace:
@@ -40,7 +40,10 @@ def _parse(argv: list[str]) -> Namespace:
         "--max-slowdown", metavar="PCT", help="of the fastest iteration: 2 or 2%% (default 0)"
     )
     parser.add_argument("--deadline", metavar="SECONDS", help="for one iteration")
-    parser.add_argument("--granularity", default="computation", help=f"{HELP} (the default)")
+    parser.add_argument(
+        "--granularity",
+        help=f"{HELP} (the default; changes where the job file has `switching`)",
+    )
     add_prove(parser)
     parser.add_argument(
         "--effort", choices=EFFORTS, help="of older scripts: usual and thorough are --prove"

@@ -4,139 +4,81 @@ Computed from the job's profile alone, with no cluster: predicted, never measure
 """
 
 import json
-import math
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from joulecut_cli import lateness, plot, switchshown, timeline
+from joulecut_cli import lateness, plot, timeline
+from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile, read
-from joulecut_cli.jobkeys import must_be_punctual
 from joulecut_cli.planshown import as_json, as_text
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
-from joulecut_cli.target import critical, deadline_s, rounded_up, too_fast
-from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize import clock_change_margin
-from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
-from joulecut_engine.optimize.clock_changes import Switched
+from joulecut_cli.target import critical, deadline_s, too_fast
+from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import Assured, Solves, assured
-from joulecut_engine.optimize.problem import (
-    Goal,
-    Infeasible,
-    NoCommonClock,
-    Problem,
-    Solution,
-)
+from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Solution
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver, prepared
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
 
-def run(options: Namespace, granularity: Granularity, prove_s: float) -> int:
+def run(options: Namespace, word: Asked | None, prove_s: float) -> int:
     """Prints one plan, after `prove_s` more seconds of search. Raises BadInput."""
     picture, track = plot.target(options.plot), timeline.target(options.timeline)
     job = read(options.job)
+    asked = job.asked(word)
+    granularity, limits = asked.granularity, job.limits(asked)
     problem = job.problem()
     fastest = baseline(problem)
     goal = Goal(deadline_s(options, fastest.iteration_time_s))
-    if job.switching is not None:
-        must_be_punctual(str(options.job), problem, job.switching, granularity)
     began_s = time.perf_counter()
     kept: Assured | None = None
-    switched: Switched | None = None
     try:
         with Progress(solving(f"planning {options.job.name}")) as progress:
 
             def show(plan: Solution) -> None:
                 progress.note(f"{plan.energy_j:.9g} J, gap {plan.gap * 100:.3f} %")
 
-            if job.switching is not None:
-                search = ClockChangeSearch(problem, job.switching, granularity)
-                kept, switched = _switched(options, job, search, goal, prove_s=prove_s, show=show)
-            elif job.jitter is not None:
-                kept = _assured(
-                    options,
-                    job,
-                    problem,
-                    goal,
-                    granularity=granularity,
-                    prove_s=prove_s,
-                    show=show,
-                )
-            found = kept.plan if kept else switched.plan if switched else None
-            if found is None:
+            solver = Solver(problem, granularity, limits)
+            if job.jitter is not None:
+                kept = _assured(options, job, solver, goal, prove_s=prove_s, show=show)
+                found = kept.plan
+            else:
                 with no_stray_output():
-                    found = _Proving(Solver(problem, granularity), prove_s, show).solve(goal)
+                    found = _Proving(solver, prove_s, show).solve(goal)
     except Infeasible as none:
-        if job.switching is not None:
-            raise _too_fast_switching(options, none) from None
         raise too_fast(options, none, granularity, critical(problem, granularity)) from None
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     plan = replace(found, solve_seconds=time.perf_counter() - began_s)
     if picture is not None:
-        behind = prepared(problem, granularity).points(plot.POINTS)
+        behind = prepared(problem, granularity, limits).points(plot.POINTS)
         title = f"{options.job.stem}: energy against iteration time"
         chart, rows = plot.of_frontier(title, fastest, (behind,), plan, goal.deadline_s)
         plot.write(picture, chart, ("", "iteration", "energy"), rows, job.title(granularity))
     if track is not None:
         timeline.write(track, problem, plan, job.title(granularity)[0])
-    writer = _Writer(job, problem, goal, fastest, kept, switched)
-    print(writer.json(plan) if options.json else writer.text(plan))
+    print(_written(options, job, goal, plan, kept))
     return FINE
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    """Prints the plan, with its margin or its clock changes."""
-
-    job: JobFile
-    problem: Problem
-    goal: Goal
-    fastest: Solution
-    kept: Assured | None
-    switched: Switched | None
-
-    def json(self, plan: Solution) -> str:
-        shown = as_json(self.problem, self.goal, self.fastest, plan)
-        more = {} if self.kept is None else lateness.as_json(self.kept)
-        if self.switched is not None and self.job.switching is not None:
-            free = self._free(self.switched)
-            more |= switchshown.as_json(self.job.switching, self.switched, free)
-            for operation, mhz in zip(shown["operations"], self.switched.asked_mhz, strict=True):
-                operation["asked_mhz"] = mhz or None
-        return json.dumps({**more, **shown}, allow_nan=False, indent=1)
-
-    def text(self, plan: Solution) -> str:
-        lines = [] if self.kept is None else ["", *lateness.as_text(self.kept, self.fastest)]
-        if self.switched is not None:
-            free = self._free(self.switched)
-            lines += ["", *switchshown.as_text(self.switched, self.fastest, free)]
-        return "\n".join([*as_text(self.job, self.problem, self.fastest, plan), *lines])
-
-    def _free(self, switched: Switched) -> Solution:
-        """The same granularity without limits, to compare with."""
-        solver = Solver(self.problem, switched.plan.granularity)
-        return solver.solve(Goal(max(self.goal.deadline_s, solver.fastest_s)))
-
-
-def _too_fast_switching(options: Namespace, none: Infeasible) -> BadInput:
-    """Unlike without switching, the fastest time is the fastest that was found."""
-    flag = "--deadline" if options.deadline is not None else "--max-slowdown"
-    if not math.isfinite(none.fastest_s):
-        where = f"{options.job}: switching"
-        return BadInput(where, "no plan that was found keeps these limits", "wider limits")
-    at_least = f"{rounded_up(none.fastest_s)} s"
-    what = (
-        f"{none.deadline_s:.9g} s is below the fastest iteration time found under this "
-        f"switching, {at_least}"
-    )
-    return BadInput(flag, what, f"at least {at_least}")
+def _written(
+    options: Namespace, job: JobFile, goal: Goal, plan: Solution, kept: Assured | None
+) -> str:
+    """The plan, with its margin."""
+    problem = job.problem()
+    fastest = baseline(problem)
+    if options.json:
+        more = {} if kept is None else lateness.as_json(kept)
+        shown = more | as_json(problem, goal, fastest, plan)
+        return json.dumps(shown, allow_nan=False, indent=1)
+    margin = [] if kept is None else ["", *lateness.as_text(kept, fastest)]
+    return "\n".join([*as_text(job, problem, fastest, plan), *margin])
 
 
 class _Proving:
@@ -155,49 +97,22 @@ class _Proving:
             return found
         return proved(found, self._solver.improvements(goal, found), seconds, self._show)
 
-
-def _switched(
-    options: Namespace,
-    job: JobFile,
-    search: ClockChangeSearch,
-    goal: Goal,
-    *,
-    prove_s: float,
-    show: Callable[[Solution], None],
-) -> tuple[Assured | None, Switched]:
-    """The plan under the job's switching, with margin where times jitter. Raises BadInput."""
-    if job.jitter is None:
-        found = search.solve(goal)
-        if prove_s:
-            better = search.improvements(goal, found)
-            found = proved(found, better, prove_s, lambda switched: show(switched.plan))
-        return None, found
-    kept = clock_change_margin.assured(
-        search,
-        goal,
-        Trials(search.problem, job.jitter.noise),
-        judge_of(search.problem, job.jitter.noise),
-        statistic=job.jitter.hold,
-        target_s=None if options.deadline is None else goal.deadline_s,
-    )
-    if options.deadline is not None and not kept.assured.met:
-        raise lateness.too_late(kept.assured)
-    return kept.assured, kept.found
+    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
+        return self._solver.steadied(goal, limit, found)
 
 
 def _assured(
     options: Namespace,
     job: JobFile,
-    problem: Problem,
+    solver: Solver,
     goal: Goal,
     *,
-    granularity: Granularity,
     prove_s: float,
     show: Callable[[Solution], None],
 ) -> Assured:
     """The plan that keeps its deadline although times vary. Raises BadInput, Infeasible."""
     assert job.jitter is not None
-    noise, hold = job.jitter.noise, job.jitter.hold
+    noise, hold, problem = job.jitter.noise, job.jitter.hold, solver.problem
 
     def with_margin(solver: Solves) -> Assured:
         return assured(
@@ -210,7 +125,6 @@ def _assured(
             judge=judge_of(problem, noise),
         )
 
-    solver = Solver(problem, granularity)
     found = with_margin(solver)
     if prove_s:  # a better plan without margin may leave a dearer one with it
         again = with_margin(_Proving(solver, prove_s, show))

@@ -3,12 +3,15 @@
 Every figure is of the profile alone: predicted, never measured.
 """
 
+from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from joulecut_cli import figures
 from joulecut_cli.jobfile import JobFile
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Operation
+from joulecut_engine.optimize.change_timing import changes_of
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
@@ -30,6 +33,7 @@ def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> 
             "energy_j": fastest.energy_j,
         },
         "solve_seconds": plan.solve_seconds,
+        **_changes(problem, plan),
         "operations": [
             {
                 **_named(operation),
@@ -46,6 +50,14 @@ def as_json(problem: Problem, goal: Goal, fastest: Solution, plan: Solution) -> 
             )
         ],
     }
+
+
+def _changes(problem: Problem, plan: Solution) -> dict[str, Any]:
+    """With granularity `changes` the clocks of each stage from the iteration's start on."""
+    if plan.limits is None:
+        return {}
+    changes = [change._asdict() for change in changes_of(problem, plan)]
+    return {"limits": asdict(plan.limits), "changes": changes}
 
 
 def _named(operation: Operation) -> dict[str, str | int]:
@@ -94,7 +106,20 @@ def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -
         f"{gap}; solved in {plan.solve_seconds:.2f} s",
         "",
         *_stage_table(problem, plan),
+        *_change_lines(problem, plan),
     ]
+
+
+def _change_lines(problem: Problem, plan: Solution) -> list[str]:
+    """With granularity `changes`: when each GPU changes its clock."""
+    if plan.limits is None:
+        return []
+    lines = ["", "clock changes from the start of the iteration"]
+    for stage, group in groupby(changes_of(problem, plan), key=lambda change: change.stage):
+        first, *later = group
+        steps = "".join(f", {change.clock_mhz} from {change.offset_s:.6g} s" for change in later)
+        lines.append(f"stage {stage}: {first.clock_mhz} MHz{steps}")
+    return lines
 
 
 def _stage_table(problem: Problem, plan: Solution) -> list[str]:

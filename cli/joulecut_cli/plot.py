@@ -27,7 +27,12 @@ from joulecut_wire.errors import BadInput
 SUFFIXES = (".html", ".png")
 POINTS = 40  # of a frontier behind one plan: smooth to the eye
 
-_STYLES: dict[Granularity, str] = {"computation": "ours", "edge": "edge", "gpu": "gpu"}
+_STYLES: dict[Granularity, str] = {
+    "computation": "ours",
+    "changes": "changes",
+    "edge": "edge",
+    "gpu": "gpu",
+}
 _RULES = """
 body{margin:28px auto;max-width:920px;padding:0 20px;background:var(--paper);color:var(--ink);
 font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;

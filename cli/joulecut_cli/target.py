@@ -14,6 +14,7 @@ from joulecut_wire.errors import BadInput
 
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 PERCENT_MAX = 1e6  # ten thousand times slower: a mistake
+_WITH = {"gpu": "one clock per GPU", "edge": "two clocks per GPU", "changes": "few clock changes"}
 STAGES_NAMED = 3  # on a critical path, in a complaint of one line
 SECONDS_MAX = 1e9  # thirty years
 
@@ -43,11 +44,12 @@ def too_fast(
     and the path that takes it."""
     at_least = f"{rounded_up(none.fastest_s)} s"
     what = f"{none.deadline_s:.9g} s is below the fastest possible iteration time, {at_least}"
-    if granularity == "gpu":
-        what += " with one clock per GPU"
+    if granularity in _WITH:
+        what += f" with {_WITH[granularity]}"
     what += f" ({critical_path})"
     flag = "--deadline" if options.deadline is not None else "--max-slowdown"
-    return BadInput(flag, what, f"at least {at_least}")
+    finer = "" if granularity == "computation" else ", or --granularity computation"
+    return BadInput(flag, what, f"at least {at_least}{finer}")
 
 
 def critical(problem: Problem, granularity: Granularity) -> str:

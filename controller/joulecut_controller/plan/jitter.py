@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.view import JobView, Window
 from joulecut_engine.graph.pipeline import Pipeline
+from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
-from joulecut_engine.optimize.jitter_margin import Statistic
 
 # Less makes a plan late by less than 0.02 %, and costs as much to compute as more does.
 OPERATION_MIN = 0.0005

@@ -12,6 +12,7 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Noise, Spread, Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import assured, of
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
@@ -25,6 +26,8 @@ class Prepared(Protocol):
     def fastest_s(self) -> float: ...
 
     def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution: ...
+
+    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution: ...
 
 
 Prepare = Callable[[Problem, Granularity], Prepared]

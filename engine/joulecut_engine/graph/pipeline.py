@@ -34,7 +34,7 @@ SENDS: tuple[Kind, ...] = ("send-forward", "send-backward")
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
 # Schedules that a shape alone determines.
 SCHEDULES_ALL: tuple[Schedule, ...] = tuple(s for s in get_args(Schedule) if s != "explicit")
-GRANULARITIES: tuple[Granularity, ...] = ("gpu", "edge", "computation")
+GRANULARITIES: tuple[Granularity, ...] = ("gpu", "edge", "changes", "computation")
 # Wrong units are off by 1,000; published work draws 1.5 to 8 times the blocking power.
 UNITS_APART = 100.0
 GPU_POWER_W_MAX = 10_000.0  # several times the largest card

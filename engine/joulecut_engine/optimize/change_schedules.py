@@ -60,6 +60,9 @@ class ChangeSchedules:
 
     def tabulate(self) -> None:
         """Takes what was added into the table. Choices of before are others now."""
+        for stage, known in enumerate(self._known):
+            if not known:
+                raise NoCommonClock(stage)
         priced = [
             self._priced(stage, np.stack(list(known.values()), axis=1))
             for stage, known in enumerate(self._known)
@@ -319,14 +322,9 @@ def _at_clocks(
 
 def _undominated(rows: list[list[ClockOption | None]], power_w: float) -> list[int]:
     """Columns that no other beats on time and cost of every row; of equals the first."""
-    inf = math.inf
-    cost = np.array(
-        [
-            [f(o) if o is not None else inf for o in row]
-            for row in rows
-            for f in (lambda o: o.time_s, lambda o: o.effective_cost_j(power_w))
-        ]
-    )
+    time_s = [[math.inf if o is None else o.time_s for o in row] for row in rows]
+    cost_j = [[math.inf if o is None else o.effective_cost_j(power_w) for o in row] for row in rows]
+    cost = np.array([*time_s, *cost_j])
     no_worse = (cost[:, :, None] <= cost[:, None, :]).all(axis=0)
     equal = no_worse & no_worse.T
     columns = np.arange(cost.shape[1])

@@ -7,6 +7,10 @@ from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
 from joulecut_engine.graph.pipeline import SENDS
 from joulecut_engine.optimize.problem import Problem, Solution
 
+# A change comes early or late by the spread of the set latency and the jitter of starts together.
+# That is to be at most half of a stretch at one clock, or the stretch may not be there at all.
+STRETCHES_MIN = 2.0
+
 
 class ClockChange(NamedTuple):
     """From `offset_s` on, the GPU of a stage has this clock."""

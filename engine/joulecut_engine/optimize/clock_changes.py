@@ -14,14 +14,13 @@ and fewer changes compete, so more freedom never costs.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.change_schedules import ChangeSchedules
 from joulecut_engine.optimize.choice_search import SMALL, STARTS, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
@@ -45,7 +44,7 @@ ROUND_OFF = 1e-11  # of the largest term of a bound
 SEED = 7
 SCHEDULES_MAX = 300  # of a GPU: more slow every step down, and the search jumps no further
 # Where every trial is many drawn iterations.
-ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 8, 6, 2
+ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 16, 8, 4
 KICKS = 10  # a few GPUs jump to any schedule, and the search begins again
 
 
@@ -64,17 +63,11 @@ class ClockChanges:
         self.computation, self.limits = computation, limits
         self._combinations_all = combinations_all
         self._coarser: list[SharedClock | ClockChanges] = []
-        fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
-        if fewer:
-            tighter = replace(limits, per_iteration=fewer[-1])
-            self._coarser.append(ClockChanges(computation, tighter, combinations_all))
-        else:
-            shared: tuple[Granularity, ...] = ("gpu", "edge")
-            for granularity in shared[: max(1, limits.per_iteration)]:
-                try:
-                    self._coarser.append(SharedClock(computation, granularity))
-                except NoCommonClock:
-                    continue
+        for make in self._makers():
+            try:
+                self._coarser.append(make())
+            except NoCommonClock:  # more changes may still have schedules
+                continue
         self._quickest: tuple[ClockOption, ...] = ()
         table, whole = self._table(())
         search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
@@ -85,6 +78,18 @@ class ClockChanges:
         for other in self._coarser:
             if other.fastest_s < self.fastest_s:
                 self._take_quickest(other)
+
+    def _makers(self) -> "list[Callable[[], SharedClock | ClockChanges]]":
+        """The next fewer changes, or where there are none, what never changes or at the edges."""
+        computation, limits = self.computation, self.limits
+        fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
+        if fewer:
+            tighter = replace(limits, per_iteration=fewer[-1])
+            return [partial(ClockChanges, computation, tighter, self._combinations_all)]
+        gpu = partial(SharedClock, computation, "gpu")
+        return (
+            [gpu, partial(SharedClock, computation, "edge")] if limits.per_iteration > 1 else [gpu]
+        )
 
     def _take_quickest(self, other: "SharedClock | ClockChanges") -> None:
         goal = Goal(other.fastest_s)

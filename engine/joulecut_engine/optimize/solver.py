@@ -62,6 +62,7 @@ class Solver:
     def __init__(
         self, problem: Problem, granularity: Granularity, limits: ChangeLimits = TWO_CHANGES
     ) -> None:
+        self.problem = problem
         self._computation = Computation(problem)
         self.search: Computation | SharedClock | ClockChanges = self._computation
         if granularity == "changes":

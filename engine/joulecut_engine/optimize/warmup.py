@@ -8,12 +8,10 @@ For set-ups and image builds: machine code stays on disk, so that later runs onl
 from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.optimize.clock_change_margin import SwitchTrials
-from joulecut_engine.optimize.clock_change_search import ClockChangeSearch
-from joulecut_engine.optimize.clock_changes import Switching
+from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.jitter import Noise, Trials
-from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.problem import TWO_CHANGES, Goal, Problem
 from joulecut_engine.optimize.shared_clock import SharedClock
 
 
@@ -30,10 +28,7 @@ def warm_up() -> None:
         SharedClock(computation, "gpu", combinations_all=0).solve(goal, relaxed)
         trials = Trials(problem, Noise(operation=0.01), draws=1)
         trials.times_s(clocks)
-        switching = Switching(max_per_iteration=2, latency_s=0.01)
-        search = ClockChangeSearch(problem, switching, combinations_all=0)
-        found = search.solve(goal, quick=True)
-        SwitchTrials(trials, switching).times_s(search.asked(found))
+        ClockChanges(computation, TWO_CHANGES, combinations_all=0).solve(goal, relaxed)
 
 
 if __name__ == "__main__":

@@ -189,6 +189,7 @@ _SHAPES = {
     "ours": "circle",
     "gpu": "triangle",
     "edge": "square",
+    "changes": "square",
 }
 
 

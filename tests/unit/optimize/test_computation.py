@@ -53,7 +53,7 @@ def test_the_search_alone_is_right_and_near_the_optimum(data: st.DataObject) -> 
     problem = data.draw(pipelines.problems(2, 2, 3))
     goal = data.draw(pipelines.goals(baseline(problem).iteration_time_s))
     computation = Computation(problem, combinations_all=0)
-    clocks = computation.solve(goal, computation.relax(goal), passes=20).clocks
+    clocks = computation.solve(goal, computation.relax(goal), effort=20).clocks
     energy = pipelines.priced(problem, goal, clocks)
     best = pipelines.brute_force(problem, goal)
     fastest = pipelines.priced(problem, goal, baseline(problem).clocks)

@@ -66,7 +66,7 @@ def test_the_search_alone_is_near_and_never_below_its_bound(
     computation = Computation(problem)
     tied = SharedClock(computation, granularity, combinations_all=0)
     goal = data.draw(pipelines.goals(tied.fastest_s))
-    plan = tied.solve(goal, computation.relax(goal), cases=cases)
+    plan = tied.solve(goal, computation.relax(goal), effort=cases)
     brute = clocks_of if granularity == "edge" else pipelines.brute_force_gpu
     best = brute(problem, goal)
     assert best is not None
