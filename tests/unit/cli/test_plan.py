@@ -205,18 +205,18 @@ def test_a_frontier_ascends(job: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_every_granularity_beside_each_other(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("frontier", str(job), "--points", "5", "--granularity", "all")
     drawn = json.loads(said(capsys, *words, "--json")[1])
-    assert set(drawn) == {"gpu", "edge", "computation", "solve_seconds"}
-    for name in ("gpu", "edge", "computation"):
+    assert set(drawn) == {"gpu", "edge", "changes", "computation", "solve_seconds"}
+    for name in ("gpu", "edge", "changes", "computation"):
         points = drawn[name]["points"]
         assert set(points[0]) == {"iteration_time_s", "energy_j", "lower_bound_j"}
         assert all(p["lower_bound_j"] <= p["energy_j"] for p in points)
     status, out, _ = said(capsys, *words)
     assert status == 0
     rows = [line.split() for line in out.splitlines() if line.strip().endswith("%")]
-    saved = [[float(cell) for cell in row if cell != "%"] for row in rows if len(row) == 10]
+    saved = [[float(cell) for cell in row if cell != "%"] for row in rows if len(row) == 12]
     assert len(saved) == 7
-    for _, gpu, edge, computation, most in saved:
-        assert gpu <= edge <= computation <= most
+    for _, gpu, edge, changes, computation, most in saved:
+        assert gpu <= edge <= changes <= computation <= most
 
 
 BAD_FLAGS = {
@@ -245,7 +245,7 @@ BAD_FLAGS = {
     "two dashes for an effort": (("--effort=--",), "--effort"),
     "no seconds to prove": (("--prove", "0"), "--prove:"),
     "seconds that are no number": (("--prove", "soon"), '"soon" is not a number'),
-    "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, edge, comp'),
+    "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, edge, changes'),
     "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
     "a timeline": (("--timeline", "x.txt"), '--timeline: "x.txt" is no .json file'),
@@ -264,7 +264,7 @@ BAD_FRONTIER_FLAGS = {
     "one point": (("--points", "1"), '--points: "1" is out of range; allowed: from 2'),
     "half a point": (("--points", "2.5"), "is not a whole number"),
     "too many points": (("--points", "1000000"), "whole number"),
-    "no granularity": (("--granularity", "each"), '"each" is none; allowed: gpu, edge, comp'),
+    "no granularity": (("--granularity", "each"), '"each" is none; allowed: gpu, edge, changes'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
 }
 
