@@ -245,7 +245,10 @@ BAD_FLAGS = {
     "two dashes for an effort": (("--effort=--",), "--effort"),
     "no seconds to prove": (("--prove", "0"), "--prove:"),
     "seconds that are no number": (("--prove", "soon"), '"soon" is not a number'),
-    "no granularity": (("--granularity", "kernel"), '"kernel" is none; allowed: gpu, edge, changes'),
+    "no granularity": (
+        ("--granularity", "kernel"),
+        '"kernel" is none; allowed: gpu, edge, changes',
+    ),
     "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
     "a timeline": (("--timeline", "x.txt"), '--timeline: "x.txt" is no .json file'),
