@@ -25,11 +25,11 @@ from joulecut_cli.jobkeys import (
     read_switching,
     read_sync,
 )
-from joulecut_cli.yaml_keys import mapping, value
 from joulecut_controller.policy.quantity import POWER_W_MAX, number, text
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
 from joulecut_controller.sources.graph_file import GraphFile
+from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph import Circular, build
 from joulecut_engine.graph.build import deadlock
 from joulecut_engine.graph.clock_option import ClockOption

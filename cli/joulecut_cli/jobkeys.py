@@ -10,7 +10,6 @@ Each key is read on its own; `jobfile` checks them together with the profile.
 from dataclasses import dataclass, field
 
 from joulecut_cli.granularity import CHANGES_MAX
-from joulecut_cli.yaml_keys import mapping, value
 from joulecut_controller.policy.quantity import (
     choice,
     duration,
@@ -19,6 +18,7 @@ from joulecut_controller.policy.quantity import (
     shown,
     whole,
 )
+from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import (
     SCHEDULES_ALL,

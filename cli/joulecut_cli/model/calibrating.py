@@ -7,9 +7,9 @@ from pathlib import Path
 
 from joulecut_cli import figures
 from joulecut_cli.model.measurements import read
-from joulecut_cli.model.runfile import system_of
 from joulecut_cli.model.systemfile import write
 from joulecut_cli.outfile import checked
+from joulecut_controller.sources.run_file import system_of
 from joulecut_engine.model.calibrate import Calibration, calibrate
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput

@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from joulecut_cli.model import shown
-from joulecut_cli.model.runfile import RunFile, read
+from joulecut_controller.sources.run_file import RunFile, read
 from joulecut_engine.model.estimate import Estimate
 from joulecut_wire.command import FINE
 

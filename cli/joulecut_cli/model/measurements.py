@@ -8,9 +8,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from joulecut_cli.model.runfile import reader, usual_shape
 from joulecut_controller.policy.quantity import Fault, nearest
 from joulecut_controller.sources import csv_file
+from joulecut_controller.sources.run_file import reader, usual_shape
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.calibrate import Measurement
 from joulecut_engine.model.catalogue import ARCHITECTURES

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from joulecut_cli.chart import PAGE, SERIES, figure, png, style, svg
-from joulecut_cli.model.runfile import RunFile
 from joulecut_cli.outfile import replacing
 from joulecut_cli.plot import document
+from joulecut_controller.sources.run_file import RunFile
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.graph_level import Timeline
 from joulecut_engine.model.sweep import Rows

@@ -3,49 +3,36 @@
 from argparse import Namespace
 from pathlib import Path
 
-from joulecut_cli.model.runfile import RunFile, read
 from joulecut_cli.model.shown import title
 from joulecut_cli.outfile import replacing
+from joulecut_controller.sources.run_file import Predicted, RunFile, predicted, read
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.model import formula
-from joulecut_engine.model.power import blocking_power_w
 from joulecut_engine.model.runs import Runs
-from joulecut_engine.model.stage_profile import stage_profile
 from joulecut_engine.model.stages import stages_of
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
 JOB, PROFILE = "job.yaml", "stage_profile.csv"
 HEADER = "stage,instruction,frequency,time,energy"
-STEP_MHZ = 15  # of NVIDIA's clock tables
-LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
 
 
 def run(options: Namespace) -> int:
     """Raises BadInput."""
     file, folder = read(options.run), Path(options.out)
-    clocks = clocks_of(file)
-    profile = stage_profile(file.architecture, file.system, file.run, clocks)
+    found = predicted(file)
+    clocks = len(next(iter(found.profile.options.values())))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in ((PROFILE, profile_csv(profile)), (JOB, job_yaml(file))):
+        for name, text in ((PROFILE, profile_csv(found.profile)), (JOB, job_yaml(file, found))):
             with replacing(folder / name) as spare:
                 spare.write_text(text, encoding="utf-8")
     except OSError as error:
         what = f"{folder}: {error.strerror}"
         raise BadInput("--out", what, "a folder that can be written") from None
-    print(f"{folder / JOB} and {PROFILE}: {len(clocks)} clocks, predicted, not measured")
+    print(f"{folder / JOB} and {PROFILE}: {clocks} clocks, predicted, not measured")
     print(f"next: joulecut plan {folder / JOB}")
     return FINE
-
-
-def clocks_of(file: RunFile) -> tuple[int, ...]:
-    """Clocks from the one that the power limit leaves down to half of the highest."""
-    system, run = file.system, file.run
-    held = formula.estimate(file.architecture, system, run).clock_mhz
-    top = int(run.clock_mhz or system.clock_max_mhz)
-    steps = range(top, int(LOW_SHARE * system.clock_max_mhz), -STEP_MHZ)
-    return tuple(mhz for mhz in steps if mhz <= held + STEP_MHZ / 2) or (top,)
 
 
 def profile_csv(profile: Profile) -> str:
@@ -58,12 +45,12 @@ def profile_csv(profile: Profile) -> str:
     return "\n".join(rows) + "\n"
 
 
-def job_yaml(file: RunFile) -> str:
+def job_yaml(file: RunFile, predictions: Predicted) -> str:
     """The pipeline with its transfers, gradients and optimizer at their predicted costs."""
     run, system = file.run, file.system
     stages = stages_of(file.architecture, system, Runs.of([run]))
     found = formula.estimate(file.architecture, system, run)
-    watts = blocking_power_w(system, found.clock_mhz)
+    watts = predictions.blocking_power_w
     shape = f"schedule: {run.order}, stages: {run.pipeline}, microbatches: {run.microbatches}"
     if run.parts_per_stage > 1:
         shape += f", chunks: {run.parts_per_stage}"

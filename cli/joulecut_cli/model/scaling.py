@@ -6,8 +6,8 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from joulecut_cli import figures
-from joulecut_cli.model.runfile import read
 from joulecut_cli.model.shown import title
+from joulecut_controller.sources.run_file import read
 from joulecut_engine.model import marginal as model
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from joulecut_cli import figures
-from joulecut_cli.model.runfile import Cost, RunFile
+from joulecut_controller.sources.run_file import Cost, RunFile
 from joulecut_engine.model.advice import Advice
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.run import Run

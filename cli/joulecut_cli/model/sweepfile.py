@@ -15,15 +15,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from joulecut_cli.model.runfile import (
+from joulecut_controller.policy.quantity import nearest, shown
+from joulecut_controller.sources.run_file import (
     read_cost,
     read_model,
     read_run,
     read_system,
     reader,
 )
-from joulecut_cli.yaml_keys import mapping, value
-from joulecut_controller.policy.quantity import nearest, shown
+from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.run import RECOMPUTES, SCHEDULES, ZERO_MAX, Run
 from joulecut_engine.model.sweep import Space

@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from joulecut_cli.model.runfile import system_of
 from joulecut_cli.trace import chakra, kineto, output
 from joulecut_cli.trace.energy import between_w, power_w
 from joulecut_cli.trace.kernels import Kernel, KernelClass, Recording
@@ -18,6 +17,7 @@ from joulecut_cli.trace.rates import (
 )
 from joulecut_cli.trace.replay import Occupancy, aligned, occupancy, replay
 from joulecut_cli.trace.shown import AtClock, Summary
+from joulecut_controller.sources.run_file import system_of
 from joulecut_engine.model.system import System
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput

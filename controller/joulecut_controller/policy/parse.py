@@ -29,25 +29,28 @@ from joulecut_controller.policy.schema import (
     KIND,
     ClusterKeys,
     JobKeys,
+    PipelineKeys,
     PolicyKeys,
     SloKeys,
 )
 from joulecut_controller.policy.validation import contradictions, not_yet, shape_of
-from joulecut_engine.graph.pipeline import Granularity, Profile
+from joulecut_engine.graph.pipeline import Granularity, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, mismatch
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 
 Profiles = Callable[[str], Profile]
+# Of a run file: predicted profile, blocking power, and the pipeline that it describes.
+Models = Callable[[str], tuple[Profile, float, Pipeline]]
 JOBS_MAX = 20_000  # twice a cluster of 10,000 one-GPU jobs; each costs 0.1 ms here
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
-def parse(document: Document, profiles: Profiles) -> Policy:
+def parse(document: Document, profiles: Profiles, models: Models | None = None) -> Policy:
     """The policy that a document holds.
 
-    `profiles` reads the profile of a path as written in the file, or raises BadInput; it is called
+    `profiles` and `models` read the file of a path as written, or raise BadInput; they are called
     last, once the file itself is valid. Raises BadInput for the first fault in the file. `digest`
     is set by the caller, which has the bytes.
     """
@@ -67,7 +70,7 @@ def parse(document: Document, profiles: Profiles) -> Policy:
     if fault:
         raise fault
     jobs = tuple(
-        _job(document, ("jobs", number), job, keys.mode, profiles)
+        _job(document, ("jobs", number), job, keys.mode, _Costs(document, profiles, models))
         for number, job in enumerate(keys.jobs)
     )
     return Policy(
@@ -123,15 +126,30 @@ def _is_bounded(document: Document) -> None:
             raise document.bad(("jobs", number, "match", "gpus"), what, "ranges: node1/0-7")
 
 
-def _job(
-    document: Document, path: KeyPath, keys: JobKeys, mode: Mode, profiles: Profiles
-) -> JobPolicy:
-    groups = keys.match.gpus if keys.match and keys.match.gpus else []
-    pipeline = shape_of(keys.pipeline) if keys.pipeline else None
-    profile = None
-    if pipeline and keys.pipeline and keys.pipeline.profile is not None:
-        place: KeyPath = (*path, "pipeline", "profile")
-        measured = _profile(document, place, keys.pipeline.profile, profiles)
+class _Costs:
+    """Reads profiles and models; a fault names both the key and the place in the file."""
+
+    def __init__(self, document: Document, profiles: Profiles, models: Models | None) -> None:
+        self._document, self._profiles, self._models = document, profiles, models
+
+    def read(
+        self, keys: PipelineKeys, pipeline: Pipeline, path: KeyPath
+    ) -> tuple[Profile | None, float]:
+        """The profile, None without one, and the blocking power. Raises BadInput."""
+        if keys.profile is None and (keys.model is None or self._models is None):
+            return None, keys.blocking_power_w or 0.0
+        place: KeyPath = (*path, "pipeline", "profile" if keys.profile else "model")
+        try:
+            if keys.profile is not None:
+                measured, watts, shape = self._profiles(keys.profile), 0.0, pipeline
+            else:
+                assert self._models is not None
+                measured, watts, shape = self._models(keys.model or "")
+        except BadInput as error:
+            where = f"{self._document.where(place)}: {error.where}"
+            raise BadInput(where, error.what, error.allowed) from None
+        self._same_shape(place, pipeline, shape)
+        watts = watts if keys.blocking_power_w is None else keys.blocking_power_w
         profile = measured
         if mismatch(pipeline, measured):  # a whole backward follows from its halves
             profile = completed(measured, kinds_of(pipeline), None)
@@ -139,9 +157,26 @@ def _job(
         if what:
             kinds = ", ".join(kinds_of(pipeline))
             allowed = f"stages 0 to {pipeline.stages - 1}, each with {kinds}"
-            raise document.bad(place, what, allowed)
-        if fault := measured.units_fault(keys.pipeline.blocking_power_w or 0.0):
-            raise document.bad(place, fault, "times in seconds, energies in joules")
+            raise self._document.bad(place, what, allowed)
+        if fault := measured.units_fault(watts):
+            raise self._document.bad(place, fault, "times in seconds, energies in joules")
+        return profile, watts
+
+    def _same_shape(self, place: KeyPath, pipeline: Pipeline, shape: Pipeline) -> None:
+        for key in ("schedule", "stages", "microbatches", "chunks"):
+            told, here = getattr(shape, key), getattr(pipeline, key)
+            if told != here:
+                what = f"the run file has {key} {told}, the policy {here}"
+                raise self._document.bad(place, what, "the same pipeline in both")
+
+
+def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _Costs) -> JobPolicy:
+    groups = keys.match.gpus if keys.match and keys.match.gpus else []
+    pipeline = shape_of(keys.pipeline) if keys.pipeline else None
+    profile, watts = None, 0.0
+    if pipeline and keys.pipeline:
+        profile, watts = costs.read(keys.pipeline, pipeline, path)
+    if profile is not None:
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
     return JobPolicy(
         name=keys.name,
@@ -155,7 +190,7 @@ def _job(
         ),
         pipeline=pipeline,
         profile=profile,
-        blocking_power_w=(keys.pipeline.blocking_power_w or 0.0) if keys.pipeline else 0.0,
+        blocking_power_w=watts,
         weight=keys.weight,
         ranks=cast("Ranks", keys.ranks.source),
         pods=_pods(keys),
@@ -174,15 +209,6 @@ def _pods(keys: JobKeys) -> PodMatch | None:
 def _slurm(keys: JobKeys) -> SlurmJobMatch | None:
     match = keys.match.slurm if keys.match else None
     return SlurmJobMatch(match.job_name or "", match.job_id or "") if match else None
-
-
-def _profile(document: Document, place: KeyPath, path: str, profiles: Profiles) -> Profile:
-    """The profile, or a line that names both the key and the place in the profile."""
-    try:
-        return profiles(path)
-    except BadInput as error:
-        where = f"{document.where(place)}: {error.where}"
-        raise BadInput(where, error.what, error.allowed) from None
 
 
 def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profile: Profile) -> None:

@@ -171,6 +171,7 @@ class PipelineKeys(_Strict):
     data_parallel: Parallel = 1
     sync: Annotated[str, PlainValidator(quantity.choice("iteration", "layer"))] = "iteration"
     profile: Annotated[str, PlainValidator(quantity.text(4096, "a path"))] | None = None
+    model: Annotated[str, PlainValidator(quantity.text(4096, "a path"))] | None = None
     blocking_power_w: Power | None = None
 
 

@@ -146,6 +146,9 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     fault = misfit(shape) if pipeline.schedule in SCHEDULES_ALL else None
     if fault is not None:
         yield Diagnostic((*path, "pipeline", fault.key), fault.what, fault.allowed)
+    if pipeline.profile is not None and pipeline.model is not None:
+        what = "profile and model both give the costs"
+        yield Diagnostic((*path, "pipeline", "model"), what, "one of them")
     if pipeline.profile is not None and pipeline.blocking_power_w is None:
         yield Diagnostic(
             (*path, "pipeline"),

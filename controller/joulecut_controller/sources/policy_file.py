@@ -14,9 +14,10 @@ from pathlib import Path
 
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.policy import Policy
+from joulecut_controller.sources import run_file
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
-from joulecut_engine.graph.pipeline import Profile
+from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 
@@ -43,7 +44,7 @@ def load(path: Path) -> Policy:
 
 
 class PolicyFile:
-    """One policy file and the profiles it names."""
+    """One policy file, and the profiles and run files that it names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,11 +53,13 @@ class PolicyFile:
     def load(self) -> Policy:
         """The policy on disk. Raises BadInput.
 
-        Paths of profiles are relative to the policy file; `digest` covers their bytes too.
+        Paths of profiles and run files are relative to the policy file; `digest` covers their
+        bytes too.
         """
         seen: dict[Path, _Seen] = {}
         self._seen = seen  # also of an invalid file, which is reported once
         profiles: dict[str, Profile] = {}
+        models: dict[str, run_file.Predicted] = {}
 
         def profile(text: str) -> Profile:
             if text not in profiles:
@@ -64,8 +67,15 @@ class PolicyFile:
                 profiles[text] = parse_profile(_take(place, PROFILE_BYTES_MAX, seen), str(place))
             return profiles[text]
 
+        def model(text: str) -> tuple[Profile, float, Pipeline]:
+            if text not in models:
+                file = run_file.read(self.path.parent / text, lambda p, b: _take(p, b, seen))
+                models[text] = run_file.predicted(file)
+            found = models[text]
+            return found.profile, found.blocking_power_w, found.shape
+
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
-        policy = parse(document.parse(raw, str(self.path)), profile)
+        policy = parse(document.parse(raw, str(self.path)), profile, model)
         content = "".join(one.digest for one in seen.values())  # in the order they are named
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])
 

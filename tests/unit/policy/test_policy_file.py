@@ -181,3 +181,87 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(file: Path, what: str
     place.write_text(PROFILE if what == "profile pipe" else POLICY)
     assert source.changed()
     assert source.load().jobs[0].profile is not None
+
+
+RUN = """\
+model: {huggingface: config.json}
+system: a100-sxm-80gb
+run: {gpus: 4, pipeline: 4, global_batch: 8, sequence: 1024, flash_attention: true}
+"""
+CONFIG = """\
+{"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257}
+"""
+MODELLED = """\
+apiVersion: joulecut/v1
+kind: Policy
+jobs:
+  - name: a
+    slo: {max_slowdown: 2%}
+    pipeline: {schedule: 1f1b, stages: 4, microbatches: 8, model: sub/run.yaml}
+"""
+
+
+@pytest.fixture
+def modelled(file: Path) -> Path:
+    (file.parent / "sub/run.yaml").write_text(RUN)
+    (file.parent / "sub/config.json").write_text(CONFIG)
+    file.write_text(MODELLED)
+    return file
+
+
+def test_a_run_file_stands_in_for_a_profile(modelled: Path) -> None:
+    job = load(modelled).jobs[0]
+    assert job.profile is not None
+    assert job.profile.stages == 4
+    assert job.profile.source.startswith("predicted: ")
+    assert 55.0 < job.blocking_power_w < 200.0  # of an A100 that waits
+    forward = job.profile.options[1, "forward"]
+    assert len(forward) > 20
+    assert min(option.time_s for option in forward) < max(option.time_s for option in forward)
+
+
+def test_blocking_power_beside_a_run_file_wins(modelled: Path) -> None:
+    modelled.write_text(MODELLED.replace("model:", "blocking_power_w: 77, model:"))
+    assert load(modelled).jobs[0].blocking_power_w == 77.0
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("run.yaml", "1024", "2048"), ("config.json", "768", "960")],
+)
+def test_a_change_of_what_a_model_names_is_a_change(
+    modelled: Path, name: str, old: str, new: str
+) -> None:
+    source = PolicyFile(modelled)
+    before = source.load()
+    path = modelled.parent / "sub" / name
+    path.write_text(path.read_text().replace(old, new))
+    assert source.changed()
+    assert source.load().digest != before.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("stages: 4", "stages: 2", "pipeline.model"),
+        ("microbatches: 8", "microbatches: 16", "pipeline.model"),
+        ("model: sub/run.yaml", "model: sub/none.yaml", "pipeline.model"),
+        (
+            "model: sub/run.yaml",
+            "model: sub/run.yaml, profile: sub/p.csv, blocking_power_w: 80",
+            "pipeline.model",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_where_it_is_named(
+    modelled: Path, old: str, new: str, where: str
+) -> None:
+    modelled.write_text(MODELLED.replace(old, new))
+    with pytest.raises(BadInput, match=where):
+        load(modelled)
+
+
+def test_a_fault_in_a_run_file_names_both_places(modelled: Path) -> None:
+    (modelled.parent / "sub/run.yaml").write_text(RUN.replace("pipeline: 4", "pipeline: four"))
+    with pytest.raises(BadInput, match=r"pipeline\.model: .*run\.yaml:3: run\.pipeline"):
+        load(modelled)

@@ -17,22 +17,29 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from joulecut_cli.yaml_keys import mapping, value
 from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, text, whole
+from joulecut_controller.sources.yaml_keys import mapping, value
+from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.model import formula
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_engine.model.huggingface import Unreadable, architecture_of
+from joulecut_engine.model.power import blocking_power_w
 from joulecut_engine.model.run import DTYPES, Run, misfit
+from joulecut_engine.model.stage_profile import stage_profile
 from joulecut_engine.model.system import System
-from joulecut_wire.document import Document, KeyPath, load
+from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
 from joulecut_wire.errors import BadInput
 
 KEYS, OPTIONAL = ("model", "system", "run"), ("cost",)
 WHOLE_MAX = 10**9
 NUMBER_MAX = 1e18
 CONFIG_BYTES_MAX = 1 << 20
+STEP_MHZ = 15  # of NVIDIA's clock tables
+LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
 
 Reader = Callable[[object], Any]
+Take = Callable[[Path, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,17 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Predicted:
+    """What stands in for a measured profile: options of one GPU, its power while it waits, and the
+    pipeline that they belong to. Clocks above the one that the power limit leaves are left out.
+    """
+
+    profile: Profile
+    blocking_power_w: float
+    shape: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
 class RunFile:
     """One run as its file describes it."""
 
@@ -62,15 +80,28 @@ class RunFile:
     document: Document
 
 
-def read(path: Path) -> RunFile:
-    """Raises BadInput with file, line and key."""
-    document = load(path)
+def read(path: Path, take: Take | None = None) -> RunFile:
+    """Raises BadInput with file, line and key. `take` reads this file and those that it names."""
+    take = take or from_disk
+    document = parse(take(path, FILE_BYTES_MAX), str(path))
     data = mapping(document, (), document.data, KEYS, OPTIONAL)
     run = read_run(document, ("run",), data["run"])
-    architecture = read_model(document, path, data["model"], run.sequence)
-    system = read_system(document, path, data["system"])
+    architecture = read_model(document, path, data["model"], run.sequence, take)
+    system = read_system(document, path, data["system"], take)
     check(document, ("run",), run, architecture)
     return RunFile(path, architecture, system, run, read_cost(document, data), document)
+
+
+def predicted(file: RunFile) -> Predicted:
+    """Times and energies of the run's operations at every clock, as a profile has them."""
+    system, run = file.system, file.run
+    held = formula.estimate(file.architecture, system, run).clock_mhz
+    top = int(run.clock_mhz or system.clock_max_mhz)
+    lowest = int(LOW_SHARE * system.clock_max_mhz)
+    clocks = [mhz for mhz in range(top, lowest, -STEP_MHZ) if mhz <= held + STEP_MHZ / 2] or [top]
+    profile = stage_profile(file.architecture, system, run, clocks)
+    watts = blocking_power_w(system, held)
+    return Predicted(Profile(profile.options, f"predicted: {file.path}"), watts, run.shape())
 
 
 def check(document: Document, place: KeyPath, run: Run, architecture: Architecture) -> None:
@@ -98,7 +129,18 @@ def read_run(document: Document, place: KeyPath, given: object) -> Run:
     return found
 
 
-def read_model(document: Document, path: Path, given: object, sequence: int) -> Architecture:
+def from_disk(path: Path, bytes_max: int) -> bytes:
+    """A file, one byte more than its limit at most. Raises BadInput."""
+    try:
+        with path.open("rb") as file:
+            return file.read(bytes_max + 1)
+    except OSError as error:
+        raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None
+
+
+def read_model(
+    document: Document, path: Path, given: object, sequence: int, take: Take = from_disk
+) -> Architecture:
     """A name, a configuration of Hugging Face, or the shape itself."""
     place = ("model",)
     if isinstance(given, str):
@@ -106,7 +148,7 @@ def read_model(document: Document, path: Path, given: object, sequence: int) -> 
     if isinstance(given, dict) and "huggingface" in given:
         keys = mapping(document, place, given, ("huggingface",))
         where = value(document, (*place, "huggingface"), keys["huggingface"], text(4096, "a path"))
-        return huggingface(path.parent / where)
+        return huggingface(path.parent / where, take)
     if not isinstance(given, dict):
         what = f"{shown(given)} is no model"
         raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
@@ -128,14 +170,9 @@ def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]
     return like | {"tied": True, "bias": True, "norm_bias": True, "positions": sequence}
 
 
-def huggingface(path: Path) -> Architecture:
+def huggingface(path: Path, take: Take = from_disk) -> Architecture:
     """Of a config.json. Raises BadInput with file and key."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(CONFIG_BYTES_MAX + 1)
-    except OSError as error:
-        what = error.strerror or "cannot be read"
-        raise BadInput(str(path), what, "a readable config.json") from None
+    raw = take(path, CONFIG_BYTES_MAX)
     if len(raw) > CONFIG_BYTES_MAX:
         raise BadInput(str(path), "too large", f"at most {CONFIG_BYTES_MAX} bytes")
     try:
@@ -150,7 +187,7 @@ def huggingface(path: Path) -> Architecture:
         raise BadInput(f"{path}: {fault.key}", fault.what, fault.allowed) from None
 
 
-def read_system(document: Document, path: Path, given: object) -> System:
+def read_system(document: Document, path: Path, given: object, take: Take = from_disk) -> System:
     """A name, an accelerator in a node of one's own, or a calibrated file; keys beside replace."""
     place = ("system",)
     if isinstance(given, str):
@@ -161,7 +198,7 @@ def read_system(document: Document, path: Path, given: object) -> System:
     rest = {key: one for key, one in given.items() if key not in {"accelerator", "file"}}
     if "file" in given:
         name = value(document, (*place, "file"), given["file"], text(4096, "a path"))
-        base = system_file(path.parent / name)
+        base = system_file(path.parent / name, take)
     else:
         where = (*place, "accelerator")
         word = value(document, where, given["accelerator"], text(200, "a name"))
@@ -188,9 +225,9 @@ def system_of(word: str, flag: str) -> System:
     return named_system(word, flag)
 
 
-def system_file(path: Path) -> System:
+def system_file(path: Path, take: Take = from_disk) -> System:
     """A system as `joulecut model calibrate` writes it. Raises BadInput."""
-    document = load(path)
+    document = parse(take(path, FILE_BYTES_MAX), str(path))
     data = mapping(document, (), document.data, ("system",), ("notes",))
     found: System = record(document, ("system",), data["system"], System)
     return found
