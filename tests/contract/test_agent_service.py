@@ -23,6 +23,7 @@ from joulecut_agent.export import http_server
 from joulecut_wire import codec
 from joulecut_wire.messages import WatchTick
 from joulecut_wire.v1 import agent_pb2 as pb
+from joulecut_wire.v1 import agent_pb2_grpc
 
 
 @pytest.fixture(scope="module")
@@ -223,8 +224,8 @@ time.sleep(600)
 
 
 def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
-    """The kernel goes on taking their messages, so nothing but a ping can tell."""
-    argv = [sys.executable, "-c", FREEZE, node.ready["grpc"]]
+    """The kernel takes their messages until its buffer is full."""
+    argv = [sys.executable, "-c", FREEZE, node.address]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as frozen:
         try:
             assert frozen.stdout is not None
@@ -241,6 +242,38 @@ def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
             eventually("a free place", free, patience_s=2 * PATIENCE_S)
         finally:
             frozen.kill()
+
+
+def test_local_users_without_a_certificate_leave_room_for_the_controller(
+    node: RunningAgent,
+) -> None:
+    with grpc.insecure_channel(node.ready["grpc"]) as channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        calls = []
+
+        def refused() -> bool:
+            call = stub.Watch(pb.WatchRequest(interval_s=60.0))
+            calls.append(call)
+            try:
+                return not next(call)
+            except grpc.RpcError as error:
+                return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+        eventually("all of theirs are taken", refused)
+        for stream in (stub.ReadSamples(pb.ReadSamplesRequest()), stub.Watch(pb.WatchRequest())):
+            with pytest.raises(grpc.RpcError, match="4 streams without a certificate"):
+                next(stream)
+        eventually("a place", lambda: _watches(node))
+        for call in calls:
+            call.cancel()
+
+
+def _watches(node: RunningAgent) -> bool:
+    """Whether there is room; watchers of an earlier test may still leave."""
+    try:
+        return bool(node.watch().gpus)
+    except grpc.RpcError:
+        return False
 
 
 def _limit(node: RunningAgent, limit_mw: int, generation: int, clock_mhz: int = 0) -> Any:

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 OBSERVE, CLEAR, RELEASE, APPLY = "observe", "clear", "release", "apply"
 ROLES = (OBSERVE, CLEAR, RELEASE, APPLY)
+LOOPBACK = "loopback"  # way in of a caller without a certificate over TCP
 EVERY_NAME = "*"
 COMMON_NAME = "CN="  # prefix of a common name, to tell it from a DNS name
 NAME_LENGTH_MAX = 256  # a DNS name has 253
@@ -97,7 +98,7 @@ def caller(context: Any, rules: Rules) -> Caller:
         return Caller("local socket", "socket", ROLES)
     # Only loopback is bound without encryption; checked again here.
     observes = rules.loopback_observes and _is_loopback(peer)
-    return Caller(_UIDS.name(peer), "loopback", (OBSERVE,) if observes else ())
+    return Caller(_UIDS.name(peer), LOOPBACK, (OBSERVE,) if observes else ())
 
 
 def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:

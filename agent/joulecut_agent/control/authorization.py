@@ -4,13 +4,23 @@ An interceptor, so that no path through the service can skip either. An unknown 
 A request that does not parse is refused here with a reason: gRPC would report an internal error.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from joulecut_agent.control.access import APPLY, CLEAR, OBSERVE, RELEASE, Caller, Rules, caller
+from joulecut_agent.control.access import (
+    APPLY,
+    CLEAR,
+    LOOPBACK,
+    OBSERVE,
+    RELEASE,
+    Caller,
+    Rules,
+    caller,
+)
 from joulecut_agent.control.audit_log import AuditLog
 
 SERVICE = "joulecut_wire.v1.AgentService"
@@ -27,7 +37,11 @@ ROLE_OF = {
     f"/{HEALTH}/Check": OBSERVE,
     f"/{HEALTH}/Watch": OBSERVE,
 }
+STREAMS = (f"/{SERVICE}/Watch", f"/{SERVICE}/ReadSamples")
 COMMANDS = (CLEAR, RELEASE, APPLY)
+# Streams of local users without a certificate, of the agent's twelve: the others stay for callers
+# with a certificate or on the socket.
+LOOPBACK_STREAMS_MAX = 4
 MW_PER_W = 1000.0
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
@@ -49,6 +63,7 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         self._audit_log = audit_log
         self._denied = denied
         self._malformed = malformed or (lambda _: None)
+        self._loopback_streams = threading.BoundedSemaphore(LOOPBACK_STREAMS_MAX)
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = continuation(details)
@@ -84,12 +99,22 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
                 self._deny(who, APPLY, op, request, context)
             if role in COMMANDS:
                 return self._command(who, op, inner, request, context)
+            if who.via == LOOPBACK and method in STREAMS:
+                self._take_stream(context)
             answer = inner(request, context)
             if op == "describe":
                 answer.roles[:] = who.roles
             return answer
 
         return call
+
+    def _take_stream(self, context: grpc.ServicerContext) -> None:
+        """A place for the length of the call; ends the call if all are taken."""
+        if not self._loopback_streams.acquire(blocking=False):
+            why = f"{LOOPBACK_STREAMS_MAX} streams without a certificate already"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        if not context.add_callback(self._loopback_streams.release):  # it has already ended
+            self._loopback_streams.release()
 
     def _refuse_malformed(
         self, who: Caller, role: str, op: str, raw: bytes, context: grpc.ServicerContext
@@ -112,7 +137,7 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         what = f"{op} with a new epoch" if (role, op) == (APPLY, "clear") else op
         why = f"{what} needs the role {role or '(none allows it)'}; "
         why += f"{who.name or 'an unnamed caller'} has {', '.join(who.roles) or 'none'}"
-        if who.via == "loopback":
+        if who.via == LOOPBACK:
             why += "; commands need a client certificate, or the socket listen.grpc_socket"
         self._denied(role)
         asked = _asked(op, request) if role in COMMANDS and request is not None else {}

@@ -20,6 +20,7 @@ from joulecut_agent.control.clock_schedule import STEPS_MAX, ClockSchedules, ref
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.set_latency import WAIT_S_MAX, SetLatency
+from joulecut_agent.control.watch_seats import WatchSeats
 from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.keeper import requests
@@ -74,7 +75,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._schedules = schedules
         self._allocations = allocations
         self._sample_slots = threading.BoundedSemaphore(SAMPLE_READERS_MAX)
-        self._watch_slots = threading.BoundedSemaphore(WATCHERS_MAX)
+        self._watch_seats = WatchSeats(WATCHERS_MAX)
         self._leaving = threading.Event()
 
     def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
@@ -102,7 +103,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         interval_s = request.interval_s
         if not (math.isfinite(interval_s) and 0 <= interval_s <= INTERVAL_S_MAX):
             _abort(context, f"interval_s is {interval_s}; allowed: 0 to {INTERVAL_S_MAX:g}")
-        if not self._watch_slots.acquire(blocking=False):
+        seat = self._watch_seats.take(context)
+        if seat is None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_MAX} watchers already")
         gone = threading.Event()
         subscription = self._report_queue.subscribe()
@@ -111,11 +113,14 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if not context.add_callback(gone.set):
                 return
             while not (gone.is_set() or self._leaving.is_set()):
-                yield codec.encode_tick(self._tick(*subscription.drain()))
+                tick = codec.encode_tick(self._tick(*subscription.drain()))
+                seat.sending_since_s = time.monotonic()
+                yield tick
+                seat.sending_since_s = math.inf
                 gone.wait(max(interval_s, INTERVAL_S_MIN))
         finally:
             self._report_queue.unsubscribe(subscription)
-            self._watch_slots.release()
+            self._watch_seats.leave(seat)
 
     def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802
         wanted = codec.decode_command(request)
