@@ -158,6 +158,13 @@ def shows_lock(gpu: GpuSnapshot, clock_mhz: int) -> bool:
     return _in_force(gpu, Order(clock_mhz, clock_mhz)) and not _explained(gpu)
 
 
+def runs_free(gpu: GpuSnapshot, default_mhz: int) -> bool:
+    """Whether a busy GPU reaches the clock that it has without a lock."""
+    clock_mhz = gpu.clock_sm_mhz
+    free_mhz = default_mhz * (1.0 - BELOW_SLACK_RATIO)
+    return _busy(gpu) and clock_mhz is not None and clock_mhz >= free_mhz
+
+
 def extended(backoff: Backoff, cause: str, now_s: float) -> Backoff:
     """After an external write: a doubling delay. One reset may be the end of a Slurm step."""
     if cause not in YIELDED and cause != NOT_REACHED:

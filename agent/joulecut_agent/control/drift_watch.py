@@ -16,12 +16,13 @@ from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import MW_PER_W, KeeperClient, KeeperGone, Status
 from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.keeper.protocol import Slot
-from joulecut_agent.keeper.requests import Clear, ClockLimits, Yield
+from joulecut_agent.keeper.requests import Clear, ClockLimits, Observed, Yield
 from joulecut_agent.log import log
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease, NodeSnapshot
 from joulecut_wire.metrics import CONTROL_DRIFT
 
 SHOWN_S = 60.0  # long enough for a controller's pass and a scrape
+COMPARE_S = 1.0  # between two messages about a lock without a lease
 UNCONTROLLABLE_S = 5.0  # one refusal of a busy driver lasts two
 
 
@@ -40,9 +41,13 @@ class _Gpu:
     drift: str = ""
     drift_until_s: float = 0.0  # how long drift that ended a lease is shown
     slow: str = ""
-    # A lock of ours that may remain: hidden by an external one, or the driver ignored the reset.
+    # A lock of ours that may remain beneath an external one.
     left_mhz: int = 0
     left_ticks: int = 0  # readings in a row that showed it
+    # Without a lease: readings in a row that showed a lock of ours, or none.
+    locked_ticks: int = 0
+    free_ticks: int = 0
+    compared_s: float = 0.0  # when the keeper was last informed of it
     yielded: bool = False  # the lease ended without a write
     uncontrollable_s: float | None = None  # since when it is under a lease and uncontrollable
     enforced_w: float | None = None  # the power limit at the last drift
@@ -166,7 +171,7 @@ class DriftWatch:
         limits = (lease.clock_max_mhz, lease.power_limit_w) if lease else (0, None)
         if limits != (known.clock_max_mhz, known.power_limit_w):
             if lease is None and not known.yielded:
-                known.left_mhz = known.clock_max_mhz if known.is_clearly_lowered else 0
+                known.left_mhz = 0  # the keeper watches its own locks
             known.yielded = False
             known.clock_max_mhz, known.power_limit_w = limits
             known.since_s = time.monotonic()
@@ -178,6 +183,8 @@ class DriftWatch:
         known.memory, cause = drift.look(known.memory, gpu, order, now_s)
         known.slow = drift.slow_reason(gpu, order, known.memory.site_mhz)
         self._clear_left(known, gpu, lease)
+        if slot and lease is None and now_s - known.since_s >= drift.SETTLE_S:
+            self._compare(known, gpu, slot, now_s)
         self._note(known, gpu, lease, order, cause)
 
     def _clear_left(self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None) -> None:
@@ -192,6 +199,25 @@ class DriftWatch:
             self._keeper.ask(Clear(uuids=(gpu.uuid,), include_yielded=True))
             log("agent", f"{gpu.uuid}: our lock at {known.left_mhz} MHz showed again: reset")
             known.left_mhz = known.left_ticks = 0
+
+    def _compare(self, known: _Gpu, gpu: GpuSnapshot, slot: Slot, now_s: float) -> None:
+        """Compares a GPU without a lease with its default, as long as a lock of ours may remain.
+
+        The keeper decides: it resets again, and calls the GPU stuck if that does not help.
+        """
+        highest_mhz = known.default_mhz - 2 * drift.CLOCK_SLACK_MHZ
+        clocks_mhz = [mhz for mhz in slot.watched_mhz if mhz < highest_mhz]
+        shows = any(drift.shows_lock(gpu, mhz) for mhz in clocks_mhz)
+        known.locked_ticks = known.locked_ticks + 1 if shows else 0
+        free = bool(slot.watched_mhz) and drift.runs_free(gpu, known.default_mhz)
+        known.free_ticks = known.free_ticks + 1 if free else 0
+        sure = max(known.locked_ticks, known.free_ticks) >= drift.TICKS
+        if not sure or now_s - known.compared_s < COMPARE_S:
+            return
+        known.compared_s = now_s
+        with contextlib.suppress(KeeperGone):
+            self._keeper.ask(Observed(gpu.uuid, shows_lock=shows))
+            self._keeper.refresh()
 
     def _is_uncontrollable(self, known: _Gpu, slot: Slot, status: Status) -> bool:
         """Whether a GPU became uncontrollable under its lease: MIG was switched on, for example.
@@ -246,11 +272,11 @@ class DriftWatch:
             )
             known = self._gpus[gpu.uuid]
             hidden = cause == drift.EXTERNAL and drift.is_beneath_external(gpu, order)
+            known.left_mhz = order.clock_max_mhz if hidden else 0
+            known.yielded = True
             # A driver that accepted the lock and is late may still set it.
             late = cause == drift.RESET and known.is_clearly_lowered
-            known.left_mhz = order.clock_max_mhz if hidden or late else 0
-            known.yielded = True
-            return self._end(Yield(gpu.uuid, lease.epoch, lease.generation, ours))
+            return self._end(Yield(gpu.uuid, lease.epoch, lease.generation, ours, late))
         return self._end(Clear(job=lease.job, uuids=(gpu.uuid,)))
 
     def _end(self, request: Clear | Yield) -> bool:

@@ -93,6 +93,7 @@ class Keeper:
             may_be_ours=uuid in self._journal.ours,
             kept_power_mw=self._journal.kept_mw.get(uuid, 0),
             written_mhz=tuple(mhz for mhz in clocks_mhz if mhz),
+            written_s=time.monotonic(),  # by an earlier keeper, no later than now
         )
 
     # -- the passing of time -------------------------------------------------------------
@@ -249,7 +250,7 @@ class Keeper:
         self._journal.restored(
             [uuid] if ours == NO_LIMITS else [],
             forget=[] if ours.power_mw else [uuid],
-            yielded=[] if ours.max_mhz else [uuid],
+            yielded=[] if self.state.gpu(uuid).may_be_ours else [uuid],
             kept_mw={uuid: self.state.gpu(uuid).kept_power_mw},
         )
         if ours != NO_LIMITS:

@@ -138,6 +138,7 @@ class Gpu:
     # We set its clocks in this boot, and neither another writer nor readings have ended that.
     may_be_ours: bool = False
     written_mhz: tuple[int, ...] = ()  # max clocks set since then, newest last
+    written_s: float = -inf  # time of the newest of these writes
     kept_power_mw: int = 0
     late_until_s: float = -inf  # until then an unanswered write may still take effect
     shown: ShownLock | None = None
@@ -328,7 +329,7 @@ def apply(state: State, request: Apply, now_s: float, refused: Refused) -> Outco
             or refused.get(uuid, "")
             or _refuse_pending(before, now_s)
         )
-        after[uuid] = _with_lease(before, lease)
+        after[uuid] = _with_lease(before, lease, now_s)
         if after[uuid].in_force != before.in_force:
             writes.append(Write(uuid, after[uuid].in_force, before.in_force))
     if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
@@ -354,7 +355,7 @@ def step(state: State, request: Step, now_s: float) -> Outcome:
         return Outcome(state, {uuid: f"two steps down within {STEP_S:g} s"})
     else:
         stepped = structs.replace(lease, step_mhz=mhz, stepped_s=now_s)
-    after = replace(gpu, lease=stepped, last=stepped)
+    after = replace(gpu, lease=stepped, last=stepped, written_s=now_s)
     write = Write(uuid, after.in_force, gpu.in_force)
     writes = (write,) if write.wanted != write.before else ()
     return Outcome(state.updated({uuid: after}), {uuid: ""}, writes)
@@ -416,7 +417,7 @@ def yield_(state: State, request: Yield, refusal: str) -> Outcome:
     yielded = replace(
         gpu,
         lease=None,
-        may_be_ours=request.ours.max_mhz > 0,
+        may_be_ours=request.ours.max_mhz > 0 or request.may_come_late,
         kept_power_mw=gpu.kept_power_mw if limit_is_ours or not gpu.lease.limits.power_mw else 0,
     )
     return Outcome(state.updated({request.uuid: yielded}), {request.uuid: ""})
@@ -425,12 +426,15 @@ def yield_(state: State, request: Yield, refusal: str) -> Outcome:
 def observed(state: State, request: Observed, now_s: float) -> Outcome:
     """Readings of a GPU without a lease, under load.
 
-    A lock that shows is reset again, ever more seldom. One that does not is no longer ours.
+    A lock that shows is reset again, ever more seldom. A GPU that reaches its default is free,
+    once no write can come late any more: a lock that shows after that is another writer's.
     """
     gpu = state.gpu(request.uuid)
     if gpu.lease or gpu.pending_restore or not gpu.may_be_ours:
         return Outcome(state, {request.uuid: "no lock of ours to look for"})
     if not request.shows_lock:
+        if now_s < gpu.written_s + LATE_S:
+            return Outcome(state, {request.uuid: ""})
         free = replace(gpu, may_be_ours=False, written_mhz=(), shown=None)
         return Outcome(state.updated({request.uuid: free}), {request.uuid: ""})
     shown = gpu.shown or ShownLock(0, -inf)
@@ -457,7 +461,7 @@ def _lease(request: Apply, setting: GpuSetting, now_s: float) -> Lease:
     )
 
 
-def _with_lease(gpu: Gpu, lease: Lease) -> Gpu:
+def _with_lease(gpu: Gpu, lease: Lease, now_s: float) -> Gpu:
     """The GPU under a new lease. One without a power limit leaves a kept one alone."""
     kept_power_mw = gpu.kept_power_mw
     if lease.limits.power_mw:
@@ -469,6 +473,7 @@ def _with_lease(gpu: Gpu, lease: Lease) -> Gpu:
         last=lease,
         may_be_ours=gpu.may_be_ours or lease.limits.max_mhz > 0,
         written_mhz=tuple(written_mhz[-WRITTEN_MAX:]),
+        written_s=now_s if asked_mhz else gpu.written_s,
         kept_power_mw=kept_power_mw,
         late_until_s=gpu.late_until_s,
     )

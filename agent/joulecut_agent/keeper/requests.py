@@ -106,13 +106,14 @@ class Yield(_Request, frozen=True):
 
     Ends it only if it has that epoch and generation; 0 is any. `ours` are the limits that are
     still in force; they are restored. A power limit that `ours` does not name must differ on the
-    device from the lease's.
+    device from the lease's. `may_come_late`: the lock was not in force, but may still be.
     """
 
     uuid: Uuid
     epoch: U64 = 0
     generation: U64 = 0
     ours: ClockLimits = NO_LIMITS
+    may_come_late: bool = False
 
 
 class Observed(_Request, frozen=True):

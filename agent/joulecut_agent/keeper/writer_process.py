@@ -1,4 +1,11 @@
-"""The keeper's `DeviceWriter`: every driver call is made in a child process, with a deadline."""
+"""The keeper's `DeviceWriter`: every driver call is made in a child process, with a deadline.
+
+One child serves all GPUs while the driver answers. A call that is overdue keeps its child to
+itself, and the next call starts another one: each hung GPU blocks its own child and nothing else.
+A child whose call is answered late serves again; one that is not answered within CALL_WAIT_S is
+killed. A GPU takes no other call meanwhile, nor while a killed child of its has not ended. So there
+is at most one child for each GPU, and one more.
+"""
 
 import contextlib
 import marshal
@@ -7,38 +14,60 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from joulecut_agent.driver_process import (
-    ZOMBIES_MAX,
-    Backoffs,
-    DriverProcess,
-    ForkedProcess,
-    Zombies,
-)
+from joulecut_agent.driver_process import Backoffs, DriverProcess, ForkedProcess, Zombies
 from joulecut_agent.log import log
 from joulecut_agent.ports import failure
 from joulecut_agent.ports.failure import DeviceError, Transient, Unanswered
 from joulecut_agent.ports.writer import DeviceWriter
 
-CALL_WAIT_S = 2.0  # a write takes 10-20 ms; a busy driver some hundreds
+# A call takes 10-20 ms. Leases of other GPUs may end meanwhile: seven that hang together must cost
+# less than 2 s, so the first is waited for longer than those after it.
+OVERDUE_S, OVERDUE_AGAIN_S = 0.5, 0.1
+CALL_WAIT_S = 2.0  # a busy driver takes some hundreds of milliseconds
+LATE_ANSWER_S = 5.0  # a late answer is used for the same call again, if that comes so soon
 OPEN_WAIT_S = 10.0  # loading the driver takes a second or two if nothing keeps it loaded
 CLOSE_WAIT_S = 2.0
 CONTROLLABLE_S = 2.0  # how long `uncontrollable` is remembered; `lock` checks again itself
 CONTROLLABLE_MAX = 64  # GPUs
 _BYTES_MAX = 65_536  # a clock table of 300 entries takes 2,000
-DRIVER = ""  # in place of a GPU: the call that opens the driver
+DRIVER = ""  # in place of a GPU: a call to the driver as a whole
+Call = tuple[str, tuple[Any, ...]]  # a method of DeviceWriter, and its arguments
+
+
+@dataclass(slots=True)
+class OverdueCall:
+    """A call that was not answered in time, and the child that makes it."""
+
+    call: Call
+    child: DriverProcess
+    until_s: float  # then the child is killed
+
+
+@dataclass(slots=True)
+class LateAnswer:
+    """The answer to an overdue call."""
+
+    call: Call
+    answer: bytes
+    at_s: float
 
 
 class WriterProcess:
-    """A `DeviceWriter` that makes each call in its child. Methods raise DeviceError."""
+    """A `DeviceWriter` that makes each call in a child. Methods raise DeviceError."""
 
     def __init__(self, open_writer: Callable[[], DeviceWriter]) -> None:
         self._open_writer = open_writer
-        self._child: DriverProcess | None = None
+        self._child: DriverProcess | None = None  # serves every GPU without an overdue call
+        self._overdue: dict[str, OverdueCall] = {}  # by GPU
+        self._late: dict[str, LateAnswer] = {}  # by GPU
         self._zombies = Zombies[str]()
         self._backoffs = Backoffs[str]()
         self._uncontrollable: dict[str, tuple[str, float]] = {}  # reason, and until when it holds
+
+    # -- DeviceWriter --------------------------------------------------------------------
 
     def permission(self) -> str:
         return str(self._ask("permission"))
@@ -79,56 +108,126 @@ class WriterProcess:
 
     def close(self) -> None:
         """Drops every handle; the next call opens the driver again."""
+        for uuid, one in self._overdue.items():
+            one.child.line.close()
+            self._zombies.kill(one.child.process, uuid)
+        self._overdue = {}
+        self._drop_child()
+
+    # -- calls ---------------------------------------------------------------------------
+
+    def _ask(self, name: str, uuid: str = DRIVER, *rest: int) -> Any:
+        """The answer to one call. Raises DeviceError; Unanswered if it may still take effect."""
+        call = (name, (uuid, *rest) if uuid else ())
+        self._collect()
+        late = self._late.pop(uuid, None)
+        if late and late.call == call and time.monotonic() - late.at_s < LATE_ANSWER_S:
+            return self._value(late.answer)
+        self._refuse_unresponsive(uuid)
+        if self._child is None:
+            self._value(self._send(("permission", ()), DRIVER, OPEN_WAIT_S))
+        return self._value(self._send(call, uuid, self._patience_s(uuid)))
+
+    def _patience_s(self, uuid: str) -> float:
+        if not uuid:
+            return CALL_WAIT_S
+        return OVERDUE_AGAIN_S if self._overdue or self._backoffs.hung else OVERDUE_S
+
+    def _refuse_unresponsive(self, uuid: str) -> None:
+        """Raises Transient if the driver or this GPU must not be called now."""
+        for target in (DRIVER, uuid):
+            hangs = target in self._overdue or target in self._zombies.targets
+            if hangs or target in self._backoffs.resting():
+                what = f"{target or 'driver'}: no answer to a call"
+                raise Transient("driver_unresponsive", what)
+
+    def _send(self, call: Call, uuid: str, wait_s: float) -> bytes:
+        """Makes a call in the common child. Raises Unanswered, or Transient without a GPU."""
+        what = f"{uuid or 'driver'}: {call[0]}"
+        failed = Unanswered if uuid else Transient
+        try:
+            child = self._child = self._child or self._start()
+        except OSError as error:  # the machine has no process or descriptor left
+            raise Transient("writer_died", f"{what}: {error}") from None
+        try:
+            child.line.settimeout(wait_s)
+            child.line.send(marshal.dumps(call))
+            answer = child.line.recv(_BYTES_MAX)
+            if not answer:
+                raise EOFError("its process has ended")
+        except TimeoutError:
+            self._child = None
+            until_s = time.monotonic() + max(0.0, CALL_WAIT_S - wait_s)
+            self._overdue[uuid] = OverdueCall(call, child, until_s)
+            self._collect()
+            raise failed("driver_unresponsive", f"{what} does not answer") from None
+        except (OSError, EOFError) as error:  # it died
+            self._drop_child()
+            raise failed("writer_died", f"{what}: {error}") from None
+        self._backoffs.succeeded(uuid)
+        return answer
+
+    def _collect(self) -> None:
+        """Takes late answers, and kills children whose call has no answer for too long."""
+        self._zombies.reap()
+        now_s = time.monotonic()
+        for uuid, one in list(self._overdue.items()):
+            one.child.line.settimeout(0.0)
+            try:
+                answer = one.child.line.recv(_BYTES_MAX)
+            except BlockingIOError:
+                if now_s >= one.until_s:
+                    self._abandon(uuid, one)
+                continue
+            except OSError:
+                answer = b""
+            del self._overdue[uuid]
+            if answer:
+                self._late[uuid] = LateAnswer(one.call, answer, now_s)
+                self._backoffs.succeeded(uuid)
+            self._retire(one.child, uuid)
+
+    def _abandon(self, uuid: str, one: OverdueCall) -> None:
+        """Leaves a call that hangs, and the child that makes it."""
+        del self._overdue[uuid]
+        one.child.line.close()
+        wait_s = self._backoffs.failed(uuid, hung=True).wait_s
+        what = f"{one.call[0]} {uuid or 'driver'}"
+        log("keeper", f"{what}: no answer; backing off for {wait_s:g} s")
+        self._zombies.kill(one.child.process, uuid)
+
+    def _retire(self, child: DriverProcess, uuid: str) -> None:
+        """A child that answers again serves all, or leaves."""
+        if self._child is None:
+            self._child = child
+            return
+        child.line.close()  # on which it leaves
+        self._zombies.kill(child.process, uuid)
+
+    def _drop_child(self) -> None:
         child, self._child = self._child, None
         if child is not None and not child.close(CLOSE_WAIT_S):
             self._zombies.kill(child.process, DRIVER)
 
-    def _ask(self, call: str, uuid: str = DRIVER, *rest: int) -> Any:
-        self._zombies.reap()
-        for target in (DRIVER, uuid):
-            if target in self._zombies.targets or target in self._backoffs.resting():
-                what = f"{target or 'driver'}: no answer to a call"
-                raise Transient("driver_unresponsive", what)
-        if self._child is None:
-            self._exchange("permission", DRIVER, (), OPEN_WAIT_S)
-        return self._exchange(call, uuid, (uuid, *rest) if uuid else (), CALL_WAIT_S)
-
-    def _exchange(self, call: str, uuid: str, arguments: tuple[Any, ...], wait_s: float) -> Any:
+    def _value(self, answer: bytes) -> Any:
+        """The value of an answer. Raises the DeviceError that the call has raised."""
         try:
-            child = self._child = self._child or self._start()
-            child.line.settimeout(wait_s)
-            child.line.send(marshal.dumps((call, arguments)))
-            kind, code, value = marshal.loads(child.line.recv(_BYTES_MAX))  # noqa: S302 -- our child
-        except TimeoutError:
-            self._abandon(call, uuid)
-            what = f"{uuid or 'driver'}: {call} does not answer"
-            raise Unanswered("driver_unresponsive", what) from None
-        except (OSError, ValueError, EOFError, TypeError) as error:  # it died, or never started
-            self.close()
-            raise Unanswered("writer_died", f"{uuid or 'driver'}: {call}: {error}") from None
-        self._backoffs.succeeded(uuid)
+            kind, code, value = marshal.loads(answer)  # noqa: S302 -- our child
+        except (ValueError, EOFError, TypeError) as error:
+            raise Unanswered("writer_died", f"no answer: {error}") from None
         if kind:
             raise getattr(failure, kind, DeviceError)(code, value)
         return value
 
-    def _abandon(self, call: str, uuid: str) -> None:
-        """Leaves a call that hangs, and the child that makes it."""
-        child, self._child = self._child, None
-        assert child is not None
-        child.line.close()
-        wait_s = self._backoffs.failed(uuid, hung=True).wait_s
-        log("keeper", f"{call} {uuid or 'driver'}: no answer; backing off for {wait_s:g} s")
-        self._zombies.kill(child.process, uuid)
+    # -- the child -----------------------------------------------------------------------
 
     def _start(self) -> DriverProcess:
-        """Raises Transient, and OSError."""
-        if self._zombies.are_many:
-            raise Transient("driver_unresponsive", f"{ZOMBIES_MAX} calls to the driver hang")
+        """Raises OSError."""
         self._uncontrollable = {}
         return DriverProcess(self._fork)
 
     def _fork(self, line: socket.socket) -> ForkedProcess:
-        pid = os.fork()  # the keeper has one thread, and never opens the driver itself
+        pid = os.fork()  # the keeper's other thread only feeds a watchdog
         if pid == 0:
             _serve(line, self._open_writer)
         return ForkedProcess(pid)

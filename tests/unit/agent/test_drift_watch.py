@@ -16,7 +16,7 @@ from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.keeper.lease import Lease
-from joulecut_agent.keeper.requests import Apply, Clear, ClockLimits, Request, Status, Yield
+from joulecut_agent.keeper.requests import Apply, ClockLimits, Observed, Request, Status, Yield
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
 
 UUID, FREE_MHZ, OURS_MHZ = "GPU-a", 1980, 1005
@@ -39,7 +39,8 @@ class Yes(threading.Thread):
             if not isinstance(command, Status):
                 self.commands.append(command)
                 self.lease = None
-            slots = (wire.Slot(UUID, True, "", self.lease),)
+            watched_mhz = () if self.lease else (OURS_MHZ,)
+            slots = (wire.Slot(UUID, True, "", self.lease, watched_mhz=watched_mhz),)
             self._line.send(wire.encode_reply(wire.Reply(serial, 1, Bounds(), slots)))
 
 
@@ -77,7 +78,9 @@ class Watched:
             self.drift_watch.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
 
     def asked(self) -> list[type[Request]]:
-        return [type(command) for command in self.keeper.commands]
+        """The requests that end a lease."""
+        every = [type(command) for command in self.keeper.commands]
+        return [one for one in every if one is not Observed]
 
 
 @pytest.fixture
@@ -135,6 +138,7 @@ def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_reset(
     watched.see(FREE_MHZ)
     watched.now_s += 60.0
     watched.see(OURS_MHZ)
-    assert watched.asked() == [Yield, Clear]
-    watched.see(OURS_MHZ)
-    assert watched.asked() == [Yield, Clear], "once"
+    assert watched.asked() == [Yield]
+    assert watched.keeper.commands[-1] == Observed(UUID, shows_lock=True)
+    watched.see(FREE_MHZ)
+    assert watched.keeper.commands[-1] == Observed(UUID, shows_lock=False)

@@ -73,18 +73,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
 def writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> Iterator[WriterProcess]:
-    monkeypatch.setattr(module, "CALL_WAIT_S", PATIENCE_S)  # who answers at all is waited for
-    monkeypatch.setattr(module, "OPEN_WAIT_S", PATIENCE_S)
+    for name in ("OVERDUE_S", "OVERDUE_AGAIN_S", "CALL_WAIT_S", "OPEN_WAIT_S"):
+        monkeypatch.setattr(module, name, PATIENCE_S)  # who answers at all is waited for
     ours = WriterProcess(lambda: Board(tmp_path))
     yield ours
     ours.close()
 
 
 @contextlib.contextmanager
-def _hanging(constant: str = "CALL_WAIT_S") -> Iterator[None]:
-    """Around a call that hangs: its deadline is short."""
+def _hanging(*constants: str) -> Iterator[None]:
+    """Around a call that hangs: its deadlines are short, and it is killed after the first."""
     with pytest.MonkeyPatch.context() as short:
-        short.setattr(module, constant, 0.3)
+        for constant in constants or ("OVERDUE_S", "OVERDUE_AGAIN_S", "CALL_WAIT_S"):
+            short.setattr(module, constant, 0.3)
         yield
 
 
@@ -153,7 +154,7 @@ def test_a_driver_that_does_not_open_blocks_no_caller(
 ) -> None:
     (tmp_path / "hang-at-open").touch()
     with (
-        _hanging("OPEN_WAIT_S"),
+        _hanging("OPEN_WAIT_S", "CALL_WAIT_S"),
         pytest.raises(Transient, match="driver: permission does not answer"),
     ):
         writer.permission()

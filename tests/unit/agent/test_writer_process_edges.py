@@ -15,7 +15,7 @@ from held_clock import HeldClock
 from joulecut_agent import driver_process
 from joulecut_agent.keeper import writer_process as module
 from joulecut_agent.keeper.writer_process import WriterProcess
-from joulecut_agent.ports.failure import DeviceError, Transient
+from joulecut_agent.ports.failure import DeviceError, Transient, Unanswered
 
 pytestmark = pytest.mark.alone
 
@@ -74,8 +74,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
 def writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> Iterator[WriterProcess]:
-    monkeypatch.setattr(module, "CALL_WAIT_S", PATIENCE_S)  # who answers at all is waited for
-    monkeypatch.setattr(module, "OPEN_WAIT_S", PATIENCE_S)
+    for name in ("OVERDUE_S", "OVERDUE_AGAIN_S", "CALL_WAIT_S", "OPEN_WAIT_S"):
+        monkeypatch.setattr(module, name, PATIENCE_S)  # who answers at all is waited for
     ours = WriterProcess(lambda: Board(tmp_path))
     yield ours
     ours.close()
@@ -85,7 +85,8 @@ def writer(
 def _hanging() -> Iterator[None]:
     """Around a call that hangs: its deadline is short."""
     with pytest.MonkeyPatch.context() as short:
-        short.setattr(module, "CALL_WAIT_S", 0.3)
+        for name in ("OVERDUE_S", "OVERDUE_AGAIN_S", "CALL_WAIT_S"):
+            short.setattr(module, name, 0.3)
         yield
 
 
@@ -166,27 +167,47 @@ def test_who_does_not_is_left_alone_for_longer_each_time(
     assert [said.count(line) for line in wanted] == [1, 1]
 
 
-def test_so_many_may_hang_and_no_more(
-    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_gpu_that_hangs_costs_one_process_and_no_more(
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> None:
-    """Processes that do not even die are the driver's own trouble: more of them help nobody."""
+    """Processes that do not even die are the driver's own trouble; other GPUs are served."""
     killed: list[int] = []
+    gpus = [f"gpu-{n}" for n in range(7)]
     with monkeypatch.context() as machine:
-        machine.setattr(module, "ZOMBIES_MAX", 2)
-        machine.setattr(driver_process, "ZOMBIES_MAX", 2)
         machine.setattr(
             driver_process.os, "kill", lambda pid, _: killed.append(pid)
         )  # as in state D
-        for gpu in ("a", "b"):
+        for gpu in gpus:
             _slow(tmp_path, gpu, ENDLESS_S)
             with _hanging(), pytest.raises(Transient, match="does not answer"):
                 writer.reset(gpu)
-        with pytest.raises(Transient, match="2 calls to the driver hang"):
-            writer.reset("c")
-    assert len(killed) == 2
+        for _ in range(3):
+            clock.pass_s(driver_process.BACKOFF_S_MAX)
+            writer.reset("the last")
+            for gpu in gpus:
+                with pytest.raises(Transient, match=f"{gpu}: no answer to a call"):
+                    writer.reset(gpu)
+    assert len(killed) == len(gpus)
+    assert len(_pids(tmp_path)) == len(gpus) + 1
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    assert _until(lambda: writer.reset("c"))
+    assert _until(lambda: writer.reset("another"))
+
+
+def test_what_is_overdue_blocks_its_own_gpu_and_its_late_answer_counts(
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow(tmp_path, "a", 1.0)
+    with monkeypatch.context() as short:
+        short.setattr(module, "OVERDUE_S", 0.1)
+        with pytest.raises(Unanswered, match="does not answer"):
+            writer.reset("a")
+    with pytest.raises(Transient, match="a: no answer to a call"):
+        writer.lock("a", 0, 210)
+    writer.lock("b", 0, 210)
+    _slow(tmp_path, "a", ENDLESS_S)  # a second reset would hang
+    assert _until(lambda: writer.reset("a"))
+    assert len(_pids(tmp_path)) == 2, "nothing was killed"
 
 
 @pytest.mark.parametrize("what", ["descriptors", "processes"])
