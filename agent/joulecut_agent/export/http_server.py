@@ -26,6 +26,7 @@ CONNECTIONS_MAX = 2 * SCRAPES_MAX  # the rest is for probes, and for clients tha
 PEER_MAX = SCRAPES_MAX  # of one address: kubelet, Prometheus and a script share 127.0.0.1
 REQUEST_WAIT_S = 5.0  # for a whole request, and for each write
 SLOT_S = 10.0  # a client that takes longer to read its answer is ended
+ACCEPT_RETRY_S = 0.1
 EVICT_WAIT_S = 0.5  # for its thread to end
 ANSWER_BYTES = 65_536  # headers and body are sent in one piece
 TEXT = "text/plain; charset=utf-8"
@@ -100,6 +101,14 @@ class _Http(ThreadingHTTPServer):
         """The request of a client has come as a whole."""
         if connection := self._connections.get(client_address):
             connection.asked = True
+
+    def get_request(self) -> tuple[Any, Any]:
+        """The next connection. Without a free descriptor it waits, or the loop would spin."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(ACCEPT_RETRY_S)
+            raise  # the server tries again
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._has_slot(client_address[0]):

@@ -177,10 +177,14 @@ class KeeperSupervisor:
         """Asks the child to leave; its exit status, negative if a signal ended it.
 
         A signal would kill a child that is still starting, with its journal full of locks. One
-        that does not answer finds the end of its socket when it gets there.
+        that does not answer finds the end of its socket when it gets there. A stopped one sees
+        neither.
         """
         assert self._process is not None
-        if self._answers(ANSWER_WAIT_S):
+        if is_stopped(self._process.pid):
+            log("agent", f"keeper {self._process.pid} is stopped: it is killed")
+            self._process.kill()
+        elif self._answers(ANSWER_WAIT_S):
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
         else:
