@@ -43,7 +43,7 @@ def test_systemd_finds_nothing_to_complain_about(unit: str, tmp_path: Path) -> N
 
 def test_the_keeper_restores_whatever_ended_it() -> None:
     (start,), (after,) = KEEPER["ExecStart"], KEEPER["ExecStopPost"]
-    assert after == start.replace(" keeper ", " restore ")
+    assert after == start.replace(" keeper ", " restore --keep-power-limits ")
     assert KEEPER["Restart"] == ["always"]
     assert KEEPER["RuntimeDirectoryPreserve"] == ["yes"], "the journal outlives the process"
 

@@ -42,9 +42,9 @@ LEASE = [
     ),
     ("gpu.lease is None or gpu.lease.job != request.job", "gpu.lease is None"),
     ("expires_s=now_s + request.ttl_s)", "expires_s=gpu.lease.expires_s + request.ttl_s)"),
-    ("state.updated(renewed, request.epoch if renewed else 0)", "state.updated(renewed)"),
+    ("after.with_epoch(request.epoch, now_s) if renewed else after", "after"),
     ('foreign = request.job not in {"", holder}', "foreign = False"),
-    ("max(self.epoch_seen, epoch), {**self.gpus", "epoch or self.epoch_seen, {**self.gpus"),
+    ("if epoch <= self.epoch_seen:", "if not epoch:"),
     (
         "if gpu.lease and now_s >= gpu.lease.expires_s]",
         "if gpu.lease and now_s > gpu.lease.expires_s]",
@@ -56,10 +56,11 @@ LEASE = [
     ("if epoch < seen:", "if epoch <= seen:"),
     ('if epoch > highest else ""', 'if epoch > highest + 1 else ""'),
     ('if epoch > highest else ""', 'if False else ""'),
-    ("min(seen + EPOCH_STEP_MAX, EPOCH_MAX)", "seen + EPOCH_STEP_MAX"),
+    ("seen + 1), EPOCH_MAX))", "seen + 1), 2**63))"),
     ("highest = max(seen, min(", "highest = (min("),
     (
-        "    if reason := _refuse_epoch(state, request.epoch):\n        return reason\n    if last",
+        "    if reason := _refuse_epoch(state, request.epoch, now_s):\n        return reason\n"
+        "    if last",
         "    if last",
     ),
     (
@@ -110,19 +111,19 @@ LEASE = [
     ),
     ("and self.schedule_mhz == other.schedule_mhz", "and True"),
     ("(self.epoch, self.generation) == (other.epoch, other.generation)", "True"),
-    ("reasons[uuid] = _refuse_epoch(state, request.epoch)", 'reasons[uuid] = ""'),
+    ("reasons[uuid] = _refuse_epoch(state, request.epoch, now_s)", 'reasons[uuid] = ""'),
     ("and self.keep_power_limit == other.keep_power_limit", "and True"),
     (
         "if not reasons[uuid] and request.generation != gpu.lease.generation:",
         "if not reasons[uuid] and request.generation < gpu.lease.generation:",
     ),
-    ("if request.epoch and (reason := _refuse_epoch(state, request.epoch)):", "if False:"),
+    ("if request.epoch and (reason := _refuse_epoch(state, request.epoch, now_s)):", "if False:"),
     (
-        "if request.epoch and (reason := _refuse_epoch(state, request.epoch)):",
-        "if reason := _refuse_epoch(state, request.epoch):",
+        "if request.epoch and (reason := _refuse_epoch(state, request.epoch, now_s)):",
+        "if reason := _refuse_epoch(state, request.epoch, now_s):",
     ),
     (
-        "        state.updated({}, request.epoch),\n        cleared",
+        "        state.with_epoch(request.epoch, now_s),\n        cleared",
         "        state,\n        cleared",
     ),
     (
@@ -256,7 +257,10 @@ JOURNAL = [
     ("about.st_size > BYTES_MAX or", "about.st_size < 0 or"),
     ("self.close()  # the file may end", "pass  # the file may end"),
     ("            *self._set_lines(held),\n", ""),
-    ("            *self._limit_lines(limits_mw),\n", ""),
+    (
+        "            *self._limit_lines(limits_mw),\n            *self._kept_lines(self.kept_mw)",
+        "            *self._kept_lines(self.kept_mw)",
+    ),
     ("for u in self.last if u not in self.held]", "for u in self.last if False]"),
     ("            *self._set_lines(self.last),\n", ""),
     ("        fresh.rename(self._path)\n", "        self._path.write_bytes(fresh.read_bytes())\n"),
@@ -348,8 +352,11 @@ WRITER_PROCESS = [
     ),
     ("if hangs or target in self._backoffs.resting():", "if hangs:"),
     ("                    self._abandon(uuid, one)\n", "                    pass\n"),
-    ("self._backoffs.succeeded(uuid)", "self._backoffs.__init__()"),
-    ("self._backoffs.succeeded(uuid)", "pass"),
+    (
+        "        self._backoffs.succeeded(uuid)\n        return answer",
+        "        self._backoffs.__init__()\n        return answer",
+    ),
+    ("        self._backoffs.succeeded(uuid)\n        return answer", "        return answer"),
     ("raise getattr(failure, kind, DeviceError)(code, value)", "raise DeviceError(code, value)"),
     ("self._zombies.kill(child.process, uuid)", "pass"),
     (
