@@ -59,8 +59,10 @@ LEASE = [
     ("seen + 1), EPOCH_MAX))", "seen + 1), 2**63))"),
     ("highest = max(seen, min(", "highest = (min("),
     (
-        "    if reason := _refuse_epoch(state, request.epoch, now_s):\n        return reason\n"
-        "    if last",
+        (
+            "    if reason := _refuse_epoch(state, request.epoch, now_s):\n        return reason\n"
+            "    if last"
+        ),
         "    if last",
     ),
     (
