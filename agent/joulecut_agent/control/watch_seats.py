@@ -16,7 +16,7 @@ STALLED_S = 10.0  # a message unread for as long as the keepalive waits over TCP
 class Call(Protocol):
     """What is needed of a call's context."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> object: ...
 
 
 @dataclass(slots=True, eq=False)
