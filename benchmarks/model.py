@@ -1,0 +1,418 @@
+"""The model of training runs against published measurements.
+
+    python benchmarks/model.py [--set NAME ...] [--families N] [--out FILE]
+
+Each set is predicted twice: with the catalogue's system as it is, and after a calibration that has
+not seen the rows it is judged on (a model, a layout family, or two thirds of the rows held out).
+Measured and predicted values are printed side by side where a set is small. Reads
+../shared/data; sets that are absent are skipped. Speeds are process time of this machine.
+"""
+
+import argparse
+import csv
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from joulecut_engine.graph import build
+from joulecut_engine.model import formula
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.calibrate import Calibration, Measurement, calibrate
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.graph_level import simulate
+from joulecut_engine.model.memory import layer_bytes
+from joulecut_engine.model.run import Run, misfit
+from joulecut_engine.model.runs import Floats, Runs
+from joulecut_engine.model.stages import stages_of
+from joulecut_engine.model.system import System
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SETS = DATA / "modelling"
+KORTHIKANTI = {
+    "megatron-22B": "megatron-22b",
+    "gpt3-175B": "gpt3-175b",
+    "turing-530B": "megatron-530b",
+    "megatron-1T": "megatron-1t",
+}
+SEED = 0
+GIB = 2.0**30
+lines: list[str] = []
+
+
+def say(*words: object) -> None:
+    line = " ".join(map(str, words))
+    lines.append(line)
+    print(line, flush=True)
+
+
+def rows_of(path: str) -> list[dict[str, str]]:
+    with (SETS / path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def errors(system: System, rows: Sequence[Measurement]) -> Floats:
+    by_model: dict[Architecture, list[int]] = {}
+    for i, row in enumerate(rows):
+        by_model.setdefault(row.architecture, []).append(i)
+    answer = np.zeros(len(rows))
+    for architecture, which in by_model.items():
+        found = formula.evaluate(architecture, system, Runs.of([rows[i].run for i in which]))
+        measured = np.array([rows[i].iteration_time_s for i in which])
+        answer[which] = found.iteration_time_s / measured - 1.0
+    return answer
+
+
+def shown(error: Floats) -> str:
+    worst = np.abs(error).max()
+    return f"MAPE {np.abs(error).mean():.2%}, worst {worst:.1%}, bias {error.mean():+.1%}"
+
+
+def fitted(found: Calibration) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in found.fitted.items())
+
+
+def table5() -> list[Measurement]:
+    answer = []
+    for row in rows_of("korthikanti/table5_iteration_time.csv"):
+        selective = row["recompute"] == "selective"
+        run = Run(
+            gpus=int(row["gpus"]),
+            tensor=int(row["tensor_parallel"]),
+            pipeline=int(row["pipeline_parallel"]),
+            chunks=int(row["interleaving"]),
+            microbatch=int(row["microbatch"]),
+            global_batch=int(row["global_batch"]),
+            sequence=2048,
+            dtype="fp16",
+            recompute="selective" if selective else "full",
+            sequence_parallel=row["sequence_parallel"] == "1",
+            dropout=True,
+        )
+        model = ARCHITECTURES[KORTHIKANTI[row["model"]]]
+        answer.append(Measurement(model, run, float(row["iteration_time_s"])))
+    return answer
+
+
+def korthikanti() -> None:
+    system = SYSTEMS["a100-sxm-80gb"]
+    rows = table5()
+    say("\n## Korthikanti Table 5: iteration time (bar 3 %)\n")
+    before = errors(system, rows)
+    everything = calibrate(rows, system)
+    after = errors(everything.system, rows)
+    held = np.zeros(len(rows))
+    for model in {row.architecture for row in rows}:
+        others = [row for row in rows if row.architecture != model]
+        found = calibrate(others, system).system
+        for i, row in enumerate(rows):
+            if row.architecture == model:
+                held[i] = errors(found, [row])[0]
+    say("| model | recompute | measured s | catalogue | calibrated | model left out |")
+    say("|---|---|---|---|---|---|")
+    for row, a, b, c in zip(rows, before, after, held, strict=True):
+        cells = (row.architecture.name, row.run.recompute, f"{row.iteration_time_s:.2f}")
+        say("|", " | ".join([*cells, f"{a:+.1%}", f"{b:+.1%}", f"{c:+.1%}"]), "|")
+    say(f"\ncatalogue: {shown(before)}; calibrated on all 8: {shown(after)};")
+    say(f"leave one model out: {shown(held)}. Fitted: {fitted(everything)}")
+    say("\n## Korthikanti Table 4: forward and backward of one 22B layer (bar 5 %)\n")
+    say("| technique | measured ms | catalogue | calibrated on Table 5 |")
+    say("|---|---|---|---|")
+    gaps: list[list[float]] = [[], []]
+    for entry in rows_of("korthikanti/table4_layer_ms_22B.csv"):
+        name = entry["technique"]
+        kind = "full" if "full" in name else "selective" if "selective" in name else "none"
+        run = Run(
+            8, 8, microbatch=4, global_batch=4, sequence=2048, dtype="fp16", dropout=True,
+            recompute=kind, sequence_parallel="sequence_parallel" in name,
+        )  # fmt: skip
+        real = float(entry["forward_ms"]), float(entry["backward_ms"])
+        cells = []
+        for k, one in enumerate((system, everything.system)):
+            layer = stages_of(ARCHITECTURES["megatron-22b"], one, Runs.of([run])).dense
+            told = layer.forward_s[0] * 1e3, (layer.input_s + layer.weight_s)[0] * 1e3
+            gaps[k] += [told[0] / real[0] - 1.0, told[1] / real[1] - 1.0]
+            cells.append(f"{told[0]:.2f} + {told[1]:.2f}")
+        say("|", " | ".join([name, f"{real[0]} + {real[1]}", *cells]), "|")
+    say(f"\ncatalogue: {shown(np.array(gaps[0]))}; after Table 5: {shown(np.array(gaps[1]))}")
+    figure7()
+
+
+def figure7() -> None:
+    say("\n## Korthikanti Figure 7: activation memory in percent of none (bar 2 points)\n")
+    say("| model | SP | selective | both | full |\n|---|---|---|---|---|")
+    worst = 0.0
+    for row in rows_of("korthikanti/figure7_activation_percent.csv"):
+        model = ARCHITECTURES[KORTHIKANTI[row["model"]]]
+
+        def layer(kind: str, split: bool, model: Architecture = model) -> float:
+            if kind == "full":
+                return 2.0 * 2048 * model.hidden
+            keys = {"recompute": kind, "sequence_parallel": split, "dropout": True}
+            run = Run(8, 8, microbatch=1, global_batch=1, sequence=2048, **keys)
+            return float(layer_bytes(model, Runs.of([run]), np.array([2048.0]), False)[0])
+
+        whole = layer("none", False)
+        cells = []
+        for name, kind, split in (
+            ("sequence_parallel", "none", True),
+            ("selective", "selective", False),
+            ("sequence_parallel+selective", "selective", True),
+            ("full_recompute", "full", False),
+        ):
+            told = 100.0 * layer(kind, split) / whole
+            worst = max(worst, abs(told - float(row[name])))
+            cells.append(f"{row[name]} / {told:.2f}")
+        say("|", " | ".join([model.name, *cells]), "|")
+    say(f"\nmeasured / predicted; worst {worst:.2f} points, nothing fitted")
+
+
+def vtrain_rows() -> list[Measurement]:
+    answer = []
+    for row in rows_of("vtrain_a100/ground_truth_single.csv"):
+        cells = list(row.values())
+        gpus, batch, micro, hidden, heads, layers, length, tensor, data, pipe = map(int, cells[:10])
+        model = Architecture(
+            layers, hidden, heads, heads, 4 * hidden, 50257, positions=length, tied=True,
+            bias=True, norm_bias=True, name=f"gpt-{hidden}-{layers}",
+        )  # fmt: skip
+        run = Run(
+            gpus, tensor, pipe, data, microbatch=micro, global_batch=batch, sequence=length,
+            dtype="fp16", recompute="full", dropout=True, gradient_bytes=2,
+        )  # fmt: skip
+        answer.append(Measurement(model, run, float(cells[10]) / 1e3))
+    return answer
+
+
+def vtrain(families: int) -> None:
+    system = SYSTEMS["a100-sxm-80gb"]
+    rows = vtrain_rows()
+    say("\n## vTrain, single node, 1,440 rows (bar 6 %; its authors 8.37 %, Calculon 39 %)\n")
+    say("catalogue, nothing fitted:", shown(errors(system, rows)))
+    third = np.random.default_rng(SEED).random(len(rows)) < 1.0 / 3.0
+    some = [row for row, take in zip(rows, third, strict=True) if take]
+    rest = [row for row, take in zip(rows, third, strict=True) if not take]
+    found = calibrate(some, system)
+    say(f"\ncalibrated on a random third ({len(some)} rows): on the rest", end_of(found, rest))
+    say("fitted:", fitted(found))
+    layouts = sorted({(row.run.tensor, row.run.pipeline) for row in rows})
+    say("\nFamilies of one TP x PP wholly held out:\n\n| TP x PP | rows | error |\n|---|---|---|")
+    for tensor, pipe in layouts[:families]:
+        out = [row for row in rows if (row.run.tensor, row.run.pipeline) == (tensor, pipe)]
+        kept = [row for row in rows if (row.run.tensor, row.run.pipeline) != (tensor, pipe)]
+        say(f"| {tensor} x {pipe} | {len(out)} | {end_of(calibrate(kept, system), out)} |")
+    say("\nHidden size left out (calibrated on the other one's rows):")
+    for hidden in (1024, 2048):
+        out = [row for row in rows if row.architecture.hidden == hidden]
+        kept = [row for row in rows if row.architecture.hidden != hidden]
+        say(f"- {hidden}: {end_of(calibrate(kept, system), out)}")
+    say("\nThe set is bilinear in layers and microbatches to three digits: composed of profiled")
+    say("operators, not single measured iterations.")
+
+
+def end_of(found: Calibration, rows: Sequence[Measurement]) -> str:
+    return shown(errors(found.system, rows))
+
+
+def b200() -> None:
+    rows, names = [], []
+    for row in rows_of("simumax_b200/measured.csv"):
+        small = "70b" in row["model"]
+        shape = (8192, 64, 8, 28672) if small else (16384, 128, 16, 53248)
+        model = Architecture(int(row["layer_num"]), *shape, 128256, gated=True, name=row["model"])
+        tensor, pipe = (int(re.search(rf"{k}(\d)", row["parallel"])[1]) for k in ("tp", "pp"))
+        context = int(row["cp_size"])
+        data = 8 // (tensor * pipe * context)
+        run = Run(
+            8, tensor, pipe, data, context, global_batch=int(row["mbc"]) * data,
+            sequence=32768 if "seq32768" in row["case"] else 4096, sequence_parallel=tensor > 1,
+            zero=1, flash_attention=True, fused_loss=True,
+        )  # fmt: skip
+        memory = float(row["real_alloc_gib"]) * GIB
+        rows.append(Measurement(model, run, float(row["real_ms"]) / 1e3, None, memory))
+        names.append(row["case"])
+    system = SYSTEMS["b200"]
+    before = errors(system, rows)
+    everything = calibrate(rows, system)
+    after = errors(everything.system, rows)
+    held = np.zeros(len(rows))
+    for model in {row.architecture.name for row in rows}:
+        found = calibrate([r for r in rows if r.architecture.name != model], system).system
+        for i, row in enumerate(rows):
+            if row.architecture.name == model:
+                held[i] = errors(found, [row])[0]
+    say("\n## 8 B200, SimuMax (bars: time 5 %, memory 1 %)\n")
+    say("| case | measured s | catalogue | calibrated | model left out | GiB | predicted |")
+    say("|---|---|---|---|---|---|---|")
+    gaps = []
+    for name, row, a, b, c in zip(names, rows, before, after, held, strict=True):
+        found = formula.evaluate(row.architecture, system, Runs.of([row.run]))
+        told = float(found.memory_bytes[0])
+        gaps.append(told / row.memory_bytes - 1.0)
+        cells = [name, f"{row.iteration_time_s:.3f}", f"{a:+.1%}", f"{b:+.1%}", f"{c:+.1%}"]
+        say("|", " | ".join([*cells, f"{row.memory_bytes / GIB:.2f}", f"{told / GIB:.2f}"]), "|")
+    say(f"\ntime: catalogue {shown(before)}; calibrated on all 20 {shown(after)};")
+    say(f"leave one model out {shown(held)}")
+    say(f"memory, nothing fitted: {shown(np.array(gaps))}")
+    say("fitted:", fitted(everything))
+
+
+def torchtitan() -> None:
+    """Grand Teton: H100 with 96 GB of HBM2e at 2.4 TB/s, 500 W. FSDP, selective per operation."""
+    say("\n## torchtitan, Llama 3.1 on H100 of 500 W (held out, nothing fitted)\n")
+    system = replace(
+        SYSTEMS["h100-sxm"], hbm_gb_s=2400.0, hbm_bytes=96e9, power_cap_w=500.0,
+        compute_pj_per_flop=SYSTEMS["h100-sxm"].power_cap_w / SYSTEMS["h100-sxm"].bf16_tflops,
+    )  # fmt: skip
+    small = Architecture(32, 4096, 32, 8, 14336, 128256, gated=True, name="llama-3-8b")
+    middle, large = ARCHITECTURES["llama-3-70b"], ARCHITECTURES["llama-3-405b"]
+    keys = {"flash_attention": True, "zero": 3, "overlap_gradients": True}
+    cases: list[tuple[str, Architecture, Run, float]] = []
+
+    def add(name: str, model: Architecture, tokens: float, **more: object) -> None:
+        cases.append((name, model, Run(**{**keys, **more}), tokens))
+
+    one = {"sequence": 8192, "microbatch": 2}
+    add("8B FSDP 8 compile", small, 6667, gpus=8, data=8, global_batch=16, **one)
+    add("8B FSDP 8 compile fp8", small, 8532, gpus=8, data=8, global_batch=16, dtype="fp8", **one)
+    add("8B FSDP 128 compile", small, 6514, gpus=128, data=128, global_batch=256, **one)
+    add("8B FSDP 128 compile fp8", small, 8380, gpus=128, data=128, global_batch=256,
+        dtype="fp8", **one)  # fmt: skip
+    for context, tokens in ((1, 3890), (2, 2540), (4, 1071), (8, 548)):
+        data = 8 // context
+        add(f"8B CP {context} fp8", small, tokens, gpus=8, data=data, context=context,
+            global_batch=data, sequence=32768 * context, dtype="fp8", recompute="full")  # fmt: skip
+    wide = {"sequence": 8192, "microbatch": 16, "recompute": "full", "dtype": "fp8"}
+    add("70B 2D fp8", middle, 829, gpus=256, data=32, tensor=8, global_batch=512,
+        sequence_parallel=True, **wide)  # fmt: skip
+    add("70B 2D AsyncTP fp8", middle, 876, gpus=256, data=32, tensor=8, global_batch=512,
+        sequence_parallel=True, overlap_tensor=True, **wide)  # fmt: skip
+    deep = {"gpus": 512, "data": 8, "tensor": 8, "pipeline": 8, "global_batch": 256,
+            "sequence": 8192, "dtype": "fp8", "recompute": "full", "sequence_parallel": True,
+            "overlap_tensor": True}  # fmt: skip
+    add("405B 3D 1F1B fp8", large, 100, **deep)
+    add("405B 3D interleaved fp8", large, 128, chunks=2, **deep)
+    say("| case | measured tokens/s/GPU | predicted |  |\n|---|---|---|---|")
+    gaps = []
+    for name, model, run, tokens in cases:
+        assert misfit(run, model) is None, (name, misfit(run, model))
+        told = formula.estimate(model, system, run).tokens_per_s / run.gpus
+        gaps.append(tokens / told - 1.0)  # of the time
+        say(f"| {name} | {tokens:g} | {told:.0f} | {tokens / told - 1.0:+.1%} |")
+    say(f"\ntime: {shown(np.array(gaps))}")
+    ratio = [formula.estimate(large, system, r).tokens_per_s for _, _, r, _ in cases[-2:]]
+    say(f"interleaved over 1F1B: measured +28 %, predicted {ratio[1] / ratio[0] - 1.0:+.0%}")
+
+
+def mlperf() -> None:
+    """GPT-3 175B FP8 on 512 H100, MLPerf v4.0; the layout is that of NVIDIA's 512-GPU entry."""
+    say("\n## GPT-3 175B FP8 on 512 H100 (bars: time 10 %, power 4 %), nothing fitted\n")
+    system, model = SYSTEMS["h100-sxm"], ARCHITECTURES["gpt3-175b"]
+    run = Run(
+        512, 4, 8, 16, chunks=6, microbatch=2, global_batch=2048, sequence=2048, dtype="fp8",
+        sequence_parallel=True, zero=1, overlap_gradients=True, overlap_tensor=True,
+        flash_attention=True, dropout=True,
+    )  # fmt: skip
+    step = formula.estimate(model, system, run)
+    only = formula.estimate(model, system, replace(run, forward_only=True))
+    say("| | measured | predicted | |\n|---|---|---|---|")
+    for name, real, told in (
+        ("step s", 10.626, step.iteration_time_s),
+        ("node W, training", 6926.0, step.node_power_w),
+        ("node W, forward only", 6288.0, only.node_power_w),
+    ):
+        say(f"| {name} | {real:g} | {told:.4g} | {told / real - 1.0:+.1%} |")
+
+
+def clocks() -> None:
+    say(
+        "\n## Across clocks: A100 stage profile, calibrated at two clocks (bar 2 / 2 %, ends 5 %)\n"
+    )
+    path = DATA / "perseus" / "stage_profile" / "gpt3-175b+a100_sxm_bf16.csv"
+    found: dict[int, list[float]] = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["stage"] == "0":
+                sums = found.setdefault(int(row["frequency"]), [0.0, 0.0])
+                sums[0] += float(row["time"])
+                sums[1] += float(row["energy"])
+    model = Architecture(1, 12288, 96, 96, 49152, 8, positions=2048, bias=True, norm_bias=True)
+    many = 256  # microbatches, so that the optimizer, which was not measured, is nothing
+    rows = {
+        mhz: Measurement(
+            model,
+            Run(1, global_batch=many, sequence=2048, dropout=True, clock_mhz=mhz),
+            many * seconds,
+            many * joules,
+        )
+        for mhz, (seconds, joules) in found.items()
+    }
+    mhz = sorted(rows)
+    say("| clocks MHz | time | worst | energy | worst |\n|---|---|---|---|---|")
+    for pair in ((mhz[0], mhz[-1]), (mhz[0], mhz[-4]), (990, 1350)):
+        system = calibrate([rows[one] for one in pair], SYSTEMS["a100-sxm-80gb"]).system
+        runs = Runs.of([rows[one].run for one in mhz])
+        told = formula.evaluate(model, system, runs)
+        time_s = np.array([rows[one].iteration_time_s for one in mhz])
+        energy_j = np.array([rows[one].energy_j for one in mhz])
+        one, two = told.iteration_time_s / time_s - 1.0, told.energy_j / energy_j - 1.0
+        cells = [f"{np.abs(e).mean():.2%} | {np.abs(e).max():.1%}" for e in (one, two)]
+        say(f"| {pair[0]}, {pair[1]} | {' | '.join(cells)} |")
+
+
+def speed() -> None:
+    say("\n## Speed, process time\n")
+    model, system = ARCHITECTURES["megatron-1t"], SYSTEMS["a100-sxm-80gb"]
+    runs = Runs.grid(
+        gpus=[4096], tensor=[1, 2, 4, 8], pipeline=[1, 2, 4, 8, 16, 32, 64],
+        microbatch=[1, 2, 4, 8], recompute=["none", "selective", "full"],
+        sequence_parallel=[False, True], zero=[0, 1, 2, 3], overlap_gradients=[False, True],
+        global_batch=[4096], dtype=["bf16"], clock_mhz=[1410.0, 1305.0],
+    )  # fmt: skip
+    began = time.process_time()
+    formula.evaluate(model, system, runs)
+    spent = time.process_time() - began
+    say(f"- formula level: {len(runs)} configurations in {spent:.2f} s, {len(runs) / spent:,.0f}/s")
+    for stages, micro in ((8, 96), (64, 512)):
+        run = Run(8 * stages, 8, stages, global_batch=micro, sequence=2048, recompute="full")
+        simulate(model, system, run)
+        began = time.process_time()
+        simulate(model, system, run)
+        whole = time.process_time() - began
+        began = time.process_time()
+        build(run.shape())
+        say(f"- graph level {stages} x {micro}: {whole:.3f} s, of which the graph "
+            f"{time.process_time() - began:.3f} s")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--set", action="append", dest="sets")
+    parser.add_argument("--families", type=int, default=99)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    benches: dict[str, Callable[[], None]] = {
+        "korthikanti": korthikanti,
+        "b200": b200,
+        "torchtitan": torchtitan,
+        "mlperf": mlperf,
+        "clocks": clocks,
+        "speed": speed,
+        "vtrain": lambda: vtrain(asked.families),
+    }
+    for name, bench in benches.items():
+        if asked.sets and name not in asked.sets:
+            continue
+        try:
+            bench()
+        except FileNotFoundError as error:
+            say(f"\n{name}: skipped, {error.filename} is absent")
+    if asked.out:
+        asked.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
