@@ -43,6 +43,7 @@ LAUNCHES_S = (5e-6, 4e-5)  # start values: compiled loops, and Python without gr
 MATTERS = 1e-4  # of an iteration, when a number changes by a tenth
 ROWS_MAX = 240  # more rows cost time and change nothing
 STEPS_MAX = 30
+PRECISION = 1e-5  # of a step's gain: far below the noise
 RAISED = 1.03  # a card seen this far above its limit has a higher one
 RAISED_TO = 1.5  # the new limit is unknown: it holds nothing that was measured
 ROUNDS = 2
@@ -108,10 +109,11 @@ def calibrate(rows: Sequence[Measurement], system: System) -> Calibration:
     known = any(np.isfinite(group.energy_j).any() for group in few)
     powers = list(POWERS) if known else []
     times = times[: FITTED_MAX - len(powers)]
-    for _ in range(ROUNDS if known else 1):
-        system = _fit_times(system, start, few, times)
-        if powers:
-            system = _fit(system, start, few, powers, energies=True)
+    system = _fit_times(system, start, few, times)
+    for turn in range(ROUNDS if powers else 0):
+        if turn > 0:  # the power cap moves with the power numbers, and times with it
+            system = _fit(system, start, few, times)
+        system = _fit(system, start, few, powers, energies=True)
     changed = {name: float(getattr(system, name)) for name in (*times, *powers)}
     if step > 1:
         notes.append(f"fitted to every {step}th row of {len(rows)}")
@@ -206,6 +208,8 @@ def _fit(
         f_scale=OUTLIER,
         max_nfev=STEPS_MAX,
         x_scale=sd,
+        ftol=PRECISION,
+        xtol=PRECISION,
     )
     return changed(answer.x)
 

@@ -33,7 +33,8 @@ _A100 = System(
     bf16_tflops=312.0, fp32_tflops=19.5,
     hbm_gb_s=2039.0, hbm_bytes=80 * GB, scale_up_gb_s=300.0, scale_out_gb_s=25.0,
     clock_max_mhz=1410.0, power_cap_w=400.0, idle_w=55.0, host_w=1140.0,
-    knee_mhz=1107.0,
+    knee_mhz=1107.0, matrix_efficiency=0.80, hbm_efficiency=0.58, scale_up_efficiency=0.94,
+    scale_out_efficiency=0.78,
 )  # fmt: skip
 _A100_SOURCES = (
     ("bf16_tflops fp32_tflops hbm_gb_s hbm_bytes scale_up_gb_s power_cap_w",
@@ -42,6 +43,8 @@ _A100_SOURCES = (
     ("gpus_per_node scale_out_gb_s",
      "DGX A100 data sheet: 8 x 200 Gb/s"),
     ("knee_mhz", "fit of the A100 SXM sweep of the Perseus artifact (SOSP'24)"),
+    ("matrix_efficiency hbm_efficiency scale_up_efficiency scale_out_efficiency",
+     "fit of Tables 4 and 5 of Korthikanti et al. (arXiv 2205.05198), DGX A100"),
     ("host_w", _HOST),
     ("idle_w", _IDLE),
 )  # fmt: skip
@@ -51,6 +54,7 @@ _H100 = System(
     hbm_gb_s=3350.0, hbm_bytes=80 * GB, scale_up_gb_s=450.0, scale_out_gb_s=50.0,
     host_gb_s=55.0, clock_max_mhz=1980.0, clock_peak_mhz=1830.0, power_cap_w=700.0, idle_w=80.0,
     host_w=1500.0, knee_mhz=1000.0, voltage_slope_per_ghz=0.47,
+    matrix_efficiency=0.62, attention_efficiency=0.35,
 )  # fmt: skip
 _H100_SOURCES = (
     ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz processors",
@@ -64,6 +68,9 @@ _H100_SOURCES = (
     ("host_w", _HOST),
     ("knee_mhz voltage_slope_per_ghz",
      "fits of public sweeps of H100 NVL and H200, arXiv 2607.00819"),
+    ("matrix_efficiency",
+     "Megatron-Core r0.8: 177B at 433 TFLOP/s, 44 %, of which large products take nine tenths"),
+    ("attention_efficiency", "FlashAttention-2 uses 35 % of an H100 (arXiv 2407.08608)"),
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),
 )  # fmt: skip
 _B200 = System(
@@ -72,15 +79,17 @@ _B200 = System(
     fp32_tflops=80.0, hbm_gb_s=8000.0, hbm_bytes=180 * GB, scale_up_gb_s=900.0,
     scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=1965.0, clock_peak_mhz=1856.0,
     power_cap_w=1000.0, idle_w=140.0, host_w=1930.0,
-    matrix_efficiency=0.48, attention_efficiency=0.35, hbm_efficiency=0.6, scale_up_efficiency=0.7,
+    matrix_efficiency=0.44, attention_efficiency=0.31, hbm_efficiency=0.55,
+    scale_up_efficiency=0.57, scale_up_latency_s=60e-6,
 )  # fmt: skip
 _B200_SOURCES = (
     ("bf16_tflops fp8_tflops fp4_tflops fp32_tflops hbm_gb_s scale_up_gb_s power_cap_w",
      "NVIDIA Blackwell architecture brief: HGX B200 at 1,000 W, NVLink 1.8 TB/s both directions"),
     ("hbm_bytes gpus_per_node scale_out_gb_s",
      "DGX B200 data sheet: 1,440 GB in 8 GPUs, 8 x 400 Gb/s"),
-    ("matrix_efficiency attention_efficiency hbm_efficiency scale_up_efficiency",
-     "measured on B200 by SimuMax (system_efficiencies.json)"),
+    ("matrix_efficiency attention_efficiency hbm_efficiency",
+     "fit of SimuMax's measured iterations on 8 B200 (docs/b200)"),
+    ("scale_up_efficiency scale_up_latency_s", "the same fit"),
     ("host_w", _HOST),
     ("clock_max_mhz", "highest SM clock that the driver lists"),
     ("clock_peak_mhz processors", "148 SM x 8192 FLOP that give the data sheet's peak"),

@@ -1,0 +1,76 @@
+"""Calibration: finds the system that made the rows, and leaves alone what they do not show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from joulecut_engine.model import formula
+from joulecut_engine.model.calibrate import Measurement, calibrate
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.run import Run
+from joulecut_engine.model.system import FITTED, FITTED_MAX
+
+MODEL = ARCHITECTURES["megatron-22b"]
+KNOWN = SYSTEMS["a100-sxm-80gb"]
+RUNS = [
+    Run(8, tensor, 1, 8 // tensor, global_batch=16, recompute=recompute, clock_mhz=clock)
+    for tensor in (2, 8)
+    for recompute in ("none", "full")
+    for clock in (900.0, 1400.0)
+]
+
+
+def measured(system: object, runs: list[Run], noise: float = 0.0) -> list[Measurement]:
+    luck = np.random.default_rng(1)
+    rows = []
+    for run in runs:
+        found = formula.estimate(MODEL, system, run)  # type: ignore[arg-type]
+        factor = float(np.exp(noise * luck.standard_normal()))
+        rows.append(
+            Measurement(MODEL, run, found.iteration_time_s * factor, found.energy_j * factor)
+        )
+    return rows
+
+
+def test_it_predicts_the_runs_of_another_system() -> None:
+    other = replace(
+        KNOWN, matrix_efficiency=0.6, hbm_efficiency=0.7, scale_up_efficiency=0.6,
+        idle_w=70.0, compute_pj_per_flop=1.1, waiting_w=110.0,
+    )  # fmt: skip
+    rows = measured(other, RUNS, noise=0.01)
+    found = calibrate(rows[::2], KNOWN)
+    for row in rows[1::2]:
+        told = formula.estimate(MODEL, found.system, row.run)
+        assert told.iteration_time_s == pytest.approx(row.iteration_time_s, rel=0.04)
+        assert told.energy_j == pytest.approx(row.energy_j, rel=0.05)
+
+
+def test_few_numbers_change_and_all_are_named() -> None:
+    found = calibrate(measured(KNOWN, RUNS[:4]), KNOWN)
+    assert len(found.fitted) <= FITTED_MAX
+    assert set(found.fitted) | set(found.assumed) == set(FITTED)
+    assert "scale_out_efficiency" in found.assumed  # one node: nothing shows it
+    assert found.system.scale_out_efficiency == KNOWN.scale_out_efficiency
+    assert found.time_error < 0.005
+
+
+def test_one_wild_row_does_not_move_the_rest() -> None:
+    rows = measured(KNOWN, RUNS)
+    rows[3] = replace(rows[3], iteration_time_s=3.0 * rows[3].iteration_time_s, energy_j=None)
+    found = calibrate(rows, KNOWN)
+    for row in rows[:3] + rows[4:]:
+        told = formula.estimate(MODEL, found.system, row.run)
+        assert told.iteration_time_s == pytest.approx(row.iteration_time_s, rel=0.05)
+
+
+def test_a_card_above_its_limit_has_a_higher_one() -> None:
+    strong = replace(KNOWN, power_cap_w=500.0, compute_pj_per_flop=1.8)
+    found = calibrate(measured(strong, RUNS[-3:]), replace(KNOWN, power_cap_w=200.0))
+    assert found.system.power_cap_w > 300.0
+    assert any("raised" in note for note in found.notes)
+
+
+def test_no_rows_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no measurements"):
+        calibrate([], KNOWN)

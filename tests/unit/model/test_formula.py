@@ -1,0 +1,133 @@
+"""The closed form: its sums, its counts, and what it may never do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from joulecut_engine.model import formula
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES
+from joulecut_engine.model.run import DTYPES, OFFLOADS, RECOMPUTES, SCHEDULES, Run, misfit
+from joulecut_engine.model.runs import Runs
+from joulecut_engine.model.stage_profile import stage_profile
+from joulecut_engine.model.work import model_flops
+
+GPT = ARCHITECTURES["gpt3-175b"]
+DGX = SYSTEMS["a100-sxm-80gb"]
+MODELS = (
+    GPT,
+    ARCHITECTURES["llama-3-70b"],
+    ARCHITECTURES["mixtral-8x7b"],
+    ARCHITECTURES["deepseek-v3"],
+)
+small = st.sampled_from([1, 2, 4, 8])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
+    tensor, pipe, data, context = draw(small), draw(small), draw(small), draw(small)
+    micro, count = draw(small), draw(st.integers(1, 16))
+    schedule = draw(st.sampled_from(SCHEDULES))
+    chunks = 2 if schedule in {"interleaved-1f1b", "zb-v", "dualpipe-v"} else 1
+    run = Run(
+        tensor * pipe * data * context, tensor, pipe, data, context,
+        schedule=schedule, chunks=chunks, microbatch=micro,
+        global_batch=data * micro * count * (pipe if chunks > 1 else 1), sequence=2048,
+        dtype=draw(st.sampled_from(DTYPES)), recompute=draw(st.sampled_from(RECOMPUTES)),
+        sequence_parallel=draw(st.booleans()), zero=draw(st.integers(0, 3)),
+        overlap_gradients=draw(st.booleans()), flash_attention=draw(st.booleans()),
+        clock_mhz=draw(st.sampled_from([0.0, 900.0, 1200.0])),
+        offload=draw(st.sampled_from(OFFLOADS)), fused_loss=draw(st.booleans()),
+        dropout=draw(st.booleans()), overlap_tensor=draw(st.booleans()),
+        forward_only=draw(st.booleans()), cuda_graphs=draw(st.booleans()),
+    )  # fmt: skip
+    model = draw(st.sampled_from(MODELS))
+    assume(misfit(run, model) is None)
+    return model, run
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs(), st.sampled_from(["a100-sxm-80gb", "h100-sxm", "b200", "mi300x"]))
+def test_parts_sum_to_the_whole_and_are_never_negative(
+    case: tuple[Architecture, Run], name: str
+) -> None:
+    model, run = case
+    found = formula.estimate(model, SYSTEMS[name], run)
+    assert tuple(found.breakdown_s) == BREAKDOWN
+    assert tuple(found.component_time_s) == COMPONENTS
+    assert tuple(found.energy_breakdown_j) == ENERGIES
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.iteration_time_s, rel=1e-9)
+    assert sum(found.component_time_s.values()) == pytest.approx(found.iteration_time_s, rel=1e-9)
+    total_j = found.energy_j + found.host_j
+    assert sum(found.energy_breakdown_j.values()) == pytest.approx(total_j, rel=1e-9)
+    parts = (found.breakdown_s, found.component_time_s, found.energy_breakdown_j, found.hidden_s)
+    for part in parts:
+        assert all(np.isfinite(value) and value >= 0.0 for value in part.values()), part
+    assert 0.0 < found.mfu < 1.0
+    assert found.hfu >= found.mfu
+    assert len(found.memory) == run.pipeline
+    assert all(stage.total_bytes > 0.0 for stage in found.memory)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(runs(), min_size=2, max_size=6))
+def test_many_runs_at_once_are_what_each_is_alone(cases: list[tuple[Architecture, Run]]) -> None:
+    many = [run for _, run in cases if misfit(run, GPT) is None]
+    assume(many)
+    together = formula.evaluate(GPT, DGX, Runs.of(many))
+    for i, run in enumerate(many):
+        alone = formula.estimate(GPT, DGX, run)
+        assert together.iteration_time_s[i] == pytest.approx(alone.iteration_time_s, rel=1e-9)
+        assert together.energy_j[i] == pytest.approx(alone.energy_j, rel=1e-9)
+        peak = max(stage.total_bytes for stage in alone.memory)
+        assert together.memory_bytes[i] == pytest.approx(peak, rel=1e-9)
+        assert together.runs.run(i) == replace(run, clock_mhz=run.clock_mhz or 1410.0)
+
+
+def test_model_flops_are_those_of_the_publication() -> None:
+    """SC21, equation 3, without recomputation."""
+    batch, s, layers, h, vocab = 512, 2048, 96, 12288, 51200
+    expected = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocab / (12 * layers * h))
+    run = Run(512, 8, 8, 8, global_batch=batch)
+    model = replace(GPT, vocab=vocab)
+    assert model_flops(model, Runs.of([run]))[0] == pytest.approx(expected, rel=1e-6)
+    full = formula.estimate(model, DGX, replace(run, recompute="full"))
+    assert full.hfu / full.mfu == pytest.approx(4 / 3, rel=5e-3)
+
+
+def test_lower_clocks_take_longer_and_use_less_power() -> None:
+    run = Run(512, 8, 8, 8, global_batch=512, recompute="full")
+    clocks = (800.0, 1000.0, 1200.0, 1400.0)
+    found = [formula.estimate(GPT, DGX, replace(run, clock_mhz=clock)) for clock in clocks]
+    times = [one.iteration_time_s for one in found]
+    powers = [one.power_w_per_gpu for one in found]
+    assert times == sorted(times, reverse=True)
+    assert powers == sorted(powers)
+    assert found[1].energy_j < found[-1].energy_j
+
+
+@settings(max_examples=30, deadline=None)
+@given(runs(), st.floats(200.0, 500.0))
+def test_the_power_cap_holds(case: tuple[Architecture, Run], cap_w: float) -> None:
+    model, run = case
+    system = replace(DGX, power_cap_w=cap_w, waiting_w=80.0, compute_pj_per_flop=1.3)
+    found = formula.estimate(model, system, run)
+    lowest = found.clock_mhz <= system.clock_min_mhz * 1.001
+    assert lowest or found.power_w_per_gpu <= cap_w * 1.01
+
+
+def test_a_stage_profile_adds_up_to_the_estimate() -> None:
+    run = Run(64, 8, 8, global_batch=32, flash_attention=True, clock_mhz=1005.0)
+    found = formula.estimate(GPT, DGX, run)
+    profile = stage_profile(GPT, DGX, run, (1005,))
+    slowest = max(
+        profile.options[stage, "forward"][0].time_s + profile.options[stage, "backward"][0].time_s
+        for stage in range(8)
+    )
+    idle = ("bubble", "pipeline_comm", "data_comm", "optimizer", "offload")
+    busy = found.iteration_time_s - sum(found.breakdown_s[name] for name in idle)
+    assert 32 * slowest == pytest.approx(busy, rel=1e-9)

@@ -1,0 +1,119 @@
+"""The three levels: equal where they must be, ordered where they may differ."""
+
+from dataclasses import replace
+
+import pytest
+
+from joulecut_engine.model import formula
+from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.catalogue import SYSTEMS
+from joulecut_engine.model.graph_level import part_layers, simulate
+from joulecut_engine.model.run import Run, misfit
+from joulecut_engine.model.table import estimate_by_table, table_of
+
+# Hardly a vocabulary: all stages are alike.
+ALIKE = Architecture(64, 4096, 32, 32, 16384, 8, positions=2048)
+REAL = replace(ALIKE, vocab=51200)
+# Links without delay, so that only the schedule counts.
+FREE = replace(
+    SYSTEMS["a100-sxm-80gb"],
+    scale_out_gb_s=1e9,
+    scale_up_gb_s=1e9,
+    scale_up_latency_s=0.0,
+    scale_out_latency_s=0.0,
+    power_cap_w=1e6,
+    kernel_s=0.0,
+    launch_s=0.0,  # an embedding is launches more than work
+)
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
+CHUNKS = {"interleaved-1f1b": 2, "zb-v": 2, "dualpipe-v": 2}
+
+
+def run_of(schedule: str, stages: int = 8, microbatches: int = 24) -> Run:
+    return Run(
+        8 * stages,
+        8,
+        stages,
+        schedule=schedule,  # type: ignore[arg-type]
+        chunks=CHUNKS.get(schedule, 1),
+        global_batch=microbatches,
+        flash_attention=True,
+        clock_mhz=1410.0,
+    )
+
+
+@pytest.mark.parametrize("microbatches", [8, 24, 96])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved-1f1b"])
+def test_formula_and_graph_are_equal_without_links_and_with_equal_stages(
+    schedule: str, microbatches: int
+) -> None:
+    run = run_of(schedule, microbatches=microbatches)
+    closed = formula.estimate(ALIKE, FREE, run)
+    laid_out, _ = simulate(ALIKE, FREE, run)
+    assert laid_out.iteration_time_s == pytest.approx(closed.iteration_time_s, rel=4e-3)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("microbatches", [24, 96])
+def test_formula_is_near_the_graph_with_logits_and_links(schedule: str, microbatches: int) -> None:
+    run = run_of(schedule, microbatches=microbatches)
+    assert misfit(run, REAL) is None
+    closed = formula.estimate(REAL, SYSTEMS["a100-sxm-80gb"], run)
+    laid_out, _ = simulate(REAL, SYSTEMS["a100-sxm-80gb"], run)
+    near = 0.07 if schedule in {"zb-v", "dualpipe-v"} else 0.03  # both ends on one stage
+    assert laid_out.iteration_time_s == pytest.approx(closed.iteration_time_s, rel=near)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "bubble"),
+    [
+        ("gpipe", 7 / 24),
+        ("1f1b", 7 / 24),
+        ("interleaved-1f1b", 7 / 48),
+        ("zb-h1", 7 / 72),  # a third of 1f1b's
+        ("zb-h2", 0.0),
+        ("zb-v", 0.0),
+    ],
+)
+def test_the_table_has_the_published_bubble(schedule: str, bubble: float) -> None:
+    assert table_of(run_of(schedule)).bubble == pytest.approx(bubble, abs=1e-9)
+
+
+def test_table_and_formula_agree_where_work_is_as_the_table_has_it() -> None:
+    for schedule in ("gpipe", "1f1b", "interleaved-1f1b"):
+        run = run_of(schedule)
+        ideal, closed = estimate_by_table(ALIKE, FREE, run), formula.estimate(ALIKE, FREE, run)
+        assert ideal.iteration_time_s == pytest.approx(closed.iteration_time_s, rel=4e-3)
+
+
+def test_slow_links_change_the_ranking_of_schedules() -> None:
+    """More chunks send more often: ahead with free links, behind with slow ones."""
+    slow = replace(SYSTEMS["a100-sxm-80gb"], scale_out_gb_s=0.05, power_cap_w=1e6)
+    plain, deep = run_of("gpipe", microbatches=8), run_of("interleaved-1f1b", microbatches=8)
+
+    def faster(system: object) -> bool:
+        times = [simulate(ALIKE, system, run)[0].iteration_time_s for run in (plain, deep)]  # type: ignore[arg-type]
+        return times[1] < times[0]
+
+    assert faster(FREE)
+    assert not faster(slow)
+
+
+def test_layers_are_shared_out_evenly_with_short_ends() -> None:
+    assert part_layers(62, 8) == [7, 8, 8, 8, 8, 8, 8, 7]
+    assert part_layers(126, 16) == [7, *[8] * 14, 7]
+    for layers in range(8, 40):
+        counts = part_layers(layers, 8)
+        assert sum(counts) == layers
+        assert max(counts) - min(counts) <= 1
+
+
+def test_one_stage_has_no_bubble_at_any_level() -> None:
+    run = Run(8, 8, global_batch=4, flash_attention=True)
+    for found in (
+        formula.estimate(REAL, FREE, run),
+        estimate_by_table(REAL, FREE, run),
+        simulate(REAL, FREE, run)[0],
+    ):
+        assert found.breakdown_s["bubble"] == pytest.approx(0.0, abs=1e-12)
+        assert found.breakdown_s["pipeline_comm"] == 0.0
