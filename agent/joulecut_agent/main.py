@@ -120,20 +120,27 @@ def _keeper(settings: "Settings") -> int:
     from joulecut_agent.control import local_release  # noqa: PLC0415
     from joulecut_agent.keeper import keeper  # noqa: PLC0415
     from joulecut_agent.log import log  # noqa: PLC0415
+    from joulecut_agent.notify import Notifier  # noqa: PLC0415
 
+    notifier = Notifier()
+    notifier.feed_always()
     window = local_release.window(settings.keeper.state_dir)
     if window.left_s() and keeper.journal(settings.keeper).is_clean:
         log("keeper", "started inside a release window: nothing is opened until it is over")
+        notifier.ready("released: no device is opened")
         if not window.wait():
             return 0
-    return _keep(settings.keeper, settings.device, settings.options, -1)
+    ready = partial(notifier.ready, "earlier settings are restored")
+    return _keep(settings.keeper, settings.device, settings.options, ready=ready)
 
 
-def _keep(settings: "KeeperSettings", device: str, options: dict[str, Any], agent_fd: int) -> int:
+def _keep(
+    settings: "KeeperSettings", device: str, options: dict[str, Any], agent_fd: int = -1,
+    ready: Callable[[], None] = lambda: None,
+) -> int:  # fmt: skip
     from joulecut_agent import devices, memory, scheduling  # noqa: PLC0415
     from joulecut_agent.keeper import service  # noqa: PLC0415
     from joulecut_agent.keeper.writer_process import WriterProcess  # noqa: PLC0415
-    from joulecut_agent.notify import Notifier  # noqa: PLC0415
 
     backend = devices.load(device)
 
@@ -144,12 +151,7 @@ def _keep(settings: "KeeperSettings", device: str, options: dict[str, Any], agen
 
     scheduling.request_short_slices()
     gc.freeze()  # objects of the start live on; a collection must not delay a write
-    if agent_fd >= 0:
-        return service.run(settings, WriterProcess(open_writer), agent_fd)
-    notifier = Notifier()
-    notifier.feed_always()
-    ready = partial(notifier.ready, "earlier settings are restored")
-    return service.run(settings, WriterProcess(open_writer), ready=ready)
+    return service.run(settings, WriterProcess(open_writer), agent_fd, ready)
 
 
 def _audit(path: Path, since: str | None, as_json: bool) -> int:

@@ -6,6 +6,7 @@ systemd restarts an agent whose main loop stands still, and a keeper that is sto
 
 import contextlib
 import os
+import signal
 import socket
 import threading
 import time
@@ -35,9 +36,17 @@ class Notifier:
         self._send(f"WATCHDOG=1{news}")
 
     def feed_always(self) -> None:
-        """Feeds the watchdog from a thread, for a process whose main thread waits for a driver."""
-        if self._path:
+        """Feeds the watchdog from a thread, for a process whose main thread waits for a driver.
+
+        The thread takes no signal: the main thread may wait for one.
+        """
+        if not self._path:
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
             threading.Thread(target=self._feed, name="watchdog", daemon=True).start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _feed(self) -> None:
         while True:

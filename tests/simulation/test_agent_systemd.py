@@ -3,12 +3,13 @@
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_agent import PATIENCE_S, RunningAgent, eventually
+from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 
@@ -104,6 +105,26 @@ def test_a_keeper_of_its_own_is_ready_once_it_has_restored_and_feeds_the_watchdo
             eventually("silence", lambda: _is_silent(manager))
         finally:
             keeper.send_signal(signal.SIGCONT)
+
+
+def test_a_keeper_that_waits_for_the_end_of_a_window_is_ready_fed_and_leaves_at_once(
+    manager: socket.socket,
+) -> None:
+    with RunningAgent(cards=1, keeper="state/keeper.sock") as node:
+        node.start_keeper()
+        node.start()
+        command = [COMMAND, "release", "--config", str(node.home / "agent.yaml"), "--for", "10m"]
+        subprocess.run(command, check=True, env=node.env, capture_output=True)
+        node.kill(signal.SIGTERM)
+        node.keepers[0].terminate()
+        node.keepers[0].wait()
+        node.env = {**os.environ, "NOTIFY_SOCKET": str(manager.getsockname())}
+        keeper = node._spawn("keeper")
+        node.keepers.append(keeper)
+        eventually("ready", lambda: _hear(manager)[0].startswith("READY=1\nSTATUS=released"))
+        eventually("fed", lambda: _hear(manager) == ("WATCHDOG=1", keeper.pid))
+        keeper.terminate()
+        assert keeper.wait(timeout=PATIENCE_S) == 0
 
 
 def test_under_the_units_umask_everybody_reads_what_is_for_everybody() -> None:
