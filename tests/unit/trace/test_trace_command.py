@@ -1,0 +1,146 @@
+"""`joulecut model trace`: from recorded files to answers and to files of other tools."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+
+from joulecut_cli.trace import chakra
+
+OPERATIONS = 40
+GEMM_US, ADD_US, RING_US = 2000.0, 300.0, 500.0
+
+
+def _events(rank: int, compute: float = 1.0) -> dict[str, Any]:
+    """One step of gemms of 4096 x 4096 x 16384, an add, and an all-reduce beside the next gemm."""
+    events: list[dict[str, Any]] = []
+    at = 0.0
+    for i in range(OPERATIONS):
+        shapes = [[4096, 4096], [4096, 16384]]
+        events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": at, "dur": 5.0,
+                       "pid": 1, "tid": 1, "args": {"External id": i, "Input Dims": shapes,
+                                                    "Input type": ["c10::BFloat16"]}})  # fmt: skip
+        gemm, add = GEMM_US * compute, ADD_US
+        events.append(_kernel("sm80_xmma_gemm_bf16", 7, at, gemm, **{"External id": i}))
+        events.append(_kernel("vectorized_elementwise_kernel<4>", 7, at + gemm, add))
+        events.append(_kernel(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, at + gemm + add, RING_US,
+            **{"Collective name": "allreduce", "In msg nelems": 16 << 20, "dtype": "BFloat16",
+               "Out msg nelems": 16 << 20, "Group size": 2, "Process Group Ranks": "[0, 1]"},
+        ))  # fmt: skip
+        at += gemm + add
+    return {"traceEvents": events, "distributedInfo": {"rank": rank}}
+
+
+def _kernel(name: str, stream: int, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur, "pid": 0,
+            "tid": stream, "args": {"device": 0, "stream": stream, **args}}  # fmt: skip
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[str]:
+    names = []
+    for rank in (0, 1):
+        path = tmp_path / f"rank{rank}.json.gz"
+        path.write_bytes(gzip.compress(json.dumps(_events(rank)).encode()))
+        names.append(str(path))
+    return names
+
+
+def _run(*words: str) -> Any:
+    said = commands.run("model", "trace", *words, "--json")
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_classes_times_and_energy(traces: list[str]) -> None:
+    found = _run(*traces, "--system", "a100-sxm-80gb", "--clock", "1410", "--replay", "1065")
+    recorded, slow = found["clocks"]
+    assert found["ranks"] == 2
+    assert recorded["class_s"]["matmul"] == pytest.approx(OPERATIONS * GEMM_US * 1e-6)
+    assert recorded["class_s"]["all-reduce"] == pytest.approx(OPERATIONS * RING_US * 1e-6)
+    assert recorded["exposed_communication_s"] == pytest.approx(RING_US * 1e-6, rel=0.01)
+    matmul_s = slow["class_s"]["matmul"]
+    assert matmul_s == pytest.approx(recorded["class_s"]["matmul"] * (0.1 + 0.9 * 1410 / 1065))
+    assert slow["class_s"]["all-reduce"] == pytest.approx(recorded["class_s"]["all-reduce"])
+    assert slow["iteration_time_s"] > recorded["iteration_time_s"]
+    for kind, seconds in slow["class_s"].items():
+        watts = recorded["class_j"][kind] / recorded["class_s"][kind]
+        assert slow["class_j"][kind] / seconds <= watts * (1.0 + 1e-9)
+
+
+def test_a_second_clock_measures_what_each_class_takes_from_it(
+    traces: list[str], tmp_path: Path
+) -> None:
+    """Gemms that follow the clock wholly, adds that do not follow it at all."""
+    slow = tmp_path / "slow.json"
+    slow.write_text(json.dumps(_events(0, compute=1410 / 1005)))
+    found = _run(traces[0], "--clock", "1410", "--also", f"1005={slow}", "--replay", "1200")
+    shares = found["clock_independent_share"]
+    assert shares["matmul"] == {"share": pytest.approx(0.0, abs=1e-6), "basis": "measured"}
+    assert shares["pointwise"] == {"share": pytest.approx(1.0), "basis": "measured"}
+    assert shares["all-reduce"]["basis"] == "assumed"
+    matmul_s = [one["class_s"]["matmul"] for one in found["clocks"]]
+    assert matmul_s[1] == pytest.approx(matmul_s[0] * 1410 / 1200)
+
+
+def test_the_files_of_other_tools(traces: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "astra"
+    found = _run(
+        *traces, "--system", "a100-sxm-80gb", "--clock", "1410", "--astra-sim", str(out),
+        "--perfetto", str(tmp_path / "p.json"), "--calibrated", str(tmp_path / "mine.yaml"),
+    )  # fmt: skip
+    assert {p.name for p in out.iterdir()} == {
+        "trace.0.et", "trace.1.et", "network.yml", "system.json", "remote_memory.json",
+        "power.json",
+    }  # fmt: skip
+    again = chakra.read(out / "trace.1.et", 1)
+    assert len(again.kernels) == 3 * OPERATIONS
+    power = json.loads((out / "power.json").read_text())
+    assert power["gpu_w"]["idle"] < power["gpu_w"]["waiting"] < power["gpu_w"]["compute"] <= 400.0
+    events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert len(slices) == 2 * 3 * OPERATIONS
+    assert all(event["args"]["energy_j"] > 0.0 for event in slices)
+    # what one trace measured predicts another model on other numbers of GPUs
+    flops = 2 * 4096 * 4096 * 16384
+    efficiency = flops / (GEMM_US * 1e-6) / 312e12
+    assert found["system_measured"]["matrix_efficiency"] == pytest.approx(efficiency)
+    run = tmp_path / "run.yaml"
+    run.write_text("model: gpt3-13b\nsystem: {file: mine.yaml}\n"
+                   "run: {gpus: 16, tensor: 8, global_batch: 32}\n")  # fmt: skip
+    said = commands.run("model", str(run), "--json")
+    assert said.returncode == 0, said.stderr
+
+
+def test_replaying_what_was_written_gives_the_same_times(traces: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "et"
+    first = _run(*traces, "--clock", "1410", "--chakra", str(out))
+    again = _run(str(out / "trace.0.et"), str(out / "trace.1.et"))
+    assert again["clocks"][0]["iteration_time_s"] == pytest.approx(
+        first["clocks"][0]["iteration_time_s"], rel=1e-3
+    )
+    for kind, seconds in first["clocks"][0]["class_s"].items():
+        assert again["clocks"][0]["class_s"][kind] == pytest.approx(seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--replay", "1410"),
+        ("--replay", "fast", "--clock", "1410"),
+        ("--clock", "0"),
+        ("--also", "slow.json", "--clock", "1410"),
+        ("--calibrated", "mine.yaml"),
+        ("--system", "a100"),
+        ("--perfetto", "trace.txt"),
+    ],
+)
+def test_bad_flags_are_one_line(traces: list[str], words: tuple[str, ...]) -> None:
+    said = commands.run("model", "trace", traces[0], *words)
+    assert said.returncode == 2
+    assert words[0] in said.stderr
+    assert said.stderr.count("\n") == 1
