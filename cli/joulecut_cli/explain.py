@@ -32,6 +32,8 @@ from joulecut_wire.errors import BadInput
 GRANULARITIES = {
     "gpu": "one clock per GPU",
     "edge": "a second clock for the first forward and the last backward",
+    "changes": "two clock changes per iteration, anywhere",
+    "changes:4": "four clock changes per iteration, anywhere",
     "computation": "a clock per operation",
 }
 

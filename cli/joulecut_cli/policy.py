@@ -214,8 +214,8 @@ def _holdout(job: "JobPolicy") -> str:
 
 
 def _target(slo: "Slo") -> str:
-    if slo.max_slowdown == 0.0:
-        return "no slower than at default clocks"
+    if slo.max_slowdown is not None and slo.max_slowdown <= slo.tolerance:
+        return f"not measurably slower than at default clocks ({slo.tolerance * 100:.6g}%)"
     if slo.max_slowdown is not None:
         return f"at most {slo.max_slowdown * 100:.6g}% slower than at default clocks"
     given = "" if slo.given_as == "max_iteration_time" else f" ({slo.given_as})"

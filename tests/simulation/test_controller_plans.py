@@ -12,7 +12,7 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile, Schedule
 from joulecut_engine.graph.shape import chunks_of, part_of
 from joulecut_engine.optimize.jitter_margin import Statistic
-from joulecut_engine.optimize.problem import Problem, Solution
+from joulecut_engine.optimize.problem import ChangeLimits, Problem, Solution
 from joulecut_engine.optimize.solver import Solver, frontier, prepared
 from joulecut_engine.optimize.straggler import Kept
 from joulecut_sim.plant import Noise
@@ -143,9 +143,9 @@ def test_a_straggler_is_answered_from_the_kept_frontier(store: DatabaseStore) ->
     asked: list[Problem] = []
     built: list[Problem] = []
 
-    def solver(problem: Problem, granularity: Granularity) -> Solver:
+    def solver(problem: Problem, granularity: Granularity, limits: ChangeLimits) -> Solver:
         asked.append(problem)
-        return Solver(problem, granularity)
+        return Solver(problem, granularity, limits)
 
     def keep(problem: Problem, granularity: Granularity) -> Kept:
         kept = Kept(prepared(problem, granularity), points=12)

@@ -9,7 +9,7 @@ from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import Record
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.problem import Problem
+from joulecut_engine.optimize.problem import ChangeLimits, Problem
 from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.errors import Unavailable
 
@@ -115,8 +115,10 @@ def test_an_order_during_a_long_solve_is_not_undone_by_it(
     loops: list[asyncio.AbstractEventLoop] = []
 
     class Slow(Solver):
-        def __init__(self, problem: Problem, granularity: Granularity) -> None:
-            super().__init__(problem, granularity)
+        def __init__(
+            self, problem: Problem, granularity: Granularity, limits: ChangeLimits
+        ) -> None:
+            super().__init__(problem, granularity, limits)
             if not asked and loops:
                 order = Order("pause", job="demo", by="alice")
                 asked.append(order)

@@ -23,7 +23,7 @@ from joulecut_engine.optimize.solver import Solver
 from joulecut_wire import document
 from joulecut_wire.messages import Allocation
 
-NO_SLOWDOWN = Slo(max_slowdown=0.0)
+NO_SLOWDOWN = Slo(max_slowdown=0.0, tolerance=0.0)
 
 
 @dataclass(frozen=True, slots=True)

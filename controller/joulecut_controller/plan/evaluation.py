@@ -13,9 +13,16 @@ from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter_margin import of
-from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+from joulecut_engine.optimize.problem import (
+    TWO_CHANGES,
+    ChangeLimits,
+    Goal,
+    Infeasible,
+    Problem,
+    Solution,
+)
 
 Clocks = tuple[int, ...]  # one clock in MHz per operation, in the graph's order
 
@@ -96,7 +103,14 @@ def _starts_s(problem: Problem, options: list[ClockOption]) -> tuple[float, ...]
     return tuple(starts)
 
 
-COMPARED = GRANULARITIES  # from what needs no change to a job to what needs most
+# By name, from what needs no change to a job to what needs most.
+COMPARED: dict[str, tuple[Granularity, ChangeLimits]] = {
+    "gpu": ("gpu", TWO_CHANGES),
+    "edge": ("edge", TWO_CHANGES),
+    "changes": ("changes", TWO_CHANGES),
+    "changes:4": ("changes", ChangeLimits(4)),
+    "computation": ("computation", TWO_CHANGES),
+}
 ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by an ulp
 
 
@@ -158,9 +172,9 @@ def completed(
     return replace(
         made,
         saved_by_granularity=tuple(
-            (granularity, saved)
-            for granularity in COMPARED
-            if (saved := _saved_ratio(comparison, granularity, solver)) is not None
+            (name, saved)
+            for name, (granularity, limits) in COMPARED.items()
+            if (saved := _saved_ratio(comparison, granularity, limits, solver)) is not None
         ),
         intrinsic_bloat_w=width * intrinsic_w,
         extrinsic_bloat_w=width * extrinsic_w,
@@ -168,9 +182,9 @@ def completed(
 
 
 def _saved_ratio(
-    comparison: Comparison, granularity: Granularity, solver: SolverCache
+    comparison: Comparison, granularity: Granularity, limits: ChangeLimits, solver: SolverCache
 ) -> float | None:
-    answer = solver.ask(comparison.costs, comparison.goal, granularity, comparison.jitter)
+    answer = solver.ask(comparison.costs, comparison.goal, granularity, comparison.jitter, limits)
     if isinstance(answer, Infeasible):
         return None
     return 1.0 - answer.energy_j / comparison.baseline_j

@@ -38,7 +38,7 @@ class Forecast:
     baseline_energy_j: float
     lower_bound_j: float
     gap_ratio: float
-    saved_by_granularity: tuple[tuple[Granularity, float], ...] = ()
+    saved_by_granularity: tuple[tuple[str, float], ...] = ()  # names of `evaluation.COMPARED`
     intrinsic_bloat_w: float | None = None  # None until computed, which takes seconds
     extrinsic_bloat_w: float | None = None
 

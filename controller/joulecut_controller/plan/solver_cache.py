@@ -15,7 +15,14 @@ from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Noise, Spread, Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import assured, of
-from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+from joulecut_engine.optimize.problem import (
+    TWO_CHANGES,
+    ChangeLimits,
+    Goal,
+    Infeasible,
+    Problem,
+    Solution,
+)
 from joulecut_engine.optimize.straggler import Kept
 
 
@@ -30,7 +37,8 @@ class Prepared(Protocol):
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution: ...
 
 
-Prepare = Callable[[Problem, Granularity], Prepared]
+Prepare = Callable[[Problem, Granularity, ChangeLimits], Prepared]
+_Question = tuple[str, Goal, Granularity, Jitter, ChangeLimits]
 
 # Per job: own deadline, a straggler's, the time now, at two granularities each; for 10 jobs.
 ANSWERS_KEPT = 64
@@ -56,10 +64,8 @@ class SolverCache:
         self._prepare = prepare
         self._frontier = frontier  # of one that waits for a straggler, where it is kept
         self._kept = kept
-        self._prepared: OrderedDict[tuple[str, Granularity], Prepared] = OrderedDict()
-        self._answers: OrderedDict[tuple[str, Goal, Granularity, Jitter], Solution | Infeasible] = (
-            OrderedDict()
-        )
+        self._prepared: OrderedDict[tuple[str, Granularity, ChangeLimits], Prepared] = OrderedDict()
+        self._answers: OrderedDict[_Question, Solution | Infeasible] = OrderedDict()
         self._noise: OrderedDict[tuple[str, Noise], _NoiseSample] = OrderedDict()
         self._spreads: OrderedDict[tuple[str, Noise, tuple[ClockOption, ...]], Spread] = (
             OrderedDict()
@@ -76,16 +82,21 @@ class SolverCache:
         return self._spreads[key]
 
     def ask(
-        self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter = STILL
+        self,
+        costs: Costs,
+        goal: Goal,
+        granularity: Granularity,
+        jitter: Jitter = STILL,
+        limits: ChangeLimits = TWO_CHANGES,
     ) -> Solution | Infeasible:
         """The cheapest plan for this goal, or Infeasible.
 
         Where times jitter, the statistic of the iteration time meets the deadline, not only
         the iteration on mean times.
         """
-        key = (costs.digest, goal, granularity, jitter)
+        key = (costs.digest, goal, granularity, jitter, limits)
         if key not in self._answers:
-            self._answers[key] = self._solve(costs, goal, granularity, jitter)
+            self._answers[key] = self._solve(costs, goal, granularity, jitter, limits)
             while len(self._answers) > self._kept:
                 self._answers.popitem(last=False)
         self._answers.move_to_end(key)
@@ -102,15 +113,20 @@ class SolverCache:
         return self._noise[key]
 
     def _solve(
-        self, costs: Costs, goal: Goal, granularity: Granularity, jitter: Jitter
+        self,
+        costs: Costs,
+        goal: Goal,
+        granularity: Granularity,
+        jitter: Jitter,
+        limits: ChangeLimits,
     ) -> Solution | Infeasible:
         if goal.waits and self._frontier is not None:
             waiting = self._frontier(costs, granularity)
             if waiting is not None:
                 return _kept(waiting, goal)
-        key = (costs.digest, granularity)
+        key = (costs.digest, granularity, limits)
         if key not in self._prepared:
-            self._prepared[key] = self._prepare(costs.problem, granularity)
+            self._prepared[key] = self._prepare(costs.problem, granularity, limits)
             while len(self._prepared) > PREPARED_KEPT:
                 self._prepared.popitem(last=False)
         self._prepared.move_to_end(key)

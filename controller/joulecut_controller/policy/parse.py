@@ -229,7 +229,12 @@ def _slo(keys: SloKeys) -> Slo:
         return Slo(max_iteration_time_s=rate.iteration_time_s, given_as="min_rate", statistic=held)
     if time_s is not None:
         return Slo(max_iteration_time_s=time_s, given_as="max_iteration_time", statistic=held)
-    return Slo(max_slowdown=keys.max_slowdown, given_as="max_slowdown", statistic=held)
+    return Slo(
+        max_slowdown=keys.max_slowdown,
+        given_as="max_slowdown",
+        statistic=held,
+        tolerance=keys.tolerance,
+    )
 
 
 def _cost(keys: ClusterKeys) -> Cost:

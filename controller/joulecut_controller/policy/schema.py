@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from joulecut_controller.policy import quantity
-from joulecut_controller.policy.policy import GpuRef, Mode
+from joulecut_controller.policy.policy import TOLERANCE_RATIO, GpuRef, Mode
 from joulecut_controller.policy.quantity import POWER_W_MAX, references
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL
 from joulecut_engine.graph.shape import CHUNKS_MAX, MICROBATCHES_MAX, SCHEDULES_LATER, STAGES_MAX
@@ -27,6 +27,7 @@ RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 360
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 PARALLEL_MAX = 65_536
 SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is not a slowdown budget
+TOLERANCE_PERCENT_MAX = 5.0
 HOLDOUT_PERCENT_MAX = 50.0
 HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less measures nothing
 WINDOW_S = 300.0  # thermal settling is a tenth of it, and a counter's step of 0.1 s nothing
@@ -49,6 +50,7 @@ JobName = Annotated[
 ]
 ModeWord = Annotated[Mode, PlainValidator(quantity.choice(*MODES))]
 Slowdown = Annotated[float, PlainValidator(quantity.percentage(SLOWDOWN_PERCENT_MAX))]
+Tolerance = Annotated[float, PlainValidator(quantity.percentage(TOLERANCE_PERCENT_MAX))]
 Holdout = Annotated[float, PlainValidator(quantity.percentage(HOLDOUT_PERCENT_MAX))]
 PositiveTime = Annotated[float, PlainValidator(quantity.duration(above_zero=True))]
 Time = Annotated[float, PlainValidator(quantity.duration(above_zero=False))]
@@ -147,6 +149,7 @@ class SloKeys(_Strict):
     min_rate: MinRate | None = None
     max_iteration_time: PositiveTime | None = None
     statistic: Annotated[str, PlainValidator(quantity.choice("mean", "p95"))] = "mean"
+    tolerance: Tolerance = TOLERANCE_RATIO
     rate: Annotated[str, PlainValidator(_rate)] = "hook"
 
 

@@ -18,7 +18,7 @@ from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Problem, Solution
 from joulecut_engine.optimize.solver import Solver, prepared
 from joulecut_engine.optimize.straggler import Kept
 
@@ -81,7 +81,8 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     # T_E, the iteration time of least total energy, is where the deadline stops to matter.
     cheapest = ANSWERS.ask(costs, Goal(100.0 * base_s), "gpu")
     assert isinstance(cheapest, Solution)
-    lone_s = min(base_s * (1 + slowdown), cheapest.iteration_time_s)
+    granted_s = asked.job.policy.slo.deadline_s(base_s)
+    lone_s = min(granted_s, cheapest.iteration_time_s)
     limit_s = max(peer_s, lone_s)
     if decision.choice is None:
         return
@@ -91,7 +92,7 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
         assert decision.choice.deadline_s == pytest.approx(peer_s)
         assert taken_s <= peer_s * (1 - PEER_MARGIN_RATIO) * (1 + 1e-8)
     else:
-        assert decision.choice.deadline_s == pytest.approx(base_s * (1 + slowdown))
+        assert decision.choice.deadline_s == pytest.approx(granted_s)
 
 
 def test_waiting_saves_at_least_as_much() -> None:
@@ -136,8 +137,10 @@ def test_a_question_is_asked_once() -> None:
     asked: list[Goal] = []
 
     class Counting:
-        def __init__(self, problem: Problem, granularity: Granularity) -> None:
-            self._solver = Solver(problem, granularity)
+        def __init__(
+            self, problem: Problem, granularity: Granularity, limits: ChangeLimits
+        ) -> None:
+            self._solver = Solver(problem, granularity, limits)
             self.fastest_s = self._solver.fastest_s
 
         def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
@@ -156,7 +159,7 @@ def test_stragglers_are_answered_from_a_kept_frontier_without_the_solver() -> No
     assert costs is not None
     kept = Kept(prepared(costs.problem, "gpu"), points=24)
 
-    def refuse(problem: Problem, granularity: Granularity) -> Solver:
+    def refuse(problem: Problem, granularity: Granularity, limits: ChangeLimits) -> Solver:
         raise AssertionError("the solver was asked")
 
     solver = SolverCache(refuse, frontier=lambda asked, granularity: kept)

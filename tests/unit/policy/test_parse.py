@@ -137,7 +137,9 @@ def test_a_policy_without_jobs_is_fine() -> None:
     ("slo", "deadline_s"),
     [
         ("{max_slowdown: 2%}", 5.1),
-        ("{max_slowdown: 0}", 5.0),
+        ("{max_slowdown: 0}", 5.015),  # not measurably slower
+        ("{max_slowdown: 0, tolerance: 0%}", 5.0),
+        ("{max_slowdown: 1%, tolerance: 0.5%}", 5.05),
         ("{max_iteration_time: 6100ms}", 6.1),
         ("{min_rate: {value: 12, unit: iterations/min}}", 5.0),
         ("{min_rate: {value: 600, unit: iterations/h}}", 6.0),
