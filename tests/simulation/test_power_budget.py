@@ -170,6 +170,32 @@ def test_a_raise_without_an_answer_counts_as_done(store: DatabaseStore) -> None:
     assert sum(world.limits_w().values()) <= policy.power_budget_w
 
 
+def test_a_refused_raise_is_tried_again(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    world.agents["n2:1"].refuse = "changed 0.1 s ago"
+    wider = replace(policy, power_budget_w=1.5 * policy.power_budget_w, digest="wider")
+    controller.source.put(wider)
+    controller.run(SETTLED_PASSES)
+    before_w = sum(world.agents["n2:1"].limits_w.values())
+    world.agents["n2:1"].refuse = ""
+    controller.run(SETTLED_PASSES)
+    assert sum(world.agents["n2:1"].limits_w.values()) > before_w
+    assert sum(world.limits_w().values()) <= (wider.power_budget_w or 0.0)
+
+
+def test_limits_of_a_controller_with_another_store_are_given_back(store: DatabaseStore) -> None:
+    world, policy = budgeted()
+    for agent in world.agents.values():
+        agent.limits_w = dict.fromkeys(agent.uuids, 200.0)
+        agent.kept = dict(agent.limits_w)
+    controller = Controller(world, store, replace(policy, power_budget_w=None))
+    controller.run(round(RAMP_S) + 5)
+    assert set(world.limits_w().values()) == {world.sku.power_limit_w}
+
+
 def test_a_budget_below_the_least_limits_names_what_is_possible(store: DatabaseStore) -> None:
     world, policy = budgeted()
     controller = Controller(world, store, replace(policy, power_budget_w=450.0, digest="small"))

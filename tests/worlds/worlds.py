@@ -63,7 +63,7 @@ class Agent:
     answers: bool = True  # False: commands are carried out, and their answers are lost
     keeps: bool = False  # whether it keeps power limits when their lease ends
     limits_w: dict[str, float] = field(default_factory=dict)  # set; the card's own where none is
-    kept: set[str] = field(default_factory=set)
+    kept: dict[str, float] = field(default_factory=dict)
 
     def end(self, uuid: str) -> None:
         """A lease ends: clocks are reset, and so is a power limit that is not kept."""
@@ -307,7 +307,7 @@ class World:
             clock_sm_mhz=self._shown_mhz(uuid),
             utilization_gpu_ratio=float(uuid in self.uuids and self.running),
             power_limit_enforced_w=limit_w if agent.keeps else None,
-            power_limit_kept_w=limit_w if uuid in agent.kept else 0.0,
+            power_limit_kept_w=agent.kept.get(uuid, 0.0),
             lease=lease,
             drift=agent.drift.get(uuid, ""),
             backoff_s=60.0 if uuid in agent.stands_back else 0.0,
@@ -368,8 +368,9 @@ class World:
             agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)
             if setting.power_limit_w is not None:
                 agent.limits_w[setting.uuid] = setting.power_limit_w
-                kept = agent.kept.add if setting.keep_power_limit else agent.kept.discard
-                kept(setting.uuid)
+                agent.kept.pop(setting.uuid, None)
+                if setting.keep_power_limit:
+                    agent.kept[setting.uuid] = setting.power_limit_w
         if not agent.answers:
             return (Result("", accepted=False, reason="no answer (DEADLINE_EXCEEDED)"),)
         return tuple(Result(s.uuid, accepted=True) for s in command.settings)

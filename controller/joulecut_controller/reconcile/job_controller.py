@@ -13,7 +13,7 @@ from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
-from joulecut_controller.reconcile.applied_plan import AppliedPlan, drift_of
+from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
@@ -199,9 +199,15 @@ class JobController:
         return await self.rollout.release_all(reason)
 
     def board(self, observation: JobObservation, frontier: tuple[FrontierPoint, ...]) -> JobBoard:
-        saved = self._applied_plan.saved
+        saved, view, holding = (
+            self._applied_plan.saved,
+            observation.view,
+            self._applied_plan.holding,
+        )
+        if holding and as_asked(holding, observation):  # a power limit may have another generation
+            view = replace(view, generation_running=holding.plan.generation)
         return JobBoard(
-            view=observation.view,
+            view=view,
             mode=self.policy.mode,
             sentence=self.rollout.sentence,
             decision=self.rollout.decision,

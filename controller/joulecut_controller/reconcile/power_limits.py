@@ -111,6 +111,8 @@ class PowerBudget:
         """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
         not known. Raises Unavailable where the store cannot number or keep a step.
         """
+        if policy.power_budget_w is None and not self._gpus and not _any_kept(view):
+            return
         self._look(view)
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
         over = _over(policy, held.get(ALL))
@@ -251,6 +253,10 @@ class PowerBudget:
             self.shown = self._giving_back(policy.power_budget_w, why)
         if not ours:
             self._ramp = None
+            if policy.power_budget_w is None and not any(
+                s.limit.set_w for s in self._gpus.values()
+            ):
+                self._gpus.clear()
             return
         gap_w = sum(max(0.0, gpu.most_w - gpu.in_force_w) for gpu in ours)
         began_s, gap_w = self._ramp or (view.now_s, gap_w)
@@ -337,15 +343,23 @@ def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _
     seen = replace(seen, awaited=False)
     if not limit.set_w and not shown.power_limit_kept_w:
         return replace(seen, limit=_Limit(now_w, 0.0, now_w))
+    kept_w = shown.power_limit_kept_w
     if not limit.set_w:  # of a controller with another store
         default_w = gpu.description.power_limit_default_w
-        return replace(seen, limit=_Limit(default_w, shown.power_limit_kept_w, now_w))
+        return replace(seen, limit=_Limit(default_w, kept_w, now_w))
+    if abs(kept_w - now_w) <= POWER_SLACK_W:  # a refused command changed nothing
+        return replace(seen, limit=_Limit(limit.found_w, now_w, now_w))
     until_s = seen.external_until_s
     # A driver reload forgets the limit, and its keeper then keeps none: that is no other writer.
-    raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and shown.power_limit_kept_w
+    raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and kept_w
     if raised and until_s <= now_s:
         until_s = now_s + EXTERNAL_S
     return replace(seen, limit=replace(limit, bound_w=now_w), external_until_s=until_s)
+
+
+def _any_kept(view: View) -> bool:
+    """Whether some node keeps a limit, of a controller with another store."""
+    return any(gpu.snapshot and gpu.snapshot.power_limit_kept_w for gpu in view.gpus.values())
 
 
 def _over(policy: Policy, hold: Hold | None) -> str:
