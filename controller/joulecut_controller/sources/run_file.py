@@ -60,7 +60,8 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """What stands in for a measured profile: options of one GPU, its power while it waits, and the
-    pipeline that they belong to. Clocks above the one that the power limit leaves are left out.
+    pipeline that they belong to. Clocks above the one that the power limit leaves cost as that one,
+    as a sweep of a card shows it.
     """
 
     profile: Profile
@@ -98,10 +99,16 @@ def predicted(file: RunFile) -> Predicted:
     held = formula.estimate(file.architecture, system, run).clock_mhz
     top = int(run.clock_mhz or system.clock_max_mhz)
     lowest = int(LOW_SHARE * system.clock_max_mhz)
-    clocks = [mhz for mhz in range(top, lowest, -STEP_MHZ) if mhz <= held + STEP_MHZ / 2] or [top]
-    profile = stage_profile(file.architecture, system, run, clocks)
+    clocks = tuple(range(top, lowest, -STEP_MHZ)) or (top,)
+    profile = stage_profile(
+        file.architecture, system, run, [min(mhz, round(held)) for mhz in clocks]
+    )
+    options = {
+        key: tuple(replace(one, clock_mhz=mhz) for mhz, one in zip(clocks, each, strict=True))
+        for key, each in profile.options.items()
+    }
     watts = blocking_power_w(system, held)
-    return Predicted(Profile(profile.options, f"predicted: {file.path}"), watts, run.shape())
+    return Predicted(Profile(options, f"predicted: {file.path}"), watts, run.shape())
 
 
 def check(document: Document, place: KeyPath, run: Run, architecture: Architecture) -> None:
