@@ -217,7 +217,7 @@ def end_of(found: Calibration, rows: Sequence[Measurement]) -> str:
     return shown(errors(found.system, rows))
 
 
-def b200() -> None:
+def b200_rows() -> tuple[list[Measurement], list[str]]:
     rows, names = [], []
     for row in rows_of("simumax_b200/measured.csv"):
         small = "70b" in row["model"]
@@ -234,6 +234,11 @@ def b200() -> None:
         memory = float(row["real_alloc_gib"]) * GIB
         rows.append(Measurement(model, run, float(row["real_ms"]) / 1e3, None, memory))
         names.append(row["case"])
+    return rows, names
+
+
+def b200() -> None:
+    rows, names = b200_rows()
     system = SYSTEMS["b200"]
     before = errors(system, rows)
     everything = calibrate(rows, system)
@@ -260,9 +265,11 @@ def b200() -> None:
     say("fitted:", fitted(everything))
 
 
-def torchtitan() -> None:
+Case = tuple[str, Architecture, Run, float]  # tokens per second and GPU
+
+
+def torchtitan_cases() -> tuple[System, list[Case]]:
     """Grand Teton: H100 with 96 GB of HBM2e at 2.4 TB/s, 500 W. FSDP, selective per operation."""
-    say("\n## torchtitan, Llama 3.1 on H100 of 500 W (held out, nothing fitted)\n")
     system = replace(
         SYSTEMS["h100-sxm"], hbm_gb_s=2400.0, hbm_bytes=96e9, power_cap_w=500.0,
         compute_pj_per_flop=SYSTEMS["h100-sxm"].power_cap_w / SYSTEMS["h100-sxm"].bf16_tflops,
@@ -270,7 +277,7 @@ def torchtitan() -> None:
     small = Architecture(32, 4096, 32, 8, 14336, 128256, gated=True, name="llama-3-8b")
     middle, large = ARCHITECTURES["llama-3-70b"], ARCHITECTURES["llama-3-405b"]
     keys = {"flash_attention": True, "zero": 3, "overlap_gradients": True}
-    cases: list[tuple[str, Architecture, Run, float]] = []
+    cases: list[Case] = []
 
     def add(name: str, model: Architecture, tokens: float, **more: object) -> None:
         cases.append((name, model, Run(**{**keys, **more}), tokens))
@@ -296,6 +303,12 @@ def torchtitan() -> None:
             "sequence_parallel": True, "overlap_tensor": True}  # fmt: skip
     add("405B 3D 1F1B fp8", large, 100, **deep)
     add("405B 3D interleaved fp8", large, 128, chunks=2, **deep)
+    return system, cases
+
+
+def torchtitan() -> None:
+    say("\n## torchtitan, Llama 3.1 on H100 of 500 W (held out, nothing fitted)\n")
+    system, cases = torchtitan_cases()
     say("| case | measured tokens/s/GPU | predicted |  |\n|---|---|---|---|")
     gaps = []
     for name, model, run, tokens in cases:
@@ -304,24 +317,31 @@ def torchtitan() -> None:
         gaps.append(tokens / told - 1.0)  # of the time
         say(f"| {name} | {tokens:g} | {told:.0f} | {tokens / told - 1.0:+.1%} |")
     say(f"\ntime: {shown(np.array(gaps))}")
-    ratio = [formula.estimate(large, system, r).tokens_per_s for _, _, r, _ in cases[-2:]]
+    ratio = [formula.estimate(m, system, r).tokens_per_s for _, m, r, _ in cases[-2:]]
     say(f"interleaved over 1F1B: measured +28 %, predicted {ratio[1] / ratio[0] - 1.0:+.0%}")
 
 
-def mlperf() -> None:
+MLPERF_S = 10.626
+
+
+def mlperf_run() -> Run:
     """GPT-3 175B FP8 on 512 H100, MLPerf v4.0; the layout is that of NVIDIA's 512-GPU entry."""
-    say("\n## GPT-3 175B FP8 on 512 H100 (bars: time 10 %, power 4 %), nothing fitted\n")
-    system, model = SYSTEMS["h100-sxm"], ARCHITECTURES["gpt3-175b"]
-    run = Run(
+    return Run(
         512, 4, 8, 16, chunks=6, microbatch=2, global_batch=2048, sequence=2048, dtype="fp8",
         sequence_parallel=True, zero=1, overlap_gradients=True, overlap_tensor=True,
         flash_attention=True, dropout=True,
     )  # fmt: skip
+
+
+def mlperf() -> None:
+    say("\n## GPT-3 175B FP8 on 512 H100 (bars: time 10 %, power 4 %), nothing fitted\n")
+    system, model = SYSTEMS["h100-sxm"], ARCHITECTURES["gpt3-175b"]
+    run = mlperf_run()
     step = formula.estimate(model, system, run)
     only = formula.estimate(model, system, replace(run, forward_only=True))
     say("| | measured | predicted | |\n|---|---|---|---|")
     for name, real, told in (
-        ("step s", 10.626, step.iteration_time_s),
+        ("step s", MLPERF_S, step.iteration_time_s),
         ("node W, training", 6926.0, step.node_power_w),
         ("node W, forward only", 6288.0, only.node_power_w),
     ):
