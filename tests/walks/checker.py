@@ -76,6 +76,7 @@ class Gpu:
 
     limit_mw: int
     found_mw: int  # the limit that a restore brings back
+    kept_mw: list[int] = field(default_factory=list)  # set when a journal was lost: may stay
     lock: Clocks | None = None
     lock_is_ours: bool = False
     limit_is_ours: bool = False
@@ -197,7 +198,8 @@ class Checker:
 
     def _is_limited(self, gpu: Gpu) -> bool:
         safe_mw = self.contract.safe_mw
-        free = any(abs(gpu.limit_mw - mw) <= SLACK_MW for mw in (gpu.found_mw, safe_mw))
+        allowed_mw = (gpu.found_mw, safe_mw, *gpu.kept_mw)
+        free = any(abs(gpu.limit_mw - mw) <= SLACK_MW for mw in allowed_mw)
         return gpu.limit_is_ours and safe_mw >= 0 and not free
 
     def _bound_s(self, index: int) -> float:
@@ -234,8 +236,8 @@ class Checker:
             self._gpus[event["gpu"]].mig_s = at_s if event["mig"] else math.inf
         elif event.get("journal") == "damaged":
             self._damaged = True
-            for gpu in self._gpus:  # the file alone knew whose limit is set: it stays
-                gpu.found_mw = gpu.limit_mw
+            for gpu in self._gpus:  # the file alone knew whose limit is set: it may stay
+                gpu.kept_mw.append(gpu.limit_mw)
         elif found := event.get("found"):
             self._check_end(found, at_s)
 
@@ -243,6 +245,7 @@ class Checker:
         gpu.lock, gpu.lock_is_ours, gpu.limit_is_ours = None, False, False
         gpu.limit_mw = gpu.found_mw = self.contract.default_mw
         gpu.reported = False
+        gpu.kept_mw.clear()
 
     def _write(self, write: Mapping[str, Any], at_s: float) -> None:
         gpu, pid = self._gpus[write["gpu"]], write["pid"]
@@ -262,7 +265,7 @@ class Checker:
         contract, index = self.contract, write["gpu"]
         lock = (first, second) if function == LOCK else None
         returns = function == RESET or lock == contract.site_default
-        safe = function == LIMIT and first in {gpu.found_mw, contract.safe_mw}
+        safe = function == LIMIT and first in {gpu.found_mw, contract.safe_mw, *gpu.kept_mw}
         if function not in {LOCK, RESET, LIMIT}:
             self._report(at_s, f"{function} is none of the keeper's", index)
         if lock and not returns:
@@ -301,6 +304,7 @@ class Checker:
             gpu.limit_mw, gpu.limit_is_ours = first, ours
             if not ours:
                 gpu.found_mw, gpu.limited_s = first, at_s
+                gpu.kept_mw.clear()
         elif function in {LOCK, RESET}:
             gpu.lock = (first, second) if function == LOCK else None
             gpu.lock_is_ours = ours and gpu.lock is not None

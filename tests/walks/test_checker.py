@@ -177,6 +177,8 @@ EXCUSED: dict[str, Callable[[Log], Log]] = {
         *without(RESET)(log), {"at_s": 11.5, "forgot": -1}],
     "another writer lowered the limit, and it stays": lambda log: [
         *log[:7], write(10.5, LIMIT, 200_000, pid=FOREIGN), end(40.0, limit_mw=200_000)],
+    "after damage to the journal a limit of ours may stay": lambda log: [
+        *log[:7], {"at_s": 11.2, "journal": "damaged"}, end(40.0, limit_mw=250_000)],
     "after damage to the journal every GPU is reset": with_more(
         {"at_s": 19.0, "journal": "damaged"}, write(20.0, RESET, gpu=2)),
     "a renewal whose answer was late": lambda log: [
