@@ -50,15 +50,15 @@ def _passes(site: str, arguments: argparse.Namespace) -> bool:
         f"{outcome.taken_s:.0f} s, settled in {outcome.end_s:.0f} s; {outcome.accepted} commands"
         f" accepted; {faults.total()} faults of {len(faults)} kinds", flush=True,
     )  # fmt: skip
-    for violation in outcome.violations:
-        print(json.dumps(violation))
     if not outcome.failed:
         return True
+    _print(outcome)
     wanted = {violation["what"] for violation in outcome.violations}
     at = min(outcome.step_of(violation) for violation in outcome.violations)
 
     def fails(shorter: list[Step]) -> bool:
-        again = _walked(site, shorter, keep=False)
+        again = walk(site, shorter)
+        shutil.rmtree(again.home, ignore_errors=True)
         return any(violation["what"] in wanted for violation in again.violations)
 
     if arguments.shrink_s:
@@ -68,7 +68,15 @@ def _passes(site: str, arguments: argparse.Namespace) -> bool:
     file.write_text("\n".join(lines) + "\n")
     print(f"shrunk to {len(steps)} steps; to take it again: --site {site} --replay {file}")
     print("\n".join(lines[-PRINTED_MAX:]))
+    print("what the whole walk broke:")
+    _print(outcome)
     return False
+
+
+def _print(outcome: Outcome) -> None:
+    for violation in outcome.violations[:PRINTED_MAX]:
+        print(json.dumps(violation))
+    print(f"log and output of the node: {outcome.home}")
 
 
 def _steps(site: str, arguments: argparse.Namespace) -> list[Step]:
@@ -85,7 +93,7 @@ def _steps(site: str, arguments: argparse.Namespace) -> list[Step]:
 
 def _walked(site: str, steps: list[Step], keep: bool) -> Outcome:
     outcome = walk(site, steps)
-    if keep:
+    if keep or outcome.failed:
         print(f"kept: {outcome.home}")
     else:
         shutil.rmtree(outcome.home, ignore_errors=True)

@@ -16,7 +16,7 @@ import pytest
 # Of the steps of a run; the controllers of the last site act once in half a second.
 SITES = {"child": 0.245, "unit": 0.245, "locked": 0.245, "capped": 0.245, "led": 0.02}
 STEPS, STEPS_NIGHTLY = 5_000, 100_000
-SHRINK_S = 300
+SHRINK_S = 120
 
 
 def _walk(site: str, steps: int) -> None:
