@@ -117,6 +117,8 @@ class Node:
         self.driver.show_gpus(self.shown)
         self.log = Log(self.home / "driver.log")
         self.foreign: dict[int, tuple[int, int]] = {}  # locks of other writers
+        self.foreign_w: dict[int, int] = {}
+        self.journal_was_lost = False  # limits of ours may stay then
         self.failure: BaseException | None = None
         self._numbers = itertools.count(1)
         self._due: list[tuple[float, int, Callable[[], object]]] = []
@@ -471,7 +473,12 @@ class Node:
     def _is_free(self) -> bool:
         default = (CLOCK_LOWEST_MHZ, self.site.site_default_mhz)
         locks = enumerate(self.driver.locks())
-        return all(lock in {None, default, self.foreign.get(gpu)} for gpu, lock in locks)
+        unlocked = all(lock in {None, default, self.foreign.get(gpu)} for gpu, lock in locks)
+        safe_w = self.site.power_safe
+        limits_w = enumerate(self.driver.limits_w())
+        known_w = {DEFAULT_MW / 1000, safe_w}
+        unlimited = all(watts in {*known_w, self.foreign_w.get(gpu)} for gpu, watts in limits_w)
+        return unlocked and (unlimited or self.journal_was_lost)
 
 
 def until(condition: Callable[[], object], what: str) -> None:

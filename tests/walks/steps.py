@@ -381,6 +381,7 @@ class Steps:
         node.after(for_s, reset)
 
     def _foreign_limit(self, gpu: int, watts: int) -> None:
+        self._node.foreign_w[gpu] = watts
         self._node.driver.foreign_limit(gpu, watts)
 
     def _out_of_band(self, gpu: int, for_s: float, watts: int) -> None:
@@ -451,6 +452,7 @@ class Steps:
         node = self._node
         journal = self._journal_path()
         node.signal("keeper", signal.SIGKILL)
+        node.journal_was_lost = True
         node.log.add(journal="damaged")
         node.log.add(epochs="forgotten")
         with contextlib.suppress(OSError):
