@@ -107,6 +107,7 @@ static nvmlReturn_t enter(struct call *call, const char *function, int gpu)
     if (call->state == NULL)
         return NVML_ERROR_UNINITIALIZED;
     nvmlReturn_t code = NVML_SUCCESS;
+    call->begun_ns = state_now_ns(call->state);
     const struct hook *hook = hook_for(call->state, function, gpu);
     if (hook != NULL) {
         code = hook->code;
@@ -226,9 +227,12 @@ nvmlReturn_t write_begin(struct call *call, const char *function, nvmlDevice_t d
 
 nvmlReturn_t write_end(struct call *call, uint32_t first, uint32_t second, nvmlReturn_t code)
 {
-    if (call->state != NULL && !call->recorded)
-        record_write(call->state, call->now_ns, (uint32_t)getpid(), call->index, call->function,
-                     first, second, code, code == NVML_SUCCESS);
+    if (call->state != NULL && !call->recorded) {
+        struct state *state = call->state;
+        record_write(state, call->now_ns, (uint32_t)getpid(), call->index, call->function, first,
+                     second, code, code == NVML_SUCCESS);
+        state->writes[(state->writes_total - 1) % WRITES_MAX].begun_ns = call->begun_ns;
+    }
     return call_end(call, code);
 }
 

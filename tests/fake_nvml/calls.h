@@ -12,6 +12,7 @@ struct call {
     const char *function;
     int index;
     uint64_t now_ns;
+    uint64_t begun_ns; /* before it stood still */
     struct hook rule; /* of a setter that lies or is late; its id is 0 where there is none */
     int recorded;     /* before its end, which it may not live to see */
 };

@@ -69,6 +69,7 @@ class Write:
     code: int
     done: bool = True  # whether the GPU was changed by it
     command: str = ""  # of the caller; "" for a write of this process
+    begun_s: float = 0.0  # when it was called; it may have hung until `at_s`
 
 
 @dataclass(frozen=True)
@@ -509,6 +510,7 @@ def _write(record: layout.WriteRecord) -> Write:
         record.code,
         bool(record.done),
         record.command.decode(errors="replace"),
+        record.begun_ns / 1e9,
     )
 
 

@@ -168,7 +168,9 @@ class WriteRecord(c.Structure):
         ("function", c.c_char * 96),
         ("arguments", c.c_uint32 * 2),
         ("code", c.c_int32),
+        ("begun_ns", c.c_uint64),
         ("done", c.c_uint32),
+        ("reserved", c.c_uint32),
         ("command", c.c_char * COMMAND_BYTES),
     ]
 

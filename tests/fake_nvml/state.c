@@ -201,7 +201,7 @@ void record_write(struct state *state, uint64_t at_ns, uint32_t pid, int gpu,
 {
     struct write_record *record = &state->writes[state->writes_total % WRITES_MAX];
     memset(record, 0, sizeof *record);
-    record->at_ns = at_ns;
+    record->at_ns = record->begun_ns = at_ns;
     record->pid = pid;
     record->gpu = gpu;
     snprintf(record->function, sizeof record->function, "%s", function);

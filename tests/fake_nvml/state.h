@@ -169,7 +169,9 @@ struct write_record {
     char function[NAME_MAX_BYTES];
     uint32_t arguments[2];
     int32_t code;
+    uint64_t begun_ns; /* when it was called; it may have hung until at_ns */
     uint32_t done; /* whether the GPU was changed by it; a late write has a second record then */
+    uint32_t reserved;
     char command[COMMAND_BYTES]; /* of the caller, with blanks between the arguments */
 };
 

@@ -20,7 +20,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "fake_nvml")]
 
 from node import SITES  # noqa: E402 - found by the line above
 from shrink import shrunk  # noqa: E402
-from steps import FAULTS, NOT_YET, Step, drawn  # noqa: E402
+from steps import FAULTS, Step, drawn  # noqa: E402
 from walk import Outcome, walk  # noqa: E402
 
 PRINTED_MAX = 60  # steps of a walk that was not shrunk further; its file has all
@@ -32,7 +32,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=1250)
     parser.add_argument("--site", choices=sorted(SITES), action="append")
     parser.add_argument("--only", choices=sorted(FAULTS), action="append", help="these faults")
-    parser.add_argument("--all", action="store_true", help="also the faults of NOT_YET")
     parser.add_argument("--shrink-s", type=float, default=120.0, help="0: does not shrink")
     parser.add_argument("--replay", type=Path, help="steps as printed, one JSON object a line")
     parser.add_argument("--keep", action="store_true", help="leaves the node's folder")
@@ -83,9 +82,7 @@ def _steps(site: str, arguments: argparse.Namespace) -> list[Step]:
     if arguments.replay:
         lines = arguments.replay.read_text().splitlines()
         return [Step(**json.loads(line)) for line in lines if line.startswith("{")]
-    off = frozenset() if arguments.all else NOT_YET
-    if arguments.only:
-        off = frozenset(FAULTS) - frozenset(arguments.only)
+    off = frozenset(FAULTS) - frozenset(arguments.only or FAULTS)
     return drawn(
         arguments.seed + sorted(SITES).index(site), arguments.steps, off, led=SITES[site].led
     )

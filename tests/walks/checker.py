@@ -76,7 +76,7 @@ class Gpu:
 
     limit_mw: int
     found_mw: int  # the limit that a restore brings back
-    kept_mw: list[int] = field(default_factory=list)  # set when a journal was lost: may stay
+    kept_mw: list[int] = field(default_factory=list)  # limits that may stay: nobody can tell whose
     lock: Clocks | None = None
     lock_is_ours: bool = False
     limit_is_ours: bool = False
@@ -281,17 +281,19 @@ class Checker:
         if index in contract.bystanders and not (self._damaged and (returns or safe)):
             self._report(at_s, "a GPU that no command has named was written", index, str(write))
         if function == LIMIT and not late:
-            self._judge_raise(gpu, first, at_s, index)
+            self._judge_raise(gpu, write, at_s)
 
-    def _judge_raise(self, gpu: Gpu, asked_mw: int, at_s: float, index: int) -> None:
-        """What another writer has set lower stays."""
-        theirs = not gpu.limit_is_ours and gpu.limited_s < at_s - RACE_S
-        highest_mw = gpu.limit_mw if theirs else gpu.found_mw
-        if gpu.limited_s >= at_s - RACE_S:
+    def _judge_raise(self, gpu: Gpu, write: Mapping[str, Any], at_s: float) -> None:
+        """What another writer has set lower stays; a call that hung meanwhile could not know."""
+        asked_mw = write["arguments"][0]
+        if gpu.limited_s >= write["begun_s"] - RACE_S:
+            gpu.kept_mw.append(asked_mw)
             return
+        theirs_mw = gpu.found_mw if gpu.limit_is_ours else gpu.limit_mw
+        highest_mw = max(theirs_mw, *gpu.kept_mw, 0)
         if asked_mw > highest_mw + SLACK_MW:
             text = f"the limit was raised to {asked_mw} mW above another writer's {highest_mw} mW"
-            self._report(at_s, text, index)
+            self._report(at_s, text, write["gpu"])
 
     def _follow(
         self, gpu: Gpu, write: Mapping[str, Any], at_s: float, ours: bool, late: bool

@@ -431,6 +431,7 @@ class Node:
                         "code": write.code,
                         "done": write.done,
                         "command": write.command,
+                        "begun_s": write.begun_s,
                     },
                 )
 

@@ -206,9 +206,6 @@ RARELY = {"kill": 0.3, "end": 0.15, "out_of_memory": 0.1, "restore": 0.1, "stop"
           "journal": 0.15, "permission": 0.1, "no_descriptors": 0.3, "whole_driver": 0.3,
           "reload": 0.3, "release": 0.3, "plug": 0.1}  # fmt: skip
 
-# Promises that do not hold yet: walks leave these faults out unless asked for them.
-NOT_YET = frozenset({"late", "lie", "hang_several", "foreign_limit"})
-
 
 class Steps:
     """Takes steps on a node."""
@@ -459,7 +456,7 @@ class Steps:
             raw = bytearray(journal.read_bytes())
             place = int(at * len(raw))
             if how == "garbage":
-                journal.write_bytes(os.urandom(200) + b"\n")
+                journal.write_bytes(os.urandom(200))
             elif raw:
                 raw[min(place, len(raw) - 1)] ^= 0x10
                 journal.write_bytes(raw)

@@ -35,7 +35,8 @@ def write(
         "at_s": at_s,
         "write": {
             "pid": pid, "gpu": gpu, "function": function, "arguments": [first, second],
-            "code": code, "done": done, "command": "" if pid == FOREIGN else command,
+            "code": code, "done": done, "begun_s": at_s,
+            "command": "" if pid == FOREIGN else command,
         },
     }  # fmt: skip
 

@@ -53,10 +53,18 @@ class DeviceLimits:
             return PowerLimits(*self._writer.power_limits_mw(uuid))
         return PowerLimits()
 
+    def highest_mw(self, uuid: str) -> int:
+        """The limit found before our first write: none of ours is above it; 0 if none was found."""
+        return self._journal.recorded_mw.get(uuid, 0)
+
     def is_lowered_by_other(self, uuid: str, now_mw: int, wanted_mw: int) -> bool:
         """Whether the limit that is set is below the wanted one and not from this keeper."""
         below = 0 < now_mw < wanted_mw - LIMIT_SLACK_MW
         return below and not self._is_ours(uuid, now_mw)
+
+    def is_found_lower(self, uuid: str, now_mw: int) -> bool:
+        """Whether another writer has set a limit below the one found before our first write."""
+        return self.is_lowered_by_other(uuid, now_mw, self.highest_mw(uuid))
 
     def _is_ours(self, uuid: str, now_mw: int) -> bool:
         """Whether a keeper of this boot has set this limit, or found it."""
@@ -105,6 +113,8 @@ class DeviceLimits:
         safe, found_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
         to_found = power is PowerAfter.FOUND or safe == "recorded"
         wanted_mw = found_mw if to_found else (0 if isinstance(safe, str) else safe)
+        if found_mw:
+            wanted_mw = min(wanted_mw, found_mw)
         if self.is_lowered_by_other(uuid, now_mw, wanted_mw):
             return "left"
         if wanted_mw:

@@ -12,12 +12,13 @@ size. A record is one line: checksum, kind, boot id, values.
     restored BOOT UUID                   undone
     yielded BOOT UUID                    its clocks are not ours any more
 
-A torn last line is skipped: nothing was written to a GPU after it. Any other damaged line, or a
-file that cannot be read, may have named any GPU: `damaged` is then True.
+A torn last line is skipped: nothing was written to a GPU after it. Any other damaged line, other
+bytes, or a file that cannot be read, may have named any GPU: `damaged` is then True.
 """
 
 import contextlib
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,6 +33,7 @@ ASIDE = ".unreadable"  # suffix of a file that was kept aside
 # For a GPU that no record names: its clocks are reset, its power limit is left alone.
 UNKNOWN_LIMITS = ClockLimits(0, 1, 0)
 WRITTEN_MAX = 8  # the limit in force, and those of failed commands after it
+_TORN = re.compile(rb"[0-9a-f]{0,8}|[0-9a-f]{8} [ -~]*")  # the beginning of a line of ours
 COPIES = 3  # of a record that no getter can replace: a damaged line end costs two lines
 
 
@@ -265,7 +267,8 @@ class Journal:
         if not all((*bodies, _body(tail) or not tail)):
             self.remarks.add("a damaged line was skipped")
         boots = {body.split(b" ")[1] for body in bodies if b" " in body}
-        return b"" in bodies and (not boots or self._boot_id.encode() in boots)
+        damaged = b"" in bodies or not (_body(tail) or _TORN.fullmatch(tail))
+        return damaged and (not boots or self._boot_id.encode() in boots)
 
     def _replay(self, body: bytes) -> None:
         """One record. Raises ValueError and IndexError if it makes no sense."""

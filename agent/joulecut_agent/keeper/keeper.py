@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from joulecut_agent.keeper import bounds, lease
 from joulecut_agent.keeper.bounds import Change, WriteHistory
-from joulecut_agent.keeper.device_limits import DeviceLimits, is_same_limit
+from joulecut_agent.keeper.device_limits import LIMIT_SLACK_MW, DeviceLimits, is_same_limit
 from joulecut_agent.keeper.journal import UNKNOWN_LIMITS, Journal
 from joulecut_agent.keeper.lease import (
     RETRY_S_MAX,
@@ -324,9 +324,12 @@ class Keeper:
     def _refuse_raise(self, uuid: str, change: Change) -> str:
         """Reason to refuse a power limit above one that another writer has set, or ""."""
         now_mw, wanted_mw = change.power.now_mw, change.wanted.power_mw
-        if not self._limits.is_lowered_by_other(uuid, now_mw, wanted_mw):
+        theirs_mw = self._limits.highest_mw(uuid)
+        if self._limits.is_lowered_by_other(uuid, now_mw, wanted_mw):
+            theirs_mw = now_mw
+        if not theirs_mw or wanted_mw <= theirs_mw + LIMIT_SLACK_MW:
             return ""
-        return f"power limit {wanted_mw / 1000:g} W; another writer has set {now_mw / 1000:g} W"
+        return f"power limit {wanted_mw / 1000:g} W; another writer has set {theirs_mw / 1000:g} W"
 
     def _forget_lost_limits(self, changes: Mapping[str, Change]) -> None:
         """A kept limit that the device no longer has is not in force: the write is needed."""
@@ -371,6 +374,8 @@ class Keeper:
         if not leases:
             return outcome.reasons
         found_mw = {u: one.power.now_mw for u, one in changes.items() if one.wanted.power_mw}
+        lower = [uuid for uuid, mw in found_mw.items() if self._limits.is_found_lower(uuid, mw)]
+        self._journal.restored((), forget=lower)  # another writer's limit is the one to restore
         kept_mw = {uuid: after[uuid].kept_power_mw for uuid in leases}
         try:
             self._journal.intend(epoch, leases, found_mw, kept_mw)

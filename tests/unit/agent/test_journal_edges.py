@@ -139,6 +139,12 @@ def test_a_torn_last_line_is_no_damage_and_a_lost_line_end_costs_nothing(tmp_pat
     assert Journal(path, BOOT).held == {GPU: (0, 900, 0)}
 
 
+@pytest.mark.parametrize("rest", [b"\xff\xfe\x00", b"0123456789", b"hello", b"\x00" * 200])
+def test_other_bytes_without_a_line_end_are_damage(tmp_path: Path, rest: bytes) -> None:
+    (tmp_path / "journal").write_bytes(rest)
+    assert Journal(tmp_path / "journal", BOOT).damaged
+
+
 def test_damage_of_another_boot_names_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     Journal(path, BOOT).intend(3, {GPU: LEASE})

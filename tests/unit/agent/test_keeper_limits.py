@@ -209,3 +209,35 @@ def test_where_no_limit_can_be_read_it_is_restored(tmp_path: Path) -> None:
     board.before_limits = fail
     keeper.handle(2, Clear())
     assert board.limits_mw["GPU-a"] == 400_000
+
+
+def test_the_limit_found_first_is_the_highest_of_all_later_ones(tmp_path: Path) -> None:
+    """A person's 170 W, a lower limit of ours, and then a higher one."""
+    board = Board()
+    board.limits_mw["GPU-a"] = 170_000
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 160).accepted
+    assert "another writer has set 170 W" in set_both(keeper, "GPU-a", 2, (0, 900), 380).reason
+    assert board.limits_mw["GPU-a"] == 160_000
+    keeper = open_keeper(tmp_path, board)
+    assert board.limits_mw["GPU-a"] == 170_000
+
+
+def test_a_limit_lowered_under_a_lease_is_the_highest_from_then_on(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    board.limits_mw["GPU-a"] = 250_000  # by a person
+    assert set_both(keeper, "GPU-a", 2, (0, 900), 200).accepted
+    assert "another writer has set 250 W" in set_both(keeper, "GPU-a", 3, (0, 900), 350).reason
+    assert open_keeper(tmp_path, board).state.gpu("GPU-a").lease is None
+    assert board.limits_mw["GPU-a"] == 250_000
+
+
+def test_the_safe_limit_is_not_above_the_one_found(tmp_path: Path) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 170_000
+    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 160).accepted
+    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 170_000)
