@@ -126,7 +126,7 @@ class Node:
         self._over = threading.Event()
         self._writes_seen = 0
         self._keeper_pid = 0
-        self._socket_seen: tuple[int, int] | None = None
+        self._socket_seen: tuple[int, int] | None = None  # of the keeper that was up last
         self._down = True
         self._agent = Unit("agent", self._argv("run"))
         self._keeper = Unit("keeper", self._argv("keeper")) if site.own_keeper else None
@@ -306,8 +306,7 @@ class Node:
         return True
 
     def keeper_is_down(self) -> None:
-        """Noted before it is so; the watch notes when one answers again."""
-        self._socket_seen = self._socket()
+        """Noted before it is so, if it is asked for; the watch notes when one answers again."""
         self._down = True
         self.log.add(keeper="down")
 
@@ -406,7 +405,7 @@ class Node:
         if self._down and pid:
             seen = self._socket()
             if seen is not None and seen != self._socket_seen:
-                self._keeper_pid, self._down = pid, False
+                self._keeper_pid, self._socket_seen, self._down = pid, seen, False
                 self.log.add(keeper="up")
 
     def _socket(self) -> tuple[int, int] | None:
@@ -497,7 +496,7 @@ def _pid(unit: Unit | None) -> int:
 
 
 def _child(pid: int, word: str) -> int:
-    """The first child of `pid` with `word` in its command line; 0 where there is none."""
+    """The first child of `pid` with `word` in its arguments; 0 where there is none."""
     if not pid:
         return 0
     try:
@@ -506,6 +505,7 @@ def _child(pid: int, word: str) -> int:
         return 0
     for child in children:
         with contextlib.suppress(OSError):
-            if word in Path(f"/proc/{child}/cmdline").read_text():
+            _, _, arguments = Path(f"/proc/{child}/cmdline").read_text().partition("\0")
+            if word in arguments:  # the program's own path may have the word as well
                 return int(child)
     return 0
