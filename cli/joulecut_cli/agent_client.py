@@ -77,6 +77,8 @@ class Agent:
                 said = " ".join((error.details() or "").split())[-160:]
                 return f"no TLS connection to an agent at {self.address} (--cert, --ca): {said}"
             hint = "is it running, is this its gRPC port, does it require --cert?"
+            if self.address.startswith(SOCKET):
+                hint = "is it running, is this its listen.grpc_socket, are you in the group of it?"
             return f"no agent answers at {self.address}: {hint}"
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return f"the agent at {self.address} did not answer within {ANSWER_WAIT_S:g} s"

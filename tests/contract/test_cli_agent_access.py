@@ -84,7 +84,7 @@ def test_mistakes_are_one_line(node: tuple[RunningAgent, Authority], tmp_path: P
         (["clear", address], 1, "does it require --cert?"),
         (["clear", address, *flags(leaf)[:-2]], 1, "no TLS connection to an agent at"),
         (["clear", address, *flags(stranger)], 1, "no TLS connection to an agent at"),
-        (["clear", "unix:/nowhere.sock"], 1, "no agent answers at"),
+        (["clear", "unix:/nowhere.sock"], 1, "is this its listen.grpc_socket"),
     ):
         done = joulecut(*words)
         assert (done.returncode, len(done.stderr.splitlines())) == (status, 1), done.stderr
