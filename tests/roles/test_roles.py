@@ -16,6 +16,7 @@ pipeline: {schedule: 1f1b, stages: 1, microbatches: 2}
 profile: profile.csv
 blocking_power_w: 50
 """
+RUN = "model: gpt2\nsystem: dgx-a100\nrun: {gpus: 8, global_batch: 64, sequence: 1024}\n"
 PROFILE = """\
 stage,instruction,frequency,time,energy
 0,forward,1400,1,300
@@ -86,8 +87,11 @@ def test_the_engine_role_plans_without_a_web_server(wheel: Path, tmp_path: Path)
         assert env.runs(f"import {absent}").returncode != 0, absent
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "profile.csv").write_text(PROFILE)
+    (tmp_path / "run.yaml").write_text(RUN)
+    (tmp_path / "sweep.yaml").write_text(RUN + "sweep: {tensor: all, zero: all}\n")
     for words in ("plan job.yaml --json", "frontier job.yaml", "compare job.yaml",
-                  "fit profile.csv --probes 1400,900"):  # fmt: skip
+                  "fit profile.csv --probes 1400,900", "model run.yaml --json",
+                  "model sweep sweep.yaml", "model profile run.yaml --out made"):  # fmt: skip
         done = _run(env.bin / "joulecut", *words.split(), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     picture = _run(env.bin / "joulecut", "plan", "job.yaml", "--plot", "a.html", cwd=tmp_path)

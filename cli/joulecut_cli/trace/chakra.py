@@ -61,9 +61,11 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
     on_gpu = [n for n in nodes if n.kind in {COMP, SEND, RECV, COLLECTIVE} and not _host(n)]
     if not on_gpu:
         raise BadInput(name, "no GPU kernels", "a trace linked with its Kineto trace")
+    numbers = {n.number for n in on_gpu}
+    if len(numbers) < len(on_gpu):
+        raise BadInput(name, "two nodes have one number", "one rank per file")
     timed = any(node.duration_us for node in on_gpu)
     stamped = any(node.start_us for node in on_gpu)
-    numbers = {n.number for n in on_gpu}
     waits = {n.number: {k for k in n.data if k in numbers and k != n.number} for n in on_gpu}
     ordered = _topological(on_gpu, waits, name)
     if stamped:

@@ -8,6 +8,7 @@ and tools that follow the host's operators lose it. A kernel is joined to its la
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,9 +52,18 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
     if not found:
         allowed = "a trace recorded with ProfilerActivity.CUDA"
         raise BadInput(name, "no GPU kernels", allowed)
+    wrong = next((k for k, _ in found if not _sane(k)), None)
+    if wrong is not None:
+        what = f"kernel {wrong.name:.40} from {wrong.start_s} s for {wrong.duration_s} s"
+        raise BadInput(name, what, "times in microseconds, durations from 0")
     found.sort(key=lambda pair: (pair[0].start_s, pair[0].device, pair[0].stream))
     kernels = _with_waits(found, waits)
     return Recording(name, rank, kernels, tuple(sorted(syncs, key=lambda s: s.at_s)), steps)
+
+
+def _sane(kernel: Kernel) -> bool:
+    times = (kernel.start_s, kernel.duration_s, kernel.launch_s or 0.0)
+    return all(map(math.isfinite, times)) and kernel.duration_s >= 0.0
 
 
 def _load(path: Path) -> Any:

@@ -141,6 +141,17 @@ def test_a_ring_of_dependencies_is_one_line() -> None:
         chakra.recording(nodes, 0, "ring")
 
 
+def test_two_nodes_of_one_number_are_one_line() -> None:
+    with pytest.raises(BadInput, match="one number"):
+        chakra.recording([Node(1, "a", COMP), Node(1, "b", COMP)], 0, "twice")
+
+
+@given(NODES)
+def test_any_nodes_are_a_recording_or_one_line(nodes: list[Node]) -> None:
+    with contextlib.suppress(BadInput):
+        chakra.recording(nodes, 0, "any")
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="published Chakra traces are not here")
 def test_published_traces_are_read() -> None:
     gather = chakra.read(DATA / "all_gather.1.et", 1)

@@ -148,7 +148,10 @@ def test_flops_of_products() -> None:
     "text",
     ["", "[", "{}", '{"traceEvents": 3}', '{"traceEvents": []}',
      '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}',
-     '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "x", "dur": 1}]}'],
+     '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "x", "dur": 1}]}',
+     '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]}',
+     '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}',
+     '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": 3}]}'],
 )  # fmt: skip
 def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
