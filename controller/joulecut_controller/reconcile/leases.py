@@ -70,13 +70,6 @@ class LimitOutcome:
     refused: Mapping[str, str] = field(default_factory=dict)
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
-    def and_also(self, other: "LimitOutcome") -> "LimitOutcome":
-        return LimitOutcome(
-            self.taken | other.taken,
-            {**self.refused, **other.refused},
-            {**self.unanswered, **other.unanswered},
-        )
-
 
 class Leases:
     """All leases of this controller's term `epoch`."""
@@ -163,23 +156,21 @@ class Leases:
         An agent has one lease per GPU and renews those of a job together, so all that the job
         holds at that agent is applied again. With `keep` the limits outlive their leases.
         """
-        held = {
-            place: job for job, holding in self._holdings.items() for place in holding.clocks_mhz
-        }
+        job_of: dict[Place, str] = {}
+        beside: dict[tuple[str, str], list[Place]] = {}
+        for job, holding in self._holdings.items():
+            for place in holding.clocks_mhz:
+                job_of[place] = job
+                beside.setdefault((place.address, job), []).append(place)
         commands: dict[tuple[str, str], dict[Place, Setting]] = {}
         for place in limits_w:
-            job = held.get(place, BUDGET_JOB)
-            holding = self._holdings.get(job)
-            beside = (
-                [p for p in holding.clocks_mhz if p.address == place.address] if holding else []
+            key = (place.address, job_of.get(place, BUDGET_JOB))
+            if key in beside and key in commands:
+                continue  # with another GPU of this job here
+            commands.setdefault(key, {}).update(
+                (one, self._limited(one, key[1], limits_w.get(one), keep=keep))
+                for one in beside.get(key, (place,))
             )
-            for one in (place, *beside):
-                commands.setdefault((place.address, job), {})[one] = Setting(
-                    uuid=one.uuid,
-                    clock_max_mhz=holding.clocks_mhz[one] if holding else 0,
-                    power_limit_w=limits_w.get(one),
-                    keep_power_limit=keep and one in limits_w,
-                )
         outcomes = await asyncio.gather(
             *(
                 self._limit(
@@ -189,10 +180,20 @@ class Leases:
                 for (address, job), settings in commands.items()
             )
         )
-        total = LimitOutcome()
-        for outcome in outcomes:
-            total = total.and_also(outcome)
-        return total
+        return LimitOutcome(
+            frozenset().union(*(outcome.taken for outcome in outcomes)),
+            {uuid: why for outcome in outcomes for uuid, why in outcome.refused.items()},
+            {uuid: why for outcome in outcomes for uuid, why in outcome.unanswered.items()},
+        )
+
+    def _limited(self, place: Place, job: str, limit_w: float | None, *, keep: bool) -> Setting:
+        holding = self._holdings.get(job)
+        return Setting(
+            uuid=place.uuid,
+            clock_max_mhz=holding.clocks_mhz[place] if holding else 0,
+            power_limit_w=limit_w,
+            keep_power_limit=keep and limit_w is not None,
+        )
 
     async def _limit(self, address: str, command: Command) -> LimitOutcome:
         job, settings = command.job, command.settings

@@ -222,7 +222,8 @@ def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
 
 def _counts(gpus: list[GpuView], odd_count: int) -> Json:
     silent = sum(gpu.snapshot is None for gpu in gpus)
-    leased = sum(gpu.snapshot is not None and gpu.snapshot.lease is not None for gpu in gpus)
+    leases = (gpu.snapshot.lease for gpu in gpus if gpu.snapshot)
+    leased = sum(lease is not None and lease.job != BUDGET_JOB for lease in leases)
     return {
         "all": len(gpus),
         "leased": leased,
