@@ -179,6 +179,14 @@ class ChangeSchedules:
             places.append(one)
         return self.index(places)
 
+    def faster(self, clocks: Sequence[ClockOption], steps: int) -> tuple[ClockOption, ...]:
+        """A plan of the table whose clocks below each GPU's highest are so many steps higher."""
+        moved = []
+        for keys in self._keys_of(clocks):
+            higher = np.minimum(keys + steps, keys.max())
+            moved.append(np.where(keys < keys.max(), higher, keys).astype(np.int16))
+        return self._options(moved)
+
     def _keys_of(self, clocks: Sequence[ClockOption]) -> list[Keys]:
         found = []
         for line in self._lines:
@@ -190,12 +198,17 @@ class ChangeSchedules:
 
     def clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
         """The option of each operation, by graph index, under one choice (stages,)."""
+        return self._options(self.keys(choice))
+
+    def _options(self, schedules: Sequence[Keys]) -> tuple[ClockOption, ...]:
+        """Empty where a clock was not measured."""
         chosen: list[ClockOption | None] = [None] * len(self._problem.graph.operations)
-        for stage, line in enumerate(self._lines):
-            keys = self._schedules[stage][int(choice[stage])].tolist()
-            for i, options, column in zip(line.operation.tolist(), line.option, keys, strict=True):
+        for line, keys in zip(self._lines, schedules, strict=True):
+            rows = zip(line.operation.tolist(), line.option, keys.tolist(), strict=True)
+            for i, options, column in rows:
                 chosen[i] = options[column]
-        return tuple(option for option in chosen if option is not None)
+        measured = tuple(option for option in chosen if option is not None)
+        return measured if len(measured) == len(chosen) else ()
 
     def timeline(self, choice: Ints) -> tuple[float, tuple[float, ...], int]:
         """Iteration time, starts by operation and number of changes of one choice (stages,)."""

@@ -45,7 +45,10 @@ SEED = 7
 SCHEDULES_MAX = 300  # of a GPU: more slow every step down, and the search jumps no further
 # Where every trial is many drawn iterations.
 ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 16, 8, 4
+RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 KICKS = 10  # a few GPUs jump to any schedule, and the search begins again
+
+Clocks = tuple[ClockOption, ...]  # by operation
 
 
 class ClockChanges:
@@ -68,7 +71,7 @@ class ClockChanges:
                 self._coarser.append(make())
             except NoCommonClock:  # more changes may still have schedules
                 continue
-        self._quickest: tuple[ClockOption, ...] = ()
+        self._quickest: Clocks = ()
         table, whole = self._table(())
         search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
         least_busy = np.argmin(table.lengths(np.ones(self._count)), axis=1)
@@ -94,7 +97,7 @@ class ClockChanges:
     def _take_quickest(self, other: "SharedClock | ClockChanges") -> None:
         goal = Goal(other.fastest_s)
         plan = other.solve(goal, self.computation.relax(goal), (), 0)
-        if self._table((plan,))[0].choice_of(plan.clocks) is not None:
+        if self._table((plan.clocks,))[0].choice_of(plan.clocks) is not None:
             self._quickest, self.fastest_s = plan.clocks, plan.iteration_time_s
 
     @cached_property
@@ -119,15 +122,17 @@ class ClockChanges:
         kicks = KICKS if effort is None else 0
         rounds = rounds if effort is None else min(rounds, effort)
         coarser = [self._known(other, goal, relaxed, effort) for other in self._coarser]
-        return self._solved(
-            goal, relaxed, [*hints, *itertools.chain(*coarser)], rounds, kicks, SEED
-        )
+        known = [plan.clocks for plan in (*hints, *itertools.chain(*coarser))]
+        return self._solved(goal, relaxed, known, rounds, kicks, SEED)
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit; the fastest
         where none does. `found` are plans for the goal, the first with its bound."""
-        relaxed = self.computation.relax(goal)
-        plan = self._solved(goal, relaxed, found, ROUNDS_DRAWN, KICKS_DRAWN, SEED, limit)
+        relaxed, clocks = self.computation.relax(goal), [plan.clocks for plan in found]
+        # A little reserve everywhere, for the search to move where it is needed.
+        table, _ = self._table(clocks)
+        clocks += [table.faster(clocks[0], steps) for steps in RESERVES]
+        plan = self._solved(goal, relaxed, clocks, ROUNDS_DRAWN, KICKS_DRAWN, SEED, limit)
         return bounded(plan, found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
@@ -136,7 +141,7 @@ class ClockChanges:
         for number in itertools.count(1):
             rounds = ROUNDS * (1 + number)
             found = better(
-                found, self._solved(goal, relaxed, (found,), rounds, KICKS, SEED + number)
+                found, self._solved(goal, relaxed, (found.clocks,), rounds, KICKS, SEED + number)
             )
             yield found
 
@@ -157,7 +162,7 @@ class ClockChanges:
         self,
         goal: Goal,
         relaxed: Relaxation,
-        hints: Sequence[Solution],
+        hints: Sequence[Clocks],
         rounds: int,
         kicks: int,
         seed: int,
@@ -181,7 +186,7 @@ class ClockChanges:
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         prices = _Prices(table, judge, task, *flow)
         prices.improve(rounds)
-        plans = [table.choice_of(clocks) for clocks in (self._quickest, *(h.clocks for h in hints))]
+        plans = [table.choice_of(clocks) for clocks in (self._quickest, *hints) if clocks]
         starts = [plan[:, None] for plan in plans if plan is not None]
         search = ChoiceSearch(judge, deadline_s, price_w, paths=prices.weights)
         few = STARTS if limit is None else STARTS_DRAWN
@@ -236,10 +241,10 @@ class ClockChanges:
         bound_j = min(max(own_j, finer_j), energy_j)
         return replace(plan, energy_j=energy_j, lower_bound_j=bound_j, limits=self.limits)
 
-    def _table(self, plans: Sequence[Solution]) -> tuple[ChangeSchedules, bool]:
+    def _table(self, plans: Sequence[Clocks]) -> tuple[ChangeSchedules, bool]:
         """Schedules of the fastest plan and of these, or all where they are few."""
         table = ChangeSchedules(self.computation.problem, self.limits)
-        for clocks in (self._quickest, *(plan.clocks for plan in plans)):
+        for clocks in (self._quickest, *plans):
             if clocks:
                 table.add_plan(clocks)
         whole = table.add_all(self._combinations_all)

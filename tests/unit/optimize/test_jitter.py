@@ -7,17 +7,17 @@ import pytest
 from heavy_end import job
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import problems, run_times
+from pipelines import problems, profiled, run_times
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.formulation import problem
-from joulecut_engine.optimize.jitter import Noise, Trials
+from joulecut_engine.optimize.jitter import Noise, Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import TOLERANCE, Statistic, assured, of
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import Solver
+from joulecut_engine.optimize.solver import Solver, solve
 
 NOISES = st.builds(
     Noise,
@@ -103,6 +103,25 @@ def test_a_plan_with_margin_keeps_its_deadline(
     assert found.target_s == pytest.approx(granted, rel=1e-12)
     assert found.given_up_j >= 0.0
     assert found.plan.energy_j <= baseline(asked).energy_j * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("name", "share"), [("simulated a100", 0.8), ("simulated a40", 0.7)])
+def test_at_no_slowdown_two_changes_save_and_nothing_is_measurably_slower(
+    name: str, share: float
+) -> None:
+    """Judged by luck that neither the search nor its judge has seen."""
+    asked, noise = profiled(name, microbatches=48), Noise(operation=0.01)
+    start = baseline(asked)
+    goal = Goal(start.iteration_time_s)
+    solver = Solver(asked, "changes")
+    found = assured(asked, solver, goal, Trials(asked, noise), judge=judge_of(asked, noise))
+    assert not check(asked, goal, found.plan)
+    assert found.met
+    fresh = Trials(asked, noise, draws=1000, seed=99)
+    late = fresh.spread(found.plan.clocks).p95_s / fresh.spread(start.clocks).p95_s - 1.0
+    assert late <= TOLERANCE + 5e-4  # what 400 draws do not know
+    possible_j = start.energy_j - solve(asked, goal, "computation").energy_j
+    assert start.energy_j - found.plan.energy_j >= share * possible_j
 
 
 @pytest.mark.parametrize("statistic", ["p95", "mean"])
