@@ -10,7 +10,7 @@ from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
 from joulecut_engine.graph.schedules import Program, programs
 from joulecut_engine.graph.shape import misfit, part_of
 
-Edges = set[tuple[Operation, Operation]]
+Edges = list[tuple[Operation, Operation]]  # may repeat; `graph_of` keeps one of each
 
 
 def build(pipeline: Pipeline) -> Graph:
@@ -28,7 +28,7 @@ def build(pipeline: Pipeline) -> Graph:
         edges = _with_tensor_collectives(written, edges)
     _end(pipeline, written)
     for program in written:
-        edges.update(pairwise(program))
+        edges.extend(pairwise(program))
     sends: list[Operation] = []
     if pipeline.transfers != "free":
         sends = _send(pipeline, written, edges)
@@ -48,17 +48,17 @@ def _data(pipeline: Pipeline, written: list[Program]) -> Edges:
     for operation, part in parts:
         if operation.kind != "weight":
             done[part, operation.microbatch, operation.kind == "forward"] = operation
-    edges: Edges = set()
+    edges: Edges = []
     for operation, part in parts:
         microbatch = operation.microbatch
         if operation.kind == "forward":
             if part > 0:
-                edges.add((done[part - 1, microbatch, True], operation))
+                edges.append((done[part - 1, microbatch, True], operation))
         elif operation.kind == "weight":
-            edges.add((done[part, microbatch, False], operation))
+            edges.append((done[part, microbatch, False], operation))
         else:
             source = (last, microbatch, True) if part == last else (part + 1, microbatch, False)
-            edges.add((done[source], operation))
+            edges.append((done[source], operation))
     return edges
 
 
@@ -76,7 +76,7 @@ def _with_tensor_collectives(written: list[Program], edges: Edges) -> Edges:
             gathered[operation] = collective
             longer.append(collective)
         program[:] = longer
-    return {(a if b.kind == "weight" else gathered[a], b) for a, b in edges}
+    return [(a if b.kind == "weight" else gathered[a], b) for a, b in edges]
 
 
 def _end(pipeline: Pipeline, written: list[Program]) -> None:
@@ -106,17 +106,17 @@ def _send(pipeline: Pipeline, written: list[Program], edges: Edges) -> list[Oper
         for first, second in pairwise(program):
             after[first], before[second] = second, first
     sends = []
-    between = sorted(edge for edge in edges if edge[0].stage != edge[1].stage)
-    edges.difference_update(between)
+    between = sorted({edge for edge in edges if edge[0].stage != edge[1].stage})
+    edges[:] = [edge for edge in edges if edge[0].stage == edge[1].stage]
     for first, second in between:
         kind: Kind = "send-forward" if second.kind == "forward" else "send-backward"
         send = Operation(first.stage, first.microbatch, kind, first.chunk)
         sends.append(send)
-        edges.update(((first, send), (send, second)))
+        edges += ((first, send), (send, second))
         if meets and second in before:
-            edges.add((before[second], send))
+            edges.append((before[second], send))
         if meets and first in after:
-            edges.add((send, after[first]))
+            edges.append((send, after[first]))
     return sends
 
 

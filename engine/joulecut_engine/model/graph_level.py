@@ -138,4 +138,4 @@ def _with_links(graph: Graph) -> Graph:
             if key in last:
                 chained.append((last[key], index))
             last[key] = index
-    return replace(graph, edges=tuple(sorted({*graph.edges, *chained}))) if chained else graph
+    return replace(graph, edges=tuple(sorted([*graph.edges, *chained]))) if chained else graph
