@@ -13,7 +13,7 @@ import numpy as np
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.stages import Layers, layers_of
-from joulecut_engine.model.work import HALF
+from joulecut_engine.model.work import HALF, dropped
 
 ADAM_BYTES = 12.0  # 32-bit weights, first and second moments (Kingma & Ba; mixed precision)
 WORKSPACE_BYTES = 96 * 2.0**20  # cuBLAS keeps 32 MiB per stream on Hopper and Blackwell; 3 streams
@@ -80,7 +80,7 @@ def _stage(
     saved = _saved(model, runs, held, dense, in_flight)
     saved = np.where(runs.word("offload", "activations"), saved / np.maximum(held, 1.0), saved)
     tokens = runs.microbatch * runs.sequence / runs.context
-    saved = saved + np.where(first & (runs.dropout > 0), _masks(model, runs, tokens, p), 0.0)
+    saved = saved + np.where(first & dropped(model, runs), _masks(model, runs, tokens, p), 0.0)
     temporary = _temporary(model, runs, tokens, last=last, parameters=near + far, held=held)
     return stage, weights, gradients, optimizer, saved, temporary
 
@@ -162,7 +162,7 @@ def layer_bytes(model: Architecture, runs: Runs, tokens: Floats, experts: bool) 
     """Activations of one layer and one microbatch, without full recomputation."""
     t = runs.tensor
     apart = np.where(runs.sequence_parallel > 0, t, 1.0)
-    mask = np.where(runs.dropout > 0, 1.0, 0.0)
+    mask = np.where(dropped(model, runs), 1.0, 0.0)
     # Inputs of both norms and of both blocks; masks of both dropouts.
     plain = model.hidden * (4.0 * HALF + 2.0 * mask) / apart
     queries = model.heads * model.query_dim

@@ -48,7 +48,7 @@ class Run:
     clock_mhz: float = 0.0
     offload: Offload = "none"
     fused_loss: bool = False  # cross entropy without a 32-bit copy of the logits
-    dropout: bool = False  # masks of a byte per number are kept (GPT-3 and before)
+    dropout: bool = True  # masks of a byte per number are kept; models with gated blocks have none
     overlap_tensor: bool = False  # collectives of the tensor group beside matrix products
     gradient_bytes: int = 4  # 32-bit sums of 16-bit gradients, as Megatron keeps them
     forward_only: bool = False  # evaluation: neither gradients nor optimizer

@@ -64,6 +64,11 @@ class Work:
         return total
 
 
+def dropped(model: Architecture, runs: Runs) -> Flags:
+    """Which runs have dropout: GPT and its contemporaries; models with gated blocks go without."""
+    return np.asarray((runs.dropout > 0) & (not model.gated))
+
+
 @dataclass(slots=True)
 class LayerWork:
     forward: Work
@@ -91,7 +96,7 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     rotary = ROTARY if not model.positions else (0.0, 0.0)
     back_bytes = []
     for side in (0, 1):
-        mask = np.where(runs.dropout > 0, 2.0 * MASK[side], 0.0)
+        mask = np.where(dropped(model, runs), 2.0 * MASK[side], 0.0)
         plain = model.hidden * (model.norms * NORM[side] + 2.0 * ADD[side] + mask) / apart
         split = (width * act[side] + heads * rotary[side]) / t
         eight = runs.word("dtype", "fp8") | runs.word("dtype", "fp4")
@@ -177,8 +182,8 @@ def _attention(model: Architecture, runs: Runs, tokens: Floats) -> tuple[Work, W
     ]
     scores = batch * rows * runs.sequence
     for side, work in enumerate((forward, backward)):
-        dropped = np.where(runs.dropout > 0, SCORE_DROPOUT[side], 0.0)
-        work.bytes = scores * (SOFTMAX[side] + dropped)
+        masks = np.where(dropped(model, runs), SCORE_DROPOUT[side], 0.0)
+        work.bytes = scores * (SOFTMAX[side] + masks)
     return forward, backward
 
 
