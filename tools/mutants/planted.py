@@ -25,7 +25,7 @@ LEASE = [
     ("asked > (last.epoch, last.generation)", "asked >= (last.epoch, last.generation)"),
     ("if asked < (last.epoch, last.generation):", "if False:"),
     ("held = self.last if pending and not pending.again else self.lease", "held = self.lease"),
-    ("(pending.failures or pending.due_s <= now_s)", "False"),
+    ("(pending.failures or (not pending.again and pending.due_s <= now_s))", "False"),
     ('if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):', "if False:"),
     (
         "for uuid, reason in reasons.items() if reason), ",

@@ -231,6 +231,8 @@ class Keeper:
         return outcome.reasons
 
     def _observed(self, request: Observed) -> Mapping[str, str]:
+        if self._release_left_s():
+            return {request.uuid: self.stopped()}
         outcome = lease.observed(self.state, request, time.monotonic())
         free = self.state.gpu(request.uuid).may_be_ours
         free = free and not outcome.state.gpu(request.uuid).may_be_ours
@@ -276,6 +278,7 @@ class Keeper:
         self._released_until_s = -math.inf
         if not self.restore_all("released"):
             return "not every GPU could be restored: nothing was released"
+        self.state = lease.without_repetitions(self.state)
         self._writer.close()
         self._released_until_s = time.monotonic() + duration_s
         log("keeper", f"released for {duration_s:g} s")

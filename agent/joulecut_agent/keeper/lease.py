@@ -307,6 +307,12 @@ def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State
     return state.updated({uuid: replace(gpu, pending_restore=again)})
 
 
+def without_repetitions(state: State) -> State:
+    """Restores that were done are not repeated: the driver is being released."""
+    done = {u: g for u, g in state.gpus.items() if g.pending_restore and g.pending_restore.again}
+    return state.updated({u: replace(gpu, pending_restore=None) for u, gpu in done.items()})
+
+
 def write_unanswered(state: State, uuid: str, now_s: float) -> State:
     """A write that was sent and not answered: it may still take effect."""
     gpu = replace(state.gpu(uuid), may_be_ours=True, late_until_s=now_s + LATE_S)
@@ -487,9 +493,7 @@ def _refuse_pending(gpu: Gpu, now_s: float) -> str:
     pending = gpu.pending_restore
     if gpu.is_stuck and not pending:
         return "a lock of ours shows, and resets have no effect"
-    if pending and not pending.again and (pending.failures or pending.due_s <= now_s):
-        return f"its restore ({pending.cause}) is still pending"
-    if pending and pending.failures:
+    if pending and (pending.failures or (not pending.again and pending.due_s <= now_s)):
         return f"its restore ({pending.cause}) is still pending"
     return ""
 

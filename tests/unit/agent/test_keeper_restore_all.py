@@ -23,13 +23,14 @@ from joulecut_agent.keeper.requests import (
     NO_LIMITS,
     Clear,
     ClockLimits,
+    Observed,
     Release,
     Resume,
     Status,
     Yield,
 )
 from joulecut_agent.keeper.settings import Settings
-from joulecut_agent.ports.failure import Transient
+from joulecut_agent.ports.failure import Transient, Unanswered
 
 
 @pytest.fixture
@@ -61,6 +62,24 @@ def test_a_release_restores_drops_the_handles_and_ends_by_itself(
     keeper.handle(4, Release(60.0))
     keeper.handle(5, Resume())
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
+
+
+def test_a_reset_that_would_be_repeated_opens_no_driver_inside_a_window(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    board.fail = lambda call, _: Unanswered("t", "no answer") if call == "lock" else None
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
+    assert keeper.state.due_s() < math.inf, "the lock may come late"
+    assert keeper.handle(3, Release(600.0)).slots[0].accepted
+    board.calls.clear()
+    assert keeper.state.due_s() == math.inf, "and nothing spins"
+    keeper.handle(4, Observed("GPU-a", shows_lock=True))
+    clock.pass_s(60.0)
+    keeper.tick()
+    assert not board.calls
+    assert set(on_disk(tmp_path)) == {"GPU-a"}, "the next keeper resets it"
 
 
 def test_a_release_is_refused_where_a_gpu_cannot_be_restored(
