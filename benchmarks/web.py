@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class StillFleet:
     def __init__(self, board: Board) -> None:
         self._nodes, self._gpus = board.view.nodes, tuple(board.view.gpus.values())
 
-    def observe(self, _: float) -> FleetState:
+    def observe(self, *_: object) -> FleetState:
         gpus = (GpuView(g.description, g.address, g.node, g.snapshot, 0.5) for g in self._gpus)
         return FleetState(self._nodes, tuple(gpus))
 
@@ -154,6 +155,8 @@ class Serving:
             policy=policy,
             learner=AdaptiveEstimator({}),
             solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
+            planners=ThreadPoolExecutor(1),
+            background=ThreadPoolExecutor(1),
             epoch=8,
             pacing=Pacing(INTERVAL_S, 1.0),
             now_s=time.monotonic,

@@ -113,7 +113,7 @@ def _agents(given: argparse.Namespace) -> dict[str, "Agent"]:
         from joulecut_controller import config
 
         settings = config.read(given.config)
-        addresses += settings.agents
+        addresses += settings.agents.addresses()
         server_name = server_name or settings.server_name
         if settings.tls is not None and not any(files.values()):
             files = {"cert": settings.tls.cert, "key": settings.tls.key, "ca": settings.tls.ca}

@@ -11,6 +11,14 @@ from typing import Any
 from joulecut_controller.election import leader_lock
 from joulecut_controller.election.leader_lock import Timing
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
+from joulecut_controller.sources.agents import (
+    AGENTS_MAX,
+    AgentsByName,
+    AgentsOfSlurm,
+    AgentSource,
+    FileOfAgents,
+    ListedAgents,
+)
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_wire.address import is_loopback
@@ -32,7 +40,8 @@ INTERVAL_S_MIN = 0.1  # faster than agents sample, a pass would look at the same
 INTERVAL_S_MAX = 300.0  # a lease is three of them; no one should wait longer for a GPU
 TTL_S_MIN = 0.5  # a heartbeat every sixth of a second is what an event loop keeps
 TTL_S_MAX = 3600.0
-AGENTS_MAX = 4096
+AGENT_SOURCES = ("file", "dns", "slurm")
+AGENT_PORT = 9431
 LOOPBACK = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
 PROTECTED = "localhost or a loopback address; anything else needs a web_config with TLS"
 SOCKET = "unix:"
@@ -45,7 +54,7 @@ class Config:
     `store` on PostgreSQL names are relative to `base`.
     """
 
-    agents: tuple[str, ...]
+    agents: AgentSource
     policy: Path
     store: str
     http: tuple[str, int]
@@ -88,7 +97,7 @@ def read(path: Path) -> Config:
     if web_config is None and not is_loopback(http[0]):
         raise document.bad(("listen", "http"), f"{http[0]} without encryption", PROTECTED)
     return Config(
-        agents=_agents(document, data["agents"], base, encrypted=tls is not None),
+        agents=_source(document, data["agents"], base, encrypted=tls is not None),
         policy=base / _text(document, ("policy",), data["policy"]),
         store=store,
         http=http,
@@ -165,6 +174,37 @@ def _number(document: Document, path: KeyPath, value: Any, low: float, high: flo
     if not fits or not low <= value <= high:
         raise document.bad(path, f"{value!r}", f"seconds from {low:g} to {high:g}")
     return float(value)
+
+
+def _source(document: Document, value: Any, base: Path, *, encrypted: bool) -> AgentSource:
+    """Where agents are found: a list of them, or a mapping with one of AGENT_SOURCES."""
+    if not isinstance(value, dict):
+        return ListedAgents(_agents(document, value, base, encrypted=encrypted))
+    given = _mapping(document, ("agents",), value, AGENT_SOURCES)
+    if len(given) != 1:
+        raise document.bad(("agents",), "names no source", f"one of {', '.join(AGENT_SOURCES)}")
+    kind, content = next(iter(given.items()))
+    path = ("agents", kind)
+    if kind == "file":
+        return FileOfAgents(base / _text(document, path, content), encrypted)
+    if not encrypted:
+        raise document.bad(path, "agents without encryption", "a section tls beside it")
+    if kind == "dns":
+        named = _mapping(document, path, content, ("name", "port"))
+        name = _text(document, (*path, "name"), named.get("name"))
+        return AgentsByName(name, _port(document, path, named))
+    named = _mapping(document, path, content, ("port", "partition"))
+    partition = named.get("partition")
+    if partition is not None:
+        partition = _text(document, (*path, "partition"), partition)
+    return AgentsOfSlurm(_port(document, path, named), partition or "")
+
+
+def _port(document: Document, path: KeyPath, given: dict[str, Any]) -> int:
+    port = given.get("port", AGENT_PORT)
+    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65_535:
+        raise document.bad((*path, "port"), f"{port!r}", "1 to 65535")
+    return port
 
 
 def _agents(document: Document, value: Any, base: Path, *, encrypted: bool) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 Adapters (`fleet`, `store`) implement these; they cannot import each other, nor make plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -31,7 +31,9 @@ class FleetState:
 class Fleet(Protocol):
     """All agents. Never raises on a lost agent: its GPUs grow old, its commands are refused."""
 
-    def observe(self, now_s: float) -> FleetState: ...
+    def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
+        """All agents and their GPUs, or only those at `addresses`."""
+        ...
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         """Reports since the last call, oldest first; bounded, oldest dropped."""

@@ -5,9 +5,12 @@ SIGHUP reads the policy again; SIGTERM and SIGINT release every GPU and end with
 """
 
 import asyncio
+import contextlib
+import resource
 import signal
 import socket
 
+from joulecut_controller import workers
 from joulecut_controller.config import Config
 from joulecut_controller.election.file_lock import FileLock
 from joulecut_controller.election.leader_lock import LeaderLock
@@ -19,6 +22,7 @@ from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.service_context import NAME, ServiceContext, log
 from joulecut_controller.solver_warmup import SolverWarmup
+from joulecut_controller.sources.agents import AgentSource
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -29,9 +33,10 @@ from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
+from joulecut_engine.optimize.warmup import warm_up
 from joulecut_wire.address import is_loopback
 from joulecut_wire.command import FINE
-from joulecut_wire.errors import BadInput
+from joulecut_wire.errors import BadInput, JoulecutError
 from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
@@ -40,10 +45,18 @@ from joulecut_wire.web_config import WebConfig
 DESCRIBE_LIMIT_S = 10.0
 WATCH_S_MAX = 1.0  # agents sample once a second
 WATCH_S_MIN = 0.1
+# Messages of all agents; each costs a fifth of a millisecond. A larger fleet is watched less often,
+# but twice a pass at least.
+MESSAGES_PER_S_MAX = 500.0
+AGENTS_EVERY_S = 10.0  # a node that joins takes longer to boot
+FILES_PER_AGENT = 2  # its socket, and one more while certificates change
+FILES_OWN = 256  # store, pages and scrapes, workers
 
 
 def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
+    agents = config.agents.addresses()
+    _raise_file_limit(len(agents))
     source = PolicyFile(config.policy)
     policy = source.load()
     store = open_store(
@@ -53,13 +66,19 @@ def run(config: Config) -> int:
         timeout_s=config.timing.timeout_s,
     )
     try:
-        asyncio.run(_serve(config, source, policy, store))
+        asyncio.run(_serve(config, source, policy, store, agents))
     finally:
         store.close()
     return FINE
 
 
-async def _serve(config: Config, source: PolicyFile, policy: Policy, store: DatabaseStore) -> None:
+async def _serve(
+    config: Config,
+    source: PolicyFile,
+    policy: Policy,
+    store: DatabaseStore,
+    agents: tuple[str, ...],
+) -> None:
     """Everything from listening to giving back."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -74,12 +93,14 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
     app = build(publisher, metrics_text=metrics.metrics_text, web=web, store=store, channel=channel)
     server = Server(app, *config.http, web)
     await server.start()
-    watch_s = min(max(config.interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
-    fleet = GrpcFleet(config.agents, watch_s=watch_s, tls=tls, server_name=config.server_name)
+    watch_s = _watch_s(config.interval_s, len(agents))
+    fleet = GrpcFleet(agents, watch_s=watch_s, tls=tls, server_name=config.server_name)
     await fleet.start()
+    following = asyncio.create_task(_follow_agents(config.agents, fleet), name="agents")
     scheme, _, address = server.url.partition("://")
     leadership = Leadership(_leader_lock(config, server.port), config.timing)
-    warming = SolverWarmup()
+    plans, besides = workers.planners(), workers.background()
+    warming = SolverWarmup(load=lambda: plans.submit(warm_up).result())
     sweeper = Sweeper()
     warmed = asyncio.create_task(_warmed(warming, sweeper), name="warm-up")
     context = ServiceContext(
@@ -93,6 +114,8 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         publisher=publisher,
         metrics=metrics,
         commands=channel,
+        planners=plans,
+        background=besides,
         address=f"{scheme}={address}",
         warming=warming,
         sweeper=sweeper,
@@ -103,12 +126,47 @@ async def _serve(config: Config, source: PolicyFile, policy: Policy, store: Data
         while await wait_for_leadership(context):
             await lead_term(context)
     finally:
-        warmed.cancel()
-        await asyncio.gather(warmed, return_exceptions=True)
+        for task in (warmed, following):
+            task.cancel()
+        await asyncio.gather(warmed, following, return_exceptions=True)
+        plans.end()
+        besides.end()
         publisher.close()
         await fleet.stop()
         await server.stop()
         await leadership.release()
+
+
+async def _follow_agents(source: AgentSource, fleet: GrpcFleet) -> None:
+    """Agents that join or leave. While the source fails, the agents before stay."""
+    said = ""
+    while source.moves:
+        await asyncio.sleep(AGENTS_EVERY_S)
+        try:
+            await fleet.follow(await asyncio.to_thread(source.addresses))
+        except JoulecutError as error:
+            if str(error) != said:
+                said = str(error)
+                log(f"{said}; the agents before stay")
+        else:
+            said = ""
+
+
+def _watch_s(interval_s: float, agents: int) -> float:
+    """Seconds between the messages of one agent."""
+    wanted_s = min(max(interval_s / 2, WATCH_S_MIN), WATCH_S_MAX)
+    return max(wanted_s, min(agents / MESSAGES_PER_S_MAX, interval_s / 2))
+
+
+def _raise_file_limit(agents: int) -> None:
+    """To what the system allows; a warning where that is too little for the agents."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # a sandbox may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    need = FILES_OWN + FILES_PER_AGENT * agents
+    if resource.RLIM_INFINITY != soft < need:
+        log(f"warning: {soft} open files are allowed, {agents} agents need {need}: LimitNOFILE")
 
 
 async def _warmed(warming: SolverWarmup, sweeper: Sweeper) -> None:

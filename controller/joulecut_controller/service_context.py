@@ -7,6 +7,7 @@ and its store stay.
 import asyncio
 import sys
 from collections.abc import Coroutine
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,8 @@ class ServiceContext:
     publisher: Publisher
     metrics: MetricsEndpoint
     commands: CommandChannel
+    planners: Executor
+    background: Executor
     address: str
     warming: SolverWarmup
     sweeper: Sweeper

@@ -28,6 +28,7 @@ STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out
 # and plans: no reason to wait a whole interval for each.
 HURRY_S = 1.0
 HURRIED_PASSES = 8
+LAG_LOOK_S = 0.1
 
 
 async def wait_for_leadership(context: ServiceContext) -> bool:
@@ -104,6 +105,8 @@ def _begin(context: ServiceContext) -> Reconciler:
         policy=context.policy,
         learner=AdaptiveEstimator({}),
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
+        planners=context.planners,
+        background=context.background,
         epoch=epoch,
         pacing=Pacing(context.config.interval_s, context.watch_s, context.config.ttl_s),
         now_s=time.monotonic,
@@ -127,6 +130,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
     tasks = [
         asyncio.create_task(_passes(context, reconciler), name="passes"),
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
+        asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
     ]
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
     stop = asyncio.create_task(context.stopping.wait())
@@ -165,6 +169,14 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
         due_s = max(due_s + wait_s, time.monotonic())
         await reconciler.commands.rest(due_s - time.monotonic())
         due_s = min(due_s, time.monotonic())  # an order may have called the pass early
+
+
+async def _time_event_loop(reconciler: Reconciler) -> None:
+    """How late the event loop runs what is due: heartbeats and streams are as late."""
+    while True:
+        due_s = time.monotonic() + LAG_LOOK_S
+        await asyncio.sleep(LAG_LOOK_S)
+        reconciler.metrics.lag.add(max(0.0, time.monotonic() - due_s))
 
 
 async def _heartbeats(reconciler: Reconciler) -> None:

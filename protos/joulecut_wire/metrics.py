@@ -110,6 +110,7 @@ CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller lea
 CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
 RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Reconcile passes by result.")
 RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of one reconcile pass.")
+LOOP_LAG_SECONDS = Metric("loop_lag_seconds", "histogram", (), "How late the controller's event loop runs what is due.")
 RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last successful pass.")
 RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
 # fmt: on
@@ -129,6 +130,6 @@ CONTROLLER: tuple[Metric, ...] = (
     PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PREDICT_REFUSED,
     PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
     POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
-    CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS,
+    CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS, LOOP_LAG_SECONDS,
     RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, BUILD_INFO,
 )  # fmt: skip

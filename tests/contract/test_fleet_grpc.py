@@ -32,6 +32,7 @@ from joulecut_wire.v1.agent_pb2_grpc import (
 
 LIMIT_S = 90.0  # for a machine that stands still now and then; met early on every other
 ROUNDS = 60
+SILENCE_S = 0.5
 
 
 class Servant(AgentServiceServicer):
@@ -120,7 +121,7 @@ def with_fleet(
             [address],
             watch_s=0.05,
             deadline_s=deadline_s,
-            silence_s=0.5,
+            silence_s=SILENCE_S,
             reports_kept=reports_kept,
         )
         await fleet.start()
@@ -183,6 +184,22 @@ def test_owners_and_stops_are_those_of_the_newest_message() -> None:
         await until(lambda: owner() == pod and node(fleet).hindrance == released)
         servant.owners, servant.stopped = (), ""
         await until(lambda: owner() is None and node(fleet).hindrance == "")
+
+    with_fleet(body)
+
+
+def test_a_busy_event_loop_is_no_silence_of_an_agent() -> None:
+    """What arrived meanwhile waits in the socket: a thousand streams must not be opened again
+    because one pass took long.
+    """
+
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        await until(connected(fleet))
+        for _ in range(3):
+            time.sleep(4 * SILENCE_S)
+            seen = servant.ticks
+            await until(lambda seen=seen: servant.ticks > seen + 2)  # type: ignore[misc]
+        assert servant.watchers == 1
 
     with_fleet(body)
 
@@ -292,3 +309,23 @@ def test_a_stop_that_meets_a_message_ends_all_the_same() -> None:
         await server.stop(None)
 
     asyncio.run(go())
+
+
+def test_agents_that_join_and_leave_touch_no_other() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        await until(connected(fleet))
+        other = Servant()
+        server, port = await serve(other)
+        second = f"127.0.0.1:{port}"
+        await fleet.follow((address, second))
+        await until(lambda: all(one.connected for one in fleet.observe(time.monotonic()).nodes))
+        assert (servant.watchers, other.watchers) == (1, 1)
+        await fleet.follow((second,))
+        assert [one.address for one in fleet.observe(time.monotonic()).nodes] == [second]
+        (refused,) = await fleet.renew(address, 1, "job", 1, 5.0)
+        assert not refused.accepted
+        assert other.watchers == 1
+        await fleet.stop()
+        await server.stop(None)
+
+    with_fleet(body)

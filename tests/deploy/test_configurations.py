@@ -187,7 +187,7 @@ def test_the_controller_reads_what_the_chart_writes(tmp_path: Path) -> None:
     objects = chart("controller")
     settings = controller_config.read(_controller_files(objects, tmp_path))
     assert (settings.interval_s, settings.ttl_s) == (10, 30)
-    assert settings.agents == ("node1:9431", "node2:9431")
+    assert settings.agents.addresses() == ("node1:9431", "node2:9431")
     assert settings.http == ("0.0.0.0", 9440)
     assert settings.tls is not None
     container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]

@@ -55,7 +55,7 @@ def test_it_places_units_and_a_configuration_that_loads(
     assert settings.local_socket.group == "joulecut"
     assert "warning" not in capsys.readouterr().err
     controller = controller_config.read(tmp_path / "etc/joulecut/controller.yaml")
-    assert controller.agents == (f"unix:{settings.local_socket.path}",)
+    assert controller.agents.addresses() == (f"unix:{settings.local_socket.path}",)
     assert "CHANGE" not in done.stdout
     assert controller.policy.exists()
     checked = subprocess.run(

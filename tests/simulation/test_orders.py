@@ -1,6 +1,7 @@
 """A person's orders in the whole loop: held at once, through restarts, and undone by a word."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from worlds import Controller, World
@@ -126,15 +127,21 @@ def test_an_order_during_a_long_solve_is_not_undone_by_it(
                 done = asyncio.run_coroutine_threadsafe(execute, loops[0]).result(60)
                 assert done.complete
 
-    controller = Controller(world, store, world.policy(), prepare=Slow)
+    planners = ThreadPoolExecutor(1)
+    controller = Controller(world, store, world.policy(), prepare=Slow, planners=planners)
 
     async def go() -> None:
         loops.append(asyncio.get_running_loop())
         for _ in range(40):
             world.advance(1.0)
             controller.boards.append(await controller.reconciler.run_pass())
+            await asyncio.sleep(0.02)  # the answer arrives between two passes
+        while not asked:
+            await asyncio.sleep(0.02)
+        controller.boards.append(await controller.reconciler.run_pass())
 
-    asyncio.run(go())
+    with planners:
+        asyncio.run(go())
     assert asked, "nothing was solved"
     assert world.sent("apply") == []
     assert "paused by alice" in controller.job.sentence

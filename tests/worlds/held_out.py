@@ -6,6 +6,7 @@ what the plant says, iteration by iteration.
 
 import statistics
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 from unprofiled import UnprofiledWorld
@@ -173,16 +174,26 @@ class Pair:
     def now_s(self) -> float:
         return self._worlds[0].now_s
 
-    def controlled(self, store: DatabaseStore, share: float) -> Controller:
+    def policy(self, share: float) -> Policy:
         jobs = tuple(world.held_out_policy(share).jobs[0] for world in self._worlds)
-        policy = replace(self._worlds[0].policy(), jobs=jobs)
-        return Controller(self, store, policy, interval_s=INTERVAL_S)  # type: ignore[arg-type]
+        return replace(self._worlds[0].policy(), jobs=jobs)
+
+    def controlled(
+        self, store: DatabaseStore, share: float, planners: Executor | None = None
+    ) -> Controller:
+        return Controller(
+            self,  # type: ignore[arg-type]
+            store,
+            self.policy(share),
+            interval_s=INTERVAL_S,
+            planners=planners,
+        )
 
     def advance(self, seconds: float) -> None:
         for world in self._worlds:
             world.advance(seconds)
 
-    def observe(self, now_s: float) -> FleetState:
+    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
         seen = [world.observe(now_s) for world in self._worlds]
         return FleetState(
             tuple(node for one in seen for node in one.nodes),

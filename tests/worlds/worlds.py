@@ -6,6 +6,7 @@ a few lines of lease book-keeping that records every command. Nothing here sleep
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 from at_once import AtOnce, studied
@@ -262,7 +263,7 @@ class World:
 
     # -- the fleet port --------------------------------------------------------------------
 
-    def observe(self, now_s: float) -> FleetState:
+    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
         nodes, gpus = [], []
         for agent in self.agents.values():
             nodes.append(
@@ -451,6 +452,7 @@ class Controller:
         learner: Learner | None = None,
         prepare: Prepare = Solver,
         judge: Check = check,
+        planners: Executor | None = None,
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
@@ -462,6 +464,8 @@ class Controller:
             policy=policy,
             learner=learner or AdaptiveEstimator({}),
             solver=SolverFunctions(prepare=prepare, check=judge, frontier=frontier, keep=keep),
+            planners=planners or AtOnce(),
+            background=AtOnce(),
             epoch=store.next_epoch(seen),
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,

@@ -4,7 +4,7 @@ The check happens at the moment of sending, not when the pass began: nothing tha
 a freeze is sent after it. Agents refuse older epochs as well; this saves them the question.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from joulecut_controller.election.leader_lock import COMMAND_S
 from joulecut_controller.fleet.grpc_fleet import COMMAND_DEADLINE_S
@@ -21,8 +21,8 @@ class FencedFleet:
     def __init__(self, fleet: Fleet, proven: Callable[[], bool]) -> None:
         self._fleet, self._proven = fleet, proven
 
-    def observe(self, now_s: float) -> FleetState:
-        return self._fleet.observe(now_s)
+    def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
+        return self._fleet.observe(now_s, addresses)
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         return self._fleet.take_reports()

@@ -8,7 +8,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,11 +41,17 @@ BACKOFF_S_MAX = 5.0  # an agent that comes back is seen within a pass or two
 # A stream without messages for so long is dead, even if the connection is open.
 SILENCE_INTERVALS = 5
 SILENCE_S_MIN = 5.0
+# Silence is counted in looks of this length: while the event loop was busy, none is counted, since
+# messages wait in the socket then.
+SILENCE_LOOK_S = 0.5
+# A thousand agents that are described at once would answer later than their deadline.
+OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
 MESSAGE_BYTES_MAX = 64 << 20  # a thousand reports a tick are a tenth of a megabyte
 _PEER = re.compile(r"^[A-Z]+: (?:ipv[46]|unix):\S+: ")  # the peer, shown already
 ROTATION_LOOK_S = 2.0  # certificates live for hours at least
+LEFT = (Result("", accepted=False, reason="not sent: no longer among the agents"),)
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),  # agents are reached directly, whatever the shell says
@@ -67,6 +73,9 @@ class _Agent:
     snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
     stopped: str = ""
+    stream: Any = None  # the call, while one is open
+    quiet_s: float = 0.0  # of the open stream, since its last message
+    silent: bool = False  # the stream was ended for that
 
 
 class GrpcFleet:
@@ -98,16 +107,38 @@ class GrpcFleet:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, AgentServiceAsyncStub] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._streams: dict[str, asyncio.Task[None]] = {}
         self._reports: deque[ArrivedReport] = deque(maxlen=reports_kept)
+        self._opening = asyncio.Semaphore(OPENING_MAX)
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
         self._pem = self._tls.current() if self._tls else None
-        for address, agent in self._agents.items():
-            self._open(address)
-            self._tasks.append(asyncio.create_task(self._follow(agent), name=f"watch {address}"))
+        self._tasks.append(asyncio.create_task(self._end_silent_streams(), name="silence"))
+        for address in self._agents:
+            self._begin(address)
         if self._tls:
             self._tasks.append(asyncio.create_task(self._rotate(self._tls), name="certificates"))
+
+    async def follow(self, addresses: Collection[str]) -> None:
+        """From now on the agents at these addresses. Those that stay notice nothing; the leases of
+        one that left run out there.
+        """
+        for address in [address for address in self._agents if address not in addresses]:
+            del self._agents[address], self._stubs[address]
+            task, channel = self._streams.pop(address), self._channels.pop(address)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await channel.close()
+        for address in addresses:
+            if address not in self._agents:
+                self._agents[address] = _Agent(address)
+                self._begin(address)
+
+    def _begin(self, address: str) -> None:
+        self._open(address)
+        watch = self._follow(self._agents[address])
+        self._streams[address] = asyncio.create_task(watch, name=f"watch {address}")
 
     def _open(self, address: str) -> None:
         options: list[tuple[str, Any]] = list(OPTIONS)
@@ -142,9 +173,10 @@ class GrpcFleet:
         await asyncio.gather(*(channel.close() for channel in retired))
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = (*self._tasks, *self._streams.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._close_retired()
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
@@ -157,9 +189,10 @@ class GrpcFleet:
             await asyncio.sleep(0.05)
         return False
 
-    def observe(self, now_s: float) -> FleetState:
+    def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
         nodes, gpus = [], []
-        for agent in self._agents.values():
+        wanted = [self._agents[one] for one in addresses if one in self._agents]
+        for agent in wanted if addresses else self._agents.values():
             known = agent.description
             nodes.append(
                 NodeView(
@@ -190,12 +223,16 @@ class GrpcFleet:
         return taken
 
     async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        if address not in self._stubs:
+            return LEFT
         call = self._stubs[address].Apply(codec.encode_command(command), timeout=self._deadline_s)
         return await self._answer(address, call)
 
     async def renew(
         self, address: str, epoch: int, job: str, generation: int, ttl_s: float
     ) -> tuple[Result, ...]:
+        if address not in self._stubs:
+            return LEFT
         request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
         call = self._stubs[address].Renew(request, timeout=min(self._deadline_s, ttl_s / 3))
         return await self._answer(address, call)
@@ -203,6 +240,8 @@ class GrpcFleet:
     async def clear(
         self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
     ) -> tuple[Result, ...]:
+        if address not in self._stubs:
+            return LEFT
         request = pb.ClearRequest(epoch=epoch, job=job, uuids=list(uuids), reason=reason)
         call = self._stubs[address].Clear(request, timeout=self._deadline_s)
         return await self._answer(address, call)
@@ -217,7 +256,7 @@ class GrpcFleet:
             results = codec.decode_results(await call)
         except grpc.aio.AioRpcError as error:
             return (Result("", accepted=False, reason=f"no answer ({_reason(error)})"),)
-        if not all(result.accepted for result in results):
+        if not all(result.accepted for result in results) and address in self._agents:
             self._agents[address].asked.set()  # a larger epoch may be why
         return results
 
@@ -227,7 +266,8 @@ class GrpcFleet:
         while True:
             stub = self._stubs[agent.address]
             try:
-                await self._describe(agent)
+                async with self._opening:
+                    await self._describe(agent)
                 async for tick, arrived_s in self._ticks(agent, stub):
                     self._take(agent, tick, arrived_s)
                     backoff_s = BACKOFF_S_MIN
@@ -238,8 +278,11 @@ class GrpcFleet:
                 agent.error = "the stream ended"
             except grpc.aio.AioRpcError as error:
                 agent.error = _reason(error)
-            except TimeoutError:
-                agent.error = "the stream is silent"
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not agent.silent or (task is not None and task.cancelling()):
+                    raise
+                agent.silent, agent.error = False, "the stream is silent"
             agent.connected = False
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
@@ -260,15 +303,29 @@ class GrpcFleet:
     ) -> AsyncIterator[tuple[WatchTick, float]]:
         """Until the stream ends, or another stub has taken its place."""
         call = stub.Watch(pb.WatchRequest(interval_s=self._watch_s))
+        agent.stream, agent.quiet_s = call, 0.0
         try:
             while stub is self._stubs[agent.address]:
-                async with asyncio.timeout(self._silence_s):
-                    message = await call.read()
+                message = await call.read()
                 if not isinstance(message, pb.WatchResponse):  # grpc.aio.EOF
                     return
+                agent.quiet_s = 0.0
                 yield codec.decode_tick(message), time.monotonic()
         finally:
+            agent.stream = None
             call.cancel()
+
+    async def _end_silent_streams(self) -> None:
+        """Ends streams whose socket was silent; one look counts no more than its own length, so
+        that a busy event loop is no silence of anybody.
+        """
+        while True:
+            await asyncio.sleep(SILENCE_LOOK_S)
+            for agent in tuple(self._agents.values()):
+                agent.quiet_s += SILENCE_LOOK_S
+                if agent.stream is not None and agent.quiet_s > self._silence_s:
+                    agent.silent = True
+                    agent.stream.cancel()
 
     def _take(self, agent: _Agent, tick: WatchTick, arrived_s: float) -> None:
         agent.connected, agent.error = True, ""

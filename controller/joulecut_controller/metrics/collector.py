@@ -60,6 +60,7 @@ class BoardCollector(Collector):
         yield _gauge(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
         yield _histogram(m.PLAN_SECONDS, meters.plans)
         yield _histogram(m.RECONCILE_SECONDS, meters.passes)
+        yield _histogram(m.LOOP_LAG_SECONDS, meters.lag)
         passes = [((result,), float(count)) for result, count in meters.results.items()]
         yield _counter(m.RECONCILE_PASSES, passes)
         if meters.last_success_unix_s is not None:

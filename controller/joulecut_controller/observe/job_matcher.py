@@ -29,6 +29,7 @@ class JobMatch:
     uuids: frozenset[str] = frozenset()
     running: Instance | None = None
     complaint: str = ""
+    listed: tuple[str, ...] = ()  # of an entry with a list: in its order, empty where not there
 
 
 def match_jobs(
@@ -40,14 +41,17 @@ def match_jobs(
     owned: dict[str, str] = {}  # GPU -> the entry it belongs to
     found: dict[str, JobMatch] = {}
     places = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
+    owners = _by_owner(gpus) if any(job.found_by_allocation for job in policy.jobs) else {}
     for job in policy.jobs:
         if job.found_by_allocation:
-            groups = _groups(job, gpus, owned)
+            groups = _groups(job, gpus, owners, owned)
             found[job.name] = _one(job, groups, gpus, owned)
             mine = {uuid for uuids in groups.values() for uuid in uuids}
         else:
-            mine = {places.get((ref.node, ref.index), "") for ref in job.gpus} - {""}
-            found[job.name] = JobMatch(frozenset(mine), complaint=_taken(mine, gpus, owned))
+            listed = tuple(places.get((ref.node, ref.index), "") for ref in job.gpus)
+            mine = set(listed) - {""}
+            complaint = _taken(mine, gpus, owned)
+            found[job.name] = JobMatch(frozenset(mine), complaint=complaint, listed=listed)
         for uuid in mine:
             owned.setdefault(uuid, job.name)
     for job in policy.jobs:
@@ -57,19 +61,34 @@ def match_jobs(
     return found
 
 
+def _by_owner(gpus: Mapping[str, GpuView]) -> dict[Instance, list[str]]:
+    """The GPUs of every running job that an agent knows of."""
+    owners: dict[Instance, list[str]] = {}
+    for uuid, gpu in gpus.items():
+        if gpu.allocation is not None:
+            owners.setdefault(instance_of(gpu.allocation), []).append(uuid)
+    return owners
+
+
 def _groups(
-    job: JobPolicy, gpus: Mapping[str, GpuView], owned: Mapping[str, str]
+    job: JobPolicy,
+    gpus: Mapping[str, GpuView],
+    owners: Mapping[Instance, list[str]],
+    owned: Mapping[str, str],
 ) -> dict[Instance, set[str]]:
     """The GPUs that the entry matches, by running job, without jobs of earlier entries."""
     groups: dict[Instance, set[str]] = {}
-    for uuid, gpu in gpus.items():
-        if gpu.allocation is not None and matches(job, gpu.allocation):
-            groups.setdefault(instance_of(gpu.allocation), set()).add(uuid)
-    if job.slurm is not None:  # the name may be known of some of a job's GPUs only
-        for uuid, gpu in gpus.items():
-            if gpu.allocation is not None and instance_of(gpu.allocation) in groups:
-                groups[instance_of(gpu.allocation)].add(uuid)
-    return {one: uuids for one, uuids in groups.items() if not uuids <= owned.keys()}
+    for owner, uuids in owners.items():
+        mine = {uuid for uuid in uuids if _matches(job, gpus[uuid])}
+        if mine and job.slurm is not None:  # the name may be known of some of a job's GPUs only
+            mine = set(uuids)
+        if mine and not mine <= owned.keys():
+            groups[owner] = mine
+    return groups
+
+
+def _matches(job: JobPolicy, gpu: GpuView) -> bool:
+    return gpu.allocation is not None and matches(job, gpu.allocation)
 
 
 def _one(

@@ -6,7 +6,7 @@ shown as unknown, so that no later step has to check ages.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
@@ -34,6 +34,22 @@ class JobObservation:
     shape: str
 
 
+@dataclass(slots=True)
+class Look:
+    """One look at the cluster, job by job."""
+
+    seen: View  # without jobs
+    _observe: Callable[[JobPolicy], JobObservation]
+    observations: dict[str, JobObservation] = field(default_factory=dict)
+
+    def at(self, job: JobPolicy) -> None:
+        self.observations[job.name] = self._observe(job)
+
+    def view(self) -> View:
+        """The view with every job looked at."""
+        return replace(self.seen, jobs=tuple(one.view for one in self.observations.values()))
+
+
 class Observer:
     """Keeps placements and iteration statistics from pass to pass."""
 
@@ -54,7 +70,23 @@ class Observer:
         now_s: float,
         recall: Recall,
     ) -> tuple[View, Mapping[str, JobObservation]]:
-        """One look. Reports of jobs that the policy does not name are dropped."""
+        """One whole look."""
+        look = self.begin(policy, state, reports, now_s, recall)
+        for job in policy.jobs:
+            look.at(job)
+        return look.view(), look.observations
+
+    def begin(
+        self,
+        policy: Policy,
+        state: FleetState,
+        reports: tuple[ArrivedReport, ...],
+        now_s: float,
+        recall: Recall,
+    ) -> "Look":
+        """A look whose jobs are taken one by one, since a thousand GPUs take a moment. Reports of
+        jobs that the policy does not name are dropped.
+        """
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
@@ -62,12 +94,11 @@ class Observer:
         matched = self._match(policy, gpus, reports)
         by_job = _routed(policy, matched, reports)
         seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
-        observations = {
-            job.name: self._sight(job, by_job[job.name], seen, matched[job.name], recall)
-            for job in policy.jobs
-        }
-        jobs = tuple(observation.view for observation in observations.values())
-        return replace(seen, jobs=jobs), observations
+
+        def at(job: JobPolicy) -> JobObservation:
+            return self._sight(job, by_job[job.name], seen, matched[job.name], recall)
+
+        return Look(seen, at)
 
     def _fresh(self, gpu: GpuView) -> GpuView:
         if gpu.age_s <= self._stale_s:

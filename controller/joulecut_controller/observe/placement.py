@@ -135,16 +135,12 @@ def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
     return max(SILENCE_S_MIN, SILENCE_ITERATIONS * longest_s)
 
 
-def _listed(policy: JobPolicy, gpus: Mapping[str, GpuView]) -> tuple[tuple[str, ...], str]:
+def _listed(policy: JobPolicy, match: JobMatch) -> tuple[tuple[str, ...], str]:
     """The UUIDs of `match.gpus` in the operator's order, and the first that is not there."""
-    by_place = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
-    listed: list[str] = []
-    for ref in policy.gpus:
-        uuid = by_place.get((ref.node, ref.index))
-        if uuid is None:
-            return tuple(listed), f"no agent describes GPU {ref.node}/{ref.index}"
-        listed.append(uuid)
-    return tuple(listed), ""
+    for i, (ref, uuid) in enumerate(zip(policy.gpus, match.listed, strict=True)):
+        if not uuid:
+            return match.listed[:i], f"no agent describes GPU {ref.node}/{ref.index}"
+    return match.listed, ""
 
 
 def _left(uuid: str, policy: JobPolicy, gpus: Mapping[str, GpuView], match: JobMatch) -> bool:
@@ -162,7 +158,7 @@ def _ranked(
 ) -> tuple[tuple[str, ...], str]:
     """The GPUs that the policy lists or matches, in rank order, and a complaint."""
     if not policy.found_by_allocation:
-        return _listed(policy, gpus)
+        return _listed(policy, match)
     mine = [gpus[uuid] for uuid in sorted(match.uuids) if uuid in gpus]
     if policy.ranks == "completion-index":
         return by_completion(mine)
@@ -172,7 +168,8 @@ def _ranked(
 def _outside(
     policy: JobPolicy, reporters: Mapping[str, _Reporter], matched: tuple[str, ...]
 ) -> str:
-    outside = next((uuid for uuid in reporters if uuid not in matched), "")
+    known = frozenset(matched)
+    outside = next((uuid for uuid in reporters if uuid not in known), "")
     if outside and policy.gpus:
         return f"GPU {outside} reports this job but is not in its match.gpus"
     if outside and policy.found_by_allocation:

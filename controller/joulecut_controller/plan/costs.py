@@ -172,7 +172,8 @@ def clocks_allowed_mhz(policy: JobPolicy, gpus: list[GpuView]) -> tuple[int, ...
     shared = set(gpus[0].description.clocks_mhz)
     low, high = policy.clocks.min_mhz, float("inf")
     for gpu in gpus:
-        shared &= set(gpu.description.clocks_mhz)
+        if gpu.description.clocks_mhz != gpus[0].description.clocks_mhz:
+            shared &= set(gpu.description.clocks_mhz)
         low = max(low, gpu.description.clock_min_mhz)
         high = min(high, gpu.description.clock_max_mhz or float("inf"))
     return tuple(sorted(clock for clock in shared if low <= clock <= high))

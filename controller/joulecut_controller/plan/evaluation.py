@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.solver_cache import Answers
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter_margin import of
@@ -83,7 +83,7 @@ def evaluate(costs: Costs, clocks: Clocks) -> Evaluation | None:
     )
 
 
-def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter, solver: SolverCache) -> Evaluation:
+def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter, solver: Answers) -> Evaluation:
     """The evaluation with iteration times under the job's jitter."""
     if jitter.still:
         return made
@@ -162,7 +162,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
 
 
 def completed(
-    made: Forecast, comparison: Comparison, before: Evaluation, solver: SolverCache
+    made: Forecast, comparison: Comparison, before: Evaluation, solver: Answers
 ) -> Forecast:
     """The forecast with the saving of every granularity at the same deadline, and with the bloat
     of the clocks `before` the plan. Several solves: takes seconds.
@@ -182,7 +182,7 @@ def completed(
 
 
 def _saved_ratio(
-    comparison: Comparison, granularity: Granularity, limits: ChangeLimits, solver: SolverCache
+    comparison: Comparison, granularity: Granularity, limits: ChangeLimits, solver: Answers
 ) -> float | None:
     answer = solver.ask(comparison.costs, comparison.goal, granularity, comparison.jitter, limits)
     if isinstance(answer, Infeasible):
@@ -190,9 +190,7 @@ def _saved_ratio(
     return 1.0 - answer.energy_j / comparison.baseline_j
 
 
-def _bloat_w(
-    comparison: Comparison, before: Evaluation, solver: SolverCache
-) -> tuple[float, float]:
+def _bloat_w(comparison: Comparison, before: Evaluation, solver: Answers) -> tuple[float, float]:
     """Intrinsic bloat, and extrinsic bloat while a straggler is waited for (Perseus, SOSP'24,
     section 2): power above the frontier. Of one GPU per stage, in model seconds.
     """

@@ -11,7 +11,7 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import default_clocks, evaluate, with_jitter
 from joulecut_controller.plan.pace import Pace, learn
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.solver_cache import Answers
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A goal this much tighter than it need be stands; it is never held when it became too loose.
@@ -26,7 +26,7 @@ ROUNDING = 1e-9  # deadlines are held to this, relative
 def learn_pace(
     inputs: PlanningInput,
     state: PlannerState,
-    solver: SolverCache,
+    solver: Answers,
     deadline_s: float,
     at_default: float,
 ) -> tuple[PlannerState, bool]:
@@ -66,7 +66,7 @@ def _peer_s(inputs: PlanningInput) -> float | None:
 
 
 def goal_of(
-    inputs: PlanningInput, state: PlannerState, solver: SolverCache, deadline_s: float, ratio: float
+    inputs: PlanningInput, state: PlannerState, solver: Answers, deadline_s: float, ratio: float
 ) -> tuple[Goal, float]:
     """The solver's goal in model seconds, and what it promises in real ones.
 
@@ -90,7 +90,7 @@ def goal_of(
 
 
 def lone_times(
-    lone: Solution | Infeasible, state: PlannerState, solver: SolverCache
+    lone: Solution | Infeasible, state: PlannerState, solver: Answers
 ) -> tuple[float, float]:
     """The lone plan's iteration time on mean times, and how much later it really runs."""
     if isinstance(lone, Infeasible):

@@ -23,7 +23,7 @@ from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, surely_above
 from joulecut_controller.plan.plan import Draft, Forecast
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
@@ -34,6 +34,7 @@ IMPROVEMENT_RATIO_MIN = 0.005
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 
 Verdict = Literal["default", "keep", "change"]
+SOLVING = "solving"  # the topic of a decision that waits for the solver
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,11 @@ class Decision:
 
 
 def decide(
-    inputs: PlanningInput, state: PlannerState, estimator: Estimator, solver: SolverCache
+    inputs: PlanningInput, state: PlannerState, estimator: Estimator, solver: Answers
 ) -> Decision:
-    """One job, one pass. Calls the solver; may take seconds."""
+    """One job, one pass. Where the solver has not answered yet, the decision is "solving": it keeps
+    the clocks, and the same inputs lead on once the answer is there.
+    """
     if state.mode != inputs.mode:  # what was only recommended does not run
         state = replace(state, mode=inputs.mode, clocks=None, goal=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
@@ -85,12 +88,18 @@ def decide(
     if state.suspended is not None and (wait_s := rest_s(state.suspended, inputs)) > 0.0:
         words = f"a hold-out window was cut short; clocks are not lowered for {wait_s:.0f} s yet"
         return Decision("default", "holdout", words, state)
-    priced = price(inputs.job, inputs.view.gpus, estimator, inputs.host_power_w, held=state.costs)
+    priced: Costs | str | None = state.costs if inputs.priced else None
+    if priced is None:
+        gpus, held = inputs.view.gpus, state.costs
+        priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
     if priced is not state.costs:
         state = replace(state, costs=priced, pace=rescaled(state, priced))
-    return _within_reach(inputs, state, priced, solver)
+    try:
+        return _within_reach(inputs, state, priced, solver)
+    except Unanswered:
+        return Decision("keep", SOLVING, "the solver is at work on the next plan", state)
 
 
 def given_up(state: PlannerState, reason: str) -> Decision:
@@ -149,7 +158,7 @@ def _stale(inputs: PlanningInput) -> str:
 
 
 def _within_reach(
-    inputs: PlanningInput, state: PlannerState, costs: Costs, solver: SolverCache
+    inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers
 ) -> Decision:
     """Checks the model against the baseline and the target against both, then solves."""
     job, baseline = inputs.job, inputs.job.baseline
@@ -217,7 +226,7 @@ def _compare(
     state: PlannerState,
     comparison: Comparison,
     answer: Solution,
-    solver: SolverCache,
+    solver: Answers,
     *,
     late: bool,
 ) -> Decision:
@@ -269,7 +278,7 @@ def _compare(
     )
 
 
-def _appraised(comparison: Comparison, clocks: Clocks, solver: SolverCache) -> Evaluation | None:
+def _appraised(comparison: Comparison, clocks: Clocks, solver: Answers) -> Evaluation | None:
     made = evaluate(comparison.costs, clocks)
     return made and with_jitter(made, comparison.costs, comparison.jitter, solver)
 

@@ -35,6 +35,7 @@ class PlanningInput:
     unready: str = ""  # why nothing can be computed yet
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
     holdout: str = ""  # sentence of a running hold-out window: default clocks
+    priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,40 @@ class Prepared(Protocol):
 Prepare = Callable[[Problem, Granularity, ChangeLimits], Prepared]
 _Question = tuple[str, Goal, Granularity, Jitter, ChangeLimits]
 
-# Per job: own deadline, a straggler's, the time now, at two granularities each; for 10 jobs.
+
+class Unanswered(Exception):
+    """The solver is still at work on this question; ask again once it has answered."""
+
+
+class Answers(Protocol):
+    """What the planner asks of the solver. Both raise Unanswered where workers compute."""
+
+    def ask(
+        self,
+        costs: Costs,
+        goal: Goal,
+        granularity: Granularity,
+        jitter: Jitter = STILL,
+        limits: ChangeLimits = TWO_CHANGES,
+    ) -> Solution | Infeasible:
+        """The cheapest plan for this goal, or Infeasible."""
+        ...
+
+    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
+        """The distribution of iteration times of these options, in model seconds."""
+        ...
+
+
+# Own deadline, a straggler's and the time now, at two granularities each, of the jobs that one
+# worker answered last.
 ANSWERS_KEPT = 64
 NOISE_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
 SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
+
+
+# The frontier of a job that waits for a straggler, where it is there already.
+StragglerFrontier = Callable[[Costs, Granularity], Kept | None]
 
 
 class _NoiseSample(NamedTuple):
@@ -53,16 +82,15 @@ class _NoiseSample(NamedTuple):
 
 
 class SolverCache:
-    """Asks the solver, at most once a question. Not thread-safe: one pass at a time uses it."""
+    """Implements `Answers` in this process, asking the solver at most once a question. Not
+    thread-safe.
+    """
 
     def __init__(
-        self,
-        prepare: Prepare,
-        kept: int = ANSWERS_KEPT,
-        frontier: Callable[[Costs, Granularity], Kept | None] | None = None,
+        self, prepare: Prepare, kept: int = ANSWERS_KEPT, frontier: StragglerFrontier | None = None
     ) -> None:
         self._prepare = prepare
-        self._frontier = frontier  # of one that waits for a straggler, where it is kept
+        self._frontier = frontier
         self._kept = kept
         self._prepared: OrderedDict[tuple[str, Granularity, ChangeLimits], Prepared] = OrderedDict()
         self._answers: OrderedDict[_Question, Solution | Infeasible] = OrderedDict()
@@ -123,7 +151,7 @@ class SolverCache:
         if goal.waits and self._frontier is not None:
             waiting = self._frontier(costs, granularity)
             if waiting is not None:
-                return _kept(waiting, goal)
+                return kept_answer(waiting, goal)
         key = (costs.digest, granularity, limits)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(costs.problem, granularity, limits)
@@ -150,7 +178,7 @@ class SolverCache:
         return Infeasible(goal.deadline_s, of(found.spread, jitter.statistic))
 
 
-def _kept(frontier: Kept, goal: Goal) -> Solution | Infeasible:
+def kept_answer(frontier: Kept, goal: Goal) -> Solution | Infeasible:
     """The kept plan for one that waits until the deadline, priced and bounded for it."""
     try:
         answer = frontier.answer(goal.deadline_s, goal.deadline_s)

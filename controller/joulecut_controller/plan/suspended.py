@@ -16,7 +16,7 @@ from joulecut_controller.plan.evaluation import (
 from joulecut_controller.plan.goal import ROUNDING, dwell_s
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
-from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.solver_cache import Answers
 from joulecut_engine.optimize.problem import Solution
 
 
@@ -37,7 +37,7 @@ def as_before(
     suspended: SuspendedPlan,
     comparison: Comparison,
     answer: Solution,
-    solver: SolverCache,
+    solver: Answers,
     *,
     gain_min: float,
     fit_ratio: float,

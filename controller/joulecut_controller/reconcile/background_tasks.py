@@ -1,11 +1,12 @@
 """Long computations beside the passes, which never wait for them.
 
-A frontier is thirty solves; it must not delay a decision. One task runs at a time, so that the
-passes keep the rest of the machine. A task requested again replaces the pending one.
+A frontier is thirty solves; it must not delay a decision. One task runs at a time, in a worker, so
+that passes and plans keep the rest of the machine. A task requested again replaces the pending one.
 """
 
 import asyncio
 from collections.abc import Callable, Container
+from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,10 +19,10 @@ RETRY_S = 5.0  # one pass of the default interval; an absent store is not back s
 
 
 class BackgroundTasks:
-    """Pending tasks by key. Bounded by jobs times topics."""
+    """Pending tasks by key, bounded by jobs times topics. Without `workers` a thread runs them."""
 
-    def __init__(self, retry_s: float = RETRY_S) -> None:
-        self._retry_s = retry_s
+    def __init__(self, workers: Executor | None = None, retry_s: float = RETRY_S) -> None:
+        self._workers, self._retry_s = workers, retry_s
         self._pending: dict[Key, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -29,7 +30,7 @@ class BackgroundTasks:
         return key in self._pending
 
     def want(self, key: Key, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` in a thread later, then `done` with its result in the event loop."""
+        """Runs `work` in a worker later, then `done` with its result in the event loop."""
         self._pending[key] = (work, done)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="studies")
@@ -39,7 +40,7 @@ class BackgroundTasks:
             del self._pending[key]
 
     async def stop(self) -> None:
-        """A task that runs in its thread is left to finish."""
+        """A task that runs is left to finish."""
         self._pending.clear()
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -50,7 +51,11 @@ class BackgroundTasks:
             key = min(self._pending)
             asked = self._pending[key]
             work, done = asked
-            result = await asyncio.to_thread(work)
+            try:
+                result = await asyncio.get_running_loop().run_in_executor(self._workers, work)
+            except BrokenExecutor:  # its worker died: once more, in a new one
+                await asyncio.sleep(self._retry_s)
+                continue
             if self._pending.get(key) is asked:  # neither dropped nor replaced meanwhile
                 del self._pending[key]
                 try:

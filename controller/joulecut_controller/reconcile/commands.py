@@ -6,6 +6,7 @@ meanwhile stops at the hold. Agents that do not answer are reported; their lease
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
@@ -26,7 +27,7 @@ class Releasing(Protocol):
 
 
 class Commands:
-    """Executes commands of one leadership term, one at a time and never while a plan is applied."""
+    """Executes commands of one leadership term, and never while a plan of the job is applied."""
 
     def __init__(
         self,
@@ -43,8 +44,15 @@ class Commands:
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
         self._jobs, self._view = jobs, view
         self._now_s, self._unix_s = now_s, unix_s
-        self.acting = asyncio.Lock()  # held while clocks are changed
+        self._acting: dict[str, asyncio.Lock] = {}
         self._given = asyncio.Event()
+
+    def acting(self, job: str) -> asyncio.Lock:
+        """Held while the clocks of a job are decided on and changed; of ALL: power limits."""
+        for gone in [name for name in self._acting if name not in self._jobs and name != job]:
+            if not self._acting[gone].locked():
+                del self._acting[gone]
+        return self._acting.setdefault(job, asyncio.Lock())
 
     async def rest(self, limit_s: float) -> None:
         """Waits for `limit_s` or until a command was executed, so that the next pass shows it."""
@@ -138,7 +146,9 @@ class Commands:
                 self._holds.place(Hold(job, kind, order.reason, order.by, self._unix_s()))
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
-        async with self.acting:
+        async with AsyncExitStack() as acting:
+            for job in (ALL, *jobs):  # in order of names, as every command takes them
+                await acting.enter_async_context(self.acting(job))
             outcome = await self._release(order, jobs)
         count, unanswered = outcome.settings, outcome.refused
         if error:

@@ -22,6 +22,7 @@ Keep = Callable[[Problem, Granularity], Kept]
 
 POINTS = 25  # a smooth line on a page
 RENEW_S = 30.0  # a frontier is 25 solves or more
+RENEW_JOBS = 4  # more jobs have theirs renewed less often, so that it stays a part of one processor
 TOPIC = "frontier"
 STRAGGLERS_TOPIC = "stragglers"
 
@@ -42,16 +43,20 @@ class Frontiers:
         self._frontier = frontier
         self._background = background
         self._kept: dict[str, _JobFrontier] = {}
+        # What `points` answered last, and for what: a baseline stands still for most passes.
+        self._answered: dict[str, tuple[object, tuple[FrontierPoint, ...]]] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         wanted = set(jobs)
         for job in [job for job in self._kept if job not in wanted]:
             del self._kept[job]
+            self._answered.pop(job, None)
 
     def ask(self, job: str, costs: Costs, granularity: Granularity, now_s: float) -> None:
         """Begins to compute a job's frontier where it is missing or out of date."""
         kept = self._kept.get(job)
-        if kept and (kept.digest == costs.digest or now_s - kept.made_s < RENEW_S):
+        renew_s = RENEW_S * max(1.0, len(self._kept) / RENEW_JOBS)
+        if kept and (kept.digest == costs.digest or now_s - kept.made_s < renew_s):
             return
         if not self._background.pending((TOPIC, job)):
             work = partial(self._frontier, costs.problem, POINTS, granularity)
@@ -64,6 +69,15 @@ class Frontiers:
         kept = self._kept.get(job)
         if kept is None:
             return ()
+        asked = (kept, costs.digest, baseline.time_mean_s if baseline else None)
+        answered = self._answered.get(job)
+        if answered is None or answered[0] != asked:
+            self._answered[job] = answered = (asked, self._points(kept, costs, baseline))
+        return answered[1]
+
+    def _points(
+        self, kept: _JobFrontier, costs: Costs, baseline: Window | None
+    ) -> tuple[FrontierPoint, ...]:
         ratio = 1.0  # real seconds over model seconds
         if baseline is not None:
             default = evaluate(costs, default_clocks(costs))

@@ -110,7 +110,6 @@ class JobController:
         Returns why the job cannot be planned now; empty where it can.
         """
         rollout, lost = self.rollout, self._context.leases.lost
-        rollout.action = ""
         self.policy = observation.view.policy  # its mode as far as it is possible now
         self._baseline.keep(observation)
         if lost:

@@ -33,5 +33,6 @@ class LoopMetrics:
 
     plans: Histogram = field(default_factory=Histogram)
     passes: Histogram = field(default_factory=Histogram)
+    lag: Histogram = field(default_factory=Histogram)  # of the event loop
     results: dict[PassResult, int] = field(default_factory=lambda: dict.fromkeys(PASS_RESULTS, 0))
     last_success_unix_s: float | None = None

@@ -4,12 +4,11 @@ The log is stored after each window, so a restarted controller continues where t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
-from joulecut_controller.learn.explorer import Explorer
 from joulecut_controller.learn.measurement_log import (
     JobConstants,
     Measurement,
@@ -28,6 +27,8 @@ from joulecut_engine.graph.pipeline import KINDS, Profile
 
 # A clock seen this far below its lock was not reached: power or heat held it back.
 REACHED_RATIO = 0.985
+# The explorer's advice on a log. Raises Unanswered while it is being computed.
+Advise = Callable[[ExplorerInput, MeasurementLog], Advice]
 NO_PROFILE = Profile({})  # lets the planner's other obstacles apply
 
 
@@ -36,7 +37,6 @@ class OnlineProfiler:
 
     def __init__(self) -> None:
         self._log = MeasurementLog()
-        self._explorer = Explorer()
         self._measured_at_s = -math.inf
         self._locks: Mapping[str, int] = {}
         self._said = ""
@@ -133,8 +133,10 @@ class OnlineProfiler:
         table = gpu.description.clocks_mhz
         return next((mhz for mhz in table if mhz >= seen > 0), table[-1])
 
-    def decide(self, inputs: PlanningInput, state: PlannerState) -> Decision:
-        """The decision of a pass. Raises ValueError if the pipeline cannot be laid out."""
+    def decide(self, inputs: PlanningInput, state: PlannerState, advise: Advise) -> Decision:
+        """The decision of a pass. Raises ValueError if the pipeline cannot be laid out, Unanswered
+        while the advice is being computed.
+        """
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
         job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
@@ -152,8 +154,7 @@ class OnlineProfiler:
         facts = self._facts(inputs)
         if isinstance(facts, str):
             return Decision("keep", "probing", facts, state)
-        advice = self._explorer.advise(facts, self._log)
-        self.advice = advice
+        self.advice = advice = advise(facts, self._log)
         reason = f"no profile, learning from the job: {advice.reason}"
         if self._said:
             reason += f" ({self._said})"

@@ -100,6 +100,10 @@ class PlanRollout:
             raise
         self._topic = decision.topic
 
+    def wait(self, decision: Decision) -> None:
+        """The decision is still being computed; the clocks stay."""
+        self.state, self.sentence = decision.state, decision.reason
+
     async def release_all(self, reason: str) -> Outcome:
         """Default clocks for everything held for the job, even while the store fails."""
         if self._applied_plan.holding is None:

@@ -1,28 +1,58 @@
-"""The planning step of a pass: a decision for every job, and everything that asks the solver.
+"""The planning step of a job: a decision, or "solving" until workers have answered the solver's
+questions.
 
-It may take seconds, so it runs in a thread beside heartbeats, the page and commands, and shares no
-state with them but its two caches.
+The planner is asked again with the same picture of the job once an answer is there, so that a
+baseline that moves with every iteration does not change the question under way. A picture that
+changed in what matters is dropped, and the answers to it with it.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from joulecut_controller.plan.evaluation import completed
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.measurement_log import MeasurementLog
+from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.planner import Choice, Decision, decide, given_up
+from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, obstacle
 from joulecut_controller.plan.planning_input import PlanningInput
-from joulecut_controller.plan.solver_cache import Prepare, SolverCache
+from joulecut_controller.plan.solver_cache import (
+    Prepare,
+    StragglerFrontier,
+    Unanswered,
+    kept_answer,
+)
+from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier, Keep, Stragglers
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_engine.estimate.estimator import Estimator
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.jitter import Spread
+from joulecut_engine.optimize.problem import (
+    TWO_CHANGES,
+    ChangeLimits,
+    Goal,
+    Infeasible,
+    Solution,
+)
+
+# Of one job: answers for its own deadline, a straggler's and the time now, at two granularities
+# each, and spreads of as many plans. Some ten kilobytes each.
+ANSWERS_KEPT = 24
 
 
 @dataclass(frozen=True, slots=True)
 class SolverFunctions:
-    """The solver as one leadership term uses it, so that the loop imports no solver.
+    """The solver as one leadership term uses it, so that the loop imports no solver. Workers run
+    all but `check`, so they are functions of modules.
 
     `keep` builds the frontier that stragglers are answered from; None asks `prepare` instead.
     """
@@ -33,8 +63,91 @@ class SolverFunctions:
     keep: Keep | None = None
 
 
+class WorkerAnswers:
+    """Implements `solver_cache.Answers` for one job. `arrived` is called, in any thread, when a
+    question was answered after Unanswered was raised for it.
+    """
+
+    def __init__(
+        self,
+        workers: Executor,
+        prepare: Prepare,
+        frontier: StragglerFrontier,
+        arrived: Callable[[], None],
+    ) -> None:
+        self._workers, self._prepare, self._frontier = workers, prepare, frontier
+        self._arrived = arrived
+        self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+
+    def ask(
+        self,
+        costs: Costs,
+        goal: Goal,
+        granularity: Granularity,
+        jitter: Jitter = STILL,
+        limits: ChangeLimits = TWO_CHANGES,
+    ) -> Solution | Infeasible:
+        """See `Answers`."""
+        waiting = self._frontier(costs, granularity) if goal.waits else None
+        if waiting is not None:
+            return kept_answer(waiting, goal)
+        key = (costs.digest, goal, granularity, jitter, limits)
+        asked = worker_calls.Question(costs, goal, granularity, jitter, limits)
+        found: Solution | Infeasible = self._answer(key, worker_calls.answer, self._prepare, asked)
+        return found
+
+    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
+        """See `Answers`."""
+        key = (costs.digest, jitter.noise, options)
+        asked = (worker_calls.spread, self._prepare, costs, jitter, options)
+        found: Spread = self._answer(key, *asked)
+        return found
+
+    def advise(self, job: str, facts: ExplorerInput, log: MeasurementLog) -> Advice:
+        """See `Explorer.advise`. Raises Unanswered."""
+        key = (facts, log.measurements)
+        found: Advice = self._answer(key, worker_calls.advice, job, facts, log)
+        return found
+
+    def _answer(self, key: Hashable, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Raises Unanswered, or what the work raises."""
+        future = self._asked.get(key)
+        if future is None or _lost(future):
+            future = self._asked[key] = self._workers.submit(work, *arguments)
+            self._drop_oldest()
+            if not future.done():
+                future.add_done_callback(lambda _: self._arrived())
+        self._asked.move_to_end(key)
+        if not future.done():
+            raise Unanswered
+        return future.result()
+
+    def _drop_oldest(self) -> None:
+        while len(self._asked) > ANSWERS_KEPT:
+            _, oldest = self._asked.popitem(last=False)
+            oldest.cancel()
+
+
+def _lost(future: Future[Any]) -> bool:
+    """The worker died with the question."""
+    if not future.done():
+        return False
+    return future.cancelled() or isinstance(future.exception(), BrokenExecutor)
+
+
+@dataclass(slots=True)
+class _JobPlanning:
+    """One job: its answers, and the inputs of the decision under way since `since_s`."""
+
+    answers: WorkerAnswers
+    asked: PlanningInput | None = None
+    since_s: float = field(default=0.0)
+
+
 class PlanningStep:
-    """Decides for each job; answers of the solver are cached while their question is unchanged."""
+    """Decides for each job. `arrived(job)` is called, in any thread, when a decision under way can
+    go on.
+    """
 
     def __init__(
         self,
@@ -42,36 +155,102 @@ class PlanningStep:
         stragglers: Stragglers,
         estimator: Estimator,
         *,
+        workers: Executor,
+        arrived: Callable[[str], None],
         metrics: LoopMetrics,
         now_s: Callable[[], float],
     ) -> None:
-        self._cache = SolverCache(solver.prepare, frontier=stragglers.of)
-        self._background_cache = SolverCache(solver.prepare)  # used in another thread
-        self._estimator, self._metrics, self._now_s = estimator, metrics, now_s
+        self._prepare, self._stragglers, self._estimator = solver.prepare, stragglers, estimator
+        self._workers, self._arrived = workers, arrived
+        self._metrics, self._now_s = metrics, now_s
+        self._jobs: dict[str, _JobPlanning] = {}
 
-    def decide(
-        self, inputs: Mapping[str, PlanningInput], jobs: Mapping[str, JobController]
-    ) -> dict[str, Decision]:
-        """The decision of each job. Invalid numbers of one job affect that job alone."""
-        return {name: self._timed(job_inputs, jobs[name]) for name, job_inputs in inputs.items()}
+    def keep_only(self, jobs: Iterable[str]) -> None:
+        """Forgets jobs that left the policy."""
+        wanted = set(jobs)
+        for job in [job for job in self._jobs if job not in wanted]:
+            del self._jobs[job]
+
+    def decide(self, inputs: PlanningInput, job: JobController) -> Decision:
+        """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
+        job affect that job alone.
+        """
+        planning = self._planning(inputs.job.policy.name)
+        if planning.asked is not None and _same_picture(planning.asked, inputs):
+            inputs = _resumed(planning.asked, inputs)
+        else:
+            planning.asked, planning.since_s = inputs, self._now_s()
+        decision = self._decision(inputs, job, planning.answers)
+        if decision.topic == SOLVING:
+            return decision
+        if decision.verdict == "change":
+            self._metrics.plans.add(self._now_s() - planning.since_s)
+        planning.asked = None
+        return decision
 
     def completion(self, choice: Choice) -> Callable[[], Forecast]:
         """The work that completes a forecast: what other granularities would save."""
-        before, cache = choice.before, self._background_cache
-        return partial(completed, choice.forecast, choice.comparison, before, cache)
+        made, comparison, before = choice.forecast, choice.comparison, choice.before
+        return partial(worker_calls.completion, self._prepare, made, comparison, before)
 
-    def _timed(self, inputs: PlanningInput, job: JobController) -> Decision:
-        begun_s = self._now_s()
-        decision = self._decision(inputs, job)
-        if decision.verdict == "change":
-            self._metrics.plans.add(self._now_s() - begun_s)
-        return decision
+    def _planning(self, name: str) -> _JobPlanning:
+        if name not in self._jobs:
+            answers = WorkerAnswers(
+                self._workers, self._prepare, self._stragglers.of, partial(self._arrived, name)
+            )
+            self._jobs[name] = _JobPlanning(answers)
+        return self._jobs[name]
 
-    def _decision(self, inputs: PlanningInput, job: JobController) -> Decision:
+    def _decision(
+        self, inputs: PlanningInput, job: JobController, answers: WorkerAnswers
+    ) -> Decision:
         state, policy = job.rollout.state, inputs.job.policy
         try:
             if policy.profile is None and policy.pipeline is not None:
-                return job.profiler.decide(inputs, state)
-            return decide(inputs, state, self._estimator, self._cache)
+                return job.profiler.decide(inputs, state, partial(answers.advise, policy.name))
+            return decide(inputs, state, self._estimator, answers)
+        except Unanswered:
+            return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
         except (ValueError, ArithmeticError) as error:
             return given_up(state, f"cannot be planned: {error}: no change")
+
+
+def _same_picture(asked: PlanningInput, now: PlanningInput) -> bool:
+    """Whether a decision on `asked` is still one on `now`: the same job, on the same GPUs, under
+    the same clocks and bounds. What was measured of it may have moved on.
+    """
+    return _rests_on(asked) == _rests_on(now) and (obstacle(asked) is None) == (
+        obstacle(now) is None
+    )
+
+
+def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
+    job = inputs.job
+    return (
+        job.policy,
+        job.stages,
+        inputs.mode,
+        inputs.running,
+        inputs.holdout,
+        inputs.allotted_s,
+        inputs.host_power_w,
+        job.baseline is None,
+        job.peer_iteration_time_s is None,
+    )
+
+
+def _resumed(asked: PlanningInput, now: PlanningInput) -> PlanningInput:
+    """What was measured as of `asked`, and all else as of now."""
+    job = replace(
+        now.job,
+        baseline=asked.job.baseline,
+        current=asked.job.current,
+        peer_iteration_time_s=asked.job.peer_iteration_time_s,
+    )
+    return replace(
+        now,
+        job=job,
+        baseline_progress=asked.baseline_progress,
+        measured_applied=asked.measured_applied,
+        priced=True,
+    )

@@ -4,21 +4,28 @@ A pass takes no input and is idempotent: start-up, recovery and steady state are
 compares what is with what should be and applies the difference; without one it sends nothing. A
 job that cannot be observed or explained gets default clocks. A plan is in the audit log before it
 is applied.
+
+Jobs go through a pass side by side, one step each. Workers compute; a step that waits for their
+answer, or for an agent, holds up neither the pass nor another job. It goes on when the answer is
+there, and its plan is guarded against the cluster as it is then.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from joulecut_controller.board import Board, JobBoard, Learnt
 from joulecut_controller.observe.observer import JobObservation, Observer
-from joulecut_controller.plan.planner import Decision, given_up
+from joulecut_controller.orders import ALL
+from joulecut_controller.plan.planner import SOLVING, Decision, given_up
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import needed_w, without_limits
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import Fleet, FleetState, Store
+from joulecut_controller.ports import Fleet, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.budgets import Budgets
@@ -37,14 +44,24 @@ from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWat
 from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.view import View
+from joulecut_controller.view import NodeView, View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
 
-# Observing ten thousand GPUs takes tens of milliseconds: not once for each of a hundred jobs.
-FRESH_S = 0.1
+# Agents answer within milliseconds; what takes longer goes on beside the passes.
+STEP_WAIT_S = 0.5
+STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
 
 Observations = Mapping[str, JobObservation]  # by job
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One job as the last pass saw it: what its next decision is made of."""
+
+    inputs: PlanningInput
+    observation: JobObservation
+    view: View
 
 
 class Reconciler:
@@ -59,17 +76,26 @@ class Reconciler:
         policy: Policy,
         learner: Learner,
         solver: SolverFunctions,
+        planners: Executor,
+        background: Executor,
         epoch: int,
         pacing: Pacing,
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
         unready: Callable[[], str] = lambda: "",
     ) -> None:
-        """`unready` says why no plan can be made yet. Raises Unavailable."""
+        """`planners` compute for plans, `background` for all else; `unready` says why no plan can
+        be made yet. Raises Unavailable.
+        """
         self._fleet, self._learner, self._pacing, self._unready = fleet, learner, pacing, unready
         self._pass_number = 0
         self._last_success_s = now_s()
         self._unrenewed: set[str] = set()
+        self._nodes: tuple[NodeView, ...] = ()
+        self._pictures: dict[str, Picture] = {}
+        self._steps: dict[str, asyncio.Task[None]] = {}
+        self._errors: list[BaseException] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.metrics = LoopMetrics()
         self.board: Board | None = None
         learner.set_profiles(_profiles(policy))
@@ -87,9 +113,15 @@ class Reconciler:
             unix_s=unix_s,
         )
         self._policy_watcher = PolicyWatcher(source, policy, self._context.audit)
-        self._services = _job_services(self._context, learner, solver, pacing.lag_s)
+        self._services = _job_services(self._context, learner, solver, background, pacing.lag_s)
         self._planning = PlanningStep(
-            solver, self._services.stragglers, learner, metrics=self.metrics, now_s=now_s
+            solver,
+            self._services.stragglers,
+            learner,
+            workers=planners,
+            arrived=self._answered,
+            metrics=self.metrics,
+            now_s=now_s,
         )
         self.commands = Commands(
             fleet=fleet,
@@ -121,8 +153,8 @@ class Reconciler:
 
     def ttl_s(self) -> float:
         """How long leases last, within what every agent allows."""
-        nodes = self._fleet.observe(self._context.now_s()).nodes
-        allowed_s = min((node.ttl_max_s for node in nodes if node.ttl_max_s > 0), default=0.0)
+        limits_s = (node.ttl_max_s for node in self._nodes if node.ttl_max_s > 0)
+        allowed_s = min(limits_s, default=0.0)
         return self._pacing.ttl_within_s(allowed_s)
 
     async def run_pass(self) -> Board:
@@ -141,6 +173,8 @@ class Reconciler:
             self.metrics.last_success_unix_s = self._context.unix_s()
             acted = any(job.rollout.action for job in self._jobs.values())
             self.metrics.results["changed" if acted else "unchanged"] += 1
+            for job in self._jobs.values():  # shown; what happens from now on is the next board's
+                job.rollout.action = ""
         self.metrics.passes.add(self._context.now_s() - begun_s)
         self.board = board
         return board
@@ -166,6 +200,10 @@ class Reconciler:
     async def stop(self, reason: str) -> None:
         """Releases every GPU; where an agent does not answer, its leases run out."""
         await self._services.background.stop()
+        if self._steps:
+            _, late = await asyncio.wait(self._steps.values(), timeout=STOP_WAIT_S)
+            for step in late:
+                step.cancel()
         if self._context.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
@@ -178,19 +216,19 @@ class Reconciler:
         """Errors of one job are raised after all jobs had their turn, so that no job waits for
         another's store error to get its clocks raised or released.
         """
+        self._loop = asyncio.get_running_loop()
         self._context.audit.catch_up()
         await self._follow_policy()
         await self._restore_estimates()
-        view, observations = self._observe()
+        view, observations = await self._observe()
         self._share_power_budget(observations, view)
-        inputs, errors = await self._verify_and_estimate(observations, view)
-        decisions = await asyncio.to_thread(self._planning.decide, inputs, self._jobs)
-        errors += await self._guard_and_apply(decisions, inputs, observations, view)
+        await self._step_side_by_side(observations, view)
         await self._keep_power_budget(observations, view)
+        errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
-        await self._start_background_work(decisions, observations)
-        return self._publish(observations, view)
+        await self._start_background_work(observations)
+        return await self._publish(observations, view)
 
     async def _follow_policy(self) -> None:
         """One controller per job of the policy; a job that left it is released."""
@@ -198,32 +236,37 @@ class Reconciler:
             self._learner.set_profiles(_profiles(self.policy))
         policies = {policy.name: policy for policy in self.policy.jobs}
         for name in [name for name in self._jobs if name not in policies]:
-            await self._jobs.pop(name).release_all("the job left the policy")
+            async with self.commands.acting(name):
+                self._pictures.pop(name, None)
+                await self._jobs.pop(name).release_all("the job left the policy")
         for name, policy in policies.items():
             job = self._jobs.setdefault(name, JobController(self._context, policy))
             job.policy = policy
         self._services.keep_only(policies)
+        self._planning.keep_only(policies)
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
         if not self._services.learning.begun:
             await asyncio.to_thread(self._services.learning.begin)
 
-    def _observe(self) -> tuple[View, Observations]:
+    async def _observe(self) -> tuple[View, Observations]:
         """The cluster as of now. A larger epoch anywhere means that another controller leads."""
-        context, state = self._context, self._fleet.observe(self._context.now_s())
-        view, observations = context.observer.look(
-            self.policy,
-            state,
-            self._fleet.take_reports(),
-            context.now_s(),
-            context.store.baseline,
+        context = self._context
+        now_s = context.now_s()
+        state = self._fleet.observe(now_s)
+        self._nodes = state.nodes
+        look = context.observer.begin(
+            self.policy, state, self._fleet.take_reports(), now_s, context.store.baseline
         )
+        for job in self.policy.jobs:
+            look.at(job)
+            await asyncio.sleep(0)  # streams and heartbeats come in between
         lost = overtaken(state.nodes, context.epoch)
         if lost and not context.leases.lost:
             context.leases.end(lost)
             context.audit.post("lead", "", lost)
-        return view, observations
+        return look.view(), look.observations
 
     def _share_power_budget(self, observations: Observations, view: View) -> None:
         """The deadline that the power budget sets for each job."""
@@ -238,19 +281,54 @@ class Reconciler:
         if change:
             self._context.audit.post("plan", "", change)
 
-    async def _verify_and_estimate(
-        self, observations: Observations, view: View
-    ) -> tuple[dict[str, PlanningInput], list[JoulecutError]]:
-        """What is applied is checked, what was measured is learned from; returns what to plan."""
-        inputs, errors = dict[str, PlanningInput](), list[JoulecutError]()
+    # -- one job's step --------------------------------------------------------------------
+
+    async def _step_side_by_side(self, observations: Observations, view: View) -> None:
+        """A step of every job, but for those whose last one still waits for agents."""
         for name, observation in observations.items():
-            try:
-                paused = await self._verify(name, observation, view)
-                self._estimate(name, observation, view)
-                inputs[name] = self._planning_input(name, observation, view, paused)
-            except JoulecutError as error:
-                errors.append(error)
-        return inputs, errors
+            if name not in self._steps:
+                self._begin(name, self._step(name, observation, view))
+            await asyncio.sleep(0)
+        if self._steps:
+            await asyncio.wait(self._steps.values(), timeout=STEP_WAIT_S)
+
+    def _begin(self, name: str, step: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(step, name=f"step {name}")
+        self._steps[name] = task
+        task.add_done_callback(lambda _: self._ended(name, task))
+
+    def _ended(self, name: str, step: asyncio.Task[None]) -> None:
+        del self._steps[name]
+        error = None if step.cancelled() else step.exception()
+        if error is not None:
+            self._errors.append(error)
+
+    async def _step(self, name: str, observation: JobObservation, view: View) -> None:
+        """What is applied is checked, what was measured is learned from, and a plan is made."""
+        async with self.commands.acting(name):
+            if name not in self._jobs:
+                return
+            paused = await self._verify(name, observation, view)
+            self._estimate(name, observation, view)
+            inputs = self._planning_input(name, observation, view, paused)
+            self._pictures[name] = Picture(inputs, observation, view)
+            await self._plan_and_apply(name)
+
+    def _answered(self, name: str) -> None:
+        """A worker has answered a question of this job; called in any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody plans any more
+                self._loop.call_soon_threadsafe(self._resume, name)
+
+    def _resume(self, name: str) -> None:
+        """The job's plan goes on; a step under way finds the answer itself, or the next does."""
+        if name in self._pictures and name not in self._steps and self.leads:
+            self._begin(name, self._resumed(name))
+
+    async def _resumed(self, name: str) -> None:
+        async with self.commands.acting(name):
+            if name in self._pictures:
+                await self._plan_and_apply(name)
 
     async def _verify(self, name: str, observation: JobObservation, view: View) -> str:
         """Breaker, drift and orphaned leases. Returns why the job may not be planned now."""
@@ -275,6 +353,7 @@ class Reconciler:
             gpus=view.gpus,
             before=job.errors,
             now_s=view.now_s,
+            turn=self._pass_number,
         )
         job.profile_online(observation, view)
         self._services.shadows.see(observation, view)
@@ -294,30 +373,16 @@ class Reconciler:
         holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)
         return replace(inputs, holdout=holdout)
 
-    async def _guard_and_apply(
-        self,
-        decisions: Mapping[str, Decision],
-        inputs: Mapping[str, PlanningInput],
-        observations: Observations,
-        view: View,
-    ) -> list[JoulecutError]:
-        """Each decision passes the guard on a fresh view before a command is sent."""
-        errors = list[JoulecutError]()
-        async with self.commands.acting:
-            fresh, ttl_s = None, self.ttl_s()
-            for name, decided in decisions.items():
-                decision = self._unless_held(name, decided)
-                if decision.commands and (
-                    fresh is None or self._context.now_s() - fresh.now_s > FRESH_S
-                ):
-                    fresh = self._refreshed(view)
-                try:
-                    await self._jobs[name].apply(
-                        decision, inputs[name], observations[name], fresh or view, ttl_s
-                    )
-                except JoulecutError as error:
-                    errors.append(error)
-        return errors
+    async def _plan_and_apply(self, name: str) -> None:
+        """A decision, guarded against the cluster as it is now, and its commands."""
+        job, picture = self._jobs[name], self._pictures[name]
+        decision = self._unless_held(name, self._planning.decide(picture.inputs, job))
+        if decision.topic == SOLVING:
+            job.rollout.wait(decision)
+            return
+        fresh = self._refreshed(picture) if decision.commands else picture.view
+        await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())
+        self._note_prediction(job, picture.observation)
 
     async def _keep_power_budget(self, observations: Observations, view: View) -> None:
         """The next step towards the power limits that keep the budget."""
@@ -328,40 +393,41 @@ class Reconciler:
             needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
             for stage, uuids in enumerate(stages):
                 needs_w |= dict.fromkeys(uuids, needed[stage] if needed else None)
-        async with self.commands.acting:
+        async with self.commands.acting(ALL):
             await services.power_budget.step(
                 self.policy, view, needs_w, services.holds.all, self.ttl_s()
             )
 
     def _unless_held(self, name: str, decision: Decision) -> Decision:
-        """Default clocks where an operator's command arrived while the planner ran."""
+        """Default clocks where an operator's command arrived since the pass looked."""
         hold = self._services.holds.word(name)
         return replace(given_up(decision.state, hold), topic="paused") if hold else decision
 
-    def _refreshed(self, view: View) -> View:
-        """The view with agents and GPUs as of now."""
-        now_s = self._context.now_s()
-        state: FleetState = self._fleet.observe(now_s)
+    def _refreshed(self, picture: Picture) -> View:
+        """The picture's view with the job's own agents and GPUs as of now."""
+        view, now_s = picture.view, self._context.now_s()
+        uuids = picture.observation.placement.uuids
+        state = self._fleet.observe(
+            now_s, {view.gpus[uuid].address for uuid in uuids if uuid in view.gpus}
+        )
+        nodes = {node.address: node for node in (*view.nodes, *state.nodes)}
         waited_s = now_s - view.now_s
         jobs = tuple(replace(job, report_age_s=job.report_age_s + waited_s) for job in view.jobs)
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
-        return View(now_s=now_s, nodes=state.nodes, gpus=gpus, jobs=jobs)
+        return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
-    async def _start_background_work(
-        self, decisions: Mapping[str, Decision], observations: Observations
-    ) -> None:
-        """Records new predictions; starts fits, frontiers and forecasts that take seconds."""
+    def _note_prediction(self, job: JobController, observation: JobObservation) -> None:
+        """Records what a new plan promises; its slower figures are computed beside the passes."""
+        rollout, services = job.rollout, self._services
+        services.shadows.note(observation, rollout.incomplete)
+        if rollout.incomplete is not None:
+            (generation, choice), rollout.incomplete = rollout.incomplete, None
+            work, done = self._planning.completion(choice), partial(rollout.complete, generation)
+            services.background.want(("completion", job.policy.name), work, done)
+
+    async def _start_background_work(self, observations: Observations) -> None:
+        """Fits and frontiers, which take seconds."""
         services, now_s = self._services, self._context.now_s
-        for name in decisions:
-            rollout = self._jobs[name].rollout
-            services.shadows.note(observations[name], rollout.incomplete)
-            if rollout.incomplete is not None:
-                (generation, choice), rollout.incomplete = rollout.incomplete, None
-                work, done = (
-                    self._planning.completion(choice),
-                    partial(rollout.complete, generation),
-                )
-                services.background.want(("completion", name), work, done)
         if not self._context.leases.lost:
             await services.learning.step(now_s())
             services.holds.refresh()
@@ -370,25 +436,25 @@ class Reconciler:
 
     # -- the board -------------------------------------------------------------------------
 
-    def _publish(self, observations: Observations, view: View) -> Board:
+    async def _publish(self, observations: Observations, view: View) -> Board:
         """What the pass observed, decided and did."""
         context, services, policy = self._context, self._services, self.policy
         learned = services.learning.summaries(
             [name for name, one in observations.items() if one.view.policy.profile is not None]
         )
-        boards = tuple(
-            self._job_board(name, observation, view, learned.get(name))
-            for name, observation in observations.items()
-        )
+        boards = []
+        for name, observation in observations.items():
+            boards.append(self._job_board(name, observation, view, learned.get(name)))
+            await asyncio.sleep(0)
         actions = self._actions()
         return Board(
             at_unix_s=context.unix_s(),
             pass_number=self._pass_number,
             epoch=context.epoch,
-            sentence=actions or steady_sentence(boards),
+            sentence=actions or steady_sentence(tuple(boards)),
             steady=not actions,
             view=view,
-            jobs=boards,
+            jobs=tuple(boards),
             events=context.audit.newest,
             policy_source=policy.source,
             policy_digest=policy.digest,
@@ -486,10 +552,14 @@ def _profiles(policy: Policy) -> dict[str, Profile]:
 
 
 def _job_services(
-    context: ReconcileContext, learner: Learner, solver: SolverFunctions, lag_s: float
+    context: ReconcileContext,
+    learner: Learner,
+    solver: SolverFunctions,
+    workers: Executor,
+    lag_s: float,
 ) -> JobServices:
     """Raises Unavailable where the store cannot be read."""
-    background, store, unix_s = BackgroundTasks(), context.store, context.unix_s
+    background, store, unix_s = BackgroundTasks(workers), context.store, context.unix_s
     holds = Holds(store, unix_s)
     return JobServices(
         background=background,

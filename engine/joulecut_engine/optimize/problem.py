@@ -107,6 +107,10 @@ class Infeasible(ValueError):
             f"deadline {deadline_s:.6g} s is below the fastest possible {fastest_s:.6g} s"
         )
 
+    def __reduce__(self) -> tuple[type["Infeasible"], tuple[float, float]]:
+        """For answers of worker processes: an exception is rebuilt from its arguments."""
+        return Infeasible, (self.deadline_s, self.fastest_s)
+
 
 class NoCommonClock(ValueError):
     """A stage has no clock at which all its operations were measured; or all stages together
@@ -118,3 +122,6 @@ class NoCommonClock(ValueError):
         super().__init__(
             f"{who} that all {'' if stage is None else 'its '}operations were measured at"
         )
+
+    def __reduce__(self) -> tuple[type["NoCommonClock"], tuple[int | None]]:
+        return NoCommonClock, (self.stage,)

@@ -23,7 +23,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_the_smallest_form_and_its_defaults(tmp_path: Path) -> None:
     config = read(write(tmp_path, GOOD))
-    assert config.agents == ("127.0.0.1:9431", "localhost:9432", "[::1]:9433")
+    assert config.agents.addresses() == ("127.0.0.1:9431", "localhost:9432", "[::1]:9433")
     assert config.policy == tmp_path / "policy.yaml"
     assert config.store == f"sqlite:///{tmp_path}/state/controller.db"
     assert config.http == ("127.0.0.1", 9440)

@@ -187,7 +187,7 @@ class CountingFleet:
 
     sent: int = 0
 
-    def observe(self, now_s: float) -> FleetState:
+    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
         return FleetState((), ())
 
     def acquire_reports(self) -> tuple[()]:

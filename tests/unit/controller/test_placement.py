@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
 from joulecut_controller.observe.placement import SILENCE_S_MIN, Placements
-from joulecut_controller.policy.policy import GpuRef, JobPolicy, Slo
+from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_engine.graph.pipeline import Pipeline
@@ -17,6 +18,10 @@ def gpus(count: int = 4) -> dict[str, GpuView]:
         f"G{i}": GpuView(GpuDescription(f"G{i}", i, "sim", (900,)), "n:1", "n", None, 0.0)
         for i in range(count)
     }
+
+
+def matched(policy: JobPolicy) -> JobMatch:
+    return match_jobs(Policy(jobs=(policy,)), gpus(), {})[policy.name]
 
 
 def reported(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]:
@@ -61,10 +66,10 @@ def test_what_does_not_fit_is_a_complaint() -> None:
 
 def test_a_gpu_outside_the_match_is_a_complaint() -> None:
     placements = Placements()
-    matched = replace(POLICY, gpus=(GpuRef("n", 0), GpuRef("n", 1)))
+    listed = replace(POLICY, gpus=(GpuRef("n", 0), GpuRef("n", 1)))
     placements.note("job", reported(("G0", 0), ("G3", 1)), gpus())
     assert "G3 reports this job but is not in its match.gpus" in (
-        placements.placement(matched, gpus(), 10.5).complaint
+        placements.placement(listed, gpus(), 10.5, matched(listed)).complaint
     )
 
 
@@ -77,11 +82,12 @@ def test_a_list_is_in_rank_order_with_the_pipeline_outermost() -> None:
         pipeline=Pipeline("1f1b", 2, 4, tensor_parallel=2),
     )
     placements.note("job", reported(("G0", 7)), gpus())  # reported stages do not count
-    placement = placements.placement(listed, gpus(), 10.5)
+    placement = placements.placement(listed, gpus(), 10.5, matched(listed))
     assert placement.stages == (("G2", "G3"), ("G0", "G1"))
     assert not placement.complaint
     missing = replace(listed, gpus=(*listed.gpus, GpuRef("other", 0)))
-    assert "no agent describes GPU other/0" in placements.placement(missing, gpus(), 10.5).complaint
+    complaint = placements.placement(missing, gpus(), 10.5, matched(missing)).complaint
+    assert "no agent describes GPU other/0" in complaint
 
 
 def test_silence_is_counted_in_iterations_but_not_below_seconds() -> None:

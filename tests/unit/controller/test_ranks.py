@@ -124,7 +124,8 @@ def test_counted_ranks_are_believed_where_reports_bear_them_out(
         for uuid, stage in reporters.items()
     ]
     placements.note("job", reports, PODS)
-    placement = placements.placement(job, PODS, 10.5, JobMatch(frozenset(PODS)))
+    match = JobMatch(frozenset(PODS), listed=tuple(PODS) if job.gpus else ())
+    placement = placements.placement(job, PODS, 10.5, match)
     assert placement.stages == (("b",), ("a",))
     assert not placement.complaint
     assert placement.doubt == doubt.format(job.ranks)

@@ -1,0 +1,347 @@
+"""A controller of a whole cluster: real gRPC agents, jobs that follow their clocks, one process.
+
+    python benchmarks/cluster.py [--agents 1250] [--jobs 100] [--arriving 20] [--no-profiles]
+                                 [--iteration-s 5] [--steady-s 60] [--limit-s 900] [--mode enforce]
+
+The agents are a farm in one other process (`tests/agents/agent_farm.py`), reached over unix
+sockets. All jobs but the arriving ones run first; the others begin together once those are held.
+Prints passes (p50, p99), the controller's own processor time with that of its workers, resident
+memory, how late its event loop was, streams opened, and the seconds from each job's baseline (its
+row in the store) to the first clock applied. Nothing is asserted.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FARM = ROOT / "tests" / "agents" / "agent_farm.py"
+
+from joulecut_sim.plant import Noise, Plant  # noqa: E402
+from joulecut_sim.profile import rows, write  # noqa: E402
+from joulecut_sim.skus import find  # noqa: E402
+
+CARD = "a100-sxm"
+GPUS = 8
+STAGES = 8
+LOOK_S = 0.25
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Arrival:
+    """When a job's baseline was in the store, and when its first clocks were applied."""
+
+    baseline_s: float | None = None
+    held_s: float | None = None
+
+    @property
+    def waited_s(self) -> float | None:
+        if self.baseline_s is None or self.held_s is None:
+            return None
+        return self.held_s - self.baseline_s
+
+
+@dataclass
+class Usage:
+    """Processor seconds and resident memory of a process and its children."""
+
+    own_s: float = 0.0
+    all_s: float = 0.0
+    rss_mib: float = 0.0
+    processes: int = 0
+
+
+@dataclass
+class Figures:
+    """What one run measured; see the module."""
+
+    agents: int
+    jobs: int
+    waits_s: list[float] = field(default_factory=list)
+    unheld: int = 0
+    arrivals_s: list[float] = field(default_factory=list)
+    core_own: float = 0.0
+    core_all: float = 0.0
+    farm_core: float = 0.0
+    rss_mib: float = 0.0
+    passes: dict[str, float] = field(default_factory=dict)
+    lags: dict[str, float] = field(default_factory=dict)
+    streams: int = 0
+    expired: int = 0
+
+
+def usage(pid: int) -> Usage:
+    parents: dict[int, tuple[int, float]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = (int(words[1]), (int(words[11]) + int(words[12])) / TICKS)
+    found = Usage(own_s=parents[pid][1])
+    family = {pid}
+    for child in sorted(parents):
+        if parents[child][0] in family:
+            family.add(child)
+    for one in family:
+        found.all_s += parents[one][1]
+        for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                found.rss_mib += int(line.split()[1]) / 1024
+    found.processes = len(family)
+    return found
+
+
+class Cluster:
+    """A farm and a controller in a folder of their own."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.args, self.folder = args, folder
+        self.names = [f"n{i:04d}" for i in range(args.agents)]
+        share = args.agents / args.jobs
+        bounds = [round(i * share) for i in range(args.jobs + 1)]
+        self.jobs = {f"job{i:03d}": self.names[bounds[i] : bounds[i + 1]] for i in range(args.jobs)}
+        self.arrivals = {name: Arrival() for name in self.jobs}
+        self.started: set[str] = set()
+        self._write()
+
+    def _write(self) -> None:
+        sku, args = find(CARD, "card"), self.args
+        noise = Noise(operation=0.0, gpu_time=0.0, gpu_power=0.0)
+        unit = Plant([sku] * STAGES, args.microbatches, noise=noise)
+        unit_s = unit.iterate([sku.clock_max_mhz] * STAGES).duration_s
+        jobs, entries = [], []
+        for i, (name, nodes) in enumerate(self.jobs.items()):
+            # No two jobs are alike, or one answer of the solver would serve them all.
+            scale = args.iteration_s / unit_s * (1.0 + 0.3 * i / len(self.jobs))
+            jobs.append(
+                {
+                    "name": name,
+                    "nodes": nodes,
+                    "stages": STAGES,
+                    "microbatches": args.microbatches,
+                    "scale": scale,
+                    "seed": i,
+                }
+            )
+            profile = ""
+            if not args.no_profiles:
+                with (self.folder / f"{name}.csv").open("w", newline="") as file:
+                    write(rows(sku, STAGES, scale=scale, noise=0.0, seed=1), file)
+                profile = f", profile: {name}.csv, blocking_power_w: {sku.blocking_power_w}"
+            entries.append(
+                f"  - name: {name}\n"
+                f"    match: {{gpus: [{', '.join(f'{node}/0-{GPUS - 1}' for node in nodes)}]}}\n"
+                f"    slo: {{max_slowdown: 2%}}\n"
+                f"    clocks: {{min_mhz: 900, granularity: gpu, min_dwell: 10s}}\n"
+                f"    pipeline: {{schedule: 1f1b, stages: {STAGES},"
+                f" microbatches: {args.microbatches}, data_parallel: {len(nodes)}{profile}}}\n"
+                f"    ranks: {{source: hook}}\n"
+                f"    mode: {args.mode}\n"
+            )
+        (self.folder / "policy.yaml").write_text(
+            "apiVersion: joulecut/v1\nkind: Policy\nmode: recommend\njobs:\n" + "".join(entries)
+        )
+        (self.folder / "farm.json").write_text(
+            json.dumps(
+                {"folder": str(self.folder), "nodes": self.names, "gpus": GPUS, "jobs": jobs}
+            )
+        )
+        agents = "\n".join(f"  - unix:{self.folder}/{name}.sock" for name in self.names)
+        (self.folder / "controller.yaml").write_text(
+            f"agents:\n{agents}\npolicy: policy.yaml\nstore: sqlite:///controller.db\n"
+            f"listen: {{http: 127.0.0.1:0}}\ninterval_s: {args.interval_s}\n"
+        )
+
+    # -- processes -------------------------------------------------------------------------
+
+    def __enter__(self) -> "Cluster":
+        pipe = subprocess.PIPE
+        self.farm = subprocess.Popen(
+            [sys.executable, str(FARM), str(self.folder / "farm.json")],
+            stdin=pipe, stdout=pipe, text=True,
+        )  # fmt: skip
+        self._answer()
+        command = [str(Path(sys.executable).with_name("joulecut-controller"))]
+        self.log = (self.folder / "controller.log").open("w")
+        self.controller = subprocess.Popen(
+            [*command, "--config", str(self.folder / "controller.yaml")],
+            stdout=pipe, stderr=self.log, text=True,
+        )  # fmt: skip
+        assert self.controller.stdout is not None
+        for line in self.controller.stdout:
+            if " ready " in line:
+                self.url = "http://" + line.split("http=")[1].split()[0]
+                break
+        else:
+            raise SystemExit(f"no controller: {(self.folder / 'controller.log').read_text()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.controller.send_signal(signal.SIGTERM)
+        try:
+            self.controller.wait(30)
+        except subprocess.TimeoutExpired:
+            self.controller.kill()
+        assert self.farm.stdin is not None
+        self.farm.stdin.close()
+        self.farm.wait(30)
+        for pipe in (self.farm.stdout, self.controller.stdout, self.log):
+            if pipe is not None:
+                pipe.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.farm.stdout is not None
+        return dict(json.loads(self.farm.stdout.readline()))
+
+    def start(self, names: list[str]) -> None:
+        assert self.farm.stdin is not None
+        for name in names:
+            self.farm.stdin.write(f"start {name}\n")
+        self.farm.stdin.flush()
+        self.started.update(names)
+
+    def stats(self) -> dict[str, Any]:
+        assert self.farm.stdin is not None
+        self.farm.stdin.write("stats\n")
+        self.farm.stdin.flush()
+        return self._answer()
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Notes baselines and first commands that came since the last look."""
+        now_s, held = time.monotonic(), self.stats()["held"]
+        database = sqlite3.connect(f"file:{self.folder}/controller.db?mode=ro", uri=True)
+        try:
+            table = "baseline" if not self.args.no_profiles else "notebook"
+            known = {row[0] for row in database.execute(f"SELECT DISTINCT job FROM {table}")}
+            if self.args.mode != "enforce":
+                held = dict(database.execute("SELECT job, count(*) FROM plan GROUP BY job"))
+        except sqlite3.OperationalError:
+            return
+        finally:
+            database.close()
+        for name in self.started:
+            arrival = self.arrivals[name]
+            if arrival.baseline_s is None and name in known:
+                arrival.baseline_s = now_s
+            if arrival.held_s is None and held.get(name):
+                arrival.held_s = now_s
+
+    def wait(self, limit_s: float) -> bool:
+        """Until all that run are held; False where that takes too long."""
+        until_s = time.monotonic() + limit_s
+        while time.monotonic() < until_s:
+            self.look()
+            if all(self.arrivals[name].held_s for name in self.started):
+                return True
+            time.sleep(LOOK_S)
+        return False
+
+    def histogram(self, name: str) -> dict[str, float]:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        found = {}
+        for line in text.splitlines():
+            if line.startswith(f"joulecut_{name}_bucket"):
+                found[line.split('le="')[1].split('"')[0]] = float(line.split()[-1])
+        return found
+
+
+def quantiles(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Upper bounds of the buckets that hold the median and the 99th percentile, in seconds."""
+    counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
+    total = counts.get("+Inf", 0.0)
+    found = {}
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        bound = next((b for b, count in counts.items() if total and count >= share * total), "nan")
+        found[name] = float(bound)
+    return found
+
+
+def run(args: argparse.Namespace, folder: Path) -> Figures:
+    figures = Figures(args.agents, args.jobs)
+    with Cluster(args, folder) as cluster:
+        names = list(cluster.jobs)
+        first, later = names[: args.jobs - args.arriving], names[args.jobs - args.arriving :]
+        for group in (first, later):
+            if group:
+                cluster.start(group)
+                if not cluster.wait(args.limit_s):
+                    print(f"not held within {args.limit_s:g} s")
+        before_s, farm = time.monotonic(), cluster.stats()
+        used = usage(cluster.controller.pid)
+        passes, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
+        time.sleep(args.steady_s)
+        took_s = time.monotonic() - before_s
+        now, after = usage(cluster.controller.pid), cluster.stats()
+        figures.core_own = (now.own_s - used.own_s) / took_s
+        figures.core_all = (now.all_s - used.all_s) / took_s
+        figures.farm_core = (after["cpu_s"] - farm["cpu_s"]) / took_s
+        figures.rss_mib = now.rss_mib
+        figures.passes = quantiles(passes, cluster.histogram("reconcile_seconds"))
+        figures.lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
+        figures.streams, figures.expired = after["streams"], after["expired"]
+        waits = {name: arrival.waited_s for name, arrival in cluster.arrivals.items()}
+        figures.waits_s = sorted(wait for wait in waits.values() if wait is not None)
+        figures.arrivals_s = sorted(w for n in later if (w := waits[n]) is not None)
+        figures.unheld = sum(wait is None for wait in waits.values())
+        if args.profile_log:
+            print((folder / "controller.log").read_text()[-3000:])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--agents", type=int, default=1250)
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--arriving", type=int, default=20)
+    parser.add_argument("--mode", default="enforce", choices=("recommend", "enforce"))
+    parser.add_argument("--no-profiles", action="store_true")
+    parser.add_argument("--iteration-s", type=float, default=5.0)
+    parser.add_argument("--microbatches", type=int, default=24)
+    parser.add_argument("--interval-s", type=float, default=5.0)
+    parser.add_argument("--steady-s", type=float, default=60.0)
+    parser.add_argument("--limit-s", type=float, default=900.0)
+    parser.add_argument("--profile-log", action="store_true", help="print the controller's log")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="joulecut") as folder:
+        found = run(args, Path(folder))
+    print(
+        f"{args.agents} agents, {args.agents * GPUS} GPUs, {args.jobs} jobs, {args.mode}"
+        f"{', no profiles' if args.no_profiles else ''}, "
+        f"iterations of {args.iteration_s:g} s; {os.cpu_count()} processors"
+    )
+    if found.waits_s:
+        print(
+            f"  baseline to clocks held: median {statistics.median(found.waits_s):.1f} s, "
+            f"longest {found.waits_s[-1]:.1f} s; not held: {found.unheld} jobs"
+        )
+    if found.arrivals_s:
+        print(f"  of {args.arriving} that arrive together: longest {found.arrivals_s[-1]:.1f} s")
+    print(
+        f"  controller: {found.core_own:.2f} core itself, {found.core_all:.2f} with its workers, "
+        f"{found.rss_mib:.0f} MiB; farm of agents: {found.farm_core:.2f} core"
+    )
+    print(
+        f"  passes: p50 <= {found.passes['p50']:g} s, p99 <= {found.passes['p99']:g} s; "
+        f"event loop late: p99 <= {found.lags['p99']:g} s"
+    )
+    print(f"  streams opened: {found.streams}; leases that ran out: {found.expired}")
+
+
+if __name__ == "__main__":
+    main()

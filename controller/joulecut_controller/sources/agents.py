@@ -1,0 +1,155 @@
+"""Where the controller's agents are found: a list, a file, a DNS name, or Slurm's nodes.
+
+A source answers with addresses (host:port or unix:PATH) whenever it is asked; agents that joined
+or left are followed without a restart. A source that fails, or that knows no agent at all, changes
+nothing: a name server that is away must not end the control of a cluster.
+"""
+
+import re
+import socket
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from joulecut_wire.address import is_loopback
+from joulecut_wire.errors import BadInput, Unavailable
+
+AGENTS_MAX = 4096
+FILE_BYTES_MAX = 1 << 20  # 4,096 lines of 253 characters
+SOCKET = "unix:"
+SLURM_LIMIT_S = 10.0
+# Without energy, or about to be taken out of service: their agents would only be waited for.
+SLURM_ABSENT = frozenset({"down", "powered_down", "powering_down", "powering_up", "unknown"})
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+class AgentSource(Protocol):
+    """May block for seconds: use a thread."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the answer can change while the controller runs."""
+        ...
+
+    def addresses(self) -> tuple[str, ...]:
+        """One to AGENTS_MAX addresses, each once. Raises Unavailable, BadInput."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAgents:
+    """The addresses of the configuration file."""
+
+    listed: tuple[str, ...]
+    moves: bool = False
+
+    def addresses(self) -> tuple[str, ...]:
+        return self.listed
+
+
+@dataclass(frozen=True, slots=True)
+class FileOfAgents:
+    """A text file with one address a line; `#` begins a comment."""
+
+    path: Path
+    encrypted: bool
+    moves: bool = True
+
+    def addresses(self) -> tuple[str, ...]:
+        try:
+            with self.path.open("rb") as file:
+                raw = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise Unavailable(f"agents {self.path}: {error.strerror}") from None
+        if len(raw) > FILE_BYTES_MAX:
+            raise BadInput(str(self.path), "too long", f"{FILE_BYTES_MAX} bytes")
+        found = []
+        for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
+            text = line.partition("#")[0].strip()
+            if text:
+                where = f"{self.path}:{number}"
+                found.append(address(text, where, encrypted=self.encrypted))
+        return _checked(found, str(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsByName:
+    """Every address of one DNS name, such as that of a headless Kubernetes service, which stands
+    for the pods that are ready.
+    """
+
+    name: str
+    port: int
+    moves: bool = True
+
+    def addresses(self) -> tuple[str, ...]:
+        try:
+            answers = socket.getaddrinfo(self.name, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise Unavailable(f"agents of {self.name}: {error.strerror or error}") from None
+        hosts = {str(answer[4][0]) for answer in answers}
+        return _checked([joined(host, self.port) for host in sorted(hosts)], self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsOfSlurm:
+    """The nodes of one Slurm partition, or of all, that are not down, by `sinfo`."""
+
+    port: int
+    partition: str = ""
+    command: str = "sinfo"
+    moves: bool = True
+
+    def addresses(self) -> tuple[str, ...]:
+        asked = [self.command, "--noheader", "--Node", "--format=%N %T"]
+        if self.partition:
+            asked.append(f"--partition={self.partition}")
+        try:
+            answer = subprocess.run(  # noqa: S603 -- no shell, and the operator's own partition
+                asked, capture_output=True, text=True, timeout=SLURM_LIMIT_S, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", "") or str(error)
+            raise Unavailable(f"{self.command}: {said.strip().splitlines()[0][:200]}") from None
+        nodes = set()
+        for line in answer.stdout.splitlines():
+            name, _, state = line.strip().partition(" ")
+            if state.strip().rstrip("*~#!%$@^-+").lower() not in SLURM_ABSENT and name:
+                nodes.add(name)
+        return _checked([joined(_host(node, self.command), self.port) for node in sorted(nodes)],
+                        self.command)  # fmt: skip
+
+
+def address(text: str, where: str, *, encrypted: bool) -> str:
+    """An address as the fleet takes it. Raises BadInput naming `where`."""
+    if text.startswith(SOCKET) and text != SOCKET:
+        return text
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    fits = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535
+    if not host or not fits:
+        raise BadInput(where, f"{text!r:.200}", "host:port, or unix:PATH")
+    if not encrypted and not is_loopback(host):
+        raise BadInput(where, f"{host} without encryption", "a section tls, or unix:PATH")
+    return joined(host, int(port))
+
+
+def joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host(name: str, where: str) -> str:
+    if not _HOST.fullmatch(name):
+        raise BadInput(where, f"{name!r:.200} is no host name", "letters, digits, dots, hyphens")
+    return name
+
+
+def _checked(found: Iterable[str], where: str) -> tuple[str, ...]:
+    addresses = tuple(dict.fromkeys(found))
+    if not addresses:
+        raise Unavailable(f"agents of {where}: none")
+    if len(addresses) > AGENTS_MAX:
+        raise BadInput(where, f"{len(addresses)} agents", f"at most {AGENTS_MAX}")
+    return addresses

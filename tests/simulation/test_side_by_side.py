@@ -1,0 +1,123 @@
+"""Jobs are decided side by side: no pass, heartbeat or other job waits for a job's plan, and a plan
+meets the cluster as it is when it is ready.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from held_out import HeldOutWorld, Pair
+from worlds import Controller
+
+from joulecut_controller.board import JobBoard
+from joulecut_controller.policy.policy import Policy, Slo
+from joulecut_controller.reconcile.worker_calls import Question
+from joulecut_controller.store.database import DatabaseStore, open_store
+
+T = TypeVar("T")
+SLOW = "left"
+PASSES = 200
+
+
+class SlowForOneJob(Executor):
+    """Works at once, but keeps back what is asked for the costs of `policy`'s slow job."""
+
+    def __init__(self, blocking_power_w: float) -> None:
+        self._blocking_power_w = blocking_power_w
+        self.slow = True
+        self._kept: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        done: Future[T] = Future()
+
+        def work() -> None:
+            if done.set_running_or_notify_cancel():
+                done.set_result(fn(*args, **kwargs))
+
+        costs = next(one.costs if isinstance(one, Question) else one for one in args[1:])
+        if self.slow and self._blocking_power_w in costs.inputs:
+            self._kept.append(work)
+        else:
+            work()
+        return done
+
+    @property
+    def waiting(self) -> int:
+        return len(self._kept)
+
+    def catch_up(self) -> None:
+        """The worker is quick again, and answers what was asked."""
+        self.slow = False
+        for work in self._kept:
+            work()
+        self._kept.clear()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DatabaseStore:
+    return open_store(f"sqlite:///{tmp_path}/controller.db")
+
+
+def slow_job_of(pair: Pair, **changes: Any) -> tuple[Policy, float]:
+    """The pair's policy, whose slow job has costs of its own."""
+    policy = pair.policy(0.0)
+    slow_w = policy.jobs[0].blocking_power_w + 1.0
+    first = replace(policy.jobs[0], blocking_power_w=slow_w, **changes)
+    return replace(policy, jobs=(first, policy.jobs[1])), slow_w
+
+
+def with_slow_job(store: DatabaseStore) -> tuple[Controller, SlowForOneJob, Pair]:
+    pair = Pair(HeldOutWorld(job=SLOW), HeldOutWorld(job="right", seed=2))
+    policy, slow_w = slow_job_of(pair)
+    workers = SlowForOneJob(slow_w)
+    controller = pair.controlled(store, 0.0, workers)
+    controller.source.put(policy)
+    return controller, workers, pair
+
+
+def job(controller: Controller, name: str) -> JobBoard:
+    return next(one for one in controller.boards[-1].jobs if one.view.policy.name == name)
+
+
+def test_a_slow_plan_holds_up_neither_the_other_job_nor_its_leases(store: DatabaseStore) -> None:
+    controller, workers, _ = with_slow_job(store)
+    applied_at: list[int] = []
+
+    def until() -> bool:
+        passes = len(controller.boards)
+        if job(controller, "right").applied and not applied_at:
+            applied_at.append(passes)
+        if applied_at and passes > applied_at[0] + 20 and workers.waiting:
+            assert job(controller, SLOW).applied is None
+            assert "at work" in job(controller, SLOW).sentence
+            assert job(controller, "right").applied, "its leases were not renewed"
+            workers.catch_up()
+        return job(controller, SLOW).applied is not None
+
+    controller.run(PASSES, until=until)
+    assert job(controller, SLOW).applied is not None
+    assert job(controller, "right").applied is not None
+    assert not [event for event in controller.events("apply") if "refused" in event]
+
+
+def test_an_answer_to_a_picture_that_has_changed_is_not_applied(store: DatabaseStore) -> None:
+    controller, workers, pair = with_slow_job(store)
+
+    def until() -> bool:
+        if workers.waiting and workers.slow:
+            changed, _ = slow_job_of(pair, slo=Slo(max_slowdown=0.05))
+            controller.source.put(changed)
+            workers.slow = False  # the next pass reads the policy; the old answers come later
+        elif workers.waiting:
+            workers.catch_up()
+        return job(controller, SLOW).applied is not None
+
+    controller.run(PASSES, until=until)
+    applied, baseline = job(controller, SLOW).applied, job(controller, SLOW).view.baseline
+    assert applied is not None
+    assert baseline is not None
+    assert applied.deadline_s is not None
+    assert applied.deadline_s > 1.04 * baseline.time_mean_s
