@@ -98,7 +98,7 @@ class Checker:
         default_mw = self.contract.default_mw
         self._gpus = [Gpu(default_mw, default_mw) for _ in made]
         self._commands: dict[int, str] = {}
-        self._damaged = False
+        self._damaged, self._damaged_s = False, -math.inf
         self._collect(ordered)
         for event in ordered:
             at_s = float(event["at_s"])
@@ -235,7 +235,7 @@ class Checker:
         elif "mig" in event:
             self._gpus[event["gpu"]].mig_s = at_s if event["mig"] else math.inf
         elif event.get("journal") == "damaged":
-            self._damaged = True
+            self._damaged, self._damaged_s = True, at_s
             for gpu in self._gpus:  # the file alone knew whose limit is set: it may stay
                 gpu.kept_mw.append(gpu.limit_mw)
         elif found := event.get("found"):
@@ -304,6 +304,8 @@ class Checker:
             if ours and not gpu.limit_is_ours:
                 gpu.found_mw = gpu.limit_mw
             gpu.limit_mw, gpu.limit_is_ours = first, ours
+            if ours and write["begun_s"] <= self._damaged_s:  # it hung when the journal was lost
+                gpu.kept_mw.append(first)
             if not ours:
                 gpu.found_mw, gpu.limited_s = first, at_s
                 gpu.kept_mw.clear()
@@ -323,7 +325,7 @@ class Checker:
             if lock != gpu.lock or found["limits_mw"][index] != gpu.limit_mw:
                 shown = f"{lock} {found['limits_mw'][index]}, log {gpu.lock} {gpu.limit_mw}"
                 self._report(at_s, f"the log and the driver disagree: driver {shown}", index)
-            if self._is_held(gpu):
+            if self._is_held(gpu) and at_s > self._bound_s(index):
                 self._report(at_s, "not at its default at the end", index, str(gpu))
 
     def _report(self, at_s: float, what: str, gpu: int, detail: str = "") -> None:

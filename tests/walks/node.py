@@ -38,6 +38,7 @@ LOOK_S = 0.02
 BEAT_S, STALL_S = 0.02, 0.1  # a beat that comes later than that is a stall of the machine
 READY_S = 90.0  # for a busy machine
 RESTART_S = 0.2  # of the supervisor, as RestartSec= of a unit
+LOST_S = 10.0  # a limit that has not gone back by then stays
 END_S = 75.0  # longer than the longest wait between two tries of a restore
 
 _BEAT = f"""
@@ -462,7 +463,9 @@ class Node:
                 os.kill(pid, signal.SIGCONT)
         end_s = time.monotonic() + END_S
         quiet_s = time.monotonic() + self.site.ttl_s + 3.0  # a command may still be on its way
-        while time.monotonic() < end_s and not (self._is_free() and time.monotonic() > quiet_s):
+        while time.monotonic() < end_s and not (
+            self._is_free(quiet_s + LOST_S) and time.monotonic() > quiet_s
+        ):
             time.sleep(0.1)
         self.drain()
         self.log.add(found={"locks": self.driver.locks(), "limits_mw": self._limits_mw()})
@@ -470,7 +473,9 @@ class Node:
     def _limits_mw(self) -> list[int]:
         return [round(1000 * watts) for watts in self.driver.limits_w()]
 
-    def _is_free(self) -> bool:
+    def _is_free(self, lost_s: float) -> bool:
+        """`lost_s`: until when a limit is waited for that may stay, after damage to the journal."""
+        now_s = time.monotonic()
         default = (CLOCK_LOWEST_MHZ, self.site.site_default_mhz)
         locks = enumerate(self.driver.locks())
         unlocked = all(lock in {None, default, self.foreign.get(gpu)} for gpu, lock in locks)
@@ -478,7 +483,7 @@ class Node:
         limits_w = enumerate(self.driver.limits_w())
         known_w = {DEFAULT_MW / 1000, safe_w}
         unlimited = all(watts in {*known_w, self.foreign_w.get(gpu)} for gpu, watts in limits_w)
-        return unlocked and (unlimited or self.journal_was_lost)
+        return unlocked and (unlimited or (self.journal_was_lost and now_s > lost_s))
 
 
 def until(condition: Callable[[], object], what: str) -> None:
