@@ -304,7 +304,8 @@ class Checker:
             if ours and not gpu.limit_is_ours:
                 gpu.found_mw = gpu.limit_mw
             gpu.limit_mw, gpu.limit_is_ours = first, ours
-            if ours and write["begun_s"] <= self._damaged_s:  # it hung when the journal was lost
+            hung = late or write["begun_s"] <= self._damaged_s
+            if ours and self._damaged and hung:  # asked for when the journal was lost
                 gpu.kept_mw.append(first)
             if not ours:
                 gpu.found_mw, gpu.limited_s = first, at_s
