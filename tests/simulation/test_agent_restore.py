@@ -20,7 +20,8 @@ def test_a_start_that_fails_has_restored_before(node: RunningAgent) -> None:
         node.keepers.append(second)
         assert second.wait(timeout=PATIENCE_S) == 1
     assert not node.locked()
-    assert not list(node.home.rglob("*.sock"))
+    left = {path.name for path in node.home.rglob("*.sock")}
+    assert left <= {"grpc.sock"}, "of the killed agent; the next one that can listen replaces it"
 
 
 class TestRestore:
