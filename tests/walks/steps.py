@@ -158,7 +158,7 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     },
     "slow": lambda rng: {**_gpu(rng), "call": rng.choice(CALLS),
                          "delay_s": round(rng.uniform(0.02, 1.0), 2)},
-    "late": lambda rng: {"gpu": rng.choice(NAMED), "call": rng.choice(("lock", "limit")),
+    "late": lambda rng: {"gpu": rng.choice(NAMED), "call": "lock",  # limits: docs/safety.md
                          "late_s": round(rng.uniform(1.0, 6.0), 2),
                          "hangs": rng.random() < 0.7},
     "lie": lambda rng: {"gpu": rng.choice(NAMED), "count": rng.randint(1, 2)},
