@@ -249,6 +249,8 @@ def _work(job: "JobPolicy") -> str:
         return "unknown"
     p = job.pipeline
     shape = f"{p.schedule}, {p.stages} stages x {p.microbatches} microbatches"
+    if p.tensor_parallel > 1:
+        shape += f", {p.tensor_parallel} GPUs a stage in one group (tensor_parallel)"
     if p.data_parallel > 1:
         shape += f", {p.data_parallel} pipelines side by side (sync: {p.sync})"
     clocks = _profiled_mhz(job)

@@ -22,7 +22,7 @@ class UnprofiledWorld(World):
 
     def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
         shown: GpuSnapshot = super()._snapshot(agent, uuid)
-        cap_mhz = self.plant.cap_mhz(self.uuids.index(uuid))
+        cap_mhz = self.plant.cap_mhz(self.stage_of[uuid])
         return replace(shown, clock_sm_mhz=min(shown.clock_sm_mhz or cap_mhz, cap_mhz))
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:

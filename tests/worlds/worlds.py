@@ -113,6 +113,7 @@ class World:
             "n2:1": Agent("n2:1", "n2", tuple(names[half:])),
         }
         self.uuids = tuple(names)
+        self.stage_of = {uuid: stage for stage, uuid in enumerate(names)}
         self.now_s = 1000.0
         self.running = True
         self.peer_s = 0.0
@@ -242,7 +243,7 @@ class World:
         if self._current is None:
             return
         self.history.append((self.now_s, self._duration_s, self._clocks))
-        for stage, (uuid, run) in enumerate(zip(self.uuids, self._current.stages, strict=True)):
+        for uuid, run in zip(self.uuids, self._current.stages, strict=True):
             operations = tuple(
                 OperationReport(
                     kind, self.pipeline.microbatches, run.busy_s[kind] * self.slow_ratio
@@ -252,7 +253,7 @@ class World:
             report = IterationReport(
                 self.job,
                 uuid,
-                stage,
+                self.stage_of[uuid],
                 self._iteration,
                 self._duration_s,
                 operations,

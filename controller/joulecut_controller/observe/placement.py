@@ -242,7 +242,9 @@ def _misfit(policy: JobPolicy, stages: tuple[tuple[str, ...], ...]) -> str:
     if len(widths) > 1:
         return f"stages have {min(widths)} to {max(widths)} GPUs; all need the same number"
     width, group = widths.pop(), pipeline.tensor_parallel
-    if width % group or width > group * pipeline.data_parallel:
+    whole = group * pipeline.data_parallel
+    # Half of two groups would count as one: with groups, all GPUs have to be there.
+    if width > whole or (group > 1 and width < whole):
         return (
             f"{width} GPUs a stage do not make whole groups of tensor_parallel {group} "
             f"x data_parallel {pipeline.data_parallel}"

@@ -130,9 +130,14 @@ def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     else:
         stages = job.pipeline.stages
         widest = job.pipeline.data_parallel * job.pipeline.tensor_parallel
-        if listed % stages or listed // stages > widest:
+        place = (*path, "match", "gpus")
+        if job.pipeline.tensor_parallel > 1:  # groups count whole, and all of them
+            if listed != stages * widest:
+                what = f"{listed} GPUs do not make {stages} stages of {widest}"
+                yield Diagnostic(place, what, f"{stages * widest} GPUs")
+        elif listed % stages or listed // stages > widest:
             yield Diagnostic(
-                (*path, "match", "gpus"),
+                place,
                 f"{listed} GPUs do not make {stages} stages of up to {widest}",
                 f"{stages} GPUs" + (f", or up to {widest} times as many" if widest > 1 else ""),
             )
@@ -227,7 +232,3 @@ def _job(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
                 f"schedule {job.pipeline.schedule}",
                 " | ".join(SCHEDULES_ALL),
             )
-        if job.pipeline.tensor_parallel > 1:
-            # Its GPUs form one lock-step group, which must change all or nothing, also across
-            # nodes, and whose busy times include the waiting for its slowest GPU.
-            yield _wait((*place, "tensor_parallel"), "more than 1", "1")

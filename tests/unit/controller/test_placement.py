@@ -48,6 +48,15 @@ def test_siblings_share_a_stage() -> None:
     assert "tensor_parallel" in placements.placement(POLICY, gpus(), 10.5).complaint
 
 
+def test_a_group_of_which_a_part_does_not_report_is_a_complaint() -> None:
+    groups = replace(POLICY, pipeline=Pipeline("1f1b", 1, 4, tensor_parallel=2, data_parallel=2))
+    placements = Placements()
+    placements.note("job", reported(("G0", 0), ("G2", 0)), gpus())  # one GPU of each group
+    assert "do not make whole groups" in placements.placement(groups, gpus(), 10.5).complaint
+    placements.note("job", reported(("G1", 0), ("G3", 0)), gpus())
+    assert not placements.placement(groups, gpus(), 10.5).complaint
+
+
 def test_what_does_not_fit_is_a_complaint() -> None:
     known = gpus()
     cases = {
