@@ -13,6 +13,7 @@ from running_agent import PATIENCE_S, RunningAgent
 
 from joulecut_controller import config
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
+from joulecut_controller.sources.agents import ListedAgents
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import Command, Result, Setting
 from joulecut_wire.tls import TlsFiles, rotating
@@ -199,7 +200,7 @@ def test_with_tls_agents_may_be_anywhere(tmp_path: Path) -> None:
     words = {**BASE, "agents": agents, "tls": {**TLS, "server_name": "joulecut-agent.test"}}
     path.write_text(yaml.safe_dump(words))
     read = config.read(path)
-    assert read.agents == tuple(agents)
+    assert read.agents == ListedAgents(tuple(agents))
     assert read.server_name == "joulecut-agent.test"
     assert read.tls == TlsFiles(*(tmp_path / name for name in ("c.pem", "k.pem", "ca.pem")))
 
@@ -207,7 +208,7 @@ def test_with_tls_agents_may_be_anywhere(tmp_path: Path) -> None:
 def test_a_socket_is_relative_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "controller.yaml"
     path.write_text(yaml.safe_dump({**BASE, "agents": ["unix:run/agent.sock"]}))
-    assert config.read(path).agents == (f"unix:{tmp_path}/run/agent.sock",)
+    assert config.read(path).agents == ListedAgents((f"unix:{tmp_path}/run/agent.sock",))
     for bad in ("unix:", "unix:a\tb", f"unix:{'a' * 108}"):
         path.write_text(yaml.safe_dump({**BASE, "agents": [bad]}))
         with pytest.raises(BadInput, match="unix:PATH of up to 107 bytes"):

@@ -99,7 +99,7 @@ def _few_points(problem: Problem, points: int, granularity: Granularity) -> tupl
 
 def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: DatabaseStore) -> None:
     world = World(stages=2, microbatches=8)
-    policy = world.policy(slo=Slo(max_slowdown=0.0))
+    policy = world.policy(slo=Slo(max_slowdown=0.0, tolerance=0.0))
     controller = Controller(world, store, policy, frontier=_few_points)
     controller.run(200, until=lambda: bool(controller.job.frontier))
     drawn_w = controller.job.frontier[0].energy_j / controller.job.frontier[0].iteration_time_s

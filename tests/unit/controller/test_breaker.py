@@ -118,7 +118,7 @@ def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
         drift = 1.006 if window % 2 else 0.994
         assert not wandering.at_default([IterationTime(BASE_S * drift)] * WINDOWS[0], within)
         assert not steady.at_default([IterationTime(BASE_S)] * WINDOWS[0], within)
-    late = [BASE_S * 1.008] * WINDOWS[0] * 6
+    late = [BASE_S * 1.011] * WINDOWS[0] * 6
     assert run(steady, late, within) > 0
     assert run(wandering, late, within) == 0
     assert run(wandering, [BASE_S * 1.04] * WINDOWS[0] * 6, within) > 0
