@@ -261,8 +261,10 @@ def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
 
 def _load(stages: Stages) -> Load:
     """Mean work of the GPUs of one microbatch."""
-    pipe = pipe_of(stages)
-    work = _sum(pipe.total)
+    total = pipe_of(stages).total
+    if (stages.runs.forward_only > 0).any():
+        total = _forward(total, stages.runs)
+    work = _sum(total)
     other = work.seconds - work.compute
     return Load(stages.runs.clock_mhz, work.compute, other, work.flops, BITS * work.bytes)
 
@@ -321,7 +323,7 @@ def assemble(
         m,
         time_s=time_s,
         step_bytes=step_bytes * train,
-        data_bytes=data_bytes,
+        data_bytes=data_bytes * train,
         clock_mhz=clock_mhz,
     )
     flops = model_flops(model, runs) * np.where(train > 0, 1.0, 1.0 / 3.0)

@@ -120,6 +120,28 @@ def test_the_power_cap_holds(case: tuple[Architecture, Run], cap_w: float) -> No
     assert lowest or found.power_w_per_gpu <= cap_w * 1.01
 
 
+def test_evaluation_exchanges_no_gradients() -> None:
+    """Copies of the model in other nodes add nothing to what an evaluation draws."""
+    costly = replace(DGX, scale_out_pj_per_bit=1e4, power_cap_w=1e6)
+    alone, copies = (
+        formula.estimate(
+            GPT, costly, Run(8 * data, 8, 1, data, global_batch=data, forward_only=True)
+        )
+        for data in (1, 8)
+    )
+    assert copies.energy_breakdown_j["scale_out"] == 0.0
+    assert copies.power_w_per_gpu == pytest.approx(alone.power_w_per_gpu)
+
+
+@pytest.mark.parametrize("forward_only", [False, True])
+def test_the_power_cap_lets_work_draw_what_it_allows(forward_only: bool) -> None:
+    """Without a pipeline nothing waits, so a cap that binds is nearly met."""
+    run = Run(8, 8, microbatch=4, global_batch=64, forward_only=forward_only)
+    found = formula.estimate(GPT, replace(DGX, power_cap_w=250.0), run)
+    assert found.clock_mhz < 1400.0
+    assert found.power_w_per_gpu == pytest.approx(250.0, rel=0.02)
+
+
 def test_a_stage_profile_adds_up_to_the_estimate() -> None:
     run = Run(64, 8, 8, global_batch=32, flash_attention=True, clock_mhz=1005.0)
     found = formula.estimate(GPT, DGX, run)
