@@ -21,16 +21,19 @@ from pathlib import Path
 import numpy as np
 
 from joulecut_engine.graph import build
+from joulecut_engine.graph.pipeline import Schedule
 from joulecut_engine.model import formula
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.calibrate import Calibration, Measurement, calibrate
 from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.estimate import Estimate
 from joulecut_engine.model.graph_level import simulate
 from joulecut_engine.model.memory import layer_bytes
 from joulecut_engine.model.run import Run, misfit
 from joulecut_engine.model.runs import Floats, Runs
 from joulecut_engine.model.stages import stages_of
 from joulecut_engine.model.system import System
+from joulecut_engine.model.table import estimate_by_table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SETS = DATA / "modelling"
@@ -350,6 +353,57 @@ def mlperf() -> None:
         say(f"| {name} | {real:g} | {told:.4g} | {told / real - 1.0:+.1%} |")
 
 
+# Share of idle time, and peak memory of the fullest GPU in GB: 28.3B parameters on 32 A100, 96
+# microbatches (zero-bubble pipeline parallelism, ICLR 2024, tables 4 and 5).
+ZERO_BUBBLE: dict[Schedule, tuple[float, float]] = {
+    "1f1b": (0.265, 43.0),
+    "zb-h1": (0.142, 44.0),
+    "zb-h2": (0.064, 74.0),
+}
+
+
+def zero_bubble_run(schedule: Schedule) -> tuple[Architecture, Run]:
+    """The published run, as far as its figures give it.
+
+    Layers are two per stage but for the first and last, so parameters give the hidden size. The
+    31 microbatches more that zb-h2 keeps take 30 GB: one sequence of 1,024 tokens and 48 heads
+    (29 GB) without a fused attention.
+    """
+    model = Architecture(
+        62, 6144, 48, 48, 4 * 6144, 50304, positions=1024, tied=True, bias=True, norm_bias=True
+    )
+    return model, Run(
+        32, 1, 32, schedule=schedule, microbatch=1, global_batch=96, sequence=1024, dtype="fp16"
+    )
+
+
+def idle_share(found: Estimate) -> float:
+    """Time of the slowest stage between its first and last operation in which it does not work."""
+    parts = found.breakdown_s
+    idle = parts["bubble"] + parts["pipeline_comm"]
+    return idle / (found.iteration_time_s - parts["optimizer"] - parts["data_comm"])
+
+
+def zero_bubble() -> None:
+    say("\n## Zero bubble, 28.3B on 32 A100 (bar 1.5 points), catalogue, nothing fitted\n")
+    say("| schedule | published idle share | graph | formula | table | published GB | predicted |")
+    say("|---|---|---|---|---|---|---|")
+    system = SYSTEMS["a100-sxm-80gb"]
+    for schedule, (real, real_gb) in ZERO_BUBBLE.items():
+        model, run = zero_bubble_run(schedule)
+        graph, _ = simulate(model, system, run)
+        told = [graph, formula.estimate(model, system, run), estimate_by_table(model, system, run)]
+        shares = " | ".join(f"{100 * idle_share(one):.1f} %" for one in told)
+        gb = max(stage.total_bytes for stage in graph.memory) / 1e9
+        say(f"| {schedule} | {100 * real:.1f} % | {shares} | {real_gb:g} | {gb:.0f} |")
+    stages = stages_of(model, system, Runs.of([run]))
+    layers = stages.dense * 2.0
+    phases = (layers.forward_s, layers.input_s, layers.weight_s)
+    times = ", ".join(f"{1e3 * float(phase[0]):.1f}" for phase in phases)
+    say(f"\ntwo layers, ms: forward, input, weight {times}; a transfer "
+        f"{1e3 * float(stages.send_s[0]):.2f}")  # fmt: skip
+
+
 def clocks() -> None:
     say(
         "\n## Across clocks: A100 stage profile, calibrated at two clocks (bar 2 / 2 %, ends 5 %)\n"
@@ -421,6 +475,7 @@ def main() -> None:
         "korthikanti": korthikanti,
         "b200": b200,
         "torchtitan": torchtitan,
+        "zero-bubble": zero_bubble,
         "mlperf": mlperf,
         "clocks": clocks,
         "speed": speed,

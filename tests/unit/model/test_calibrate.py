@@ -55,13 +55,16 @@ def test_few_numbers_change_and_all_are_named() -> None:
     assert found.time_error < 0.005
 
 
-def test_one_wild_row_does_not_move_the_rest() -> None:
+@pytest.mark.parametrize("wild", [1, 3, 7])
+def test_one_wild_row_does_not_move_the_rest(wild: int) -> None:
+    """Plain least squares would be 11 to 15 % off on the others."""
     rows = measured(KNOWN, RUNS)
-    rows[3] = replace(rows[3], iteration_time_s=3.0 * rows[3].iteration_time_s, energy_j=None)
+    wrong_s = 3.0 * rows[wild].iteration_time_s
+    rows[wild] = replace(rows[wild], iteration_time_s=wrong_s, energy_j=None)
     found = calibrate(rows, KNOWN)
-    for row in rows[:3] + rows[4:]:
-        told = formula.estimate(MODEL, found.system, row.run)
-        assert told.iteration_time_s == pytest.approx(row.iteration_time_s, rel=0.1)
+    told = [formula.estimate(MODEL, found.system, row.run).iteration_time_s for row in rows]
+    errors = [abs(one / row.iteration_time_s - 1.0) for one, row in zip(told, rows, strict=True)]
+    assert np.mean(np.delete(errors, wild)) < 0.06
 
 
 def test_a_card_above_its_limit_has_a_higher_one() -> None:
