@@ -3,23 +3,37 @@
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from joulecut_wire.errors import BadInput
 
+READABLE = "a readable file"
 
-def read(path: Path, bytes_max: int, allowed: str = "a readable file") -> bytes:
-    """Content of a file, at most one byte more than `bytes_max`. Raises BadInput.
+
+def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
+    """Content of a file, at most one byte more than `bytes_max`. Raises BadInput."""
+    with open_regular(path, allowed) as file:
+        try:
+            return file.read(bytes_max + 1)
+        except OSError as error:
+            raise _unreadable(path, error, allowed) from None
+
+
+def open_regular(path: Path, allowed: str = READABLE) -> BinaryIO:
+    """A file open for reading. Raises BadInput.
 
     A pipe or a device is refused: reading a pipe without a writer never returns.
     """
     try:
         # Without O_NONBLOCK opening such a pipe would wait as well.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as f:
-            if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
-                raise BadInput(str(path), "not a regular file", allowed)
-            return f.read(bytes_max + 1)
-    except BadInput:
-        raise
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        what = getattr(error, "strerror", None) or "cannot be read"
-        raise BadInput(str(path), what, allowed) from None
+        raise _unreadable(path, error, allowed) from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise BadInput(str(path), "not a regular file", allowed)
+    return file
+
+
+def _unreadable(path: Path, error: Exception, allowed: str) -> BadInput:
+    return BadInput(str(path), getattr(error, "strerror", None) or "cannot be read", allowed)

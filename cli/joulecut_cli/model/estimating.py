@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from joulecut_engine.model.graph_level import Timeline
 
 OPERATIONS_MAX = 200_000  # of a graph: some seconds; a picture of more shows nothing
+TABLE_MAX = 10 * OPERATIONS_MAX  # of a table, which is bare slots: half a minute
 
 
 def run(options: Namespace) -> int:
@@ -28,7 +29,9 @@ def run(options: Namespace) -> int:
         track = timeline.target(options.timeline)
     file = read(options.run)
     if options.level == "graph" or track is not None:
-        _must_be_laid_out(file)
+        _must_be_laid_out(file, OPERATIONS_MAX)
+    elif options.level == "table":
+        _must_be_laid_out(file, TABLE_MAX)
     found = estimate(file, options.level)
     if picture is not None:
         from joulecut_cli.model import pictures
@@ -77,10 +80,12 @@ def _can_be_drawn(file: RunFile) -> bool:
     return file.run.pipeline > 1 and _operations(file) <= OPERATIONS_MAX
 
 
-def _must_be_laid_out(file: RunFile) -> None:
-    if _operations(file) > OPERATIONS_MAX:
-        what = f"about {_operations(file)} operations are too many for a graph"
-        raise file.document.bad(("run", "global_batch"), what, "a smaller batch, or --level table")
+def _must_be_laid_out(file: RunFile, operations_max: int) -> None:
+    if _operations(file) > operations_max:
+        what = f"about {_operations(file)} operations are too many to lay out"
+        raise file.document.bad(
+            ("run", "global_batch"), what, "a smaller batch, or --level formula"
+        )
 
 
 def _advice(file: RunFile, found: Estimate) -> list[str]:

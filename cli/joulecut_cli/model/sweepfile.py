@@ -17,6 +17,7 @@ from typing import Any, get_args, get_origin
 
 from joulecut_controller.policy.quantity import nearest, shown
 from joulecut_controller.sources.run_file import (
+    check_clock,
     read_cost,
     read_model,
     read_run,
@@ -55,6 +56,9 @@ def read(path: Path) -> tuple[Space, str]:
     architecture = read_model(document, path, data["model"], run.sequence)
     system = read_system(document, path, data["system"])
     choices = _choices(document, data["sweep"], run, architecture, system)
+    check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
+    for clock_mhz in choices.get("clock_mhz", ()):
+        check_clock(document, ("sweep", "clock_mhz"), clock_mhz, system)
     cost = read_cost(document, data)
     space = Space(
         architecture, system, run, choices, cost.kwh_price, cost.gpu_hour_price, cost.pue

@@ -33,6 +33,7 @@ from joulecut_cli.trace.kernels import (
     Recording,
     class_of,
 )
+from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 BYTES_MAX = 4 << 30
@@ -44,10 +45,10 @@ _KINDS: Mapping[str, KernelClass] = {kind: kind for kind in NETWORK}
 def read(path: Path, rank: int) -> Recording:
     """Raises BadInput."""
     try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as file:
-                raw = file.read(BYTES_MAX + 1)
+        with user_file.open_regular(path) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            raw = gzip.open(file).read(BYTES_MAX + 1) if packed else file.read()
         nodes = list(decode(raw))
     except OSError as error:
         raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None

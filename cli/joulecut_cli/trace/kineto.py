@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_cli.trace.kernels import Collective, Kernel, Recording, Sync, class_of
+from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 BYTES_MAX = 4 << 30  # unpacked; a step of a large model has tens of megabytes
@@ -68,10 +69,10 @@ def _sane(kernel: Kernel) -> bool:
 
 def _load(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
+        with user_file.open_regular(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            raw = file.read(BYTES_MAX + 1)
+            file.seek(0)
+            raw = (gzip.open(file) if packed else file).read(BYTES_MAX + 1)
     except (OSError, EOFError, gzip.BadGzipFile) as error:
         what = getattr(error, "strerror", None) or "cannot be unpacked"
         raise BadInput(str(path), what, "a readable file") from None

@@ -28,6 +28,7 @@ from joulecut_engine.model.power import blocking_power_w
 from joulecut_engine.model.run import DTYPES, Run, misfit
 from joulecut_engine.model.stage_profile import stage_profile
 from joulecut_engine.model.system import System
+from joulecut_wire import user_file
 from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
 from joulecut_wire.errors import BadInput
 
@@ -83,13 +84,14 @@ class RunFile:
 
 def read(path: Path, take: Take | None = None) -> RunFile:
     """Raises BadInput with file, line and key. `take` reads this file and those that it names."""
-    take = take or from_disk
+    take = take or user_file.read
     document = parse(take(path, FILE_BYTES_MAX), str(path))
     data = mapping(document, (), document.data, KEYS, OPTIONAL)
     run = read_run(document, ("run",), data["run"])
     architecture = read_model(document, path, data["model"], run.sequence, take)
     system = read_system(document, path, data["system"], take)
     check(document, ("run",), run, architecture)
+    check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
     return RunFile(path, architecture, system, run, read_cost(document, data), document)
 
 
@@ -119,6 +121,14 @@ def check(document: Document, place: KeyPath, run: Run, architecture: Architectu
         raise document.bad((*place, complaint.key), what, complaint.allowed)
 
 
+def check_clock(document: Document, place: KeyPath, clock_mhz: float, system: System) -> None:
+    """Raises BadInput for a clock that the system does not have; 0 is its highest."""
+    low, high = system.clock_min_mhz, system.clock_max_mhz
+    if clock_mhz and not low <= clock_mhz <= high:
+        what = f"{clock_mhz:g} MHz is no clock of {system.name}"
+        raise document.bad(place, what, f"0, or {low:g} to {high:g} (system.clock_max_mhz)")
+
+
 def read_cost(document: Document, data: Mapping[str, object]) -> Cost:
     found: Cost = record(document, ("cost",), data.get("cost", {}), Cost, Cost())
     return found
@@ -136,17 +146,8 @@ def read_run(document: Document, place: KeyPath, given: object) -> Run:
     return found
 
 
-def from_disk(path: Path, bytes_max: int) -> bytes:
-    """A file, one byte more than its limit at most. Raises BadInput."""
-    try:
-        with path.open("rb") as file:
-            return file.read(bytes_max + 1)
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None
-
-
 def read_model(
-    document: Document, path: Path, given: object, sequence: int, take: Take = from_disk
+    document: Document, path: Path, given: object, sequence: int, take: Take = user_file.read
 ) -> Architecture:
     """A name, a configuration of Hugging Face, or the shape itself."""
     place = ("model",)
@@ -177,7 +178,7 @@ def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]
     return like | {"tied": True, "bias": True, "norm_bias": True, "positions": sequence}
 
 
-def huggingface(path: Path, take: Take = from_disk) -> Architecture:
+def huggingface(path: Path, take: Take = user_file.read) -> Architecture:
     """Of a config.json. Raises BadInput with file and key."""
     raw = take(path, CONFIG_BYTES_MAX)
     if len(raw) > CONFIG_BYTES_MAX:
@@ -194,7 +195,9 @@ def huggingface(path: Path, take: Take = from_disk) -> Architecture:
         raise BadInput(f"{path}: {fault.key}", fault.what, fault.allowed) from None
 
 
-def read_system(document: Document, path: Path, given: object, take: Take = from_disk) -> System:
+def read_system(
+    document: Document, path: Path, given: object, take: Take = user_file.read
+) -> System:
     """A name, an accelerator in a node of one's own, or a calibrated file; keys beside replace."""
     place = ("system",)
     if isinstance(given, str):
@@ -232,7 +235,7 @@ def system_of(word: str, flag: str) -> System:
     return named_system(word, flag)
 
 
-def system_file(path: Path, take: Take = from_disk) -> System:
+def system_file(path: Path, take: Take = user_file.read) -> System:
     """A system as `joulecut model calibrate` writes it. Raises BadInput."""
     document = parse(take(path, FILE_BYTES_MAX), str(path))
     data = mapping(document, (), document.data, ("system",), ("notes",))

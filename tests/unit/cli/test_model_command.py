@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import sys
 import time
@@ -104,6 +105,10 @@ def test_examples_are_estimated(name: str) -> None:
         ("dtype: bf16", "dtype: bf17", "run.dtype"),
         ("zero: 0", "zero: 4", "run.zero"),
         ("clock_mhz: 1410", "clock_mhz: fast", "run.clock_mhz"),
+        ("clock_mhz: 1410", "clock_mhz: 99999", "run.clock_mhz"),
+        ("clock_mhz: 1410", "clock_mhz: 1", "run.clock_mhz"),
+        ("sequence: 2048", "sequence: 1000000000000", "run.sequence"),
+        ("512, tensor: 8, pipeline: 8, data: 8", "97, pipeline: 97", "run.pipeline"),
         ("run:", "runs:", "run.yaml:3: runs"),
         ("microbatch: 1", "microbatch: 0", "run.microbatch"),
     ],
@@ -115,6 +120,25 @@ def test_bad_input_is_one_line(tmp_path: Path, old: str, new: str, where: str) -
     assert said.stderr.count("\n") == 1
     assert where in said.stderr
     assert "allowed:" in said.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("sweep",), ("trace",), ("marginal",)])
+def test_a_pipe_is_refused_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Without a writer, reading would wait for ever."""
+    path = tmp_path / "run.yaml"
+    os.mkfifo(path)
+    said = _run(*words, path)
+    assert said.returncode == 2
+    assert said.stderr.count("\n") == 1
+    assert "not a regular file" in said.stderr
+
+
+@pytest.mark.parametrize("level", ["table", "graph"])
+def test_what_is_too_large_to_lay_out_is_refused(tmp_path: Path, level: str) -> None:
+    text = RUN.replace("global_batch: 512", "global_batch: 800000000")
+    said = _run(_file(tmp_path, text), "--level", level)
+    assert said.returncode == 2
+    assert "run.global_batch" in said.stderr
 
 
 def test_a_configuration_of_hugging_face_names_its_own_fault(tmp_path: Path) -> None:
@@ -179,6 +203,7 @@ def test_parts_of_another_sweep_are_not_used(tmp_path: Path) -> None:
         ("pipeline: [1, 2, 4]", "pipeline: []", "sweep.pipeline"),
         ("pipeline: [1, 2, 4]", "pipeline: [1, two]", "sweep.pipeline[1]"),
         ("recompute: all", "sequence: all", "sweep.sequence"),
+        ("[1410, 1005]", "[1410, 5000]", "sweep.clock_mhz"),
     ],
 )
 def test_bad_sweeps_are_one_line(tmp_path: Path, old: str, new: str, where: str) -> None:
