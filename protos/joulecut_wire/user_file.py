@@ -25,14 +25,18 @@ def open_regular(path: Path, allowed: str = READABLE) -> BinaryIO:
     A pipe or a device is refused: reading a pipe without a writer never returns.
     """
     try:
-        # Without O_NONBLOCK opening such a pipe would wait as well.
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        file = open(path, "rb", opener=_unblocked)  # noqa: SIM115 - the caller closes it
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _unreadable(path, error, allowed) from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise BadInput(str(path), "not a regular file", allowed)
     return file
+
+
+def _unblocked(name: str, flags: int) -> int:
+    """Opens a pipe without a writer at once too."""
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _unreadable(path: Path, error: Exception, allowed: str) -> BadInput:

@@ -48,7 +48,7 @@ def read(path: Path, rank: int) -> Recording:
         with user_file.open_regular(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            raw = gzip.open(file).read(BYTES_MAX + 1) if packed else file.read()
+            raw = gzip.GzipFile(fileobj=file).read(BYTES_MAX + 1) if packed else file.read()
         nodes = list(decode(raw))
     except OSError as error:
         raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None

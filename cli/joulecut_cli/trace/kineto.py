@@ -72,7 +72,7 @@ def _load(path: Path) -> Any:
         with user_file.open_regular(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            raw = (gzip.open(file) if packed else file).read(BYTES_MAX + 1)
+            raw = (gzip.GzipFile(fileobj=file) if packed else file).read(BYTES_MAX + 1)
     except (OSError, EOFError, gzip.BadGzipFile) as error:
         what = getattr(error, "strerror", None) or "cannot be unpacked"
         raise BadInput(str(path), what, "a readable file") from None
