@@ -83,8 +83,6 @@ def _steps(site: str, arguments: argparse.Namespace) -> list[Step]:
         lines = arguments.replay.read_text().splitlines()
         return [Step(**json.loads(line)) for line in lines if line.startswith("{")]
     off = frozenset(FAULTS) - frozenset(arguments.only or FAULTS)
-    if isinstance(SITES[site].power_safe, int):  # "What is not covered" in docs/safety.md
-        off |= {"foreign_limit"}
     return drawn(
         arguments.seed + sorted(SITES).index(site), arguments.steps, off, led=SITES[site].led
     )

@@ -99,6 +99,8 @@ class Checker:
         self._gpus = [Gpu(default_mw, default_mw) for _ in made]
         self._commands: dict[int, str] = {}
         self._damaged, self._damaged_s = False, -math.inf
+        self._asked_s: dict[tuple[int, int, int], float] = {}  # by GPU, pid and limit; late ones
+        self._gone_s = -math.inf  # a keeper ended, or let the driver go
         self._collect(ordered)
         for event in ordered:
             at_s = float(event["at_s"])
@@ -234,6 +236,8 @@ class Checker:
                     self._forget(gpu)
         elif "mig" in event:
             self._gpus[event["gpu"]].mig_s = at_s if event["mig"] else math.inf
+        elif event.get("keeper") in {"down", "released"}:
+            self._gone_s = at_s
         elif event.get("journal") == "damaged":
             self._damaged, self._damaged_s = True, at_s
             for gpu in self._gpus:  # the file alone knew whose limit is set: it may stay
@@ -259,6 +263,8 @@ class Checker:
             self._judge_write(gpu, write, at_s, late)
         if write["done"]:
             self._follow(gpu, write, at_s, ours, late)
+        elif write["function"] == LIMIT:
+            self._asked_s[write["gpu"], pid, write["arguments"][0]] = at_s
 
     def _judge_write(self, gpu: Gpu, write: Mapping[str, Any], at_s: float, late: bool) -> None:
         function, (first, second) = write["function"], write["arguments"]
@@ -305,7 +311,9 @@ class Checker:
                 gpu.found_mw = gpu.limit_mw
             gpu.limit_mw, gpu.limit_is_ours = first, ours
             hung = late or write["begun_s"] <= self._damaged_s
-            if ours and self._damaged and hung:  # asked for when the journal was lost
+            asked_s = self._asked_s.get((write["gpu"], write["pid"], first), math.inf)
+            lost = ours and self._damaged and hung  # asked for when the journal was lost
+            if lost or (late and asked_s <= self._gone_s):  # or its keeper was
                 gpu.kept_mw.append(first)
             if not ours:
                 gpu.found_mw, gpu.limited_s = first, at_s

@@ -29,7 +29,7 @@ PAUSE_S = 0.05  # between two steps, on average
 IMPORTED_S = 4.0  # before that a Python process reads its modules, and none of our code runs
 RULES_MAX = 24  # of the fake driver's 32
 NAMED = [gpu for gpu in range(GPUS) if gpu != BYSTANDER]
-SHARED = NAMED[-2:]  # with other writers; commands for them are refused for a minute after that
+UNSHARED, SHARED = NAMED[:-2], NAMED[-2:]  # with other writers; refused for a minute after that
 SETTERS = {
     "lock": "nvmlDeviceSetGpuLockedClocks",
     "reset": "nvmlDeviceResetGpuLockedClocks",
@@ -142,6 +142,15 @@ def _process(*names: str) -> Callable[[random.Random], dict[str, Any]]:
     return lambda rng: {"what": rng.choice(names)}
 
 
+def _late(rng: random.Random) -> dict[str, Any]:
+    """A limit is late where nobody else sets one, who could not be told from the late one."""
+    call = rng.choice(("lock", "limit"))
+    return {
+        "gpu": rng.choice(NAMED if call == "lock" else UNSHARED), "call": call,
+        "late_s": round(rng.uniform(1.0, 6.0), 2), "hangs": rng.random() < 0.7,
+    }  # fmt: skip
+
+
 def _stop(rng: random.Random) -> dict[str, Any]:
     return {
         "what": rng.choice(("agent", "keeper", "writer", "reader")),
@@ -158,9 +167,7 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     },
     "slow": lambda rng: {**_gpu(rng), "call": rng.choice(CALLS),
                          "delay_s": round(rng.uniform(0.02, 1.0), 2)},
-    "late": lambda rng: {"gpu": rng.choice(NAMED), "call": "lock",  # limits: docs/safety.md
-                         "late_s": round(rng.uniform(1.0, 6.0), 2),
-                         "hangs": rng.random() < 0.7},
+    "late": _late,
     "lie": lambda rng: {"gpu": rng.choice(NAMED), "count": rng.randint(1, 2)},
     "error": lambda rng: {**_gpu(rng), "call": rng.choice(CALLS), "code": rng.choice(CODES),
                           "probability": rng.choice((0.3, 1.0))},
@@ -416,6 +423,7 @@ class Steps:
 
     def _release(self, for_s: float) -> None:
         self._rivals[0].release(for_s)
+        self._node.log.add(keeper="released")
 
     # -- disk and descriptors -----------------------------------------------------------------
 

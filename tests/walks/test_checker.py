@@ -149,6 +149,10 @@ BAD: dict[str, tuple[str, Callable[[Log], Log]]] = {
         "not restored in time",
         with_more(write(20.0, LOCK, 210, 900, done=False),
                   write(22.0, LOCK, 210, 900, command=""))),
+    "a limit that the driver set late, and nobody noticed": (
+        "not restored in time",
+        with_more(write(20.0, LIMIT, 250_000, done=False),
+                  write(22.0, LIMIT, 250_000, command=""))),
     "a write that the log lacks": ("disagree", with_more(end(41.0, [210, 600]))),
     "no end": ("no end", lambda log: log[:-1]),
 }  # fmt: skip
@@ -196,6 +200,17 @@ def test_what_has_a_published_term_is_no_violation(tmp_path: Path, name: str) ->
         if write_.get("function") == LIMIT and write_["arguments"][0] == 400_000:
             event["at_s"] = max(e["at_s"] for e in log if e.get("write", {}).get("gpu") == 0)
     assert judged(tmp_path, log) == []
+
+
+@pytest.mark.parametrize("gone", [["down", "up"], ["released"]])
+def test_a_limit_that_comes_after_its_keeper_is_gone_may_stay(
+    tmp_path: Path, gone: list[str]
+) -> None:
+    asked = write(20.0, LIMIT, 250_000, done=False)
+    done = [write(22.0, LIMIT, 250_000, command=""), end(60.0, limit_mw=250_000)]
+    events: Log = [{"at_s": 20.5 + n, "keeper": what} for n, what in enumerate(gone)]
+    assert judged(tmp_path, [*good()[:-1], asked, *events, *done]) == []
+    assert judged(tmp_path, [*good()[:-1], *events, {**asked, "at_s": 21.8}, *done])
 
 
 def test_a_site_s_default_is_a_restore(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.lease import PowerAfter
 from joulecut_agent.keeper.requests import GPUS_MAX, ClockLimits
 from joulecut_agent.keeper.settings import Settings
-from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
+from joulecut_agent.ports.failure import DeviceError, NotPermitted, Unanswered
 
 if TYPE_CHECKING:
     from joulecut_agent.ports.writer import DeviceWriter
@@ -29,6 +29,7 @@ class DeviceLimits:
         self._writer = writer
         self._journal = journal
         self._clocks_mhz: dict[str, tuple[int, ...]] = {}
+        self._late_mw: dict[str, set[int]] = {}  # power limits that may still take effect
 
     # -- reading -------------------------------------------------------------------------
 
@@ -66,13 +67,24 @@ class DeviceLimits:
         """Whether another writer has set a limit below the one found before our first write."""
         return self.is_lowered_by_other(uuid, now_mw, self.highest_mw(uuid))
 
+    def may_come_late(self, uuid: str) -> bool:
+        """Whether a power limit was written that did not take effect, and still may."""
+        return uuid in self._late_mw
+
+    def forget_late(self, uuid: str) -> None:
+        """No write of ours can take effect any more."""
+        self._late_mw.pop(uuid, None)
+
+    def _is_late(self, uuid: str, now_mw: int) -> bool:
+        return any(is_same_limit(now_mw, mw) for mw in self._late_mw.get(uuid, ()))
+
     def _is_ours(self, uuid: str, now_mw: int) -> bool:
         """Whether a keeper of this boot has set this limit, or found it."""
         safe, found_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
         ours_mw = [*self._journal.written_mw.get(uuid, ()), found_mw]
         if found_mw and not isinstance(safe, str):
             ours_mw.append(safe)  # set when an earlier lease expired
-        return any(is_same_limit(now_mw, mw) for mw in ours_mw)
+        return self._is_late(uuid, now_mw) or any(is_same_limit(now_mw, mw) for mw in ours_mw)
 
     # -- setting -------------------------------------------------------------------------
 
@@ -92,15 +104,26 @@ class DeviceLimits:
             self._writer.reset(uuid)
 
     def set_power(self, uuid: str, limit_mw: int) -> None:
-        """Sets a power limit above 0."""
+        """Sets a power limit above 0, and reads it back."""
         try:
             self._writer.limit_power(uuid, limit_mw)
+            set_mw = self.power_limits(uuid).now_mw
+            if set_mw and not is_same_limit(set_mw, limit_mw):
+                what = f"power limit {set_mw / 1000:g} W, not {limit_mw / 1000:g} W"
+                raise Unanswered("not_taken", f"{uuid}: {what}")
+        except Unanswered:
+            self._late_mw.setdefault(uuid, set()).add(limit_mw)
+            raise
         except NotPermitted:  # a driver may have done what it denies
             self._writer.limit_power(uuid, self._journal.recorded_mw.get(uuid, 0) or limit_mw)
             raise
 
-    def undo_power(self, uuid: str, power: PowerAfter, kept_mw: int = 0) -> str:
+    def undo_power(
+        self, uuid: str, power: PowerAfter, kept_mw: int = 0, *, only_late: bool = False
+    ) -> str:
         """Sets the power limit of a GPU without a lease; returns what became of it.
+
+        With `only_late` it changes a limit of ours that came late, and no other.
 
         "found": the limit from before our first write is in force. "left": another writer has set
         a lower one, which stays. "": anything else.
@@ -115,14 +138,14 @@ class DeviceLimits:
         wanted_mw = found_mw if to_found else (0 if isinstance(safe, str) else safe)
         if found_mw:
             wanted_mw = min(wanted_mw, found_mw)
-        if self.is_lowered_by_other(uuid, now_mw, wanted_mw):
+        stays = self.is_lowered_by_other(uuid, now_mw, wanted_mw)
+        if self.is_found_lower(uuid, now_mw):
+            self._journal.found_lower(uuid, now_mw)
+        if stays:
             return "left"
-        if wanted_mw:
+        is_theirs = only_late and now_mw and not self._is_late(uuid, now_mw)
+        if wanted_mw and not is_theirs:
             self.set_power(uuid, wanted_mw)
-            set_mw = self.power_limits(uuid).now_mw
-            if set_mw and not is_same_limit(set_mw, wanted_mw):
-                what = f"power limit {set_mw / 1000:g} W, not {wanted_mw / 1000:g} W"
-                raise Transient("not_taken", f"{uuid}: {what}")
         return "found" if to_found else ""
 
     def _lock(self, uuid: str, min_mhz: int, max_mhz: int) -> None:

@@ -142,6 +142,16 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._file.append(lines, self._compacted())
 
+    def found_lower(self, uuid: str, found_mw: int) -> None:
+        """Another writer has set a limit below the recorded one, which it replaces.
+
+        Never raises: without the line, the next keeper still reads the limit that is set.
+        """
+        self.recorded_mw[uuid] = found_mw
+        lines = self._limit_lines({uuid: (found_mw, *self.written_mw.get(uuid, ()))})
+        with contextlib.suppress(OSError):
+            self._file.append(lines, self._compacted())
+
     def hold_again(self, uuid: str, limits: ClockLimits) -> None:
         """Limits that are still to be undone, of a GPU whose lease has ended without a write."""
         self.held[uuid] = limits

@@ -377,8 +377,9 @@ class Keeper:
         if not leases:
             return outcome.reasons
         found_mw = {u: one.power.now_mw for u, one in changes.items() if one.wanted.power_mw}
-        lower = [uuid for uuid, mw in found_mw.items() if self._limits.is_found_lower(uuid, mw)]
-        self._journal.restored((), forget=lower)  # another writer's limit is the one to restore
+        for uuid, mw in found_mw.items():
+            if self._limits.is_found_lower(uuid, mw):
+                self._journal.found_lower(uuid, mw)
         kept_mw = {uuid: after[uuid].kept_power_mw for uuid in leases}
         try:
             self._journal.intend(epoch, leases, found_mw, kept_mw)
@@ -390,7 +391,7 @@ class Keeper:
         self._journal.held.update({uuid: held.limits for uuid, held in leases.items()})
         # A limit that this command no longer asks for has been undone.
         undone = [w.uuid for w in outcome.writes if w.before.power_mw and not w.wanted.power_mw]
-        self._journal.restored((), forget=undone)
+        self._journal.restored((), forget=[u for u in undone if not self._limits.may_come_late(u)])
         self.state = outcome.state
         return outcome.reasons
 
@@ -471,28 +472,33 @@ class Keeper:
         uuid, gpu = restore.uuid, self.state.gpu(restore.uuid)
         pending = gpu.pending_restore
         held = self._journal.held.get(uuid, UNKNOWN_LIMITS)
+        again = pending is not None and pending.again
+        limited = held.power_mw > 0 or uuid in self._journal.kept_mw
         failure, power = "", ""
         try:
             if held.max_mhz:
                 self._limits.reset_clocks(uuid)
-            if held.power_mw or uuid in self._journal.kept_mw:
-                power = self._limits.undo_power(uuid, restore.power, gpu.kept_power_mw)
+            if limited or self._limits.may_come_late(uuid):
+                power = self._limits.undo_power(
+                    uuid, restore.power, gpu.kept_power_mw, only_late=again or not limited
+                )
         except DeviceError as error:
             failure = f"{error}; will retry"
         self.state = lease.restore_finished(self.state, uuid, not failure, time.monotonic())
-        is_news = pending is not None and not pending.failures and not pending.again
+        is_news = pending is not None and not pending.failures and not again
         if failure:
             if is_news:
                 log("keeper", f"restore {uuid} cause={restore.cause}: {failure}")
             return
-        if power == "left":
+        if power == "left" and not again:
             self._count_left(uuid)
         after = self.state.gpu(uuid)
         if after.pending_restore is None:  # else it is repeated, and the journal still names it
             forget = [uuid] if power in {"found", "left"} else []
             self._journal.restored([uuid], forget, kept_mw={uuid: after.kept_power_mw})
+            self._limits.forget_late(uuid)
         self._record(uuid, lowers=False)
-        if pending is None or not pending.again:
+        if not again:
             self._count(uuid, restore.cause)
             log("keeper", f"restore {uuid} cause={restore.cause}: done")
 

@@ -1,15 +1,35 @@
 """Clocks and power limits of one GPU: each knob is owned alone, and goes back alone."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from held_clock import HeldClock
 from keeper_board import Board, apply, on_disk, open_keeper, set_both
 from keeper_requests import apply_of
 from msgspec.structs import replace
 
+from joulecut_agent.keeper import keeper as keeper_module
+from joulecut_agent.keeper.lease import LATE_AGAIN_S, LATE_S
 from joulecut_agent.keeper.requests import Clear, Status
-from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient
+from joulecut_agent.ports.failure import DeviceError, NotPermitted, Transient, Unanswered
+
+
+@dataclass
+class LateBoard(Board):
+    """Its first power limit has no effect yet; the call is answered, or not."""
+
+    answered: bool = True
+    waited: bool = False
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        if self.waited:
+            super().limit_power(uuid, limit_mw)
+            return
+        self.waited = True
+        if not self.answered:
+            raise Unanswered("driver_unresponsive", "no answer")
 
 
 def test_a_limit_that_a_reverted_command_would_have_restored_is_not_forgotten(
@@ -241,3 +261,64 @@ def test_the_safe_limit_is_not_above_the_one_found(tmp_path: Path) -> None:
     assert set_both(keeper, "GPU-a", 1, (0, 900), 160).accepted
     keeper = open_keeper(tmp_path, board, power_safe=180_000)
     assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 170_000)
+
+
+@pytest.mark.parametrize("theirs_w", [200, 250])
+def test_a_limit_of_a_person_above_the_safe_one_is_the_one_to_restore(
+    tmp_path: Path, theirs_w: int
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    board.limits_mw["GPU-a"] = theirs_w * 1000
+    for generation in (2, 4):  # a later keeper knows it too
+        keeper = open_keeper(tmp_path, board, power_safe=180_000)
+        assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 180_000)
+        refused = set_both(keeper, "GPU-a", generation, (0, 900), 300)
+        assert f"another writer has set {theirs_w} W" in refused.reason
+        assert set_both(keeper, "GPU-a", generation + 1, (0, 900), 160).accepted
+    keeper.handle(2, Clear())
+    assert board.limits_mw["GPU-a"] == theirs_w * 1000
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize(("late_w", "then_w"), [(300, 400), (250, 250), (390, 390)])
+def test_a_limit_that_comes_after_its_restore_is_undone_and_another_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bool, late_w: int, then_w: int
+) -> None:
+    clock, board = HeldClock(), LateBoard(answered=answered)
+    monkeypatch.setattr(keeper_module, "time", clock)
+    keeper = open_keeper(tmp_path, board)
+    assert not set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    clock.pass_s(10.0)
+    keeper.tick()
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+    board.limits_mw["GPU-a"] = late_w * 1000  # carried out now; or another writer's
+    for _ in range(2):
+        clock.pass_s(LATE_AGAIN_S)
+        keeper.tick()
+        assert board.limits_mw["GPU-a"] == then_w * 1000
+    clock.pass_s(LATE_S)
+    keeper.tick()
+    assert not on_disk(tmp_path)
+    assert not keeper._journal.recorded_mw, "the next lease records what it finds"
+    board.limits_mw["GPU-a"] = 300_000
+    clock.pass_s(LATE_S)
+    keeper.tick()
+    assert board.limits_mw["GPU-a"] == 300_000, "nothing of ours can come so late"
+
+
+def test_a_late_limit_under_a_lease_without_one_goes_with_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, board = HeldClock(), LateBoard()
+    monkeypatch.setattr(keeper_module, "time", clock)
+    keeper = open_keeper(tmp_path, board)
+    assert not set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+    assert set_both(keeper, "GPU-a", 2, (0, 900), 200).accepted
+    assert apply(keeper, {"GPU-a": (0, 900)}, 3, ttl_s=60.0).slots[0].accepted
+    board.limits_mw["GPU-a"] = 300_000
+    clock.pass_s(60.0)
+    keeper.tick()
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 400_000)
+    assert not on_disk(tmp_path)
