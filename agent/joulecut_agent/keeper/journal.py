@@ -41,7 +41,8 @@ class Journal:
     """`held`: the limits set in this boot and not undone, newest last.
 
     `ours`: the GPUs whose clocks may still be as this boot's keepers set them.
-    `recorded_mw`: the power limits found before the first write of ours.
+    `recorded_mw`: the power limits found before the first write of ours, or lower ones that another
+    writer has set since.
     `written_mw`: the limits that we may have written since, newest last.
     `kept_mw`: the limits that outlive their lease.
     """
