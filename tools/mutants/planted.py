@@ -169,9 +169,11 @@ KEEPER = [
     ("self._released_until_s = time.monotonic() + duration_s", "pass"),
     ("if held.max_mhz:\n", "if True:\n"),
     (
-        "if held.power_mw or uuid in self._journal.kept_mw:",
-        "if (held.power_mw and not held.max_mhz) or uuid in self._journal.kept_mw:",
+        "limited = held.power_mw > 0 or uuid in self._journal.kept_mw",
+        "limited = held.power_mw > 0 == held.max_mhz or uuid in self._journal.kept_mw",
     ),
+    ("if limited or self._limits.may_come_late(uuid):", "if limited:"),
+    ("only_late=again or not limited", "only_late=False"),
     ('forget = [uuid] if power in {"found", "left"} else []', "forget = [uuid]"),
     ('forget = [uuid] if power in {"found", "left"} else []', "forget = list[str]()"),
     ("self._journal.restored([uuid], forget, kept_mw={uuid: after.kept_power_mw})", "pass"),
@@ -343,7 +345,10 @@ DEVICE_LIMITS = [
     ("wanted_mw = found_mw if to_found else", "wanted_mw = 0 if to_found else"),
     ("(0 if isinstance(safe, str) else safe)", "(0 if isinstance(safe, str) else found_mw)"),
     ("if power is PowerAfter.KEPT:", "if False:"),
-    ("if self.is_lowered_by_other(uuid, now_mw, wanted_mw):", "if False:"),
+    ("if stays:", "if False:"),
+    ("            self._journal.found_lower(uuid, now_mw)\n", "            pass\n"),
+    ("self._late_mw.setdefault(uuid, set()).add(limit_mw)", "pass"),
+    ("if set_mw and not is_same_limit(set_mw, limit_mw):", "if False:"),
 ]
 
 WRITER_PROCESS = [

@@ -282,7 +282,7 @@ def test_a_limit_of_a_person_above_the_safe_one_is_the_one_to_restore(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize(("late_w", "then_w"), [(300, 400), (250, 250), (390, 390)])
+@pytest.mark.parametrize(("late_w", "then_w"), [(300, 400), (250, 250), (450, 450)])
 def test_a_limit_that_comes_after_its_restore_is_undone_and_another_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bool, late_w: int, then_w: int
 ) -> None:
