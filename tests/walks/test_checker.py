@@ -202,6 +202,15 @@ def test_what_has_a_published_term_is_no_violation(tmp_path: Path, name: str) ->
     assert judged(tmp_path, log) == []
 
 
+def test_a_call_that_hung_while_mig_was_switched_on_was_made_before(tmp_path: Path) -> None:
+    log: Log = [{"at_s": 9.0, "mig": True, "gpu": 0}, *good()]
+    assert "written in MIG mode" in judged(tmp_path, log)
+    for event in log:
+        if "write" in event:
+            event["write"]["begun_s"] = 8.9
+    assert "written in MIG mode" not in judged(tmp_path, log)
+
+
 @pytest.mark.parametrize("gone", [["down", "up"], ["released"]])
 def test_a_limit_that_comes_after_its_keeper_is_gone_may_stay(
     tmp_path: Path, gone: list[str]
