@@ -37,6 +37,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     return "properties: the seed of CI" if seed is None else f"properties: --hypothesis-seed={seed}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `first` begin the run: they wait for minutes, beside which others compute."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
