@@ -66,6 +66,7 @@ class HeldOutWorld(World):
         if job == "demo":
             return
         self.uuids = tuple(f"{job}-{uuid}" for uuid in self.uuids)
+        self.stage_of = {uuid: stage for stage, uuid in enumerate(self.uuids)}
         self._energy = dict.fromkeys(self.uuids, 0.0)
         named = {}
         for agent in self.agents.values():
