@@ -317,7 +317,9 @@ class Checker:
                 gpu.kept_mw.append(first)
             if not ours:
                 gpu.found_mw, gpu.limited_s = first, at_s
-                gpu.kept_mw.clear()
+                # A keeper that lost its journal took one of these for the limit found. It may set
+                # it again after another writer has raised the limit: that raises nothing.
+                gpu.kept_mw = [kept_mw for kept_mw in gpu.kept_mw if kept_mw < first]
         elif function in {LOCK, RESET}:
             gpu.lock = (first, second) if function == LOCK else None
             gpu.lock_is_ours = ours and gpu.lock is not None
