@@ -76,7 +76,7 @@ class Gpu:
 
     limit_mw: int
     found_mw: int  # the limit that a restore brings back
-    kept_mw: list[int] = field(default_factory=list)  # limits that may stay: nobody can tell whose
+    kept_mw: list[int] = field(default_factory=list)  # limits that may stay: of unknown writer
     lock: Clocks | None = None
     lock_is_ours: bool = False
     limit_is_ours: bool = False

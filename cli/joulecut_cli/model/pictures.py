@@ -96,7 +96,7 @@ def front(
         low = np.minimum.accumulate(best["energy_j"]) / 1e6
         axes.step(best["iteration_time_s"], low, where="post", color=SERIES["ours"][0], lw=2,
                   label="least energy within a time")  # fmt: skip
-        # The slowest layouts take a hundred times the fastest; nobody chooses between those.
+        # The slowest layouts take a hundred times the fastest; the picture leaves them out.
         axes.set_xlim(0.95 * time_s.min(), FAR * time_s.min())
         axes.set_ylim(0.9 * energy.min(), FAR * energy.min())
         axes.set_xlabel("iteration time, s", loc="right")

@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is held for one job: the clock of every GPU under a lease, by place.
+    """Clocks under leases of one job, by GPU and place.
 
     `generations` are those of agents that took a power limit after the plan.
     """

@@ -240,7 +240,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
 
 
 def _resumed(asked: PlanningInput, now: PlanningInput) -> PlanningInput:
-    """What was measured as of `asked`, and all else as of now."""
+    """The current input with the measurements of `asked`."""
     job = replace(
         now.job,
         baseline=asked.job.baseline,

@@ -304,7 +304,7 @@ class Reconciler:
             self._errors.append(error)
 
     async def _step(self, name: str, observation: JobObservation, view: View) -> None:
-        """What is applied is checked, what was measured is learned from, and a plan is made."""
+        """Verifies the applied plan, learns from measurements, and makes a plan."""
         async with self.commands.acting(name):
             if name not in self._jobs:
                 return
@@ -317,7 +317,7 @@ class Reconciler:
     def _answered(self, name: str) -> None:
         """A worker has answered a question of this job; called in any thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody plans any more
+            with suppress(RuntimeError):  # the loop is closed: planning has ended
                 self._loop.call_soon_threadsafe(self._resume, name)
 
     def _resume(self, name: str) -> None:
