@@ -37,6 +37,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
                 min_dwell_s=gpu.min_dwell_s,
                 power_controllable=gpu.power_controllable,
                 set_latency_p95_s=gpu.set_latency_p95_s,
+                set_latency_spread_s=gpu.set_latency_spread_s,
             )
             for gpu in node.gpus
         ],
@@ -44,6 +45,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
         roles=node.roles,
         program_steps_max=node.schedule_steps_max,
         keeps_power_limits=node.keeps_power_limits,
+        timed_steps_max=node.timed_steps_max,
     )
 
 
@@ -70,6 +72,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
                 min_dwell_s=gpu.min_dwell_s,
                 power_controllable=gpu.power_controllable,
                 set_latency_p95_s=gpu.set_latency_p95_s,
+                set_latency_spread_s=gpu.set_latency_spread_s,
             )
             for gpu in msg.gpus
         ),
@@ -77,6 +80,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
         roles=tuple(msg.roles),
         schedule_steps_max=msg.program_steps_max,
         keeps_power_limits=msg.keeps_power_limits,
+        timed_steps_max=msg.timed_steps_max,
     )
 
 
@@ -191,6 +195,19 @@ def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
             for one in tick.allocations
         ],
         stopped=tick.stopped,
+        timings=[
+            pb.IterationTiming(
+                job=one.job,
+                uuid=one.uuid,
+                source=one.source,
+                iteration_time_s=one.iteration_time_s,
+                start_jitter_s=one.start_jitter_s,
+                starts_per_minute=one.starts_per_minute,
+                missed_ratio=one.missed_ratio,
+                change_error_s=one.change_error_s,
+            )
+            for one in tick.timings
+        ],
     )
 
 
@@ -229,6 +246,19 @@ def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
             for one in msg.allocations
         ),
         stopped=msg.stopped,
+        timings=tuple(
+            m.IterationTiming(
+                job=one.job,
+                uuid=one.uuid,
+                source=one.source,
+                iteration_time_s=one.iteration_time_s,
+                start_jitter_s=one.start_jitter_s,
+                starts_per_minute=one.starts_per_minute,
+                missed_ratio=one.missed_ratio,
+                change_error_s=one.change_error_s,
+            )
+            for one in msg.timings
+        ),
     )
 
 
@@ -255,6 +285,11 @@ def encode_command(command: m.Command) -> pb.ApplyRequest:
                 ],
                 shortest_step_s=setting.shortest_step_s,
                 keep_power_limit=setting.keep_power_limit,
+                timed_steps=[
+                    pb.TimedStep(offset_s=step.offset_s, clock_max_mhz=step.clock_max_mhz)
+                    for step in setting.timed_steps
+                ],
+                iteration_time_s=setting.iteration_time_s,
             )
             for setting in command.settings
         ],
@@ -285,6 +320,10 @@ def decode_command(msg: pb.ApplyRequest) -> m.Command:
                 ),
                 shortest_step_s=setting.shortest_step_s,
                 keep_power_limit=setting.keep_power_limit,
+                timed_steps=tuple(
+                    m.TimedStep(step.offset_s, step.clock_max_mhz) for step in setting.timed_steps
+                ),
+                iteration_time_s=setting.iteration_time_s,
             )
             for setting in msg.settings
         ),

@@ -26,6 +26,7 @@ class GpuDescription:
     min_dwell_s: float = 0.0
     power_controllable: bool = False
     set_latency_p95_s: float = 0.0  # from command to clock seen, measured; 0: unknown
+    set_latency_spread_s: float = 0.0  # its P95 less its P5; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class NodeDescription:
     roles: tuple[str, ...] = ()  # of the caller on this node
     schedule_steps_max: int = 0  # of a setting's clock schedule; 0: not supported
     keeps_power_limits: bool = False  # whether `Setting.keep_power_limit` is understood
+    timed_steps_max: int = 0  # of a setting; 0: not supported
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,20 @@ class IterationReport:
 
 
 @dataclass(frozen=True, slots=True)
+class IterationTiming:
+    """How well the iterations of a job on one GPU are timed, as its agent measures it."""
+
+    job: str
+    uuid: str
+    source: str  # of starts: mark, report, otlp, log, nccl or power
+    iteration_time_s: float
+    start_jitter_s: float  # P95 of the distance between predicted and seen starts
+    starts_per_minute: float
+    missed_ratio: float  # share of the predicted starts that did not come
+    change_error_s: float = 0.0  # P95 of asked against seen time of a change; 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """Owner of a GPU. `labels` are those of its pod or job, for a policy to match."""
 
@@ -139,6 +155,7 @@ class WatchTick:
     reports_dropped: int = 0
     allocations: tuple[Allocation, ...] = ()
     stopped: str = ""  # why no command is taken on this node now
+    timings: tuple[IterationTiming, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +169,22 @@ class ScheduleStep:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedStep:
+    """The clock from a time after the start of an iteration on."""
+
+    offset_s: float
+    clock_max_mhz: int
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A clock range asked for one GPU; `clock_min_mhz` 0 means the device's lowest.
 
     A range and not a point, so that an idle GPU may still fall to idle clocks.
     `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit.
     `clock_schedule` lowers the clock on the job's marks, at least `shortest_step_s` apart.
+    `timed_steps` do so at ascending offsets from the start of each iteration, in a cycle of about
+    `iteration_time_s`. A setting has one of the two, or neither.
     With `keep_power_limit` the limit stays when the lease ends, however it ends.
     """
 
@@ -168,6 +195,8 @@ class Setting:
     clock_schedule: tuple[ScheduleStep, ...] = ()
     shortest_step_s: float = 0.0
     keep_power_limit: bool = False
+    timed_steps: tuple[TimedStep, ...] = ()
+    iteration_time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from joulecut_wire import messages as m
 from joulecut_wire.v1 import agent_pb2 as pb
 
 SINCE_0_1 = {  # what the first version of this wire did not have
-    "DescribeResponse": {"stopped", "roles", "program_steps_max"},
-    "Gpu": {"power_controllable", "set_latency_p95_s"},
-    "WatchResponse": {"allocations", "stopped"},
+    "DescribeResponse": {"stopped", "roles", "program_steps_max", "timed_steps_max"},
+    "Gpu": {"power_controllable", "set_latency_p95_s", "set_latency_spread_s"},
+    "WatchResponse": {"allocations", "stopped", "timings"},
     "GpuSnapshot": {"drift", "stands_back_s", "slow_reason"},
     "Lease": {"power_limit_mw", "clock_lowest_mhz"},
-    "Setting": {"power_limit_mw", "program", "shortest_step_s"},
+    "Setting": {"power_limit_mw", "program", "shortest_step_s", "timed_steps", "iteration_time_s"},
 }
 NEWS = 1000  # a field number that no version has yet
 SERVICE = "/joulecut_wire.v1.AgentService/"
@@ -115,7 +115,7 @@ def test_a_controller_reads_an_older_agents_words() -> None:
     old.DiscardUnknownFields()
     tick = codec.decode_tick(pb.WatchResponse.FromString(old.SerializeToString()))
     (gpu,) = tick.gpus
-    assert (tick.sequence, tick.stopped, tick.allocations) == (3, "", ())
+    assert (tick.sequence, tick.stopped, tick.allocations, tick.timings) == (3, "", (), ())
     assert (gpu.energy_j, gpu.drift, gpu.backoff_s, gpu.slow_reason) == (5.0, "", 0.0, "")
     assert gpu.lease == m.Lease("blue", 1, 2, 0, 900, 9.0, None)
     node = OLDER["DescribeResponse"](node="n1", gpus=[OLDER["Gpu"](uuid="GPU-1")])

@@ -72,6 +72,17 @@ iteration_reports = st.builds(
     operations=st.tuples(st.builds(m.OperationReport, kind=names, count=u32, busy_s=seconds)),
     peer_iteration_time_s=optional(seconds),
 )
+iteration_timings = st.builds(
+    m.IterationTiming,
+    job=names,
+    uuid=names,
+    source=names,
+    iteration_time_s=seconds,
+    start_jitter_s=seconds,
+    starts_per_minute=seconds,
+    missed_ratio=seconds,
+    change_error_s=seconds,
+)
 ticks = st.builds(
     m.WatchTick,
     sequence=u64,
@@ -81,6 +92,7 @@ ticks = st.builds(
     reports_dropped=u64,
     allocations=st.lists(allocations, max_size=3).map(tuple),
     stopped=names,
+    timings=st.lists(iteration_timings, max_size=3).map(tuple),
 )
 nodes = st.builds(
     m.NodeDescription,
@@ -106,11 +118,13 @@ nodes = st.builds(
             min_dwell_s=seconds,
             power_controllable=st.booleans(),
             set_latency_p95_s=seconds,
+            set_latency_spread_s=seconds,
         )
     ),
     stopped=names,
     roles=st.lists(names, max_size=4).map(tuple),
     schedule_steps_max=u32,
+    timed_steps_max=u32,
 )
 commands = st.builds(
     m.Command,
@@ -129,6 +143,8 @@ commands = st.builds(
                 st.builds(m.ScheduleStep, names, u32, optional(u64), st.booleans()), max_size=3
             ).map(tuple),
             shortest_step_s=seconds,
+            timed_steps=st.lists(st.builds(m.TimedStep, seconds, u32), max_size=3).map(tuple),
+            iteration_time_s=seconds,
         ),
         max_size=4,
     ).map(tuple),

@@ -41,6 +41,7 @@ class DescribeResponse(google.protobuf.message.Message):
     ROLES_FIELD_NUMBER: builtins.int
     PROGRAM_STEPS_MAX_FIELD_NUMBER: builtins.int
     KEEPS_POWER_LIMITS_FIELD_NUMBER: builtins.int
+    TIMED_STEPS_MAX_FIELD_NUMBER: builtins.int
     node: builtins.str
     agent_version: builtins.str
     boot_id: builtins.str
@@ -53,6 +54,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """The most steps that a setting's program may have; 0 where programs are not understood."""
     keeps_power_limits: builtins.bool
     """Whether Setting.keep_power_limit is understood."""
+    timed_steps_max: builtins.int
+    """The most timed steps that a setting may have; 0 where they are not understood."""
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Gpu]: ...
     @property
@@ -72,8 +75,9 @@ class DescribeResponse(google.protobuf.message.Message):
         roles: collections.abc.Iterable[builtins.str] | None = ...,
         program_steps_max: builtins.int = ...,
         keeps_power_limits: builtins.bool = ...,
+        timed_steps_max: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "ttl_max_s", b"ttl_max_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "timed_steps_max", b"timed_steps_max", "ttl_max_s", b"ttl_max_s"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -95,6 +99,7 @@ class Gpu(google.protobuf.message.Message):
     MIN_DWELL_S_FIELD_NUMBER: builtins.int
     POWER_CONTROLLABLE_FIELD_NUMBER: builtins.int
     SET_LATENCY_P95_S_FIELD_NUMBER: builtins.int
+    SET_LATENCY_SPREAD_S_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     index: builtins.int
     model: builtins.str
@@ -112,6 +117,8 @@ class Gpu(google.protobuf.message.Message):
     """Whether the power limit may be set, beside the clocks."""
     set_latency_p95_s: builtins.float
     """From an order to the clock being seen, measured on this GPU; 0 where it is not known yet."""
+    set_latency_spread_s: builtins.float
+    """Between the 5th and the 95th percentile of that latency; 0 where it is not known yet."""
     @property
     def clocks_mhz(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """SM clocks the device supports, ascending."""
@@ -133,8 +140,9 @@ class Gpu(google.protobuf.message.Message):
         min_dwell_s: builtins.float = ...,
         power_controllable: builtins.bool = ...,
         set_latency_p95_s: builtins.float = ...,
+        set_latency_spread_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "clocks_mhz", b"clocks_mhz", "controllable", b"controllable", "index", b"index", "min_dwell_s", b"min_dwell_s", "model", b"model", "power_controllable", b"power_controllable", "power_limit_default_mw", b"power_limit_default_mw", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_min_mw", b"power_limit_min_mw", "reason", b"reason", "set_latency_p95_s", b"set_latency_p95_s", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "clocks_mhz", b"clocks_mhz", "controllable", b"controllable", "index", b"index", "min_dwell_s", b"min_dwell_s", "model", b"model", "power_controllable", b"power_controllable", "power_limit_default_mw", b"power_limit_default_mw", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_min_mw", b"power_limit_min_mw", "reason", b"reason", "set_latency_p95_s", b"set_latency_p95_s", "set_latency_spread_s", b"set_latency_spread_s", "uuid", b"uuid"]) -> None: ...
 
 global___Gpu = Gpu
 
@@ -164,6 +172,7 @@ class WatchResponse(google.protobuf.message.Message):
     REPORTS_DROPPED_FIELD_NUMBER: builtins.int
     ALLOCATIONS_FIELD_NUMBER: builtins.int
     STOPPED_FIELD_NUMBER: builtins.int
+    TIMINGS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     age_s: builtins.float
     """How old the sample was when it was sent: clocks of two hosts are never compared."""
@@ -180,6 +189,10 @@ class WatchResponse(google.protobuf.message.Message):
     def allocations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Allocation]:
         """Whose each GPU is, as the node knows it; at most one a GPU."""
 
+    @property
+    def timings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___IterationTiming]:
+        """How well iterations are timed; one for each GPU with a source of iteration starts."""
+
     def __init__(
         self,
         *,
@@ -190,10 +203,51 @@ class WatchResponse(google.protobuf.message.Message):
         reports_dropped: builtins.int = ...,
         allocations: collections.abc.Iterable[global___Allocation] | None = ...,
         stopped: builtins.str = ...,
+        timings: collections.abc.Iterable[global___IterationTiming] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings"]) -> None: ...
 
 global___WatchResponse = WatchResponse
+
+@typing.final
+class IterationTiming(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    UUID_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    ITERATION_TIME_S_FIELD_NUMBER: builtins.int
+    START_JITTER_S_FIELD_NUMBER: builtins.int
+    STARTS_PER_MINUTE_FIELD_NUMBER: builtins.int
+    MISSED_RATIO_FIELD_NUMBER: builtins.int
+    CHANGE_ERROR_S_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    uuid: builtins.str
+    source: builtins.str
+    """Where starts come from: mark, report, otlp, log, nccl, power."""
+    iteration_time_s: builtins.float
+    start_jitter_s: builtins.float
+    """95th percentile of the distance between predicted and seen starts."""
+    starts_per_minute: builtins.float
+    missed_ratio: builtins.float
+    """Share of the predicted starts that did not come."""
+    change_error_s: builtins.float
+    """95th percentile of the distance between the asked and the seen time of a clock change; 0: unknown."""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        uuid: builtins.str = ...,
+        source: builtins.str = ...,
+        iteration_time_s: builtins.float = ...,
+        start_jitter_s: builtins.float = ...,
+        starts_per_minute: builtins.float = ...,
+        missed_ratio: builtins.float = ...,
+        change_error_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["change_error_s", b"change_error_s", "iteration_time_s", b"iteration_time_s", "job", b"job", "missed_ratio", b"missed_ratio", "source", b"source", "start_jitter_s", b"start_jitter_s", "starts_per_minute", b"starts_per_minute", "uuid", b"uuid"]) -> None: ...
+
+global___IterationTiming = IterationTiming
 
 @typing.final
 class Allocation(google.protobuf.message.Message):
@@ -474,6 +528,8 @@ class Setting(google.protobuf.message.Message):
     PROGRAM_FIELD_NUMBER: builtins.int
     SHORTEST_STEP_S_FIELD_NUMBER: builtins.int
     KEEP_POWER_LIMIT_FIELD_NUMBER: builtins.int
+    TIMED_STEPS_FIELD_NUMBER: builtins.int
+    ITERATION_TIME_S_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     clock_min_mhz: builtins.int
     """Both 0: the clocks are left alone."""
@@ -486,9 +542,17 @@ class Setting(google.protobuf.message.Message):
     """The power limit stays when the lease ends, however it ends. A later setting with a limit
     changes it; one without this flag lets it end with its lease.
     """
+    iteration_time_s: builtins.float
+    """The expected iteration time, until the node has measured its own; needed with timed steps."""
     @property
     def program(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProgramStep]:
         """Clocks to step to on the job's own marks, none above clock_max_mhz, where it begins and rests."""
+
+    @property
+    def timed_steps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TimedStep]:
+        """Clocks to step to at times from the start of the iteration, ascending and cyclic; none above
+        clock_max_mhz, where the GPU rests without starts. Not beside a program.
+        """
 
     def __init__(
         self,
@@ -500,12 +564,32 @@ class Setting(google.protobuf.message.Message):
         program: collections.abc.Iterable[global___ProgramStep] | None = ...,
         shortest_step_s: builtins.float = ...,
         keep_power_limit: builtins.bool = ...,
+        timed_steps: collections.abc.Iterable[global___TimedStep] | None = ...,
+        iteration_time_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "iteration_time_s", b"iteration_time_s", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "timed_steps", b"timed_steps", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Setting = Setting
+
+@typing.final
+class TimedStep(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSET_S_FIELD_NUMBER: builtins.int
+    CLOCK_MAX_MHZ_FIELD_NUMBER: builtins.int
+    offset_s: builtins.float
+    clock_max_mhz: builtins.int
+    def __init__(
+        self,
+        *,
+        offset_s: builtins.float = ...,
+        clock_max_mhz: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "offset_s", b"offset_s"]) -> None: ...
+
+global___TimedStep = TimedStep
 
 @typing.final
 class ProgramStep(google.protobuf.message.Message):
