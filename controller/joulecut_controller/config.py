@@ -4,6 +4,7 @@ Unknown keys stop the controller: an operator who mistyped a bound must hear of 
 """
 
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
     AgentsByName,
+    AgentsBySrv,
     AgentsOfSlurm,
     AgentSource,
     FileOfAgents,
     ListedAgents,
 )
+from joulecut_controller.sources.endpoint_slices import ACCOUNT, AgentsOfService
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_wire.address import is_loopback
@@ -27,7 +30,8 @@ from joulecut_wire.errors import BadInput
 from joulecut_wire.tls import TlsFiles
 
 KEYS = (
-    "agents", "policy", "store", "listen", "interval_s", "lease", "leader", "tls", "web_config",
+    "agents", "policy", "profiles", "store", "listen", "interval_s", "lease", "leader", "tls",
+    "web_config",
 )  # fmt: skip
 STORE_KEYS = ("url", "url_file", "password_file", "timeout_s")
 URL_BYTES_MAX = 4_096
@@ -40,7 +44,7 @@ INTERVAL_S_MIN = 0.1  # faster than agents sample, a pass would look at the same
 INTERVAL_S_MAX = 300.0  # a lease is three of them; no one should wait longer for a GPU
 TTL_S_MIN = 0.5  # a heartbeat every sixth of a second is what an event loop keeps
 TTL_S_MAX = 3600.0
-AGENT_SOURCES = ("file", "dns", "slurm")
+AGENT_SOURCES = ("file", "dns", "srv", "kubernetes", "slurm")
 AGENT_PORT = 9431
 LOOPBACK = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
 PROTECTED = "localhost or a loopback address; anything else needs a web_config with TLS"
@@ -193,11 +197,42 @@ def _source(document: Document, value: Any, base: Path, *, encrypted: bool) -> A
         named = _mapping(document, path, content, ("name", "port"))
         name = _text(document, (*path, "name"), named.get("name"))
         return AgentsByName(name, _port(document, path, named))
+    if kind == "srv":
+        named = _mapping(document, path, content, ("name", "server"))
+        name, server = _text(document, (*path, "name"), named.get("name")), named.get("server")
+        if server is not None:
+            server = _address(document, (*path, "server"), server, port_min=1)
+        return AgentsBySrv(name, server)
+    if kind == "kubernetes":
+        return _service(document, path, content, base)
     named = _mapping(document, path, content, ("port", "partition"))
     partition = named.get("partition")
     if partition is not None:
         partition = _text(document, (*path, "partition"), partition)
     return AgentsOfSlurm(_port(document, path, named), partition or "")
+
+
+def _service(document: Document, path: KeyPath, content: Any, base: Path) -> AgentsOfService:
+    """The agents behind a Kubernetes service. Inside a pod only `service` is needed."""
+    given = _mapping(document, path, content, ("service", "namespace", "port", "api", "account"))
+
+    def text(key: str, default: str = "") -> str:
+        return _text(document, (*path, key), given[key]) if key in given else default
+
+    api = text("api", os.environ.get("KUBERNETES_SERVICE_HOST", ""))
+    if "api" in given:
+        address = _address(document, (*path, "api"), api, port_min=1)
+    elif api:
+        address = api, int(os.environ.get("KUBERNETES_SERVICE_PORT") or "443")
+    else:
+        raise document.bad(path, "key api is missing outside a pod", "api: HOST:PORT")
+    return AgentsOfService(
+        service=_text(document, (*path, "service"), given.get("service")),
+        api=address,
+        namespace=text("namespace"),
+        port=text("port", "grpc"),
+        account=base / text("account", str(ACCOUNT)),
+    )
 
 
 def _port(document: Document, path: KeyPath, given: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ import contextlib
 import resource
 import signal
 import socket
+import time
 
 from joulecut_controller import workers
 from joulecut_controller.config import Config
@@ -36,7 +37,7 @@ from joulecut_controller.web.server import Server
 from joulecut_engine.optimize.warmup import warm_up
 from joulecut_wire.address import is_loopback
 from joulecut_wire.command import FINE
-from joulecut_wire.errors import BadInput, JoulecutError
+from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
@@ -55,7 +56,7 @@ FILES_OWN = 256  # store, pages and scrapes, workers
 
 def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
-    agents = config.agents.addresses()
+    agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
     source = PolicyFile(config.policy)
     policy = source.load()
@@ -70,6 +71,23 @@ def run(config: Config) -> int:
     finally:
         store.close()
     return FINE
+
+
+def _first_agents(source: AgentSource) -> tuple[str, ...]:
+    """The agents to begin with. Where they are found, waits until there are some: a term that
+    begins without any would know no epoch.
+    """
+    said = ""
+    while True:
+        try:
+            return source.addresses()
+        except Unavailable as error:
+            if not source.moves:
+                raise
+            if str(error) != said:
+                said = str(error)
+                log(f"waiting for agents: {said}")
+        time.sleep(AGENTS_EVERY_S)
 
 
 async def _serve(

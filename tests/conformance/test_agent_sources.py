@@ -1,20 +1,24 @@
 """Every source of agents: addresses once each, in one form; failures are one line."""
 
 import os
+import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from found_agents import NAME, SERVICE, NameServer, SliceApi, endpoint
 
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
     AgentsByName,
+    AgentsBySrv,
     AgentsOfSlurm,
     AgentSource,
     FileOfAgents,
     ListedAgents,
 )
+from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 
 PORT = 9431
@@ -114,3 +118,82 @@ def test_a_source_that_is_away_is_unavailable(source: AgentSource) -> None:
     with pytest.raises(JoulecutError) as told:
         source.addresses()
     assert "\n" not in str(told.value)
+
+
+@pytest.fixture
+def names() -> Iterator[NameServer]:
+    with NameServer() as server:
+        yield server
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[SliceApi]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here (Debian package openssl)")
+    with SliceApi(tmp_path) as server:
+        yield server
+
+
+def of_service(api: SliceApi) -> AgentsOfService:
+    return AgentsOfService(SERVICE, ("127.0.0.1", api.port), account=api.credentials)
+
+
+def test_srv_records_name_hosts_and_ports(names: NameServer) -> None:
+    source = AgentsBySrv(NAME, names.address)
+    names.targets = (("node1.example", 9431), ("node2.example", 9555))
+    assert source.addresses() == ("node1.example:9431", "node2.example:9555")
+    names.targets = (("node2.example", 9555),)
+    assert source.addresses() == ("node2.example:9555",)
+    names.targets = ()
+    with pytest.raises(Unavailable, match="agents"):
+        source.addresses()
+
+
+def test_more_srv_records_than_a_datagram_holds(names: NameServer) -> None:
+    names.targets = tuple((f"node{i}.example", 9431) for i in range(500))
+    assert len(AgentsBySrv(NAME, names.address).addresses()) == 500
+
+
+def test_endpoint_slices_of_several_pages(api: SliceApi) -> None:
+    api.add(endpoint("10.0.0.1", uid="a"), endpoint("10.0.0.2", uid="b"))
+    api.add(endpoint("10.0.0.3", uid="c"), port=9555)
+    assert of_service(api).addresses() == ("10.0.0.1:9431", "10.0.0.2:9431", "10.0.0.3:9555")
+    api.slices.pop()
+    assert of_service(api).addresses() == ("10.0.0.1:9431", "10.0.0.2:9431")
+
+
+def test_a_pod_of_two_address_families_is_one_agent(api: SliceApi) -> None:
+    api.add(endpoint("fd00::1", uid="a"), endpoint("fd00::2", uid="b"), family="IPv6")
+    api.add(endpoint("10.0.0.1", uid="a"))
+    assert of_service(api).addresses() == ("10.0.0.1:9431", "[fd00::2]:9431")
+
+
+def test_an_agent_that_is_not_ready_stays_and_one_that_ends_goes(api: SliceApi) -> None:
+    api.add(
+        endpoint("10.0.0.1", uid="a", ready=False),
+        endpoint("10.0.0.2", uid="b", terminating=True),
+    )
+    assert of_service(api).addresses() == ("10.0.0.1:9431",)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(403, "needs `list` on endpointslices"), (401, "token"), (500, "500")]
+)
+def test_an_api_server_that_refuses_is_one_line(api: SliceApi, status: int, said: str) -> None:
+    api.add(endpoint("10.0.0.1", uid="a"))
+    api.status = status
+    with pytest.raises(Unavailable, match=said) as told:
+        of_service(api).addresses()
+    assert "\n" not in str(told.value)
+
+
+def test_a_renewed_token_is_read_again(api: SliceApi) -> None:
+    api.add(endpoint("10.0.0.1", uid="a"))
+    source = of_service(api)
+    assert source.addresses()
+    api.token = "second"
+    api.write_token()
+    assert source.addresses()
+    shutil.rmtree(api.credentials)
+    with pytest.raises(Unavailable):
+        source.addresses()

@@ -325,6 +325,7 @@ def test_agents_that_join_and_leave_touch_no_other() -> None:
         (refused,) = await fleet.renew(address, 1, "job", 1, 5.0)
         assert not refused.accepted
         assert other.watchers == 1
+        assert (servant.commands, other.commands) == ([], [])  # no lease was cleared
         await fleet.stop()
         await server.stop(None)
 

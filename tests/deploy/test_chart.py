@@ -116,15 +116,6 @@ def test_a_wrong_value_is_refused_by_name(given: str, named: str) -> None:
             ("controller.enabled=true", "tls.enabled=true", "tls.agentSecret=a"),
             "controller.enabled: needs tls.controllerSecret, or tls.certManager.enabled",
         ),
-        (
-            (
-                "controller.enabled=true",
-                "tls.enabled=true",
-                "tls.agentSecret=a",
-                "tls.controllerSecret=b",
-            ),
-            "controller.agents: is empty",
-        ),
         (("agent.podApi=true",), "agent.podApi: needs agent.podResources"),
         (
             ("agent.jobsDir=/run/joulecut", "agent.podResources=true"),

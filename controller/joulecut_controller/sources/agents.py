@@ -1,4 +1,4 @@
-"""Where the controller's agents are found: a list, a file, a DNS name, or Slurm's nodes.
+"""Where the controller's agents are found: a list, a file, DNS, or Slurm's nodes.
 
 A source answers with addresses (host:port or unix:PATH) whenever it is asked; agents that joined
 or left are followed without a restart. A source that fails, or that knows no agent at all, changes
@@ -20,6 +20,7 @@ AGENTS_MAX = 4096
 FILE_BYTES_MAX = 1 << 20  # 4,096 lines of 253 characters
 SOCKET = "unix:"
 SLURM_LIMIT_S = 10.0
+DNS_LIMIT_S = 10.0
 # Without energy, or about to be taken out of service: their agents would only be waited for.
 SLURM_ABSENT = frozenset({"down", "powered_down", "powering_down", "powering_up", "unknown"})
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -71,7 +72,7 @@ class FileOfAgents:
             if text:
                 where = f"{self.path}:{number}"
                 found.append(address(text, where, encrypted=self.encrypted))
-        return _checked(found, str(self.path))
+        return checked(found, str(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,38 @@ class AgentsByName:
         except OSError as error:
             raise Unavailable(f"agents of {self.name}: {error.strerror or error}") from None
         hosts = {str(answer[4][0]) for answer in answers}
-        return _checked([joined(host, self.port) for host in sorted(hosts)], self.name)
+        return checked([joined(host, self.port) for host in sorted(hosts)], self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsBySrv:
+    """Every host and port of the SRV records of one name, whatever their priority. `server` is the
+    name server (host, port); without one, those of /etc/resolv.conf.
+    """
+
+    name: str
+    server: tuple[str, int] | None = None
+    moves: bool = True
+
+    def addresses(self) -> tuple[str, ...]:
+        import dns.exception  # noqa: PLC0415 -- only where SRV records are asked for
+        import dns.rdatatype  # noqa: PLC0415
+        import dns.resolver  # noqa: PLC0415
+
+        try:
+            resolver = dns.resolver.Resolver(configure=self.server is None)
+            if self.server is not None:
+                resolver.nameservers, resolver.port = [self.server[0]], self.server[1]
+            answer = resolver.resolve(
+                self.name, dns.rdatatype.SRV, lifetime=DNS_LIMIT_S, search=True
+            )
+        except dns.exception.DNSException as error:
+            raise Unavailable(f"agents of {self.name}: {str(error).splitlines()[0]}") from None
+        found = [
+            joined(_host(record.target.to_text(omit_final_dot=True), self.name), record.port)
+            for record in answer
+        ]
+        return checked(sorted(found), self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +150,7 @@ class AgentsOfSlurm:
             name, _, state = line.strip().partition(" ")
             if state.strip().rstrip("*~#!%$@^-+").lower() not in SLURM_ABSENT and name:
                 nodes.add(name)
-        return _checked([joined(_host(node, self.command), self.port) for node in sorted(nodes)],
+        return checked([joined(_host(node, self.command), self.port) for node in sorted(nodes)],
                         self.command)  # fmt: skip
 
 
@@ -146,7 +178,7 @@ def _host(name: str, where: str) -> str:
     return name
 
 
-def _checked(found: Iterable[str], where: str) -> tuple[str, ...]:
+def checked(found: Iterable[str], where: str) -> tuple[str, ...]:
     addresses = tuple(dict.fromkeys(found))
     if not addresses:
         raise Unavailable(f"agents of {where}: none")

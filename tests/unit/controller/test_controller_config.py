@@ -1,11 +1,19 @@
 """The configuration file: what is taken, and the one line for everything else."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from joulecut_controller import main
 from joulecut_controller.config import read
+from joulecut_controller.sources.agents import (
+    AgentsByName,
+    AgentsBySrv,
+    AgentsOfSlurm,
+    FileOfAgents,
+)
+from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_wire.errors import BadInput
 
 GOOD = """\
@@ -142,3 +150,52 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         main.run(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == "joulecut-controller 0.1.0\n"
+
+
+TLS = "tls: {cert: a, key: b, ca: c}\n"
+
+
+def found(source: str, tls: str = TLS) -> str:
+    return re.sub("agents: .*\n", f"agents: {source}\n", GOOD) + tls
+
+
+def test_agents_are_found_in_each_documented_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
+    for source, expected in {
+        "{file: agents.txt}": FileOfAgents(tmp_path / "agents.txt", encrypted=True),
+        "{dns: {name: agents.svc}}": AgentsByName("agents.svc", 9431),
+        "{srv: {name: _grpc._tcp.agents}}": AgentsBySrv("_grpc._tcp.agents"),
+        "{srv: {name: a.service.consul, server: 127.0.0.1:8600}}": AgentsBySrv(
+            "a.service.consul", ("127.0.0.1", 8600)
+        ),
+        "{kubernetes: {service: agents}}": AgentsOfService("agents", ("10.96.0.1", 443)),
+        "{kubernetes: {service: agents, namespace: n, port: p, api: h:1, account: d}}": (
+            AgentsOfService("agents", ("h", 1), "n", "p", tmp_path / "d")
+        ),
+        "{slurm: {partition: gpu}}": AgentsOfSlurm(9431, "gpu"),
+    }.items():
+        assert read(write(tmp_path, found(source))).agents == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (found("{consul: x}"), "agents.consul: unknown key"),
+        (found("{}"), "names no source"),
+        (found("{srv: {}}"), "agents.srv.name: None is not a text"),
+        (found("{srv: {name: x, server: y}}"), "agents.srv.server: 'y'"),
+        (found("{srv: {name: x}}", tls=""), "agents.srv: agents without encryption"),
+        (found("{kubernetes: {service: x}}"), "key api is missing outside a pod"),
+        (found("{kubernetes: {service: x, api: y}}"), "agents.kubernetes.api: 'y'"),
+        (found("{kubernetes: {namespace: x, api: h:1}}"), "service: None is not a text"),
+    ],
+)
+def test_a_source_that_cannot_be_asked_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        read(write(tmp_path, text))

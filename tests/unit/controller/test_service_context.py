@@ -2,11 +2,14 @@
 
 import asyncio
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from joulecut_controller import process
 from joulecut_controller.service_context import ServiceContext
+from joulecut_controller.sources.agents import FileOfAgents
 
 
 def context(stopping: asyncio.Event) -> ServiceContext:
@@ -49,3 +52,13 @@ def test_what_goes_wrong_with_the_work_is_heard_of() -> None:
 
     with pytest.raises(OSError, match="no more sockets"):
         asyncio.run(story())
+
+
+def test_a_controller_waits_for_its_first_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "agents.txt"
+    waits = iter(["", "# none yet\n", "127.0.0.1:9431\n"])
+    monkeypatch.setattr(process.time, "sleep", lambda _: listed.write_text(next(waits)))
+    assert process._first_agents(FileOfAgents(listed, encrypted=False)) == ("127.0.0.1:9431",)
+    assert capsys.readouterr().err.count("waiting for agents") == 2  # absent, then empty

@@ -139,7 +139,8 @@ httpGet: {path: /readyz, port: metrics}
 {{- end }}
 
 {{- define "joulecut.controllerConfig" -}}
-{{- $own := dict "agents" .Values.controller.agents "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
+{{- $service := dict "service" (printf "%s-agent" (include "joulecut.fullname" .)) -}}
+{{- $own := dict "agents" (default (dict "kubernetes" $service) .Values.controller.agents) "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
 {{- with .Values.controller.store }}
 {{- if .secret }}
 {{- $_ := set $own "store" (dict "url_file" (printf "/etc/joulecut-store/%s" .urlKey)) -}}
@@ -168,9 +169,6 @@ httpGet: {path: /readyz, port: metrics}
 {{- end }}
 {{- if and .Values.controller.config.leader (not .Values.controller.store.secret) }}
 {{- fail "controller.config.leader: needs controller.store.secret: a controller with a volume has no standby" }}
-{{- end }}
-{{- if not .Values.controller.agents }}
-{{- fail "controller.agents: is empty; allowed: NODE:PORT of at least one agent, the port is agent.grpcHostPort" }}
 {{- end }}
 {{- end }}
 {{- if and .Values.agent.podApi (not .Values.agent.podResources) }}
