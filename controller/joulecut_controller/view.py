@@ -144,3 +144,7 @@ class View:
     nodes: tuple[NodeView, ...] = ()
     gpus: Mapping[str, GpuView] = field(default_factory=dict)
     jobs: tuple[JobView, ...] = ()
+    node_at: Mapping[str, NodeView] = field(init=False, compare=False, repr=False)  # by address
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "node_at", {node.address: node for node in self.nodes})

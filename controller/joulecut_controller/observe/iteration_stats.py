@@ -215,13 +215,13 @@ class IterationStats:
 
     def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Adds observed clocks and energy counters of this pass."""
-        for uuid in track.stage_of:
-            gpu = gpus.get(uuid)
-            if gpu is None or gpu.snapshot is None:
-                continue
-            if not track.window.see(uuid, gpu.snapshot, now_s - gpu.age_s):
-                track.window = MeasurementWindow(now_s, track.stage_of)
-                return
+        seen = (
+            (uuid, gpu.snapshot, now_s - gpu.age_s)
+            for uuid in track.stage_of
+            if (gpu := gpus.get(uuid)) and gpu.snapshot
+        )
+        if not track.window.see(seen):
+            track.window = MeasurementWindow(now_s, track.stage_of)
 
     def _collect(self, track: _Track, reports: Iterable[ArrivedReport]) -> None:
         """Joins the reports of one iteration; complete ones, and old ones, are closed."""

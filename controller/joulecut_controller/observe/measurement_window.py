@@ -84,12 +84,7 @@ class _Gpu:
     def add(self, busy: Busy) -> None:
         if len(busy) == 2:  # forwards and backwards, or what stands for them
             self.variance.add(*(busy[kind] for kind in sorted(busy)))
-        for kind, (busy_s, count) in busy.items():
-            if kind not in self.busy and len(self.busy) >= KINDS_MAX:
-                continue
-            sum_s, operations = self.busy.get(kind, (0.0, 0.0))
-            fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
-            self.busy[kind] = (sum_s * fade + busy_s, operations * fade + count)
+        _add(self.busy, busy)
 
     def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:
         """Mean power over many iterations, from the energy counter, over `reported` time."""
@@ -132,6 +127,15 @@ class _Gpu:
         )
 
 
+def _add(sums: Busy, busy: Busy) -> None:
+    for kind, (busy_s, count) in busy.items():
+        if kind not in sums and len(sums) >= KINDS_MAX:
+            continue
+        sum_s, operations = sums.get(kind, (0.0, 0.0))
+        fade = 0.5 if operations > LOAD_SAMPLES_MAX else 1.0
+        sums[kind] = (sum_s * fade + busy_s, operations * fade + count)
+
+
 class MeasurementWindow:
     """Everything counted since `since_s` of GPUs by stage (`stage_of`)."""
 
@@ -145,6 +149,12 @@ class MeasurementWindow:
         self._reported = TrainingTime()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
+        self._forget_figures()
+
+    def _forget_figures(self) -> None:
+        """Iterations or clocks are new: figures of the window are computed again."""
+        self._summaries: dict[int, Window | None] = {}
+        self._loads: tuple[StageLoad, ...] | None = None
 
     @property
     def iterations(self) -> int:
@@ -155,6 +165,7 @@ class MeasurementWindow:
         if self._settling > 0:
             self._settling -= 1
             return False
+        self._forget_figures()
         if not self._usual(one.duration_s):
             self._outliers_s.append(one.duration_s)
             self._reported.leave_out(one)
@@ -173,28 +184,42 @@ class MeasurementWindow:
             self._gpus[uuid].add(busy)
         return True
 
-    def see(self, uuid: str, snapshot: GpuSnapshot, taken_s: float) -> bool:
-        """Adds observed clock and energy counter; False where the counter fell, which means a
-        reloaded driver: a new window has to begin.
+    def see(self, snapshots: Iterable[tuple[str, GpuSnapshot, float]]) -> bool:
+        """Adds observed clocks and energy counters, each with its time; False where a counter
+        fell, which means a reloaded driver: a new window has to begin.
         """
-        if taken_s < self.since_s or self._settling > 0:
+        if self._settling > 0:
             return True
+        # Half an iteration apart, so that the anchors kept reach over many iterations.
+        spacing_s = statistics.median(self._durations_s) / 2 if self._durations_s else 0.0
+        return all(
+            self._see(uuid, snapshot, taken_s, spacing_s)
+            for uuid, snapshot, taken_s in snapshots
+            if taken_s >= self.since_s
+        )
+
+    def _see(self, uuid: str, snapshot: GpuSnapshot, taken_s: float, spacing_s: float) -> bool:
         gpu = self._gpus[uuid]
         if snapshot.clock_sm_mhz:
+            if not gpu.clocks_mhz or gpu.clocks_mhz[-1] != snapshot.clock_sm_mhz:
+                self._loads = None
             gpu.clocks_mhz.append(snapshot.clock_sm_mhz)
         if snapshot.energy_j is None:
             return True
         if gpu.latest and snapshot.energy_j < gpu.latest[1]:
             return False
         gpu.latest = (taken_s, snapshot.energy_j)
-        # Half an iteration apart, so that the anchors kept reach over many iterations.
-        spacing_s = statistics.median(self._durations_s) / 2 if self._durations_s else 0.0
         if not gpu.anchors or taken_s - gpu.anchors[-1][0] >= spacing_s:
             gpu.anchors.append(gpu.latest)
         return True
 
     def summary(self, newest: int) -> Window | None:
         """Mean and spread of the newest iterations; None for fewer than two."""
+        if newest not in self._summaries:
+            self._summaries[newest] = self._summary(newest)
+        return self._summaries[newest]
+
+    def _summary(self, newest: int) -> Window | None:
         times_s = list(self._durations_s)[-newest:]
         if len(times_s) < 2:
             return None
@@ -215,23 +240,26 @@ class MeasurementWindow:
 
     def loads(self) -> tuple[StageLoad, ...]:
         """Mean busy time per operation and power of every GPU, over the whole window."""
-        mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
-        made = (
-            gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._reported)
-            for uuid, gpu in self._gpus.items()
-        )
-        return tuple(sorted(filter(None, made), key=lambda load: (load.stage, load.uuid)))
+        if self._loads is None:
+            mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
+            made = (
+                gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._reported)
+                for uuid, gpu in self._gpus.items()
+            )
+            found = sorted(filter(None, made), key=lambda load: (load.stage, load.uuid))
+            self._loads = tuple(found)
+        return self._loads
 
     def loads_of(self, iterations: Iterable[Iteration]) -> tuple[StageLoad, ...]:
         """The same of only these iterations, where the clock they ran at was seen."""
-        sums: dict[str, _Gpu] = {}
+        sums: dict[str, Busy] = {}
         for one in iterations:
             for uuid, busy in one.operations.items():
-                sums.setdefault(uuid, _Gpu()).add(busy)
+                _add(sums.setdefault(uuid, {}), busy)
         made = (
-            self._gpus[uuid].load(uuid, self._stage_of[uuid], gpu.busy, None)
-            for uuid, gpu in sorted(sums.items())
-            if self._gpus[uuid].clock_mhz
+            self._gpus[uuid].load(uuid, self._stage_of[uuid], busy, None)
+            for uuid, busy in sorted(sums.items())
+            if self._gpus[uuid].clocks_mhz
         )
         return tuple(filter(None, made))
 

@@ -15,6 +15,7 @@ from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_engine.graph.pipeline import Pipeline, Profile
 
 # A silent agent reports no change of owner either; the agent keeps a kubelet's last answer as long.
 OWNER_AGE_S_MAX = 120.0
@@ -56,6 +57,7 @@ class Observer:
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
         self._stats = IterationStats(lag_s=lag_s)
+        self._shapes: dict[str, _Shape] = {}
         self._stale_s = stale_s
 
     def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
@@ -91,6 +93,7 @@ class Observer:
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
         self._stats.keep_only(names)
+        self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         matched = self._match(policy, gpus, reports)
         by_job = _routed(policy, matched, reports)
         seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
@@ -126,7 +129,7 @@ class Observer:
         gpus, now_s = seen.gpus, seen.now_s
         self._placements.note(policy.name, reports, gpus)
         placement = self._placements.placement(policy, gpus, now_s, match)
-        shape = _shape(policy, placement)
+        shape = self._shape(policy, placement)
         measured = self._stats.fold(
             policy.name,
             placement.stages,
@@ -157,6 +160,31 @@ class Observer:
         )
         return JobObservation(view, placement, measured, shape)
 
+    def _shape(self, policy: JobPolicy, placement: Placement) -> str:
+        known = self._shapes.get(policy.name)
+        if known is None or not known.is_of(policy, placement):
+            digest = _digest(policy, placement)
+            known = _Shape(policy.pipeline, policy.profile, placement.stages, digest)
+            self._shapes[policy.name] = known
+        return known.digest
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A job's shape and its parts. The digest of a profile takes a millisecond."""
+
+    pipeline: Pipeline | None
+    profile: Profile | None
+    stages: tuple[tuple[str, ...], ...]
+    digest: str
+
+    def is_of(self, policy: JobPolicy, placement: Placement) -> bool:
+        return (
+            policy.profile is self.profile
+            and policy.pipeline == self.pipeline
+            and placement.stages == self.stages
+        )
+
 
 def _routed(
     policy: Policy, matched: Mapping[str, JobMatch], reports: tuple[ArrivedReport, ...]
@@ -185,7 +213,7 @@ def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> 
     return held.pop() if len(held) == 1 else 0
 
 
-def _shape(policy: JobPolicy, placement: Placement) -> str:
+def _digest(policy: JobPolicy, placement: Placement) -> str:
     options = policy.profile.options if policy.profile else {}
     content = repr((policy.pipeline, placement.stages, sorted(options.items())))
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -55,6 +55,7 @@ class Placements:
 
     def __init__(self) -> None:
         self._reporters: dict[str, dict[str, _Reporter]] = {}
+        self._jobs_of: dict[str, set[str]] = {}  # by GPU: the jobs that remember it
         self._stranger: dict[str, str] = {}
 
     def note(
@@ -68,14 +69,22 @@ class Placements:
                 self._stranger[job] = report.uuid
                 continue
             reporters[report.uuid] = _Reporter(report.stage, arrived.arrived_s, report.duration_s)
+            self._jobs_of.setdefault(report.uuid, set()).add(job)
             self._follow(job, report.uuid, arrived.arrived_s)
 
     def _follow(self, job: str, uuid: str, at_s: float) -> None:
         """A GPU that another job left in silence is not that job's any more."""
-        for other, reporters in self._reporters.items():
-            old = reporters.get(uuid) if other != job else None
-            if old is not None and at_s - old.seen_s > _silence_limit_s(reporters.values()):
-                del reporters[uuid]
+        for other in self._jobs_of[uuid] - {job}:
+            reporters = self._reporters[other]
+            if at_s - reporters[uuid].seen_s > _silence_limit_s(reporters.values()):
+                self._forget(other, uuid)
+
+    def _forget(self, job: str, uuid: str) -> None:
+        del self._reporters[job][uuid]
+        jobs = self._jobs_of[uuid]
+        jobs.discard(job)
+        if not jobs:
+            del self._jobs_of[uuid]
 
     def reporting(self, job: str) -> frozenset[str]:
         """The GPUs that reported a job, as far as they are remembered."""
@@ -85,6 +94,8 @@ class Placements:
         """Forgets jobs that left the policy."""
         wanted = set(jobs)
         for job in [job for job in self._reporters if job not in wanted]:
+            for uuid in tuple(self._reporters[job]):
+                self._forget(job, uuid)
             del self._reporters[job]
             self._stranger.pop(job, None)
 
@@ -98,13 +109,13 @@ class Placements:
         """The job's GPUs by stage as of now, or a complaint."""
         reporters = self._reporters.get(policy.name, {})
         for uuid in [uuid for uuid in reporters if _left(uuid, policy, gpus, match)]:
-            del reporters[uuid]
+            self._forget(policy.name, uuid)
         last_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
         limit_s = _silence_limit_s(reporters.values())
         for uuid in [
             uuid for uuid, reporter in reporters.items() if reporter.seen_s < last_s - limit_s
         ]:
-            del reporters[uuid]  # the job went on without it
+            self._forget(policy.name, uuid)  # the job went on without it
         age_s = now_s - last_s
         ranked, complaint = _ranked(policy, gpus, match)
         if policy.ranks == "hook":

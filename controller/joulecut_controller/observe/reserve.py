@@ -26,12 +26,11 @@ def reservation_of(
     """Why no command should be sent for the job; empty where one may be."""
     if placement.doubt:
         return placement.doubt
-    nodes = {node.address: node for node in view.nodes}
     for uuid in (uuid for stage in placement.stages for uuid in stage):
         gpu = view.gpus.get(uuid)
         if gpu is None:
             continue  # the layout's own complaint
-        node = nodes.get(gpu.address)
+        node = view.node_at.get(gpu.address)
         why = (
             foreign(policy, running, gpu.allocation)
             or (node.hindrance if node else "")

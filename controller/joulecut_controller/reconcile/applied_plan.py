@@ -186,8 +186,8 @@ class AppliedPlan:
 
 def as_asked(holding: Holding, observation: JobObservation) -> bool:
     """Whether every GPU of the job shows exactly the lock that was asked for it."""
-    locks = observation.measured.locks
-    return {uuid: holding.locks.get(uuid, 0) for uuid in locks} == dict(locks)
+    locks, asked = observation.measured.locks, holding.locks
+    return {uuid: asked.get(uuid, 0) for uuid in locks} == dict(locks)
 
 
 def drift_of(holding: Holding, observation: JobObservation, view: View) -> str:
@@ -196,8 +196,8 @@ def drift_of(holding: Holding, observation: JobObservation, view: View) -> str:
     A lease that is gone, another lock, or a clock above its lock: an external writer, or an agent
     that restarted. The caller releases the job and never fights over a clock.
     """
-    measured = observation.measured
-    for uuid, asked_mhz in holding.locks.items():
+    measured, asked = observation.measured, holding.locks
+    for uuid, asked_mhz in asked.items():
         gpu = view.gpus.get(uuid)
         where = f"GPU {gpu.place}" if gpu else f"GPU {uuid}"
         if uuid not in measured.locks:
@@ -210,7 +210,7 @@ def drift_of(holding: Holding, observation: JobObservation, view: View) -> str:
     if not measured.settled:
         return ""
     for load in measured.loads:
-        asked_mhz = holding.locks.get(load.uuid, 0)
+        asked_mhz = asked.get(load.uuid, 0)
         if asked_mhz and load.clock_mhz > asked_mhz * (1.0 + CLOCK_TOLERANCE_RATIO):
             return f"GPU {load.uuid} runs at {load.clock_mhz} MHz, above the {asked_mhz} MHz asked"
     return ""

@@ -166,8 +166,8 @@ class JobController:
         self, observation: JobObservation, view: View, host_power_w: float, paused: str
     ) -> PlanningInput:
         holding = self._applied_plan.holding
-        locks = observation.measured.locks
-        running = {uuid: holding.locks.get(uuid, 0) if holding else 0 for uuid in locks}
+        locks, asked = observation.measured.locks, holding.locks if holding else {}
+        running = {uuid: asked.get(uuid, 0) for uuid in locks}
         counted = observation.measured.current_iterations
         return PlanningInput(
             view=view,

@@ -100,6 +100,10 @@ class PowerBudget:
         self._said = ""
         self.shown: PowerLimits | None = None
 
+    def needed(self, policy: Policy, view: View) -> bool:
+        """Whether there is a budget, or limits of one are still in force."""
+        return policy.power_budget_w is not None or bool(self._gpus) or _any_kept(view)
+
     async def step(
         self,
         policy: Policy,
@@ -111,7 +115,7 @@ class PowerBudget:
         """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
         not known. Raises Unavailable where the store cannot number or keep a step.
         """
-        if policy.power_budget_w is None and not self._gpus and not _any_kept(view):
+        if not self.needed(policy, view):
             return
         self._look(view)
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}

@@ -44,7 +44,7 @@ from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWat
 from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.view import NodeView, View
+from joulecut_controller.view import View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
 
@@ -91,7 +91,7 @@ class Reconciler:
         self._pass_number = 0
         self._last_success_s = now_s()
         self._unrenewed: set[str] = set()
-        self._nodes: tuple[NodeView, ...] = ()
+        self._ttl_max_s = 0.0  # what every agent allows; 0: not known yet
         self._pictures: dict[str, Picture] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._errors: list[BaseException] = []
@@ -153,9 +153,7 @@ class Reconciler:
 
     def ttl_s(self) -> float:
         """How long leases last, within what every agent allows."""
-        limits_s = (node.ttl_max_s for node in self._nodes if node.ttl_max_s > 0)
-        allowed_s = min(limits_s, default=0.0)
-        return self._pacing.ttl_within_s(allowed_s)
+        return self._pacing.ttl_within_s(self._ttl_max_s)
 
     async def run_pass(self) -> Board:
         """One pass. An error (a full disk) is shown on the board; while passes keep failing,
@@ -255,7 +253,8 @@ class Reconciler:
         context = self._context
         now_s = context.now_s()
         state = self._fleet.observe(now_s)
-        self._nodes = state.nodes
+        limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
+        self._ttl_max_s = min(limits_s, default=0.0)
         look = context.observer.begin(
             self.policy, state, self._fleet.take_reports(), now_s, context.store.baseline
         )
@@ -271,12 +270,13 @@ class Reconciler:
     def _share_power_budget(self, observations: Observations, view: View) -> None:
         """The deadline that the power budget sets for each job."""
         policy, services = self.policy, self._services
+        budgeted = policy.power_budget_w is not None
         parties = [
             services.party(self._jobs[name].rollout.state, observation, view.gpus)
-            for name, observation in observations.items()
+            for name, observation in (observations.items() if budgeted else ())
         ]
         host_power_w = policy.cost.host_power_w
-        beside_w = _least_w_without_job(view, host_power_w)
+        beside_w = _least_w_without_job(view, host_power_w) if budgeted else 0.0
         change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
         if change:
             self._context.audit.post("plan", "", change)
@@ -387,6 +387,8 @@ class Reconciler:
     async def _keep_power_budget(self, observations: Observations, view: View) -> None:
         """The next step towards the power limits that keep the budget."""
         services = self._services
+        if not services.power_budget.needed(self.policy, view):
+            return
         needs_w: dict[str, float | None] = {}
         for name, observation in observations.items():
             state, stages = self._jobs[name].rollout.state, observation.view.stages

@@ -165,7 +165,7 @@ class AdaptiveEstimator:
             error_profile=errors[0] if errors else None,
             error_online=errors[1] if errors else None,
             refused=tuple(sorted(self._refused.get(workload, Counter()).items())),
-            drifts=tuple(one for one in self._online.drifts() if one.workload == workload),
+            drifts=self._online.drifts(workload),
         )
 
     def due(self) -> bool:

@@ -152,6 +152,7 @@ class DriftDetector:
     def __init__(self, tracked_max: int = TRACKED_MAX) -> None:
         self._tracked_max = tracked_max
         self._tracks: OrderedDict[tuple[str, str], _Track] = OrderedDict()
+        self._drifting: dict[str, set[str]] = {}  # GPUs by workload
 
     def observe(
         self, workload: str, uuid: str, *, error: float, outside: bool, clock_mhz: int, number: int
@@ -160,7 +161,7 @@ class DriftDetector:
         track = self._tracks.setdefault((workload, uuid), _Track())
         self._tracks.move_to_end((workload, uuid))
         while len(self._tracks) > self._tracked_max:
-            self._tracks.popitem(last=False)
+            self._end(*self._tracks.popitem(last=False)[0])
         track.errors.append(error)
         track.outside.append(outside)
         if track.since:
@@ -171,6 +172,7 @@ class DriftDetector:
         first = next(i for i, was in enumerate(track.outside) if was)
         track.since = max(1, number - (len(track.outside) - 1 - first))
         track.clocks_mhz = {clock_mhz}
+        self._drifting.setdefault(workload, set()).add(uuid)
         track.off = float(
             np.median([e for e, was in zip(track.errors, track.outside, strict=True) if was])
         )
@@ -181,11 +183,13 @@ class DriftDetector:
 
         One clock is enough for `profiled` workloads, whose slope the profile measures.
         """
-        for (workload, _), track in self._tracks.items():
+        for workload, uuid in [(w, uuid) for w, uuids in self._drifting.items() for uuid in uuids]:
+            track = self._tracks[workload, uuid]
             settled = track.outside and np.mean(track.outside) <= SETTLED_MAX
             wanted = 1 if workload in profiled else CLOCKS_SEEN_MIN
-            if track.since and settled and len(track.clocks_mhz) >= wanted:
+            if settled and len(track.clocks_mhz) >= wanted:
                 track.since, track.clocks_mhz = 0, set()
+                self._end(workload, uuid)
 
     def since(self, workload: str, uuid: str) -> int:
         """Number of the first reading after the drift began; zero without drift."""
@@ -203,8 +207,9 @@ class DriftDetector:
         seen = float(np.quantile(np.abs(track.errors), NOMINAL, method="higher"))
         return max(seen, abs(track.off))
 
-    def drifts(self) -> tuple[Drift, ...]:
-        """All drifts, ordered by workload and GPU."""
+    def drifts(self, workload: str | None = None) -> tuple[Drift, ...]:
+        """The drifts of one workload or all, ordered by workload and GPU."""
+        asked = self._drifting if workload is None else (workload,)
         return tuple(
             Drift(
                 workload,
@@ -216,13 +221,21 @@ class DriftDetector:
                 " more clocks",
                 float(np.exp(track.off) - 1.0),
             )
-            for (workload, uuid), track in sorted(self._tracks.items())
-            if track.since
+            for workload in sorted(asked)
+            for uuid in sorted(self._drifting.get(workload, ()))
+            for track in (self._tracks[workload, uuid],)
         )
 
     def forget(self, workload: str) -> None:
         for key in [key for key in self._tracks if key[0] == workload]:
             del self._tracks[key]
+        self._drifting.pop(workload, None)
+
+    def _end(self, workload: str, uuid: str) -> None:
+        uuids = self._drifting.get(workload, set())
+        uuids.discard(uuid)
+        if not uuids:
+            self._drifting.pop(workload, None)
 
     def state(self) -> list[list[Any]]:
         return [
@@ -235,3 +248,5 @@ class DriftDetector:
             self._tracks[workload, uuid] = _Track(
                 deque(errors, WATCHED), deque(outside, WATCHED), set(clocks), since, off
             )
+            if since:
+                self._drifting.setdefault(workload, set()).add(uuid)

@@ -69,6 +69,7 @@ class OnlineEstimator:
         self._plausibility = Plausibility()
         self._current = CurrentFit(cells_max)
         self._profiles: dict[str, Profile] = {}
+        self._fingerprints: dict[str, str] = {}  # of the profiles
         self._refused: Counter[str] = Counter()
         self._separated: Counter[str] = Counter()
         self._number = 0
@@ -105,9 +106,9 @@ class OnlineEstimator:
             for cell in self._window.of_work(subject.workload, subject.stage, subject.kind)
         )
 
-    def drifts(self) -> tuple[Drift, ...]:
-        """GPUs that no longer follow their curves."""
-        return self._detector.drifts()
+    def drifts(self, workload: str | None = None) -> tuple[Drift, ...]:
+        """GPUs that no longer follow their curves, of one workload or all."""
+        return self._detector.drifts(workload)
 
     def restarted(self) -> None:
         """Forget monotonic times: they are of another process, perhaps of another boot."""
@@ -225,8 +226,10 @@ class OnlineEstimator:
                 continue
             self.forget(workload)
             self._profiles.pop(workload, None)
+            self._fingerprints.pop(workload, None)
             if new is not None:
                 self._profiles[workload] = new
+                self._fingerprints[workload] = fingerprint(new)
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
@@ -370,7 +373,7 @@ class OnlineEstimator:
             "separated": dict(sorted(self._separated.items())),
             "now": dump_snapshot(now),
             "taken": dump_snapshot(self._current.snapshot),
-            "profiles": {name: fingerprint(p) for name, p in self._profiles.items()},
+            "profiles": dict(self._fingerprints),
             "outdated": sorted(self._outdated(self._current.snapshot)),
             "curves": sorted([w.workload, w.stage, w.kind] for w in self._current.fitted.curves),
         }
@@ -381,7 +384,7 @@ class OnlineEstimator:
         Set profiles before: a workload whose profile is not the one in `state` is left out.
         """
         made = OnlineEstimator(cells_max=self._window.cells_max)
-        made._profiles = dict(self._profiles)
+        made._profiles, made._fingerprints = dict(self._profiles), dict(self._fingerprints)
         try:
             made._read(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -404,7 +407,7 @@ class OnlineEstimator:
         same = {
             name: profile
             for name, profile in self._profiles.items()
-            if state["profiles"].get(name) == fingerprint(profile)
+            if state["profiles"].get(name) == self._fingerprints[name]
         }
         outdated = {str(name) for name in state["outdated"]}
         snapshot = replace(

@@ -34,7 +34,8 @@ def run(
                     for one in arrived:
                         window.take(one)
                     arrived = []
-                    window.see(GPU, GpuSnapshot(GPU, energy_j=energy_j, clock_sm_mhz=1410), now_s)
+                    snapshot = GpuSnapshot(GPU, energy_j=energy_j, clock_sm_mhz=1410)
+                    window.see([(GPU, snapshot, now_s)])
                     looked_s += pass_s
         arrived.append(Iteration(number, 1, now_s, {GPU: now_s - begun_s}))
     return window
