@@ -162,26 +162,68 @@ def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
     )
 
 
+def _encode_report(report: m.IterationReport) -> pb.IterationReport:
+    shape = report.shape
+    return pb.IterationReport(
+        job=report.job,
+        uuid=report.uuid,
+        stage=report.stage,
+        iteration=report.iteration,
+        duration_s=report.duration_s,
+        operations=[
+            pb.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
+            for op in report.operations
+        ],
+        peer_iteration_time_s=report.peer_iteration_time_s,
+        source=report.source,
+        age_s=report.age_s,
+        shape=pb.PipelineShape(
+            schedule=shape.schedule,
+            stages=shape.stages,
+            microbatches=shape.microbatches,
+            tensor_parallel=shape.tensor_parallel,
+            data_parallel=shape.data_parallel,
+        )
+        if shape
+        else None,
+    )
+
+
+def _decode_report(msg: pb.IterationReport) -> m.IterationReport:
+    shape = msg.shape
+    return m.IterationReport(
+        job=msg.job,
+        uuid=msg.uuid,
+        stage=msg.stage,
+        iteration=msg.iteration,
+        duration_s=msg.duration_s,
+        operations=tuple(
+            m.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
+            for op in msg.operations
+        ),
+        peer_iteration_time_s=msg.peer_iteration_time_s
+        if msg.HasField("peer_iteration_time_s")
+        else None,
+        source=msg.source,
+        age_s=msg.age_s,
+        shape=m.PipelineShape(
+            schedule=shape.schedule,
+            stages=shape.stages,
+            microbatches=shape.microbatches,
+            tensor_parallel=shape.tensor_parallel,
+            data_parallel=shape.data_parallel,
+        )
+        if msg.HasField("shape")
+        else None,
+    )
+
+
 def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
     return pb.WatchResponse(
         sequence=tick.sequence,
         age_s=tick.age_s,
         gpus=[_encode_gpu(gpu) for gpu in tick.gpus],
-        reports=[
-            pb.IterationReport(
-                job=report.job,
-                uuid=report.uuid,
-                stage=report.stage,
-                iteration=report.iteration,
-                duration_s=report.duration_s,
-                operations=[
-                    pb.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
-                    for op in report.operations
-                ],
-                peer_iteration_time_s=report.peer_iteration_time_s,
-            )
-            for report in tick.reports
-        ],
+        reports=[_encode_report(report) for report in tick.reports],
         reports_dropped=tick.reports_dropped,
         allocations=[
             pb.Allocation(
@@ -208,6 +250,17 @@ def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
             )
             for one in tick.timings
         ],
+        faults=[
+            pb.ReportFault(
+                job=one.job,
+                uuids=one.uuids,
+                source=one.source,
+                text=one.text,
+                count=one.count,
+                age_s=one.age_s,
+            )
+            for one in tick.faults
+        ],
     )
 
 
@@ -216,23 +269,7 @@ def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
         sequence=msg.sequence,
         age_s=msg.age_s,
         gpus=tuple(_decode_gpu(gpu) for gpu in msg.gpus),
-        reports=tuple(
-            m.IterationReport(
-                job=report.job,
-                uuid=report.uuid,
-                stage=report.stage,
-                iteration=report.iteration,
-                duration_s=report.duration_s,
-                operations=tuple(
-                    m.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
-                    for op in report.operations
-                ),
-                peer_iteration_time_s=report.peer_iteration_time_s
-                if report.HasField("peer_iteration_time_s")
-                else None,
-            )
-            for report in msg.reports
-        ),
+        reports=tuple(_decode_report(report) for report in msg.reports),
         reports_dropped=msg.reports_dropped,
         allocations=tuple(
             m.Allocation(
@@ -258,6 +295,17 @@ def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
                 change_error_s=one.change_error_s,
             )
             for one in msg.timings
+        ),
+        faults=tuple(
+            m.ReportFault(
+                job=one.job,
+                uuids=tuple(one.uuids),
+                source=one.source,
+                text=one.text,
+                count=one.count,
+                age_s=one.age_s,
+            )
+            for one in msg.faults
         ),
     )
 

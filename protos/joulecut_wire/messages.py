@@ -106,6 +106,20 @@ class OperationReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineShape:
+    """The pipeline of a running job, as its own processes show it.
+
+    `schedule` is a name of the policy, "" if not known; `microbatches` 0 if not known.
+    """
+
+    schedule: str
+    stages: int
+    microbatches: int
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class IterationReport:
     """One iteration of a job on one GPU, as the job reported it."""
 
@@ -116,6 +130,9 @@ class IterationReport:
     duration_s: float
     operations: tuple[OperationReport, ...] = ()
     peer_iteration_time_s: float | None = None
+    source: str = ""  # report, otlp, log, nccl or power; "": report
+    age_s: float = 0.0  # how long ago it had ended when the agent learnt of it
+    shape: PipelineShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,20 @@ class IterationTiming:
     starts_per_minute: float
     missed_ratio: float  # share of the predicted starts that did not come
     change_error_s: float = 0.0  # P95 of asked against seen time of a change; 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFault:
+    """The newest report of a sender that its agent could not use. `job` is the owner of the GPUs
+    that the sender belongs to, "" if not known.
+    """
+
+    job: str
+    uuids: tuple[str, ...]
+    source: str
+    text: str  # what is wrong, and what is allowed
+    count: int
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +187,7 @@ class WatchTick:
     allocations: tuple[Allocation, ...] = ()
     stopped: str = ""  # why no command is taken on this node now
     timings: tuple[IterationTiming, ...] = ()
+    faults: tuple[ReportFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,27 @@ iteration_reports = st.builds(
     duration_s=seconds,
     operations=st.tuples(st.builds(m.OperationReport, kind=names, count=u32, busy_s=seconds)),
     peer_iteration_time_s=optional(seconds),
+    source=names,
+    age_s=seconds,
+    shape=optional(
+        st.builds(
+            m.PipelineShape,
+            schedule=names,
+            stages=u32,
+            microbatches=u32,
+            tensor_parallel=u32,
+            data_parallel=u32,
+        )
+    ),
+)
+report_faults = st.builds(
+    m.ReportFault,
+    job=names,
+    uuids=st.tuples(names),
+    source=names,
+    text=names,
+    count=u64,
+    age_s=seconds,
 )
 iteration_timings = st.builds(
     m.IterationTiming,
@@ -93,6 +114,7 @@ ticks = st.builds(
     allocations=st.lists(allocations, max_size=3).map(tuple),
     stopped=names,
     timings=st.lists(iteration_timings, max_size=3).map(tuple),
+    faults=st.lists(report_faults, max_size=3).map(tuple),
 )
 nodes = st.builds(
     m.NodeDescription,

@@ -173,6 +173,7 @@ class WatchResponse(google.protobuf.message.Message):
     ALLOCATIONS_FIELD_NUMBER: builtins.int
     STOPPED_FIELD_NUMBER: builtins.int
     TIMINGS_FIELD_NUMBER: builtins.int
+    FAULTS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     age_s: builtins.float
     """How old the sample was when it was sent: clocks of two hosts are never compared."""
@@ -193,6 +194,10 @@ class WatchResponse(google.protobuf.message.Message):
     def timings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___IterationTiming]:
         """How well iterations are timed; one for each GPU with a source of iteration starts."""
 
+    @property
+    def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReportFault]:
+        """Reports that could not be used, the newest of each sender."""
+
     def __init__(
         self,
         *,
@@ -204,10 +209,46 @@ class WatchResponse(google.protobuf.message.Message):
         allocations: collections.abc.Iterable[global___Allocation] | None = ...,
         stopped: builtins.str = ...,
         timings: collections.abc.Iterable[global___IterationTiming] | None = ...,
+        faults: collections.abc.Iterable[global___ReportFault] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "faults", b"faults", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings"]) -> None: ...
 
 global___WatchResponse = WatchResponse
+
+@typing.final
+class ReportFault(google.protobuf.message.Message):
+    """A report of a job that the agent refused, and why."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    UUIDS_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    AGE_S_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    """Owner of the GPUs that the sending process belongs to; empty: not known."""
+    source: builtins.str
+    text: builtins.str
+    """What is wrong, and what is allowed: one line."""
+    count: builtins.int
+    age_s: builtins.float
+    @property
+    def uuids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        uuids: collections.abc.Iterable[builtins.str] | None = ...,
+        source: builtins.str = ...,
+        text: builtins.str = ...,
+        count: builtins.int = ...,
+        age_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "count", b"count", "job", b"job", "source", b"source", "text", b"text", "uuids", b"uuids"]) -> None: ...
+
+global___ReportFault = ReportFault
 
 @typing.final
 class IterationTiming(google.protobuf.message.Message):
@@ -439,14 +480,25 @@ class IterationReport(google.protobuf.message.Message):
     DURATION_S_FIELD_NUMBER: builtins.int
     OPERATIONS_FIELD_NUMBER: builtins.int
     PEER_ITERATION_TIME_S_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    AGE_S_FIELD_NUMBER: builtins.int
+    SHAPE_FIELD_NUMBER: builtins.int
     job: builtins.str
     uuid: builtins.str
     stage: builtins.int
     iteration: builtins.int
     duration_s: builtins.float
     peer_iteration_time_s: builtins.float
+    source: builtins.str
+    """What it was learnt from: report, otlp, log, nccl or power; empty: report."""
+    age_s: builtins.float
+    """For how long the iteration had ended when it was learnt: exporters send in batches."""
     @property
     def operations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperationReport]: ...
+    @property
+    def shape(self) -> global___PipelineShape:
+        """The job's pipeline, where its source shows it."""
+
     def __init__(
         self,
         *,
@@ -457,12 +509,44 @@ class IterationReport(google.protobuf.message.Message):
         duration_s: builtins.float = ...,
         operations: collections.abc.Iterable[global___OperationReport] | None = ...,
         peer_iteration_time_s: builtins.float | None = ...,
+        source: builtins.str = ...,
+        age_s: builtins.float = ...,
+        shape: global___PipelineShape | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "peer_iteration_time_s", b"peer_iteration_time_s"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "duration_s", b"duration_s", "iteration", b"iteration", "job", b"job", "operations", b"operations", "peer_iteration_time_s", b"peer_iteration_time_s", "stage", b"stage", "uuid", b"uuid"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "age_s", b"age_s", "duration_s", b"duration_s", "iteration", b"iteration", "job", b"job", "operations", b"operations", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape", "source", b"source", "stage", b"stage", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s"]) -> typing.Literal["peer_iteration_time_s"] | None: ...
 
 global___IterationReport = IterationReport
+
+@typing.final
+class PipelineShape(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SCHEDULE_FIELD_NUMBER: builtins.int
+    STAGES_FIELD_NUMBER: builtins.int
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    TENSOR_PARALLEL_FIELD_NUMBER: builtins.int
+    DATA_PARALLEL_FIELD_NUMBER: builtins.int
+    schedule: builtins.str
+    """As in a policy; empty: not known."""
+    stages: builtins.int
+    microbatches: builtins.int
+    """0: not known."""
+    tensor_parallel: builtins.int
+    data_parallel: builtins.int
+    def __init__(
+        self,
+        *,
+        schedule: builtins.str = ...,
+        stages: builtins.int = ...,
+        microbatches: builtins.int = ...,
+        tensor_parallel: builtins.int = ...,
+        data_parallel: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_parallel", b"data_parallel", "microbatches", b"microbatches", "schedule", b"schedule", "stages", b"stages", "tensor_parallel", b"tensor_parallel"]) -> None: ...
+
+global___PipelineShape = PipelineShape
 
 @typing.final
 class OperationReport(google.protobuf.message.Message):
