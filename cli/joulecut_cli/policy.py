@@ -1,8 +1,9 @@
-"""`joulecut policy check FILE` and `joulecut policy diff FILE`.
+"""`joulecut policy check FILE`, `joulecut policy diff FILE`, and the profiles of a controller.
 
 `check` reads a policy file as the controller does and prints what it means for every job, or its
 first fault. `diff` compares it with the policy in force, as values after defaults: a comment or
-another order of keys is no difference.
+another order of keys is no difference. `upload` sends a profile to the controller's store, where a
+policy can name it like a file; `profiles` lists what is there, `remove` takes one away.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.controller_client import Controller, Json, quoted
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FINE, Parser
@@ -21,15 +22,27 @@ if TYPE_CHECKING:
 
 PROG = "joulecut policy"
 REASONS_SHOWN = 3
+DIGEST_SHOWN = 12  # letters, as of a policy
 NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
 def run(argv: list[str]) -> int:
-    """Raises BadInput where the file is wrong, Unavailable without a controller to compare with."""
-    if not argv or argv[0] not in {"check", "diff", "-h", "--help"}:
+    """Raises BadInput where the file is wrong, Unavailable without a controller to ask."""
+    actions = {
+        "check": _check,
+        "diff": _diff,
+        "profiles": _profiles,
+        "upload": _upload,
+        "remove": _remove,
+    }
+    if not argv or argv[0] not in {*actions, "-h", "--help"}:
         given = f"{argv[0]!r} is no action" if argv else "no action"
-        raise BadInput(PROG, given, f"{PROG} check FILE [--json], {PROG} diff FILE")
-    return _diff(argv[1:]) if argv[0] == "diff" else _check(argv)
+        allowed = (
+            f"{PROG} check FILE [--json], {PROG} diff FILE, {PROG} profiles, "
+            f"{PROG} upload PROFILE.csv, {PROG} remove NAME"
+        )
+        raise BadInput(PROG, given, allowed)
+    return actions.get(argv[0], lambda _: _check(argv))(argv[1:])
 
 
 def _check(argv: list[str]) -> int:
@@ -37,19 +50,81 @@ def _check(argv: list[str]) -> int:
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--controller", metavar="URL", help="check the power budget against this one's GPUs"
+        "--controller",
+        metavar="URL",
+        help="also find profiles uploaded there, and check the power budget against its GPUs",
     )
-    options = parser.parse_args(argv[1:] if argv[0] == "check" else argv)
+    parser.add_argument("--profiles", type=Path, metavar="DIR", help="the controller's `profiles`")
+    options = parser.parse_args(argv)
     from joulecut_controller.sources.policy_file import load
 
+    controller = Controller(options.controller) if options.controller else None
     with Progress(f"checking {options.file.name}"):
-        policy = load(options.file)
-    board = Controller(options.controller).board() if options.controller else None
+        uploaded = _Uploaded(controller) if controller else None
+        policy = load(options.file, profiles=options.profiles, uploaded=uploaded)
+    board = controller.board() if controller else None
     budget = budget_check(policy, board)
     if options.json:
         print(json.dumps(as_json(policy) | {"power_budget": budget}, indent=2))
     else:
         print(as_text(policy) + (f"\n  power budget: {budget['text']}" if budget else ""))
+    return FINE
+
+
+class _Uploaded:
+    """The profiles uploaded to a controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def digests(self) -> Mapping[str, str]:
+        return {one["name"]: one["digest"] for one in self._controller.profiles()}
+
+    def read(self, name: str) -> bytes:
+        return self._controller.profile(name).encode()
+
+
+def _profiles(argv: list[str]) -> int:
+    parser = Parser(f"{PROG} profiles", "Lists the profiles uploaded to a controller.")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    found = Controller(given.controller).profiles()
+    if given.json:
+        print(json.dumps({"profiles": found}, indent=2))
+        return FINE
+    for one in found:
+        print(f"{one['name']}  {one['bytes']} bytes  {one['digest'][:DIGEST_SHOWN]}")
+    if not found:
+        print("no profile was uploaded")
+    return FINE
+
+
+def _upload(argv: list[str]) -> int:
+    parser = Parser(f"{PROG} upload", "Sends a profile to the controller's store.")
+    parser.add_argument("file", type=Path, metavar="PROFILE.csv")
+    parser.add_argument("--name", metavar="NAME.csv", help="default: the file's own name")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    try:
+        content = given.file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is not text"
+        raise BadInput(str(given.file), why, "a readable CSV file") from None
+    path = f"profiles/{quoted(given.name or given.file.name)}"
+    return _done(Controller(given.controller).order(path, content=content), as_json=given.json)
+
+
+def _remove(argv: list[str]) -> int:
+    parser = Parser(f"{PROG} remove", "Removes an uploaded profile that no policy names.")
+    parser.add_argument("name", metavar="NAME.csv")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    answer = Controller(given.controller).order(f"profiles/{quoted(given.name)}/remove")
+    return _done(answer, as_json=given.json)
+
+
+def _done(answer: Json, *, as_json: bool) -> int:
+    print(json.dumps(answer, indent=2) if as_json else answer["sentence"])
     return FINE
 
 
@@ -104,8 +179,8 @@ def _diff(argv: list[str]) -> int:
     from joulecut_controller.policy.policy import policy_json
     from joulecut_controller.sources.policy_file import load
 
-    mine = policy_json(load(given.file))
     controller = Controller(given.controller)
+    mine = policy_json(load(given.file, uploaded=_Uploaded(controller)))
     theirs = controller.policy()
     found = difference(theirs, mine)
     if given.json:

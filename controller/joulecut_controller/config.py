@@ -60,6 +60,7 @@ class Config:
 
     agents: AgentSource
     policy: Path
+    profiles: Path | None  # a folder of them, for policies to name
     store: str
     http: tuple[str, int]
     interval_s: float
@@ -103,6 +104,9 @@ def read(path: Path) -> Config:
     return Config(
         agents=_source(document, data["agents"], base, encrypted=tls is not None),
         policy=base / _text(document, ("policy",), data["policy"]),
+        profiles=(
+            base / _text(document, ("profiles",), data["profiles"]) if "profiles" in data else None
+        ),
         store=store,
         http=http,
         interval_s=interval_s,

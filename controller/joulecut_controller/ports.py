@@ -79,6 +79,16 @@ class Record:
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """An uploaded profile without its content; `digest` is the SHA-256 of its bytes."""
+
+    name: str
+    digest: str
+    bytes: int
+    at_unix_s: float
+
+
 class Store(Protocol):
     """What must survive a restart. Raises joulecut_wire.errors.Unavailable where it cannot."""
 
@@ -133,5 +143,19 @@ class Store(Protocol):
     ) -> tuple[Record, ...]:
         """The newest `limit` of a topic since a time, newest first; of all jobs without `job`."""
         ...
+
+    def keep_profile(self, about: StoredProfile, content: str) -> None:
+        """Keeps an uploaded profile in place of one of the same name."""
+        ...
+
+    def profiles(self) -> tuple[StoredProfile, ...]:
+        """Every uploaded profile, by name."""
+        ...
+
+    def profile(self, name: str) -> str:
+        """The content of an uploaded profile; empty where there is none."""
+        ...
+
+    def remove_profile(self, name: str) -> None: ...
 
     def close(self) -> None: ...

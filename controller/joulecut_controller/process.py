@@ -25,6 +25,7 @@ from joulecut_controller.service_context import NAME, ServiceContext, log
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.agents import AgentSource
 from joulecut_controller.sources.policy_file import PolicyFile
+from joulecut_controller.sources.uploaded_profiles import UploadedProfiles
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url
@@ -58,8 +59,6 @@ def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
-    source = PolicyFile(config.policy)
-    policy = source.load()
     store = open_store(
         config.store,
         base=config.base,
@@ -67,6 +66,10 @@ def run(config: Config) -> int:
         timeout_s=config.timing.timeout_s,
     )
     try:
+        source = PolicyFile(
+            config.policy, profiles=config.profiles, uploaded=UploadedProfiles(store)
+        )
+        policy = source.load()
         asyncio.run(_serve(config, source, policy, store, agents))
     finally:
         store.close()
@@ -108,7 +111,14 @@ async def _serve(
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
     channel = CommandChannel()
-    app = build(publisher, metrics_text=metrics.metrics_text, web=web, store=store, channel=channel)
+    app = build(
+        publisher,
+        metrics_text=metrics.metrics_text,
+        web=web,
+        store=store,
+        channel=channel,
+        profiles=UploadedProfiles(store),
+    )
     server = Server(app, *config.http, web)
     await server.start()
     watch_s = _watch_s(config.interval_s, len(agents))

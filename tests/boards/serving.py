@@ -19,6 +19,7 @@ from joulecut_controller.orders import Commander
 from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import CommandChannel
+from joulecut_controller.web.profiles import ProfileLibrary
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.web_config import WebConfig
@@ -50,6 +51,7 @@ class Serving:
         store: Store | None = None,
         obey: Commander | None = None,
         web: WebConfig | None = None,
+        profiles: ProfileLibrary | None = None,
     ) -> None:
         self._first = board
         self._port = port
@@ -58,6 +60,7 @@ class Serving:
         self._store = store
         self._obey = obey
         self._web = web
+        self._profiles = profiles
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
         self.failure: BaseException | None = None
@@ -93,6 +96,7 @@ class Serving:
             metrics_text=self._metrics_text,
             hosts=self._hosts,
             store=self._store,
+            profiles=self._profiles,
         )
         self.server = Server(app, "127.0.0.1", self._port, self._web)
         try:

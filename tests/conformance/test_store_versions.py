@@ -35,7 +35,7 @@ def test_an_older_database_is_brought_forward_with_its_rows(database: Database) 
 
 
 # What each version added to the one before, as tables.
-ADDED = {2: "notebook", 3: "learnt", 4: "record"}
+ADDED = {2: "notebook", 3: "learnt", 4: "record", 5: "profile"}
 
 
 def test_every_version_there_ever_was_is_known_to_these_tests() -> None:

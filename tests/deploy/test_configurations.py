@@ -222,6 +222,16 @@ def test_without_a_list_the_controller_finds_the_agents(
     assert "serviceAccountToken" not in str(one(listed, "Deployment"))
 
 
+def test_profiles_come_from_a_volume(tmp_path: Path) -> None:
+    claim = "controller.profilesVolume.persistentVolumeClaim.claimName=profiles"
+    objects = chart("controller", sets=(claim,))
+    settings = controller_config.read(_controller_files(objects, tmp_path))
+    spec = one(objects, "Deployment")["spec"]["template"]["spec"]
+    mounts = {m["mountPath"]: m["name"] for m in spec["containers"][0]["volumeMounts"]}
+    (volume,) = (v for v in spec["volumes"] if v["name"] == mounts[str(settings.profiles)])
+    assert volume["persistentVolumeClaim"] == {"claimName": "profiles"}
+
+
 def test_a_page_with_passwords_is_read_from_its_secret(tmp_path: Path) -> None:
     objects = chart("controller", sets=("controller.webConfigSecret=page",))
     settings = controller_config.read(_controller_files(objects, tmp_path))

@@ -7,10 +7,13 @@ reported once, and again only when it changes.
 import errno
 import hashlib
 import os
+import re
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.policy import Policy
@@ -26,6 +29,8 @@ DIGEST_LENGTH = 12  # hexadecimal digits
 # this many nanoseconds. Until the time is older, content is compared.
 SETTLED_NS = 2_000_000_000
 
+PLAIN_NAME = re.compile(r"[^/\0]*[^/.\0][^/\0]*")  # in no other folder
+
 Stamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 
 
@@ -38,17 +43,39 @@ class _Seen:
     bytes_max: int
 
 
-def load(path: Path) -> Policy:
+class Uploaded(Protocol):
+    """Profiles that are no files: their digests by name, and the content of one."""
+
+    def digests(self) -> Mapping[str, str]: ...
+
+    def read(self, name: str) -> bytes:
+        """Raises BadInput."""
+        ...
+
+
+def load(path: Path, *, profiles: Path | None = None, uploaded: Uploaded | None = None) -> Policy:
     """Reads a policy and the profiles it names. Raises BadInput for the first fault."""
-    return PolicyFile(path).load()
+    return PolicyFile(path, profiles=profiles, uploaded=uploaded).load()
 
 
 class PolicyFile:
-    """One policy file, and the profiles and run files that it names."""
+    """One policy file, and the profiles and run files that it names.
 
-    def __init__(self, path: Path) -> None:
+    A profile is the file of that path, relative to the policy. A plain name that is no file there
+    is looked for in the folder `profiles`, then among the `uploaded` ones.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        profiles: Path | None = None,
+        uploaded: Uploaded | None = None,
+    ) -> None:
         self.path = path
+        self._profiles, self._uploaded = profiles, uploaded
         self._seen: dict[Path, _Seen] = {}
+        self._named: dict[str, str] = {}  # uploaded profiles at the last load, with their digests
 
     def load(self) -> Policy:
         """The policy on disk. Raises BadInput.
@@ -57,14 +84,14 @@ class PolicyFile:
         bytes too.
         """
         seen: dict[Path, _Seen] = {}
-        self._seen = seen  # also of an invalid file, which is reported once
+        named: dict[str, str] = {}
+        self._seen, self._named = seen, named  # also of an invalid file, which is reported once
         profiles: dict[str, Profile] = {}
         models: dict[str, run_file.Predicted] = {}
 
         def profile(text: str) -> Profile:
             if text not in profiles:
-                place = self.path.parent / text
-                profiles[text] = parse_profile(_take(place, PROFILE_BYTES_MAX, seen), str(place))
+                profiles[text] = self._profile(text, seen, named)
             return profiles[text]
 
         def model(text: str) -> tuple[Profile, float, Pipeline]:
@@ -76,8 +103,23 @@ class PolicyFile:
 
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
         policy = parse(document.parse(raw, str(self.path)), profile, model)
-        content = "".join(one.digest for one in seen.values())  # in the order they are named
+        content = "".join((*(one.digest for one in seen.values()), *named.values()))
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])
+
+    def _profile(self, text: str, seen: dict[Path, _Seen], named: dict[str, str]) -> Profile:
+        """The profile of this name, wherever it is; appearing earlier in the order is a change.
+        Raises BadInput.
+        """
+        place, plain = self.path.parent / text, PLAIN_NAME.fullmatch(text) is not None
+        if plain and self._profiles is not None and _stamp(place) is None:
+            seen[place] = _absent(place)
+            place = self._profiles / text
+        if plain and self._uploaded is not None and _stamp(place) is None:
+            seen[place] = _absent(place)
+            named[text] = self._uploaded.digests().get(text, "")
+            if named[text]:
+                return parse_profile(self._uploaded.read(text), f"uploaded {text}")
+        return parse_profile(_take(place, PROFILE_BYTES_MAX, seen), str(place))
 
     def changed(self) -> bool:
         """Whether the policy or a profile it names differs from the last `load`.
@@ -94,7 +136,11 @@ class PolicyFile:
             if _digest(_read(path, seen.bytes_max)) != seen.digest:
                 return True
             known[path] = replace(seen, stamp=_trusted(stamp))
-        return False
+        named = self._named
+        if self._uploaded is None or not named:
+            return False
+        digests = self._uploaded.digests()
+        return any(digests.get(name, "") != digest for name, digest in named.items())
 
 
 def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:
@@ -109,6 +155,11 @@ def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:
     if isinstance(raw, OSError):
         raise BadInput(str(path), raw.strerror or "cannot be read", "a readable file")
     return raw
+
+
+def _absent(path: Path) -> _Seen:
+    """A file that is not there: appearing is a change."""
+    return _Seen(None, _digest(_read(path, 1)), 1)
 
 
 def _read(path: Path, bytes_max: int) -> bytes | OSError:

@@ -14,7 +14,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, T
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.ports import Event, Record
+from joulecut_controller.ports import Event, Record, StoredProfile
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import PostgresUrl, parse_postgres_url
@@ -25,6 +25,7 @@ from joulecut_controller.store.schema import (
     LEARNT,
     NOTEBOOKS,
     PLANS,
+    PROFILES,
     RECORDS,
     migrate,
 )
@@ -252,6 +253,31 @@ class DatabaseStore:
         with self._transactions.reading() as connection:
             rows = connection.execute(wanted.order_by(RECORDS.c.id.desc()).limit(bounded)).all()
         return tuple(Record(row.at_unix_s, row.topic, row.job, row.content) for row in rows)
+
+    def keep_profile(self, about: StoredProfile, content: str) -> None:
+        with self._transactions.writing() as connection:
+            row = {
+                "name": about.name,
+                "digest": about.digest,
+                "bytes": about.bytes,
+                "at_unix_s": about.at_unix_s,
+                "content": content,
+            }
+            _replace(connection, PROFILES.c.name == about.name, PROFILES, row)
+
+    def profiles(self) -> tuple[StoredProfile, ...]:
+        c = PROFILES.c
+        wanted = select(c.name, c.digest, c.bytes, c.at_unix_s).order_by(c.name)
+        with self._transactions.reading() as connection:
+            rows = connection.execute(wanted).all()
+        return tuple(StoredProfile(*row) for row in rows)
+
+    def profile(self, name: str) -> str:
+        return self._content(select(PROFILES.c.content).where(PROFILES.c.name == name))
+
+    def remove_profile(self, name: str) -> None:
+        with self._transactions.writing() as connection:
+            connection.execute(PROFILES.delete().where(PROFILES.c.name == name))
 
     def close(self) -> None:
         """Closes the database; idempotent."""

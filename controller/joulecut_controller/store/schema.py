@@ -105,11 +105,26 @@ RECORDS = Table(
     sqlite_autoincrement=True,
 )
 
+PROFILES = Table(
+    "profile",
+    METADATA,
+    Column("name", String(132), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("bytes", Integer, nullable=False),
+    Column("at_unix_s", Float, nullable=False),
+    Column("content", Text, nullable=False),
+)
+
 Migration = Callable[[Connection], None]
 
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
-MIGRATIONS: tuple[Migration, ...] = (NOTEBOOKS.create, LEARNT.create, RECORDS.create)
+MIGRATIONS: tuple[Migration, ...] = (
+    NOTEBOOKS.create,
+    LEARNT.create,
+    RECORDS.create,
+    PROFILES.create,
+)
 
 
 def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:

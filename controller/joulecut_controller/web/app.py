@@ -25,6 +25,7 @@ from joulecut_controller.web.board_json import event_with_detail_json
 from joulecut_controller.web.commands import PREFIX, CommandChannel, Commands, is_command
 from joulecut_controller.web.middleware import BasicAuth, HostGuard
 from joulecut_controller.web.openapi import DOCUMENT
+from joulecut_controller.web.profiles import ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
 from joulecut_controller.web.reports import Reports
 from joulecut_controller.web.responses import (
@@ -53,15 +54,24 @@ def build(
     web: WebConfig | None = None,
     store: Store | None = None,
     channel: CommandChannel | None = None,
+    profiles: ProfileLibrary | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
     `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
     allowed in the Host header besides loopback ones, for a controller that listens there.
     `web` asks for passwords; under TLS the browser verifies the name, and any host is served.
-    `store` is the source of reports; `channel` takes commands, without it there are none.
+    `store` is the source of reports; `channel` takes commands, `profiles` uploads; without them
+    there are none.
     """
-    listed = routes(publisher, metrics_text=metrics_text, web=web, store=store, channel=channel)
+    listed = routes(
+        publisher,
+        metrics_text=metrics_text,
+        web=web,
+        store=store,
+        channel=channel,
+        profiles=profiles,
+    )
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
     app = Starlette(routes=listed, exception_handlers=handlers)
     posted = is_command if channel else lambda _: False
@@ -77,12 +87,14 @@ def routes(
     web: WebConfig | None = None,
     store: Store | None = None,
     channel: CommandChannel | None = None,
+    profiles: ProfileLibrary | None = None,
 ) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
     pages = _Pages(publisher, metrics_text)
     reports = Reports(store, pages.now)
     return [
         *(_commands(channel, web) if channel else ()),
+        *(_profiles(Profiles(profiles, web, pages.now)) if profiles else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
         Route("/api/v1/board", pages.board),
@@ -111,6 +123,15 @@ def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
         "restore": commands.restore,
     }
     return [Route(PREFIX + path, do, methods=["POST"]) for path, do in posted.items()]
+
+
+def _profiles(profiles: Profiles) -> list[Route]:
+    return [
+        Route(PREFIX + "profiles", profiles.listed),
+        Route(PREFIX + "profiles/{name}", profiles.one),
+        Route(PREFIX + "profiles/{name}", profiles.keep, methods=["POST"]),
+        Route(PREFIX + "profiles/{name}/remove", profiles.remove, methods=["POST"]),
+    ]
 
 
 class _Pages:

@@ -81,13 +81,13 @@ class Commands:
         return await self._named("restore", request, ("job", "node", "all"))
 
     async def _one(self, op: Op, request: Request) -> Response:
-        by = self._who(request)
-        body = _checked(await _body(request), ())
+        by = sender(request, self._web)
+        body = _checked(await body_of(request), ())
         return await self._order(op, body, by, job=request.path_params["name"])
 
     async def _named(self, op: Op, request: Request, keys: tuple[str, ...]) -> Response:
-        by = self._who(request)
-        body = _checked(await _body(request), keys)
+        by = sender(request, self._web)
+        body = _checked(await body_of(request), keys)
         given = [key for key in keys if key in body]
         if len(given) != 1:
             raise HTTPException(400, f"exactly one of {', '.join(keys)} is required")
@@ -118,15 +118,16 @@ class Commands:
             }
         )
 
-    def _who(self, request: Request) -> str:
-        """The authenticated sender. Raises HTTPException without one."""
-        _check_origin(request)
-        if self._web is not None and self._web.authenticates:
-            return _user(request.headers.get("authorization", "")) or "a client certificate"
-        if request.client is not None and is_loopback(request.client.host):
-            return "loopback"
-        text = "the sender is not authenticated: use the loopback interface, or set users or"
-        raise HTTPException(403, f"{text} client certificates in web_config")
+
+def sender(request: Request, web: WebConfig | None) -> str:
+    """The authenticated sender of a command. Raises HTTPException without one."""
+    _check_origin(request)
+    if web is not None and web.authenticates:
+        return _user(request.headers.get("authorization", "")) or "a client certificate"
+    if request.client is not None and is_loopback(request.client.host):
+        return "loopback"
+    text = "the sender is not authenticated: use the loopback interface, or set users or"
+    raise HTTPException(403, f"{text} client certificates in web_config")
 
 
 def is_command(path: str) -> bool:
@@ -135,8 +136,10 @@ def is_command(path: str) -> bool:
     if rest == path:
         return False
     last = rest.rpartition("/")[2]
-    return rest in ("pause", "resume", "restore") or (
-        rest.startswith("jobs/") and rest.count("/") > 1 and last in ("pause", "resume")
+    return (
+        rest in ("pause", "resume", "restore")
+        or (rest.startswith("jobs/") and rest.count("/") > 1 and last in ("pause", "resume"))
+        or (rest.startswith("profiles/") and rest.count("/") < 3)
     )
 
 
@@ -153,12 +156,13 @@ def _check_origin(request: Request) -> None:
         raise HTTPException(403, "commands from another site are refused")
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
+    """The JSON object that a command carries. Raises HTTPException."""
     raw = bytearray()
     async for part in request.stream():
         raw += part
-        if len(raw) > BODY_BYTES_MAX:
-            raise HTTPException(413, f"a command may have up to {BODY_BYTES_MAX} bytes")
+        if len(raw) > bytes_max:
+            raise HTTPException(413, f"a command may have up to {bytes_max} bytes")
     try:
         body = strict_json.loads(raw) if raw else {}
     except strict_json.GivenTwice as error:

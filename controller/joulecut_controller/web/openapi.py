@@ -271,6 +271,14 @@ def _post(text: str, body: Json, *, named: bool) -> Json:
     }
 
 
+def _upload(text: str, body: Json) -> Json:
+    found = _post(text, body, named=True)
+    found["post"]["parameters"] = [_MARK, _PROFILE_NAME]
+    done = obj(complete={"const": True}, sentence={"type": "string"}, name={"type": "string"})
+    found["post"]["responses"]["200"] = _answer("the result", done)
+    return found
+
+
 def _words(**more: Json) -> Json:
     return {"type": "object", "properties": more | _WORDS, "additionalProperties": False}
 
@@ -282,6 +290,17 @@ _RESTORED = _words(
     all={"const": True},
 ) | {"oneOf": [{"required": [key]} for key in ("job", "node", "all")]}
 
+_PROFILE_NAME = _NAME | {"description": "NAME.csv"}
+_UPLOADED = _words(content={"type": "string"}) | {"required": ["content"]}
+_PROFILES = {
+    "type": "array",
+    "items": obj(
+        name={"type": "string"},
+        digest={"type": "string"},
+        bytes={"type": "integer"},
+        at_unix_s={"type": "number"},
+    ),
+}
 _LISTED = {"type": "array", "items": _ref("Job")}
 _EVENTS = obj(events={"type": "array", "items": _ref("Event")})
 _LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "default 100")
@@ -343,6 +362,15 @@ def _paths() -> Json:
             _LIMIT,
             errors=(400, 503),
         ),
+        "/api/v1/profiles": _get("the uploaded profiles", obj(profiles=_PROFILES)),
+        "/api/v1/profiles/{name}": _get(
+            "an uploaded profile",
+            obj(name=_TEXT, content=_TEXT),
+            _PROFILE_NAME,
+            errors=(400, 404, 503),
+        )
+        | _upload("keeps a profile in the store, where policies can name it", _UPLOADED),
+        "/api/v1/profiles/{name}/remove": _upload("removes an uploaded profile", _words()),
         "/api/v1/openapi.json": _get("this document", {"type": "object"}, errors=()),
         f"{one}/pause": _post("resets the job's clocks and holds it", _words(), named=True),
         f"{one}/resume": _post("ends the hold of the job", _words(), named=True),

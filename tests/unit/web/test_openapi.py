@@ -21,10 +21,12 @@ from starlette.routing import Route
 
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.policy.policy import Policy
+from joulecut_controller.ports import StoredProfile
 from joulecut_controller.web.app import routes
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.publisher import Publisher
+from joulecut_wire.errors import BadInput
 
 KEPT = Path(__file__).resolve().parents[3] / "docs" / "openapi.json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
@@ -45,8 +47,25 @@ def served() -> Iterator[Serving]:
     board = replace(
         board, jobs=(job,), holds=(hold,), policy=Policy(jobs=(job.view.policy,), source="p.yaml")
     )
-    with Serving(board, obey=whim, metrics_text=lambda: b"") as server:
+    library = NoProfiles()
+    with Serving(board, obey=whim, metrics_text=lambda: b"", profiles=library) as server:
         yield server
+
+
+class NoProfiles:
+    """A library that holds one profile and takes no other."""
+
+    def listed(self) -> tuple[StoredProfile, ...]:
+        return (StoredProfile("gpt3-175b", "0" * 64, 5, boards.NOON_UNIX_S),)
+
+    def read(self, name: str) -> bytes:
+        return b"stage" if name == "gpt3-175b" else b""
+
+    def keep(self, name: str, raw: bytes, by: str, at_unix_s: float) -> str:
+        raise BadInput(name, f"{len(raw)} bytes from {by}", f"nothing at {at_unix_s}")
+
+    def remove(self, name: str, by: str, at_unix_s: float) -> str:
+        raise BadInput(name, f"kept from {by}", f"nothing at {at_unix_s}")
 
 
 def test_the_kept_document_is_the_one_served(served: Serving) -> None:
@@ -62,7 +81,7 @@ def test_the_kept_document_is_the_one_served(served: Serving) -> None:
 def test_every_address_is_documented_and_every_documented_one_is_there() -> None:
     there = {
         (route.path.replace(":path}", "}"), method)
-        for route in routes(Publisher(), channel=CommandChannel())
+        for route in routes(Publisher(), channel=CommandChannel(), profiles=NoProfiles())
         if isinstance(route, Route) and route.path.startswith("/api/")
         for method in (route.methods or {"GET"}) - {"HEAD"}
     }

@@ -141,6 +141,9 @@ httpGet: {path: /readyz, port: metrics}
 {{- define "joulecut.controllerConfig" -}}
 {{- $service := dict "service" (printf "%s-agent" (include "joulecut.fullname" .)) -}}
 {{- $own := dict "agents" (default (dict "kubernetes" $service) .Values.controller.agents) "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
+{{- if .Values.controller.profilesVolume -}}
+{{- $_ := set $own "profiles" "/etc/joulecut-profiles" -}}
+{{- end -}}
 {{- with .Values.controller.store }}
 {{- if .secret }}
 {{- $_ := set $own "store" (dict "url_file" (printf "/etc/joulecut-store/%s" .urlKey)) -}}

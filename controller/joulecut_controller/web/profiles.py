@@ -1,0 +1,110 @@
+"""The routes of uploaded profiles: list, upload, remove.
+
+An upload is a command: the same sender, header and origin, and the leader alone takes it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from joulecut_controller.board import Board
+from joulecut_controller.ports import StoredProfile
+from joulecut_controller.web.commands import NAME_LENGTH_MAX, STANDBY, body_of, sender
+from joulecut_controller.web.responses import error_response, json_response
+from joulecut_wire.errors import BadInput, JoulecutError
+from joulecut_wire.web_config import WebConfig
+
+UPLOAD_BYTES_MAX = 6 << 20  # a profile of 4 MiB as JSON, line ends escaped
+
+
+class ProfileLibrary(Protocol):
+    """Keeps uploaded profiles. May block: use a thread. Raises BadInput, Unavailable."""
+
+    def listed(self) -> tuple[StoredProfile, ...]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def keep(self, name: str, raw: bytes, by: str, at_unix_s: float) -> str: ...
+
+    def remove(self, name: str, by: str, at_unix_s: float) -> str: ...
+
+
+class Profiles:
+    """Handlers. `now` is the newest board."""
+
+    def __init__(
+        self, library: ProfileLibrary, web: WebConfig | None, now: Callable[[], Board]
+    ) -> None:
+        self._library, self._web, self._now = library, web, now
+
+    async def listed(self, _: Request) -> Response:
+        found = await self._done(self._library.listed)
+        if isinstance(found, Response):
+            return found
+        return json_response({"profiles": [asdict(one) for one in found]})
+
+    async def one(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        raw = await self._done(lambda: self._library.read(name))
+        if isinstance(raw, Response):
+            return raw
+        if not raw:
+            return error_response(404, f"no profile {name!r:.100} was uploaded")
+        return json_response({"name": name, "content": raw.decode()})
+
+    async def keep(self, request: Request) -> Response:
+        by = sender(request, self._web)
+        body = await body_of(request, UPLOAD_BYTES_MAX)
+        content = body.get("content")
+        if not isinstance(content, str) or body.keys() - {"content", "by"}:
+            raise HTTPException(400, 'a profile is uploaded as {"content": TEXT}')
+        raw = content.encode("utf-8", "replace")
+        return await self._command(request, _named(body, by), raw)
+
+    async def remove(self, request: Request) -> Response:
+        by = sender(request, self._web)
+        by = _named(await body_of(request), by)
+        name = request.path_params["name"]
+        users = [job.view.policy.name for job in self._now().jobs if _uses(job.view.policy, name)]
+        if users:
+            return error_response(409, f"profile {name} is in use by {', '.join(users[:5])}")
+        return await self._command(request, by, None)
+
+    async def _command(self, request: Request, by: str, raw: bytes | None) -> Response:
+        if not self._now().leads:
+            return error_response(503, STANDBY)
+        name, at = request.path_params["name"], time.time()
+        if raw is None:
+            done = await self._done(lambda: self._library.remove(name, by, at))
+        else:
+            done = await self._done(lambda: self._library.keep(name, raw, by, at))
+        if isinstance(done, Response):
+            return done
+        return json_response({"complete": True, "sentence": done, "name": name})
+
+    async def _done(self, work: Callable[[], Any]) -> Any:
+        try:
+            return await asyncio.to_thread(work)
+        except BadInput as error:
+            return error_response(400, str(error))
+        except JoulecutError as error:
+            return error_response(503, str(error))
+
+
+def _named(body: dict[str, Any], by: str) -> str:
+    """The sender as he calls himself, and as he is known. Raises HTTPException."""
+    claimed = body.get("by", "")
+    fine = isinstance(claimed, str) and len(claimed) <= NAME_LENGTH_MAX and claimed.isprintable()
+    if not fine and claimed != "":
+        raise HTTPException(400, f"by must be one line of up to {NAME_LENGTH_MAX} letters")
+    return f"{claimed} ({by})" if claimed else by
+
+
+def _uses(policy: Any, name: str) -> bool:
+    return policy.profile is not None and policy.profile.source == f"uploaded {name}"
