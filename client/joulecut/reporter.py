@@ -9,12 +9,14 @@ import json
 import os
 import socket as sockets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 SOCKET = "/run/joulecut/jobs.sock"  # the agent's own default
 SOCKET_VARIABLE = "JOULECUT_SOCKET"
 DATAGRAM_BYTES_MAX = 8192  # the agent's own bound
 VERSION = 1
+TIMED_MAX = 600  # operations whose times fit into a datagram, with up to 11 bytes each
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # of `order`
 
 
 class Reporter:
@@ -36,19 +38,19 @@ class Reporter:
         duration_s: float,
         ops: Mapping[str, tuple[int, float]] | None = None,
         peer_iteration_time_s: float | None = None,
+        *,
+        timed: Sequence[tuple[str, float]] | None = None,
     ) -> bool:
         """Reports that iteration `number` took `duration_s`; whether it was sent.
 
         `ops`: by kind of operation ("forward", "backward"), its count and total seconds on the GPU.
-        `peer_iteration_time_s`: iteration time of the slowest sibling pipeline, if this job waits
-        for one. Never raises.
+        `timed`, in place of `ops`: kind and seconds of each operation, in the order they ran; more
+        than fit into a datagram are sent as sums. `peer_iteration_time_s`: iteration time of the
+        slowest sibling pipeline, if this job waits for one. Never raises.
         """
         with contextlib.suppress(Exception):
             words = {**self._words, "iteration": number, "duration_s": duration_s}
-            words["ops"] = [
-                {"kind": kind, "count": count, "busy_s": busy_s}
-                for kind, (count, busy_s) in (ops or {}).items()
-            ]
+            words |= _timed(timed) if timed else {"ops": _sums(ops or {})}
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
             return self._send(words)
@@ -86,3 +88,23 @@ class Reporter:
             self.close()  # no agent, or a new one: connect again next time
             return False
         return True
+
+
+def _sums(ops: Mapping[str, tuple[int, float]]) -> list[dict[str, object]]:
+    return [
+        {"kind": kind, "count": count, "busy_s": busy_s} for kind, (count, busy_s) in ops.items()
+    ]
+
+
+def _timed(timed: Sequence[tuple[str, float]]) -> dict[str, object]:
+    """Sums, and where they fit also the time of each operation and their order."""
+    by_kind: dict[str, list[float]] = {}
+    for kind, seconds in timed:
+        by_kind.setdefault(kind, []).append(seconds)
+    ops = _sums({kind: (len(each), sum(each)) for kind, each in by_kind.items()})
+    if len(timed) > TIMED_MAX or len(by_kind) > len(DIGITS):
+        return {"ops": ops}
+    for words, each in zip(ops, by_kind.values(), strict=True):
+        words["durations_s"] = [float(f"{seconds:.4g}") for seconds in each]
+    digit = dict(zip(by_kind, DIGITS, strict=False))
+    return {"ops": ops, "order": "".join(digit[kind] for kind, _ in timed)}

@@ -171,7 +171,9 @@ def _encode_report(report: m.IterationReport) -> pb.IterationReport:
         iteration=report.iteration,
         duration_s=report.duration_s,
         operations=[
-            pb.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
+            pb.OperationReport(
+                kind=op.kind, count=op.count, busy_s=op.busy_s, durations_s=op.durations_s
+            )
             for op in report.operations
         ],
         peer_iteration_time_s=report.peer_iteration_time_s,
@@ -186,6 +188,7 @@ def _encode_report(report: m.IterationReport) -> pb.IterationReport:
         )
         if shape
         else None,
+        order=report.order,
     )
 
 
@@ -198,7 +201,7 @@ def _decode_report(msg: pb.IterationReport) -> m.IterationReport:
         iteration=msg.iteration,
         duration_s=msg.duration_s,
         operations=tuple(
-            m.OperationReport(kind=op.kind, count=op.count, busy_s=op.busy_s)
+            m.OperationReport(op.kind, op.count, op.busy_s, tuple(op.durations_s))
             for op in msg.operations
         ),
         peer_iteration_time_s=msg.peer_iteration_time_s
@@ -215,6 +218,7 @@ def _decode_report(msg: pb.IterationReport) -> m.IterationReport:
         )
         if msg.HasField("shape")
         else None,
+        order=msg.order,
     )
 
 

@@ -96,13 +96,21 @@ class NodeSnapshot:
     gpus: tuple[GpuSnapshot, ...]
 
 
+ORDER_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
 @dataclass(frozen=True, slots=True)
 class OperationReport:
-    """Count and total time of one kind of operation in an iteration."""
+    """Count and total time of one kind of operation in an iteration.
+
+    `durations_s` has each operation's time in the order they ran; empty where only the sum is
+    known.
+    """
 
     kind: str
     count: int
     busy_s: float
+    durations_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,11 @@ class PipelineShape:
 
 @dataclass(frozen=True, slots=True)
 class IterationReport:
-    """One iteration of a job on one GPU, as the job reported it."""
+    """One iteration of a job on one GPU, as the job reported it.
+
+    `order` says in which order the operations ran: for each, the index of its kind in
+    `operations` (`ORDER_DIGITS`). Empty where not known.
+    """
 
     job: str
     uuid: str
@@ -133,6 +145,7 @@ class IterationReport:
     source: str = ""  # report, otlp, log, nccl or power; "": report
     age_s: float = 0.0  # how long ago it had ended when the agent learnt of it
     shape: PipelineShape | None = None
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,16 @@ iteration_reports = st.builds(
     stage=u32,
     iteration=u64,
     duration_s=seconds,
-    operations=st.tuples(st.builds(m.OperationReport, kind=names, count=u32, busy_s=seconds)),
+    operations=st.tuples(
+        st.builds(
+            m.OperationReport,
+            kind=names,
+            count=u32,
+            busy_s=seconds,
+            durations_s=st.lists(st.floats(0.0, 1e6, width=32), max_size=3).map(tuple),
+        )
+    ),
+    order=names,
     peer_iteration_time_s=optional(seconds),
     source=names,
     age_s=seconds,
@@ -249,6 +258,11 @@ def test_a_mark_reads_as_documented() -> None:
         ({"ops": [{"kind": "forward", "count": 0, "busy_s": 0.1}]}, "count 0"),
         ({"ops": [{"kind": "forward", "count": 48, "busy_s": 100.0}]}, "busy_s"),
         ({"ops": [{"kind": "forward", "count": 1, "busy_s": 1.0}] * 65}, "ops"),
+        ({"ops": [{"kind": "f", "count": 2, "busy_s": 0.2, "durations_s": [0.2]}]}, "1 values"),
+        ({"ops": [{"kind": "f", "count": 1, "busy_s": 0.2, "durations_s": [-0.2]}]}, "no time"),
+        ({"ops": [{"kind": "f", "count": 1, "busy_s": 0.2, "durations_s": [0.3]}]}, "add up"),
+        ({"ops": [{"kind": "f", "count": 2, "busy_s": 0.2}], "order": "0"}, "order"),
+        ({"ops": [{"kind": "f", "count": 2, "busy_s": 0.2}], "order": "01"}, "order"),
     ],
 )
 def test_a_broken_report_is_one_sentence_that_names_the_field(

@@ -483,6 +483,7 @@ class IterationReport(google.protobuf.message.Message):
     SOURCE_FIELD_NUMBER: builtins.int
     AGE_S_FIELD_NUMBER: builtins.int
     SHAPE_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
     job: builtins.str
     uuid: builtins.str
     stage: builtins.int
@@ -493,6 +494,8 @@ class IterationReport(google.protobuf.message.Message):
     """What it was learnt from: report, otlp, log, nccl or power; empty: report."""
     age_s: builtins.float
     """For how long the iteration had ended when it was learnt: exporters send in batches."""
+    order: builtins.str
+    """In which order the operations ran: for each, the index of its kind in `operations`, 0-9a-z."""
     @property
     def operations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperationReport]: ...
     @property
@@ -512,9 +515,10 @@ class IterationReport(google.protobuf.message.Message):
         source: builtins.str = ...,
         age_s: builtins.float = ...,
         shape: global___PipelineShape | None = ...,
+        order: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "age_s", b"age_s", "duration_s", b"duration_s", "iteration", b"iteration", "job", b"job", "operations", b"operations", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape", "source", b"source", "stage", b"stage", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "age_s", b"age_s", "duration_s", b"duration_s", "iteration", b"iteration", "job", b"job", "operations", b"operations", "order", b"order", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape", "source", b"source", "stage", b"stage", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s"]) -> typing.Literal["peer_iteration_time_s"] | None: ...
 
 global___IterationReport = IterationReport
@@ -555,17 +559,23 @@ class OperationReport(google.protobuf.message.Message):
     KIND_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
     BUSY_S_FIELD_NUMBER: builtins.int
+    DURATIONS_S_FIELD_NUMBER: builtins.int
     kind: builtins.str
     count: builtins.int
     busy_s: builtins.float
+    @property
+    def durations_s(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Of each operation of this kind, in the order they ran; empty where only the sum is known."""
+
     def __init__(
         self,
         *,
         kind: builtins.str = ...,
         count: builtins.int = ...,
         busy_s: builtins.float = ...,
+        durations_s: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["busy_s", b"busy_s", "count", b"count", "kind", b"kind"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy_s", b"busy_s", "count", b"count", "durations_s", b"durations_s", "kind", b"kind"]) -> None: ...
 
 global___OperationReport = OperationReport
 
