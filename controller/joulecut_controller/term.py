@@ -79,7 +79,7 @@ async def lead_term(context: ServiceContext) -> None:
     try:
         await _lead(context, reconciler)
     finally:
-        context.policy = reconciler.policy
+        context.policy = reconciler.policy_read
         context.commands.close()
         await context.leadership.release()
 

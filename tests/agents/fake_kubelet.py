@@ -149,9 +149,16 @@ class FakeApi:
         (self.credentials / "token").write_text(self.token + "\n")
 
     def run(
-        self, namespace: str, name: str, uid: str, labels: dict[str, str], phase: str = "Running"
+        self,
+        namespace: str,
+        name: str,
+        uid: str,
+        labels: dict[str, str],
+        phase: str = "Running",
+        **annotations: str,
     ) -> None:
-        about = {"namespace": namespace, "name": name, "uid": uid, "labels": labels}
+        about: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
+        about |= {"labels": labels, "annotations": annotations}
         self.pods[namespace, name] = {"metadata": about, "status": {"phase": phase}}
 
     def answer(self, path: str, authorization: str) -> tuple[int, Any]:

@@ -106,6 +106,23 @@ def test_a_device_plugin_s_gpus(kubelet: FakeKubelet, look: Callable[..., Kubern
     eventually("the pod is gone", lambda: not kubernetes.claims)
 
 
+def test_annotations_for_us_are_labels_and_are_followed(
+    kubelet: FakeKubelet,
+    api: FakeApi,
+    look: Callable[..., Kubernetes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pods_module, "RECHECK_S", 0.05)
+    kubelet.give("train", "gpt-0", [A])
+    asked = {"joulecut.dev/policy": "small", "joulecut.dev/max-slowdown": "1%"}
+    api.run("train", "gpt-0", UID, {"app": "gpt"}, **asked, **{"example.com/note": "x" * 9999})
+    kubernetes = look(api)
+    eventually("labels", lambda: _only(kubernetes, A).labels == {"app": "gpt", **asked})
+    api.run("train", "gpt-0", UID, {"app": "gpt"}, **{"joulecut.dev/policy": "big"})
+    wanted = {"app": "gpt", "joulecut.dev/policy": "big"}
+    eventually("new labels", lambda: _only(kubernetes, A).labels == wanted)
+
+
 def test_mig_instances_and_time_slices(
     kubelet: FakeKubelet, look: Callable[..., Kubernetes]
 ) -> None:

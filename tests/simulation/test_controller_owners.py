@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from worlds import Controller, World
 
-from joulecut_controller.policy.policy import PodMatch, Policy
+from joulecut_controller.policy.opt_in import MAX_SLOWDOWN, POLICY
+from joulecut_controller.policy.policy import OptIn, PodMatch, Policy
 from joulecut_controller.store.database import DatabaseStore
 
 PASSES_TO_PLAN = 25  # a baseline of 30 iterations, confirmed by several looks
@@ -133,3 +134,34 @@ def test_ranks_that_the_reports_contradict_are_never_enforced(
             uuid: replace(one, labels={**one.labels, **label}) for uuid, one in agent.owners.items()
         }
     settled(controller)
+
+
+def test_a_job_opts_in_by_itself_and_out_again(world: World, store: DatabaseStore) -> None:
+    policy = world.policy(name="small", opt_in=OptIn(allow=True, max_slowdown=0.02))
+    controller = Controller(world, store, policy)
+    world.give("run-1")
+    controller.run(PASSES_TO_PLAN)
+    assert (world.calls, controller.boards[-1].jobs) == ([], ())
+
+    world.give("run-1", **{POLICY: "small", MAX_SLOWDOWN: "1%"})
+    settled(controller)
+    (job,) = controller.boards[-1].jobs
+    assert job.view.policy.name == "small:train.run-1"
+    assert job.view.policy.slo.max_slowdown == 0.01
+    assert {call.job for call in world.sent("apply")} == {"small:train.run-1"}
+
+    for agent in world.agents.values():  # the annotation goes, under a lease
+        agent.owners = {u: replace(one, labels={}) for u, one in agent.owners.items()}
+    controller.run(4)
+    assert (world.at_default(), controller.boards[-1].jobs) == (True, ())
+
+
+def test_a_refused_opt_in_is_shown_and_moves_no_clock(world: World, store: DatabaseStore) -> None:
+    policy = world.policy(name="small", opt_in=OptIn(allow=True, max_slowdown=0.02))
+    controller = Controller(world, store, policy)
+    world.give("run-1", **{POLICY: "small", MAX_SLOWDOWN: "3%"})
+    controller.run(2 * PASSES_TO_PLAN)
+    (job,) = controller.boards[-1].jobs
+    assert job.sentence.endswith("is more than entry small allows, 2%")
+    assert "opt-in refused" in job.sentence
+    assert (job.mode, world.calls) == ("off", [])

@@ -12,7 +12,7 @@ from math import inf
 
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, PodDevices, Silent
-from joulecut_agent.jobs.owner import KUBERNETES, Claims, Owner, job_of
+from joulecut_agent.jobs.owner import KUBERNETES, Claims, Owner, job_of, labels_of
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Pod, Watched
 from joulecut_agent.log import log
 
@@ -83,7 +83,7 @@ class Kubernetes:
                 pass
         self.answering = now_s - self._answered_s <= KEPT_S
         claims = self._claims() if self.answering else {}
-        if claims != self.claims:
+        if claims != self.claims or labels_of(claims) != labels_of(self.claims):
             self.claims = claims
             self._changed()
 

@@ -57,6 +57,11 @@ Owners = tuple[Owner, ...]
 Claims = Mapping[str, Owners]  # by the GPU's UUID
 
 
+def labels_of(claims: Claims) -> list[Mapping[str, str]]:
+    """The labels of every owner, which no comparison of owners sees."""
+    return [owner.labels for owners in claims.values() for owner in owners]
+
+
 def settle(order: Iterable[str], claims: Mapping[str, Claims], uuid: str) -> Owners:
     """The owners of one GPU by the first source that knows any, without duplicates."""
     for source in order:

@@ -29,12 +29,14 @@ DOUBT_S = 2.0  # the control group is gone, and the API server does not know yet
 DOWN_S = 5.0  # after a failed request
 PODS_MAX = 256  # a node holds 110 by default, at most 250
 LABELS_MAX = 64
+# A job's own wishes; a policy decides what they count. Other annotations are not kept.
+ANNOTATIONS = ("joulecut.dev/policy", "joulecut.dev/max-slowdown")
 Key = tuple[str, str]  # namespace and name
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod; `over`: it will not run again."""
+    """One pod; `over`: it will not run again. `labels` has its ANNOTATIONS too."""
 
     uid: str = ""
     over: bool = False
@@ -163,6 +165,8 @@ def _pod(words: Any) -> Pod:
             str(k): str(v)[:253]
             for k, v in sorted((about.get("labels") or {}).items())[:LABELS_MAX]
         }
+        given = about.get("annotations") or {}
+        labels |= {key: str(given[key])[:253] for key in ANNOTATIONS if key in given}
         return Pod(str(about["uid"]), phase in {"Succeeded", "Failed"}, labels)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a pod: {error}") from None

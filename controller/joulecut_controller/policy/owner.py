@@ -62,6 +62,7 @@ def matches(job: JobPolicy, allocation: Allocation) -> bool:
         return (
             allocation.source == KUBERNETES
             and allocation.namespace == job.pods.namespace
+            and job.pods.job in ("", instance_of(allocation).job)
             and all(allocation.labels.get(key) == value for key, value in job.pods.labels)
         )
     if job.slurm is None or allocation.source != SLURM:
@@ -89,6 +90,8 @@ def foreign(job: JobPolicy, running: Instance | None, allocation: Allocation | N
 def wanted(job: JobPolicy) -> str:
     """The entry's match, as written in its file."""
     if job.pods is not None:
+        if job.pods.job:
+            return f"job {job.pods.job} in namespace {job.pods.namespace}"
         labels = ", ".join(f"{key}={value}" for key, value in job.pods.labels)
         return f"pods in namespace {job.pods.namespace}" + (f" with {labels}" if labels else "")
     if job.slurm is not None and job.slurm.job_id:

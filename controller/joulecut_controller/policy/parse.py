@@ -16,6 +16,7 @@ from joulecut_controller.policy.policy import (
     Cost,
     JobPolicy,
     Mode,
+    OptIn,
     PodMatch,
     Policy,
     Ranks,
@@ -198,6 +199,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         rank_order=keys.ranks.order,
         verify=Verify(keys.verify.holdout, keys.verify.window),
         tenant=keys.tenant or "",
+        opt_in=OptIn(keys.opt_in.allow, keys.opt_in.max_slowdown_up_to),
     )
 
 

@@ -82,10 +82,11 @@ class GpuRef:
 
 @dataclass(frozen=True, slots=True)
 class PodMatch:
-    """Pods of one namespace that carry all these labels."""
+    """Pods of one namespace that carry all these labels, and belong to `job` where it is given."""
 
     namespace: str
     labels: tuple[tuple[str, str], ...] = ()
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,14 @@ class SlurmJobMatch:
 
     job_name: str = ""
     job_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OptIn:
+    """What jobs may ask for by themselves. `max_slowdown` is the most, None for the entry's own."""
+
+    allow: bool = False
+    max_slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,8 @@ class JobPolicy:
     rank_order: str = "tp-cp-ep-dp-pp"  # the first changes fastest; asked where ranks are counted
     verify: Verify = Verify()
     tenant: str = ""  # for reports; empty: its Kubernetes namespace
+    opt_in: OptIn = OptIn()
+    opt_in_refused: str = ""  # why the running job does not get what it asks for
 
     @property
     def found_by_allocation(self) -> bool:

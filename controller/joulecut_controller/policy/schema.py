@@ -203,6 +203,19 @@ class VerifyKeys(_Strict):
     window: PositiveTime = WINDOW_S
 
 
+def _yes_or_no(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise quantity.Fault(f"{quantity.shown(value)} is neither true nor false", "true, false")
+
+
+class OptInKeys(_Strict):
+    """What jobs may ask for by themselves."""
+
+    allow: Annotated[bool, PlainValidator(_yes_or_no)] = False
+    max_slowdown_up_to: Slowdown | None = None
+
+
 class JobKeys(_Strict):
     """One job."""
 
@@ -216,6 +229,7 @@ class JobKeys(_Strict):
     mode: ModeWord | None = None
     verify: VerifyKeys = VerifyKeys()
     tenant: Text | None = None
+    opt_in: OptInKeys = OptInKeys()
 
 
 class CostKeys(_Strict):

@@ -47,6 +47,7 @@ def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
         yield from _ranks(job, path)
         yield from _pipeline(job, path)
         yield from _verify(job, path)
+        yield from _opt_in(job, path)
         if job.verify.holdout > 0.0 and keys.cluster.power_budget_w is not None:
             yield Diagnostic(
                 (*path, "verify", "holdout"),
@@ -187,6 +188,24 @@ def _verify(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
             f"a window of {verify.window:g} s is shorter than clocks.min_dwell, "
             f"{job.clocks.min_dwell:g} s, after which clocks may come back",
             f"{job.clocks.min_dwell:g}s or longer",
+        )
+
+
+def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+    place, most = (*path, "opt_in"), job.opt_in.max_slowdown_up_to
+    if most is not None and not job.opt_in.allow:
+        yield Diagnostic((*place, "max_slowdown_up_to"), "means nothing alone", "allow: true")
+    elif most is not None and job.slo.max_slowdown is None:
+        yield Diagnostic(
+            (*place, "max_slowdown_up_to"),
+            "bounds a max_slowdown, and the job has another target",
+            "slo.max_slowdown",
+        )
+    if job.opt_in.allow and job.match is not None and job.match.gpus:
+        yield Diagnostic(
+            (*place, "allow"),
+            "contradicts match.gpus: jobs are known by Kubernetes or Slurm",
+            "match.kubernetes, match.slurm, or no match",
         )
 
 

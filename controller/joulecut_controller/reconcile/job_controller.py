@@ -208,7 +208,7 @@ class JobController:
         return JobBoard(
             view=view,
             mode=self.policy.mode,
-            sentence=self.rollout.sentence,
+            sentence=_with_refusal(self.rollout.sentence, view.policy.opt_in_refused),
             decision=self.rollout.decision,
             applied=self.applied,
             frontier=frontier,
@@ -218,3 +218,8 @@ class JobController:
             predict_error_power_ratio=self.errors.power_ratio,
             probing=self.profiler.advice if self.policy.profile is None else None,
         )
+
+
+def _with_refusal(sentence: str, refusal: str) -> str:
+    """The job's sentence, with the reason why its opt-in is refused."""
+    return f"{sentence}; opt-in refused: {refusal}" if refusal else sentence

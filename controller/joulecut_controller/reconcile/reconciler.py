@@ -11,7 +11,7 @@ there, and its plan is guarded against the cluster as it is then.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from joulecut_controller.orders import ALL
 from joulecut_controller.plan.planner import SOLVING, Decision, given_up
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import needed_w, without_limits
+from joulecut_controller.policy.opt_in import with_opted_in
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -47,6 +48,7 @@ from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
+from joulecut_wire.messages import Allocation
 
 # Agents answer within milliseconds; what takes longer goes on beside the passes.
 STEP_WAIT_S = 0.5
@@ -100,6 +102,7 @@ class Reconciler:
         self.board: Board | None = None
         learner.set_profiles(_profiles(policy))
         self._jobs: dict[str, JobController] = {}
+        self._policy = policy
         self._context = ReconcileContext(
             store=store,
             audit=AuditLog(store, unix_s),
@@ -144,7 +147,12 @@ class Reconciler:
 
     @property
     def policy(self) -> Policy:
-        """The one in force."""
+        """The one in force, with the jobs that opted in."""
+        return self._policy
+
+    @property
+    def policy_read(self) -> Policy:
+        """The one in force, as it was read."""
         return self._policy_watcher.policy
 
     def ask_reload(self) -> None:
@@ -230,8 +238,11 @@ class Reconciler:
 
     async def _follow_policy(self) -> None:
         """One controller per job of the policy; a job that left it is released."""
-        if await self._policy_watcher.refresh():
-            self._learner.set_profiles(_profiles(self.policy))
+        newer = await self._policy_watcher.refresh()
+        policy = with_opted_in(self.policy_read, self._allocations())
+        if newer or policy != self._policy:
+            self._policy = policy
+            self._learner.set_profiles(_profiles(policy))
         policies = {policy.name: policy for policy in self.policy.jobs}
         for name in [name for name in self._jobs if name not in policies]:
             async with self.commands.acting(name):
@@ -242,6 +253,11 @@ class Reconciler:
             job.policy = policy
         self._services.keep_only(policies)
         self._planning.keep_only(policies)
+
+    def _allocations(self) -> Iterator[Allocation]:
+        """The owners of GPUs as of the last pass."""
+        gpus = self.board.view.gpus.values() if self.board else ()
+        return (gpu.allocation for gpu in gpus if gpu.allocation is not None)
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes the job id of each GPU: one file per GPU, one job id per line, also readable by
 # dcgm-exporter. Runs as root on the node before the job's first process. It never fails, because
-# a failing prolog drains the node.
+# a failing prolog drains the node. A comment with words for Joulecut goes into a directory beside.
 dir=${JOULECUT_SLURM_DIR:-/run/joulecut/slurm}
 gpus=${SLURM_JOB_GPUS:-${GPU_DEVICE_ORDINAL:-${CUDA_VISIBLE_DEVICES:-}}}
 job=${SLURM_JOB_ID:-}
@@ -10,6 +10,14 @@ job=${SLURM_JOB_ID:-}
 # Readable by all, writable by root only: the agent ignores any other directory.
 umask 022
 mkdir -p "$dir" || exit 0
+case ${SLURM_JOB_COMMENT:-} in
+*joulecut.*) # before the mapping files: the agent reads it once
+    case $job in *[!0-9]*) ;; *)
+        mkdir -p "$dir-comments" && printf '%s\n' "$SLURM_JOB_COMMENT" >"$dir-comments/$job"
+        ;;
+    esac
+    ;;
+esac
 (
     flock -w 5 9 || echo "joulecut: $dir stays locked; writing without" >&2
     for gpu in $(echo "$gpus" | tr ',' ' '); do

@@ -1,6 +1,7 @@
 """The mapping files of a Slurm prolog: read as other exporters read them, whatever they hold."""
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.owner import JOB_CHARS_MAX, Claims
 from joulecut_agent.jobs.slurm import OWNERS_MAX, MappingDirectory
 
+SCRIPTS = Path(__file__).resolve().parents[3] / "deploy" / "slurm"
 HERE = Inventory({0: "GPU-a", 1: "GPU-b"})
 
 
@@ -98,3 +100,43 @@ def test_a_huge_file_and_a_crowd_are_cut(tmp_path: Path) -> None:
     for number in range(400):
         (tmp_path / f"other{number}").write_text("1")
     MappingDirectory(tmp_path).poll(HERE)
+
+
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("joulecut.policy=small joulecut.max-slowdown=1%", ("small", "1%")),
+        ("night run;joulecut.max-slowdown=0.5%,joulecut.policy=a:b", ("a:b", "0.5%")),
+        ("joulecut.policy= joulecut.mode=enforce policy=x", (None, None)),
+        ("joulecut.policy=\x1b[31m", (None, None)),
+    ],
+)
+def test_words_of_a_comment_become_labels(
+    tmp_path: Path, comment: str, expected: tuple[str | None, str | None]
+) -> None:
+    """Written and removed by the scripts that Slurm runs."""
+    folder = tmp_path / "slurm"
+    env = {
+        "PATH": os.environ["PATH"], "JOULECUT_SLURM_DIR": str(folder), "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_GPUS": "0", "SLURM_JOB_COMMENT": comment, "JOULECUT_STATE_DIR": str(tmp_path),
+    }  # fmt: skip
+    subprocess.run([SCRIPTS / "prolog.d/50-joulecut.sh"], env=env, check=True)
+    mapping = MappingDirectory(folder)
+    ((owner,),) = mapping.poll(HERE).values()
+    assert owner.labels["slurm_job_id"] == "4711"
+    asked = ("joulecut.dev/policy", "joulecut.dev/max-slowdown")
+    assert tuple(owner.labels.get(key) for key in asked) == expected
+    subprocess.run([SCRIPTS / "epilog.d/50-joulecut.sh"], env=env, check=True)
+    assert mapping.poll(HERE) == {}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_comment_is_read_only_from_where_root_alone_writes(tmp_path: Path) -> None:
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/0").write_text("4711\n")
+    comments = tmp_path / "slurm-comments"
+    comments.mkdir()
+    (comments / "4711").write_text("joulecut.policy=small")
+    comments.chmod(0o777)
+    ((owner,),) = MappingDirectory(tmp_path / "slurm").poll(HERE).values()
+    assert owner.labels == {"slurm_job_id": "4711"}
