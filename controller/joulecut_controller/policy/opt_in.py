@@ -98,10 +98,9 @@ def _copy(
     """The job of its own that a running job gets; off with the reason where it is refused."""
     template = templates.get(words.policy)
     name = f"{words.policy if template else instance.source}:{instance.name.replace('/', '.')}"
-    if instance.source == SLURM:
-        match = {"slurm": SlurmJobMatch(job_id=instance.job)}
-    else:
-        match = {"pods": PodMatch(instance.namespace, job=instance.job)}
+    by_slurm = instance.source == SLURM
+    slurm = SlurmJobMatch(job_id=instance.job) if by_slurm else None
+    pods = None if by_slurm else PodMatch(instance.namespace, job=instance.job)
     slo: Slo | str
     if not words.agree:
         slo = "its pods do not ask for the same"
@@ -117,8 +116,8 @@ def _copy(
     if template is None or isinstance(slo, str):
         refusal = slo if isinstance(slo, str) else ""
         off = JobPolicy(name[:NAME_MAX], "off", Slo(max_slowdown=0.0), opt_in_refused=refusal)
-        return replace(off, **match)
-    return replace(template, name=name[:NAME_MAX], slo=slo, **match)
+        return replace(off, pods=pods, slurm=slurm)
+    return replace(template, name=name[:NAME_MAX], slo=slo, pods=pods, slurm=slurm)
 
 
 def _target(job: JobPolicy, words: Words) -> Slo | str:

@@ -239,10 +239,10 @@ class Reconciler:
     async def _follow_policy(self) -> None:
         """One controller per job of the policy; a job that left it is released."""
         newer = await self._policy_watcher.refresh()
-        policy = with_opted_in(self.policy_read, self._allocations())
-        if newer or policy != self._policy:
-            self._policy = policy
-            self._learner.set_profiles(_profiles(policy))
+        wanted = with_opted_in(self.policy_read, self._allocations())
+        if newer or wanted != self._policy:
+            self._policy = wanted
+            self._learner.set_profiles(_profiles(wanted))
         policies = {policy.name: policy for policy in self.policy.jobs}
         for name in [name for name in self._jobs if name not in policies]:
             async with self.commands.acting(name):
