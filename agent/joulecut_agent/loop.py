@@ -128,6 +128,7 @@ class Agent:
         parts.registry.start()
         self._supervisor.wait_ready()
         self._log_uncontrollable()
+        parts.schedules.start()
         parts.report_socket.start()
         parts.server.start()
         parts.exporter.start()
@@ -146,7 +147,7 @@ class Agent:
         """Checks what is set against what the devices show, and reports the status."""
         parts = self._parts
         parts.window.follow()
-        parts.schedules.rest_silent()
+        parts.schedules.follow_leases()
         if parts.sampler.latest():
             # Under a lease every picture is checked.
             for picture in parts.sampler.recent()[0 if self._holds else -1 :]:
@@ -183,6 +184,7 @@ class Agent:
         parts.server.stop()
         parts.registry.stop()
         parts.report_socket.close()
+        parts.schedules.stop()
         parts.sampler.stop()
         log("agent", "stopped" if done else "stopped; not every GPU was restored (see journal)")
         return 0 if done else 1

@@ -4,6 +4,7 @@ The only module that knows every part. A part that needs one made later gets a c
 """
 
 import contextlib
+import time
 from pathlib import Path
 
 from joulecut_agent import devices
@@ -13,12 +14,13 @@ from joulecut_agent.control.authorization import AuthorizationInterceptor
 from joulecut_agent.control.clock_schedule import RESULTS, ClockSchedules
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.health import HealthChecks
+from joulecut_agent.control.iteration_starts import REPORT, IterationStarts
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.owner_change import OwnerChange
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.control.server import ListenAddresses, Server
 from joulecut_agent.control.service import AgentService, Node
-from joulecut_agent.control.set_latency import SetLatency
+from joulecut_agent.control.set_latency import WAIT_S_MAX, SetLatency
 from joulecut_agent.control.slowdown_notice import SlowdownNoticeFile
 from joulecut_agent.counters import Counters
 from joulecut_agent.export.exporter import AgentCollector
@@ -34,7 +36,7 @@ from joulecut_agent.monitor.sampler import Picture, Sampler
 from joulecut_agent.monitor.samples import Samples
 from joulecut_agent.settings import Settings
 from joulecut_wire.errors import Unavailable
-from joulecut_wire.messages import GpuSnapshot
+from joulecut_wire.messages import GpuSnapshot, IterationReport
 from joulecut_wire.metrics import (
     ACCESS_DENIED,
     AUDIT_LOST,
@@ -66,7 +68,12 @@ class Parts:
         self._report_queue = ReportQueue()
         self._owner_change = OwnerChange(keeper)
         keeper.watch(self._uuids)
-        self.schedules = ClockSchedules(keeper, self._counters)
+        self._latency = SetLatency()
+        self.starts = IterationStarts()
+        self.schedules = ClockSchedules(
+            keeper, self._counters, self.starts, self._latency.latencies
+        )
+        self.schedules.stepping = self._stepping
         self.registry = self._make_registry()
         undo.callback(self.registry.stop)
         self.report_socket = self._make_report_socket()
@@ -89,6 +96,16 @@ class Parts:
 
     def _uuids(self) -> tuple[str, ...]:
         return tuple([gpu.uuid for gpu in self.sampler.gpus])
+
+    def _stepping(self, uuid: str, clock_mhz: int, wanted_s: float) -> None:
+        """A timed step is sent: its latency is measured where a change can be seen."""
+        if self._latency.started({uuid: clock_mhz}, time.monotonic(), wanted_s):
+            self.sampler.hurry(WAIT_S_MAX)
+
+    def _reported(self, report: IterationReport) -> None:
+        """A report arrives when its iteration ends and the next one begins."""
+        now_s = time.monotonic()
+        self.starts.on_start(report.job, report.uuid, now_s, report.iteration, REPORT)
 
     def _make_registry(self) -> Registry:
         """The owners of the GPUs. Once started it calls parts that are made after it."""
@@ -125,6 +142,7 @@ class Parts:
                 self._owner_change.job_ended,
                 binding=self.registry.binding if settings.attribution.bind == "owner" else None,
                 on_mark=self.schedules.on_mark,
+                on_report=self._reported,
             )
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
@@ -144,7 +162,6 @@ class Parts:
         address, state_dir = devices.address(settings.device), settings.keeper.state_dir
         self._samples = Samples(DriverReader(address, settings.options, state_dir))
         self.sampler.samples = self._samples
-        self._latency = SetLatency()
         self.sampler.watcher = self._latency.seen
 
     def _make_server(self, boot_id: str) -> Server:
@@ -187,6 +204,7 @@ class Parts:
             drift_watch=self.drift_watch,
             window=self.window,
             latency=self._latency,
+            schedules=self.schedules,
         )
         web = WebConfig(settings.web_config, _log) if settings.web_config else None
         probes = {"/healthz": self.health.live, "/readyz": self.health.ready}

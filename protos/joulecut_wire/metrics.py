@@ -59,7 +59,7 @@ CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU set
 CONTROL_LEASE_EXPIRES = _gauge("control_lease_expires_timestamp_seconds", ("uuid",), "Unix time at which a GPU's lease ends; absent without a lease.")
 CONTROL_DRIFT = _counter("control_drift_total", ("uuid", "cause"), "Times a device did not show its setting, by cause.")
 CONTROL_RESTORES = _counter("control_restores_total", ("uuid", "cause"), "Times a GPU was restored to its default, by cause.")
-CONTROL_STEPS = _counter("control_steps_total", ("result",), "Steps of clock schedules on a job's marks: accepted, refused, or rested because marks stopped.")
+CONTROL_STEPS = _counter("control_steps_total", ("result",), "Steps of clock schedules: accepted, refused, or rested because marks or starts stopped.")
 CONTROL_STOPPED = _gauge("control_stopped", (), "1 while this node refuses commands: stop file, or release window.")
 AGENT_RELEASED = _gauge("agent_released", (), "1 inside a release window: every device handle is closed, nothing is read.")
 ACCESS_DENIED = _counter("access_denied_total", ("role",), "Calls refused because the caller lacks this role.")
@@ -70,6 +70,12 @@ GPU_STANDS_BACK = _gauge("gpu_stands_back_seconds", ("uuid",), "Time left in whi
 GPU_SLOW = _gauge("gpu_slow_active", ("uuid", "reason"), "1 while a busy GPU is slower than its setting for another reason.")
 GPU_INTENT_INFO = Metric("gpu_intent_info", "info", ("uuid", "job", "reason", "until", "max_slowdown"), "A GPU under a lease: the full hour after the lease's end, and the largest possible slowdown.")
 GPU_SET_LATENCY = _gauge("gpu_set_latency_p95_seconds", ("uuid",), "Time from a command to the new clock, measured, 95th percentile; absent until measured.")
+GPU_SET_LATENCY_SPREAD = _gauge("gpu_set_latency_spread_seconds", ("uuid",), "Time between the fastest and the slowest clock changes (5th and 95th percentile), measured; absent until measured.")
+GPU_ITERATION_TIME = _gauge("gpu_iteration_time_seconds", ("uuid", "source"), "Time between the last starts of iterations, median, by their source; absent once they stop.")
+GPU_STARTS = _gauge("gpu_iteration_starts_per_minute", ("uuid",), "Starts of iterations seen.")
+GPU_START_JITTER = _gauge("gpu_iteration_start_jitter_seconds", ("uuid",), "Distance between predicted and seen starts of iterations, 95th percentile.")
+GPU_STARTS_MISSED = _gauge("gpu_iteration_starts_missed_ratio", ("uuid",), "Share of the predicted starts of iterations that were not seen.")
+GPU_CHANGE_ERROR = _gauge("gpu_clock_change_error_seconds", ("uuid",), "Distance between the wanted and the seen time of timed clock changes, 95th percentile; absent until measured.")
 NVML_CALL_DURATION = Metric("nvml_call_duration_seconds", "histogram", ("call",), "Duration of device calls.")
 NVML_ERRORS = _counter("nvml_errors_total", ("code",), "Failed device calls by error code.")
 REPORTS = _counter("job_reports_total", ("result",), "Job datagrams by result: accepted, refused, dropped.")
@@ -120,7 +126,8 @@ AGENT: tuple[Metric, ...] = (
     GPU_POWER_PROFILE, GPU_STUCK, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
     JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, DRIVER_UNRESPONSIVE,
     ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONFIG_KEYS_IGNORED, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
-    AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY,
+    AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY, GPU_SET_LATENCY_SPREAD,
+    GPU_ITERATION_TIME, GPU_STARTS, GPU_START_JITTER, GPU_STARTS_MISSED, GPU_CHANGE_ERROR,
     NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
 )  # fmt: skip
 

@@ -12,8 +12,8 @@ from keeper_requests import apply_of
 from walked_node import ASKED_MW, BYSTANDER, NAMED, NODE, TTL_S_MAX, WalkedNode
 
 from joulecut_agent.keeper import protocol as wire
-from joulecut_agent.keeper.lease import STEP_S, STUCK
-from joulecut_agent.keeper.requests import Clear, Release, Renew, Resume, Step
+from joulecut_agent.keeper.lease import HOLD_S_MAX, STEP_S, STUCK
+from joulecut_agent.keeper.requests import Clear, Hold, Release, Renew, Resume, Step
 
 STRANGER = "GPU-of-another-node"
 ASKED_MHZ = tuple((low, high) for low in (0, 210) for high in CLOCKS_MHZ[1:4])
@@ -25,13 +25,12 @@ class Walk(WalkedNode):
 
     def step(self) -> None:
         acts: dict[Callable[[], None], int] = {
-            self.apply: 40, self.program_step: 20, self.renew: 12, self.wait: 14, self.clear: 6,
-            self.bad_apply: 4, self.older: 3, self.term: 1, self.retell: 2, self.nonsense: 2,
-            self.release: 1, self.resume: 2, self.stop_file: 1, self.somebody: 4, self.kill: 4,
-            self.leave: 2,
-            self.power_cut: 1, self.reload: 1, self.lose: 2, self.errors: 3, self.hang: 2,
-            self.let_go: 4, self.deny: 1, self.full_disk: 2, self.room: 16, self.delete: 1,
-            self.wall_clock: 1, self.mig: 1,
+            self.apply: 40, self.program_step: 20, self.hold: 6, self.renew: 12, self.wait: 14,
+            self.clear: 6, self.bad_apply: 4, self.older: 3, self.term: 1, self.retell: 2,
+            self.nonsense: 2, self.release: 1, self.resume: 2, self.stop_file: 1, self.somebody: 4,
+            self.kill: 4, self.leave: 2, self.power_cut: 1, self.reload: 1,
+            self.lose: 2, self.errors: 3, self.hang: 2, self.let_go: 4, self.deny: 1,
+            self.full_disk: 2, self.room: 16, self.delete: 1, self.wall_clock: 1, self.mig: 1,
         }  # fmt: skip
         (act,) = self.rng.choices(list(acts), list(acts.values()))
         self.history.append(f"{self.clock.now_s:.3f} {act.__name__}")
@@ -40,6 +39,8 @@ class Walk(WalkedNode):
         self._during(act)
         assert BYSTANDER not in self.driver.written, "it was never named"
         assert self.driver.written <= self.ever
+        if self.keeper is not None:
+            self._during(self._tick)
         self.check()
 
     def apply(self) -> None:
@@ -70,8 +71,7 @@ class Walk(WalkedNode):
         clocks = {uuid: knobs[0] for uuid, knobs in wanted.items()}
         power_mw = {uuid: knobs[1] for uuid, knobs in wanted.items() if knobs[1]}
         command = apply_of(epoch, job, generation, ttl_s, clocks, power_mw, programs)
-        assert self.keeper is not None
-        self.keeper.tick()
+        self._tick()
         before = {u: (c.clocks_mhz, c.limit_mw) for u, c in self.cards.items()}
         calm = not self._faults()
         self.driver.lowered.clear()
@@ -100,6 +100,7 @@ class Walk(WalkedNode):
                 self.holder[uuid] = (epoch, job, generation)
                 self.programs[uuid] = (knobs[0][1], *programs.get(uuid, ()))
                 self.stepped_s.pop(uuid, None)
+                self.lowered_s.pop(uuid, None)
             self.counts["accepted"] += 1
         return accepted
 
@@ -136,15 +137,15 @@ class Walk(WalkedNode):
         mhz = self.rng.choice(program) if self.rng.random() < 0.8 else self.rng.choice(CLOCKS_MHZ)
         kind = self.rng.randrange(10)
         job, generation = job + "x" * (kind == 0), generation - (kind == 1)
-        assert self.keeper is not None
-        self.keeper.tick()
+        self._tick()
         live = self._live()
         card = self.cards.get(uuid, Card())
         before, calm = (card.clocks_mhz, card.limit_mw), not self._faults()
         if (kept := self.promised.pop(uuid, None)) and calm:
             self.promised[uuid] = kept
         self.driver.lowered.clear()
-        told = Step(job, generation, uuid, mhz)
+        hold_s = self.rng.choice((0.05, HOLD_S_MAX, HOLD_S_MAX, HOLD_S_MAX, 0.0, math.nan, 2.0))
+        told = Step(job, generation, uuid, mhz, hold_s)
         self.stepping = True  # journaled with its program, and not once more
         try:
             (slot,) = self._ask(told).slots
@@ -163,12 +164,27 @@ class Walk(WalkedNode):
         assert kind > 1
         assert mhz in program
         self.counts["stepped"] += 1
+        self.lowered_s.pop(uuid, None)
+        if mhz < program[0]:
+            assert 0.0 < hold_s <= HOLD_S_MAX
+            self.lowered_s[uuid] = self.clock.now_s + hold_s
         if kept and not card.muddled:
             if 0 < mhz < kept[0][1]:
                 past_s = self.stepped_s.get(uuid, -math.inf)
                 assert self.clock.now_s - past_s >= STEP_S - 1e-9
                 self.stepped_s[uuid] = self.clock.now_s
             self.promised[uuid] = ((kept[0][0], mhz), kept[1])
+
+    def hold(self) -> None:
+        self._tick()
+        uuids = tuple(self.rng.sample(NAMED, 2))
+        hold_s = self.rng.choice((0.05, HOLD_S_MAX, HOLD_S_MAX, math.inf))
+        for slot in self._ask(Hold(uuids, hold_s)).slots:
+            assert slot.accepted <= (slot.uuid in self._live())
+            if slot.accepted:
+                assert hold_s <= HOLD_S_MAX
+                self.counts["held on"] += 1
+                self.lowered_s[slot.uuid] = self.clock.now_s + hold_s
 
     def retell(self) -> None:
         """An older generation's content under its own number again, as a retry does."""

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from joulecut_agent.keeper import lease
 from joulecut_agent.keeper.lease import Outcome, Restore, State, Write
-from joulecut_agent.keeper.requests import Apply, Clear, Observed, Renew, Step, Yield
+from joulecut_agent.keeper.requests import Apply, Clear, Hold, Observed, Renew, Step, Yield
 
-LeaseRequest = Apply | Step | Renew | Clear | Yield | Observed
+LeaseRequest = Apply | Step | Hold | Renew | Clear | Yield | Observed
 
 
 class Done(NamedTuple):
@@ -33,6 +33,8 @@ def apply_event(
             done = lease.apply(state, request, now_s, refused or {})
         case Step():
             done = lease.step(state, request, now_s)
+        case Hold():
+            done = lease.hold(state, request, now_s)
         case Renew():
             done = lease.renew(state, request, now_s)
         case Clear():

@@ -62,6 +62,7 @@ class WalkedNode:
         self.holder: dict[str, tuple[int, str, int]] = {}
         self.programs: dict[str, tuple[int, ...]] = {}  # the clocks each may step to
         self.stepped_s: dict[str, float] = {}  # down
+        self.lowered_s: dict[str, float] = {}  # until when a step below the highest clock lasts
         self.stepping = False
         self.alive_s = 0.0  # since when a keeper has been able to restore
         self.counts: Counter[str] = Counter()
@@ -111,10 +112,25 @@ class WalkedNode:
             if due_s > until_s:
                 break
             self.clock.now_s = max(self.clock.now_s, due_s)
-            self.keeper.tick()
+            self._tick()
             self.check()
             assert self.keeper.due_s() > due_s or self.keeper.due_s() > self.clock.now_s, "no spin"
         self.clock.now_s = max(self.clock.now_s, until_s)
+
+    def _tick(self) -> None:
+        """Time passes for the keeper; a step that nobody held has ended."""
+        assert self.keeper is not None
+        ended = [uuid for uuid, end_s in self.lowered_s.items() if self.clock.now_s >= end_s]
+        calm = not self._faults()
+        kept = {uuid: self.promised.pop(uuid) for uuid in ended if uuid in self.promised}
+        for uuid in ended:
+            del self.lowered_s[uuid]
+        self.stepping = bool(ended)  # a raise is journaled with its schedule, and not once more
+        self.keeper.tick()
+        self.stepping = False
+        for uuid, ((low_mhz, _), power_mw) in kept.items():
+            if calm and uuid in self._live():
+                self.promised[uuid] = ((low_mhz, self.programs[uuid][0]), power_mw)
 
     def _ask(self, command: Request) -> wire.Reply:
         assert self.keeper is not None
@@ -261,6 +277,7 @@ class WalkedNode:
         return [uuid for uuid, until_s in self.until_s.items() if until_s > self.clock.now_s]
 
     def _over(self, uuid: str, within_s: float = 0.0) -> None:
+        self.lowered_s.pop(uuid, None)
         self.until_s[uuid] = min(self.until_s[uuid], self.clock.now_s + within_s)
         self.promised.pop(uuid, None)
 

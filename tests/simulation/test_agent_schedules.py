@@ -13,7 +13,7 @@ from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from joulecut import Reporter
 from joulecut_wire import codec
-from joulecut_wire.messages import Command, Result, ScheduleStep, Setting
+from joulecut_wire.messages import Command, Result, ScheduleStep, Setting, TimedStep
 from joulecut_wire.v1 import agent_pb2 as pb
 
 Mark = tuple[str, str, int, int]  # begin or end, kind, microbatch, iteration
@@ -177,7 +177,41 @@ def test_a_schedule_that_cannot_be_followed_is_refused_by_name(site: Site) -> No
     assert site.locked_mhz() == [0, 0]
 
 
-def test_an_agent_that_starts_again_beside_its_keeper_leaves_nothing_low() -> None:
+def test_timed_steps_follow_the_reports_of_iterations(site: Site) -> None:
+    site.work()
+    job, number, seen = site.reporter(0), 0, set[int]()
+    steps = (TimedStep(0.3, site.low), TimedStep(0.7, site.high))
+    setting = Setting(site.uuids[0], site.high, timed_steps=steps, iteration_time_s=1.0)
+
+    def iterate() -> None:
+        nonlocal number
+        job.iteration(number, 1.0)
+        number += 1
+        end_s = time.monotonic() + 1.0
+        while time.monotonic() < end_s:
+            seen.add(site.locked_mhz()[0])
+            time.sleep(0.02)
+
+    for _ in range(4):
+        iterate()
+    command = Command(1, "demo", 1, 60.0, (setting,), "test")
+    request = codec.encode_command(command)
+    assert site.node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+    seen.clear()
+    eventually("low and high", lambda: iterate() or {site.low, site.high} <= seen)
+    (timing,) = site.node.watch().timings
+    assert (timing.job, timing.uuid, timing.source) == ("demo", site.uuids[0], "report")
+    assert 0.5 < timing.iteration_time_s < 2.0
+    text = site.node.metrics()
+    for name in ("iteration_time_seconds", "iteration_start_jitter_seconds"):
+        assert f"joulecut_gpu_{name}{{" in text
+    assert site.node.describe().timed_steps_max >= 4
+    site.becomes(site.high, 0)  # iterations have stopped
+    assert site.node.gpu().drift == ""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_agent_that_is_gone_or_hangs_leaves_nothing_low(how: signal.Signals) -> None:
     with ExitStack() as stack, RunningAgent(cards=1, keeper="state/keeper.sock") as node:
         node.start_keeper()
         site = Site(node, lambda: [node.gpus.asked_mhz(0)[1]])
@@ -185,12 +219,14 @@ def test_an_agent_that_starts_again_beside_its_keeper_leaves_nothing_low() -> No
         site.begin()
         eventually("an order", lambda: site.order(0)[0].accepted)
         job = site.reporter(0)
-        site.becomes(site.low, marks=[(job, ("begin", "forward", 0, 1))])
+        mark = ("begin", "forward", 0, 1)
+        site.becomes(site.low, marks=[(job, mark)])
+        assert node.process is not None
 
-        def stopped_at_low() -> bool:
-            """So that it lets nothing rest before it is killed."""
+        def gone_while_low() -> bool:
+            """So that it is not the agent which raises the GPU."""
             assert node.process is not None
-            job.mark("begin", "forward", 0, 1)
+            job.mark(*mark)
             time.sleep(0.05)
             node.process.send_signal(signal.SIGSTOP)
             if site.locked_mhz() == [site.low]:
@@ -198,15 +234,15 @@ def test_an_agent_that_starts_again_beside_its_keeper_leaves_nothing_low() -> No
             node.process.send_signal(signal.SIGCONT)
             return False
 
-        eventually("stopped at its low clock", stopped_at_low)
-        node.kill()
-        assert site.locked_mhz() == [site.low], "its lease has not run out"
-        node.start()
+        eventually("stopped at its low clock", gone_while_low)
+        if how is signal.SIGKILL:
+            node.kill()
         site.becomes(site.high)
-        assert (
-            node.stub.Renew(
-                pb.RenewRequest(epoch=1, job="demo", generation=1, ttl_s=60.0), timeout=PATIENCE_S
-            )
-            .results[0]
-            .accepted
-        ), "the lease itself goes on"
+        if how is signal.SIGKILL:
+            node.start()
+        node.process.send_signal(signal.SIGCONT)
+        renewal = pb.RenewRequest(epoch=1, job="demo", generation=1, ttl_s=60.0)
+        (result,) = node.stub.Renew(renewal, timeout=PATIENCE_S).results
+        assert result.accepted, "the lease itself goes on"
+        if how is signal.SIGSTOP:
+            site.becomes(site.low, marks=[(job, mark)])

@@ -1,189 +1,256 @@
-"""Clock schedules: steps GPUs between clocks on the job's own operation marks.
+"""Clock schedules: steps GPUs between clocks, on marks of operations or timed from iterations.
 
 A schedule arrives whole, under its lease: the keeper has judged and journaled every clock of it and
-refuses all others. This module only finds the step that is due. When marks stop coming the GPU
-rests at the schedule's highest clock: a silent job is never kept slow.
+refuses all others. `mark_schedule` and `timed_schedule` find the clock that is due; this module
+takes the steps, in the thread of a mark or a start, or in its own when their time comes. A step
+below the highest clock is held for a moment only: a GPU whose agent is gone goes up by itself.
 """
 
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from joulecut_agent.control.iteration_starts import MARK, IterationStarts
+from joulecut_agent.control.mark_schedule import MarkSchedule, refuse_marks, refuse_pace
+from joulecut_agent.control.timed_schedule import (
+    SetLatencies,
+    TimedSchedule,
+    refuse_timed_steps,
+    refuse_uncertainty,
+    shortest_stretch_s,
+)
 from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.lease import STEP_S
 from joulecut_agent.keeper.protocol import ProtocolError
-from joulecut_agent.keeper.requests import Step
-from joulecut_wire.messages import ScheduleStep, Setting
+from joulecut_agent.keeper.requests import Hold, Step
+from joulecut_agent.log import log
+from joulecut_agent.scheduling import request_short_slices
+from joulecut_wire.messages import IterationTiming, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
 
-STEPS_MAX = 512  # begin and end of a forward and a backward of 96 microbatches, and some more
 CLOCKS_MAX = 32  # what one message to the keeper holds for each GPU
-LATENCIES_MIN = 5.0  # in a shorter step the clock is in transition most of the time
-SILENT_S = 5.0  # until the duration of an iteration is known
-SILENT_ITERATIONS, SILENT_S_MIN, SILENT_S_MAX = 2.0, 1.0, 60.0
+HOLD_S, HOLD_EACH_S = 0.9, 0.4  # one hold may come late by a switch of threads, or be lost
+KEEPER_GONE_S = 1.0  # between two tries while no keeper answers
+FAILED_WAIT_S = 1.0  # after an unexpected error
 ACCEPTED, REFUSED, RESTED = "accepted", "refused", "rested"
 RESULTS = (ACCEPTED, REFUSED, RESTED)
-_Key = tuple[str, int | None, bool]
 
 
-def refuse_schedule(setting: Setting, set_latency_p95_s: float) -> str:
-    """Reason why a GPU cannot follow a schedule, or ""; a latency of 0 is unknown."""
-    if not setting.clock_schedule:
+def refuse_schedule(setting: Setting, latencies: SetLatencies, jitter_s: float) -> str:
+    """Reason why a GPU cannot follow a schedule, or ""; what is 0 is unknown."""
+    if not (setting.clock_schedule or setting.timed_steps):
         return ""
-    return _refuse_content(setting) or _refuse_pace(setting.shortest_step_s, set_latency_p95_s)
+    if len(clocks_of(setting)) > CLOCKS_MAX:
+        return f"a clock schedule of more than {CLOCKS_MAX} clocks"
+    if not setting.timed_steps:
+        return refuse_marks(setting) or refuse_pace(setting.shortest_step_s, latencies.p95_s)
+    return refuse_timed_steps(setting) or refuse_uncertainty(
+        shortest_stretch_s(setting), latencies.spread_s, jitter_s
+    )
 
 
 def clocks_of(setting: Setting) -> tuple[int, ...]:
     """The distinct clocks of a schedule, ascending."""
-    return tuple(sorted({step.clock_max_mhz for step in setting.clock_schedule}))
+    clocks = [step.clock_max_mhz for step in setting.clock_schedule]
+    clocks += [step.clock_max_mhz for step in setting.timed_steps]
+    return tuple(sorted(set(clocks)))
 
 
 @dataclass(slots=True)
-class _Schedule:
-    """The schedule of one GPU. Without a mark for `silent_s_max` it rests at `rest_mhz`."""
+class _Gpu:
+    """A GPU under a schedule."""
 
+    uuid: str
     job: str
     generation: int
     rest_mhz: int
-    clocks_mhz: Mapping[_Key, int]
-    at_mhz: int
+    schedule: MarkSchedule | TimedSchedule
+    at_mhz: int  # as the keeper has set it
     since_s: float
-    marked_s: float
-    silent_s_max: float = SILENT_S
+    next_s: float = -math.inf  # when another step is due
+    held_s: float = math.inf  # when a lowered step was set or held
     wait_until_s: float = 0.0  # no step down before: one was refused
-    iteration: int | None = None
-    iteration_began_s: float | None = None  # None if its first mark was not seen
 
-    def observe(self, iteration: int, now_s: float) -> None:
-        """Learns the duration of an iteration from its marks."""
-        self.marked_s = now_s
-        if iteration == self.iteration:
-            return
-        if self.iteration_began_s is not None:
-            silent_s = SILENT_ITERATIONS * (now_s - self.iteration_began_s)
-            self.silent_s_max = min(max(silent_s, SILENT_S_MIN), SILENT_S_MAX)
-        self.iteration_began_s = now_s if self.iteration is not None else None
-        self.iteration = iteration
+    @property
+    def is_lowered(self) -> bool:
+        return self.at_mhz < self.rest_mhz
+
+    @property
+    def due_s(self) -> float:
+        """When to look at it again."""
+        return min(self.next_s, self.held_s + HOLD_EACH_S)
 
 
 class ClockSchedules:
     """The schedules of all GPUs. Thread-safe."""
 
-    def __init__(self, keeper: KeeperClient, counters: Counters) -> None:
+    def __init__(
+        self, keeper: KeeperClient, counters: Counters, starts: IterationStarts,
+        latencies: Callable[[str], SetLatencies] = lambda _: SetLatencies(),
+    ) -> None:  # fmt: skip
         self._keeper = keeper
         self._counters = counters
-        self._lock = threading.Lock()
-        self._stepping = threading.Lock()  # one step of one GPU at a time
-        self._gpus: Mapping[str, _Schedule] = {}
+        self._starts = starts
+        self._latencies = latencies
+        # Called before a step of a timed schedule: GPU, clock, and when it is wanted.
+        self.stepping: Callable[[str, int, float], None] = lambda *_: None
+        self._gpus: Mapping[str, _Gpu] = {}
+        self._changed = threading.Condition()  # guards the GPUs; one step at a time
+        self._leaving = False
+        self._thread = threading.Thread(target=self._run, name="clocks", daemon=True)
+        starts.changed = self.on_start
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._leaving = True
+            self._changed.notify()
 
     def apply(self, job: str, generation: int, settings: tuple[Setting, ...]) -> None:
         """Takes the schedules of an accepted command, and drops those it replaces."""
-        now_s, schedules = time.monotonic(), {}
+        now_s, found = time.monotonic(), {}
         for setting in settings:
-            if setting.clock_schedule:
-                rest_mhz = setting.clock_max_mhz
-                clocks = {_key(step): step.clock_max_mhz for step in setting.clock_schedule}
-                schedules[setting.uuid] = _Schedule(
-                    job, generation, rest_mhz, clocks, rest_mhz, now_s, now_s
-                )
-        self._replace({setting.uuid for setting in settings}, schedules)
+            uuid, rest_mhz = setting.uuid, setting.clock_max_mhz
+            schedule: MarkSchedule | TimedSchedule
+            if setting.timed_steps:
+                schedule = TimedSchedule(setting)
+                self._starts.expect(job, uuid, setting.iteration_time_s)
+            elif setting.clock_schedule:
+                schedule = MarkSchedule(setting, now_s)
+            else:
+                continue
+            found[uuid] = _Gpu(uuid, job, generation, rest_mhz, schedule, rest_mhz, now_s)
+        gone = {setting.uuid for setting in settings}
+        with self._changed:
+            kept = {uuid: gpu for uuid, gpu in self._gpus.items() if uuid not in gone}
+            self._gpus = {**kept, **found}
+            self._changed.notify()
 
     def on_mark(self, mark: Mark) -> str:
         """Takes the step that is due at a mark; reason why no schedule has one, or ""."""
-        schedule = self._gpus.get(mark.uuid)
-        if schedule is None or schedule.job != mark.job:
+        self._starts.on_start(mark.job, mark.uuid, time.monotonic(), mark.iteration, MARK)
+        gpu = self._gpus.get(mark.uuid)
+        if gpu is None or gpu.job != mark.job:
             return f"no clock schedule of job {mark.job} on GPU {mark.uuid}"
-        with self._stepping:
-            self._take_step(schedule, mark, time.monotonic())
+        if isinstance(gpu.schedule, MarkSchedule):
+            with self._changed:
+                gpu.schedule.mark(mark, time.monotonic())
+                self._look(gpu, time.monotonic())
         return ""
 
-    def rest_silent(self) -> None:
-        """Rests schedules without marks, and drops those without a lease."""
-        with self._stepping:
-            self._rest_silent()
+    def on_start(self, uuid: str) -> None:
+        """Takes the step that is due after the start of an iteration."""
+        gpu = self._gpus.get(uuid)
+        if gpu is not None and isinstance(gpu.schedule, TimedSchedule):
+            with self._changed:
+                self._look(gpu, time.monotonic())
 
-    def _take_step(self, schedule: _Schedule, mark: Mark, now_s: float) -> None:
-        schedule.observe(mark.iteration, now_s)
-        at_end = mark.mark == "end"
-        due_mhz = schedule.clocks_mhz.get((mark.kind, mark.microbatch, at_end))
-        if due_mhz is None:
-            due_mhz = schedule.clocks_mhz.get((mark.kind, None, at_end))
-        if due_mhz is None or due_mhz == schedule.at_mhz:
-            return
-        if due_mhz > schedule.at_mhz or now_s >= schedule.wait_until_s:
-            self._step(mark.uuid, schedule, due_mhz, ACCEPTED)
+    def turn(self) -> None:
+        """Takes the steps that are due, and holds those below the highest clock."""
+        with self._changed:
+            for gpu in self._gpus.values():
+                if time.monotonic() >= gpu.next_s:
+                    self._look(gpu, time.monotonic())
+            self._hold(time.monotonic())
 
-    def _rest_silent(self) -> None:
-        status, now_s = self._keeper.status, time.monotonic()
+    def due_s(self) -> float:
+        """Time of the next turn if no mark or start comes before."""
+        return min([gpu.due_s for gpu in self._gpus.values()], default=math.inf)
+
+    def follow_leases(self) -> None:
+        """Drops schedules whose lease is gone or another's."""
+        status = self._keeper.status
         if status is None:
             return
-        for uuid, slot in status.slots.items():
-            lease, schedule = slot.lease, self._gpus.get(uuid)
-            if schedule is None:
-                # A lowered step of an earlier agent, which alone knew the schedule.
-                if lease and 0 < lease.step_mhz < lease.limits.max_mhz:
-                    rest_mhz = lease.limits.max_mhz
-                    left = _Schedule(lease.job, lease.generation, rest_mhz, {}, 0, now_s, now_s)
-                    self._step(uuid, left, rest_mhz, RESTED)
-                continue
-            ours = (schedule.job, schedule.generation)
-            over = lease is None or (lease.job, lease.generation) != ours
-            silent_s = now_s - schedule.marked_s
-            if over and status.taken_at_s > schedule.since_s:
-                self._replace({uuid}, {}, only=schedule)
-            elif schedule.at_mhz != schedule.rest_mhz and silent_s > schedule.silent_s_max:
-                self._step(uuid, schedule, schedule.rest_mhz, RESTED)
+        with self._changed:
+            over = set()
+            for uuid, gpu in self._gpus.items():
+                slot = status.slots.get(uuid)
+                lease = slot.lease if slot else None
+                ours = lease and (lease.job, lease.generation) == (gpu.job, gpu.generation)
+                if not ours and status.taken_at_s > gpu.since_s:
+                    over.add(uuid)
+            if over:
+                self._gpus = {u: gpu for u, gpu in self._gpus.items() if u not in over}
 
-    def _step(self, uuid: str, schedule: _Schedule, mhz: int, result: str) -> None:
-        step = Step(schedule.job, schedule.generation, uuid, mhz)
+    def timings(self, change_error_s: Callable[[str], float]) -> tuple[IterationTiming, ...]:
+        return self._starts.timings(change_error_s)
+
+    def jitter_s(self, job: str, uuid: str) -> float:
+        """Of the starts of a job on a GPU; 0 while it is unknown."""
+        starts = self._starts.prediction(job, uuid, time.monotonic())
+        return starts.jitter_s if starts else 0.0
+
+    def _run(self) -> None:
+        request_short_slices()
+        while not self._leaving:
+            try:
+                self.turn()
+            except Exception as error:  # GPUs go up by themselves meanwhile
+                log("agent", f"clock schedules failed: {type(error).__name__}: {error}")
+                time.sleep(FAILED_WAIT_S)
+            with self._changed:
+                wait_s = self.due_s() - time.monotonic()
+                if wait_s > 0.0 and not self._leaving:
+                    self._changed.wait(None if math.isinf(wait_s) else wait_s)
+
+    def _look(self, gpu: _Gpu, now_s: float) -> None:
+        """Takes the step that is due on one GPU."""
+        before_s = gpu.due_s
+        if isinstance(gpu.schedule, TimedSchedule):
+            latencies = self._latencies(gpu.uuid)
+            starts = self._starts.prediction(gpu.job, gpu.uuid, now_s)
+            due = gpu.schedule.due(starts, latencies, now_s)
+            if due.clock_mhz != gpu.at_mhz and not due.rests:
+                rises = due.clock_mhz > gpu.at_mhz
+                ahead_s = latencies.raise_ahead_s if rises else latencies.p5_s
+                self.stepping(gpu.uuid, due.clock_mhz, now_s + ahead_s)
+        else:
+            due = gpu.schedule.due(now_s)
+        at_mhz = gpu.at_mhz
+        if due.clock_mhz > at_mhz or (due.clock_mhz < at_mhz and now_s >= gpu.wait_until_s):
+            self._step(gpu, due.clock_mhz, RESTED if due.rests else ACCEPTED)
+        refused = due.clock_mhz != gpu.at_mhz
+        gpu.next_s = min(due.next_s, gpu.wait_until_s) if refused else due.next_s
+        if gpu.due_s < before_s:
+            self._changed.notify()
+
+    def _step(self, gpu: _Gpu, mhz: int, result: str) -> None:
+        wait_s = STEP_S
         try:
+            step = Step(gpu.job, gpu.generation, gpu.uuid, mhz, HOLD_S)
             done = self._keeper.ask(step).slots[0].accepted
         except (KeeperGone, ProtocolError):
-            done = False
+            done, wait_s = False, KEEPER_GONE_S
+        now_s = time.monotonic()
         if done:
-            schedule.at_mhz = mhz
+            gpu.at_mhz = mhz
+            gpu.held_s = now_s if gpu.is_lowered else math.inf
         else:
-            schedule.wait_until_s = time.monotonic() + STEP_S
+            gpu.wait_until_s = now_s + wait_s
         self._counters.count(CONTROL_STEPS.name, result if done else REFUSED)
 
-    def _replace(
-        self, uuids: set[str], schedules: Mapping[str, _Schedule], only: _Schedule | None = None
-    ) -> None:
-        """Drops the schedules of `uuids`, or `only` that one, and adds `schedules`."""
-        with self._lock:
-            kept = {
-                u: s for u, s in self._gpus.items() if u not in uuids or (only and s is not only)
-            }
-            self._gpus = {**kept, **schedules}
-
-
-def _refuse_content(setting: Setting) -> str:
-    schedule = setting.clock_schedule
-    if len(schedule) > STEPS_MAX:
-        return f"a clock schedule of {len(schedule)} steps; allowed: up to {STEPS_MAX}"
-    if len(clocks_of(setting)) > CLOCKS_MAX:
-        return f"a clock schedule of more than {CLOCKS_MAX} clocks"
-    if len({_key(step) for step in schedule}) < len(schedule):
-        return "a clock schedule with two steps on one mark"
-    if any(step.clock_max_mhz > setting.clock_max_mhz for step in schedule):
-        return f"a clock schedule above {setting.clock_max_mhz} MHz, the clock where it rests"
-    return ""
-
-
-def _refuse_pace(shortest_s: float, latency_s: float) -> str:
-    if not (math.isfinite(shortest_s) and shortest_s > 0.0):
-        return "the shortest step of the clock schedule is not known"
-    least_s = max(STEP_S, LATENCIES_MIN * latency_s)
-    if shortest_s >= least_s:
-        return ""
-    known = f"; clocks follow within {latency_s:g} s here" if latency_s else ""
-    shortest = f"the shortest step of the clock schedule takes {shortest_s:g} s"
-    return f"{shortest}; allowed: {least_s:g} s{known}"
-
-
-def _key(step: ScheduleStep) -> _Key:
-    return step.kind, step.microbatch, step.at_end
+    def _hold(self, now_s: float) -> None:
+        """Holds every lowered step in one message, once the first of them needs it."""
+        lowered = [gpu for gpu in self._gpus.values() if gpu.is_lowered]
+        if not any(now_s >= gpu.held_s + HOLD_EACH_S for gpu in lowered):
+            return
+        try:
+            slots = self._keeper.ask(Hold(tuple(gpu.uuid for gpu in lowered), HOLD_S)).slots
+            held = {slot.uuid for slot in slots if slot.accepted}
+        except (KeeperGone, ProtocolError):
+            held = set()  # without a keeper, or without an answer, they go up
+        for gpu in lowered:
+            if gpu.uuid in held:
+                gpu.held_s = now_s
+            else:  # the keeper has raised it, or restored it
+                gpu.at_mhz, gpu.held_s = gpu.rest_mhz, math.inf
+                gpu.wait_until_s = now_s + KEEPER_GONE_S
+                gpu.next_s = gpu.wait_until_s
+                self._counters.count(CONTROL_STEPS.name, REFUSED)

@@ -16,10 +16,12 @@ import grpc
 
 from joulecut_agent import __version__
 from joulecut_agent.control import validation
-from joulecut_agent.control.clock_schedule import STEPS_MAX, ClockSchedules, refuse_schedule
+from joulecut_agent.control.clock_schedule import ClockSchedules, refuse_schedule
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
+from joulecut_agent.control.mark_schedule import STEPS_MAX
 from joulecut_agent.control.set_latency import WAIT_S_MAX, SetLatency
+from joulecut_agent.control.timed_schedule import TIMED_STEPS_MAX
 from joulecut_agent.control.watch_seats import WatchSeats
 from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.report_queue import ReportQueue
@@ -33,7 +35,7 @@ from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.monitor.samples import Batch, Samples
 from joulecut_agent.ports.reader import Series
 from joulecut_wire import codec
-from joulecut_wire.messages import Allocation, NodeDescription, Result, WatchTick
+from joulecut_wire.messages import Allocation, GpuDescription, NodeDescription, Result, WatchTick
 from joulecut_wire.metrics import CONTROL_COMMANDS
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
@@ -90,12 +92,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 epoch_seen=self._keeper.epoch_seen,
                 ttl_max_s=status.ttl_s_max if status else self._node.ttl_s_max,
                 gpus=tuple(
-                    replace(gpu, set_latency_p95_s=self._latency.p95_s(gpu.uuid))
+                    self._with_latency(gpu)
                     for gpu in self._drift_watch.described(self._sampler.gpus)
                 ),
                 stopped=self._stopped(),
                 schedule_steps_max=STEPS_MAX,
                 keeps_power_limits=status is not None,
+                timed_steps_max=TIMED_STEPS_MAX,
             )
         )
 
@@ -133,7 +136,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             return pb.ApplyResponse(results=self._refuse("apply", uuids, self._stopped()))
         reasons = {
             setting.uuid: self._drift_watch.refusal(setting.uuid)
-            or refuse_schedule(setting, self._latency.p95_s(setting.uuid))
+            or refuse_schedule(
+                setting,
+                self._latency.latencies(setting.uuid),
+                self._schedules.jitter_s(wanted.job, setting.uuid),
+            )
             for setting in wanted.settings
         }
         if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
@@ -154,7 +161,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         else:
             self._schedules.apply(wanted.job, wanted.generation, wanted.settings)
             # A schedule steps on before a clock change can be observed.
-            highest = {s.uuid: s.clock_max_mhz for s in wanted.settings if not s.clock_schedule}
+            plain = [s for s in wanted.settings if not (s.clock_schedule or s.timed_steps)]
+            highest = {setting.uuid: setting.clock_max_mhz for setting in plain}
             if self._latency.started(highest, sent_s):
                 self._sampler.hurry(WAIT_S_MAX)
         return pb.ApplyResponse(results=results_pb)
@@ -223,6 +231,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             self._samples.unsubscribe(stream)
             self._sample_slots.release()
 
+    def _with_latency(self, gpu: GpuDescription) -> GpuDescription:
+        known = self._latency.latencies(gpu.uuid)
+        return replace(gpu, set_latency_p95_s=known.p95_s, set_latency_spread_s=known.spread_s)
+
     def _unknown(self, uuids: Iterable[str]) -> list[str]:
         known = self._uuids
         return [uuid for uuid in uuids if uuid not in known]
@@ -240,12 +252,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         picture = self._sampler.latest()
         stopped = self._stopped()
         held = tuple(self._allocations().values())
+        timings = self._schedules.timings(self._latency.change_error_s)
         if picture is None:
-            return WatchTick(0, math.inf, (), reports, dropped, held, stopped)
+            return WatchTick(0, math.inf, (), reports, dropped, held, stopped, timings)
         age_s = time.monotonic() - picture.snapshot.taken_at_s
         gpus = self._drift_watch.seen(picture.snapshot.gpus)
         sequence = picture.snapshot.sequence
-        return WatchTick(sequence, age_s, gpus, reports, dropped, held, stopped)
+        return WatchTick(sequence, age_s, gpus, reports, dropped, held, stopped, timings)
 
     def _stopped(self) -> str:
         """Reason why no command is taken on this node, or ""."""

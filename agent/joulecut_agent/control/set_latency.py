@@ -1,18 +1,21 @@
-"""Latency from a command to the clock change, measured on commands that come anyway.
+"""Latency from a command to the clock change, measured on commands and steps that come anyway.
 
 A planner that changes clocks inside an iteration needs it, and it differs by model. No clock is
 changed just to measure. Without load on the GPU there is no measurement.
 """
 
-import math
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 
 from joulecut_agent.control.drift import BUSY_RATIO, CLOCK_SLACK_MHZ
+from joulecut_agent.control.iteration_clock import p95
+from joulecut_agent.control.timed_schedule import SetLatencies
 from joulecut_wire.messages import GpuSnapshot, NodeSnapshot
 
 SAMPLES_MAX = 64  # the newest; a driver upgrade changes the answer
+SAMPLES_MIN = 8  # fewer say nothing about the fastest change
 GAP_S_MAX = 0.2  # between two readings; beyond, the time of the change is unknown
 WAIT_S_MAX = 2.0  # ten times the slowest known change; later it has another cause
 REFRESH_S = 600.0  # between samples once there are enough
@@ -21,11 +24,17 @@ REFRESH_S = 600.0  # between samples once there are enough
 @dataclass(slots=True)
 class _Gpu:
     clock_mhz: int | None = None  # last seen, while busy
-    read_s: float = -math.inf
+    read_s: float = -inf
     target_mhz: int = 0  # 0: no change is awaited
     sent_s: float = 0.0
+    wanted_s: float | None = None  # when the change shall be seen
     samples_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
-    measured_s: float = -math.inf
+    earliest_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    errors_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    measured_s: float = -inf
+
+
+_NOTHING = _Gpu()
 
 
 class SetLatency:
@@ -35,11 +44,18 @@ class SetLatency:
         self._lock = threading.Lock()
         self._gpus: dict[str, _Gpu] = {}
 
-    def started(self, clocks_mhz: dict[str, int], now_s: float) -> bool:
-        """Accepted commands; whether fast readings are needed to measure one."""
+    def started(
+        self, clocks_mhz: dict[str, int], now_s: float, wanted_s: float | None = None
+    ) -> bool:
+        """Accepted commands; whether fast readings are needed to measure one.
+
+        `wanted_s`: when the change shall be seen, of a timed step.
+        """
         with self._lock:
-            wanted = [self._start(uuid, mhz, now_s) for uuid, mhz in clocks_mhz.items()]
-        return any(wanted)
+            awaited = [self._start(uuid, mhz, now_s) for uuid, mhz in clocks_mhz.items()]
+            for uuid in clocks_mhz:
+                self._gpus[uuid].wanted_s = wanted_s
+        return any(awaited)
 
     def seen(self, snapshot: NodeSnapshot) -> bool:
         """Whether a change is still awaited."""
@@ -50,9 +66,21 @@ class SetLatency:
 
     def p95_s(self, uuid: str) -> float:
         """0 without a measurement."""
+        return self.latencies(uuid).p95_s
+
+    def latencies(self, uuid: str) -> SetLatencies:
+        """The fastest and slowest changes; zeros without a measurement."""
         with self._lock:
-            samples_s = sorted(self._gpus[uuid].samples_s) if uuid in self._gpus else []
-        return samples_s[math.ceil(0.95 * len(samples_s)) - 1] if samples_s else 0.0
+            known = self._gpus.get(uuid, _NOTHING)
+            if len(known.samples_s) < SAMPLES_MIN:
+                return SetLatencies(0.0, p95(known.samples_s))
+            fastest_s = -p95(-latency_s for latency_s in known.earliest_s)
+            return SetLatencies(max(0.0, fastest_s), p95(known.samples_s))
+
+    def change_error_s(self, uuid: str) -> float:
+        """P95 of the distance between the wanted and the seen time of a change; 0: unknown."""
+        with self._lock:
+            return p95(self._gpus.get(uuid, _NOTHING).errors_s)
 
     def _start(self, uuid: str, clock_mhz: int, now_s: float) -> bool:
         known = self._gpus.setdefault(uuid, _Gpu())
@@ -80,4 +108,8 @@ class SetLatency:
             known.target_mhz = 0
             if gap_s <= GAP_S_MAX:
                 known.samples_s.append(waited_s)
+                known.earliest_s.append(waited_s - gap_s)
+                if known.wanted_s is not None:
+                    # It was seen at `now_s`, and came after the reading before.
+                    known.errors_s.append(abs(now_s - 0.5 * gap_s - known.wanted_s))
                 known.measured_s = now_s

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from joulecut_agent import __version__
+from joulecut_agent.control.clock_schedule import ClockSchedules
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.set_latency import SetLatency
@@ -21,7 +22,7 @@ from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.monitor.job_energy import Books
 from joulecut_agent.monitor.sampler import Picture, Sampler
 from joulecut_wire import metrics as names
-from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
+from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationTiming
 from joulecut_wire.metrics import Metric
 
 HZ_PER_MHZ = 1e6
@@ -81,6 +82,7 @@ class AgentCollector:
         self, *, sampler: Sampler, keeper: KeeperClient, counters: Counters,
         allocations: Callable[[], Mapping[str, Allocation]], keeper_wanted: bool,
         drift_watch: DriftWatch, window: MaintenanceWindow, latency: SetLatency,
+        schedules: ClockSchedules,
     ) -> None:  # fmt: skip
         self._sampler = sampler
         self._keeper = keeper
@@ -90,6 +92,7 @@ class AgentCollector:
         self._drift_watch = drift_watch
         self._window = window
         self._latency = latency
+        self._schedules = schedules
 
     def families(self) -> Families:
         families = Families()
@@ -105,6 +108,8 @@ class AgentCollector:
         families.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
             self._add_gpus(families, picture)
+        for timing in self._schedules.timings(self._latency.change_error_s):
+            _add_timing(families, timing)
         _add_energy(families, self._sampler.books, picture)
         for uuid in self._sampler.unresponsive:
             families.add(names.DRIVER_UNRESPONSIVE, 1, uuid)
@@ -126,7 +131,9 @@ class AgentCollector:
             _add_identity(families, description)
             _add_gpu(families, gpu, description)
             _add_drift(families, gpu)
-            families.add(names.GPU_SET_LATENCY, self._latency.p95_s(gpu.uuid) or None, gpu.uuid)
+            latencies = self._latency.latencies(gpu.uuid)
+            families.add(names.GPU_SET_LATENCY, latencies.p95_s or None, gpu.uuid)
+            families.add(names.GPU_SET_LATENCY_SPREAD, latencies.spread_s or None, gpu.uuid)
             _add_allocation(families, allocations.get(gpu.uuid, Allocation(gpu.uuid, "")))
 
     def _add_slowdown_notices(self, families: Families) -> None:
@@ -186,6 +193,14 @@ def _add_gpu(families: Families, gpu: GpuSnapshot, about: GpuDescription) -> Non
     families.add(names.GPU_UTILIZATION, gpu.utilization_memory_ratio, uuid, "memory")
     families.add(names.GPU_TEMPERATURE, gpu.temperature_celsius, uuid, "gpu")
     families.add(names.GPU_MEMORY_USED, gpu.memory_used_bytes, uuid)
+
+
+def _add_timing(families: Families, one: IterationTiming) -> None:
+    families.add(names.GPU_ITERATION_TIME, one.iteration_time_s, one.uuid, one.source)
+    families.add(names.GPU_STARTS, one.starts_per_minute, one.uuid)
+    families.add(names.GPU_START_JITTER, one.start_jitter_s, one.uuid)
+    families.add(names.GPU_STARTS_MISSED, one.missed_ratio, one.uuid)
+    families.add(names.GPU_CHANGE_ERROR, one.change_error_s or None, one.uuid)
 
 
 def _add_drift(families: Families, gpu: GpuSnapshot) -> None:

@@ -65,10 +65,11 @@ class ReportSocket:
         self, path: Path, uuids: Callable[[], Collection[str]], report_queue: ReportQueue,
         counters: Counters, ended: Callable[[str, str], None], *, binding: Binding | None = None,
         on_mark: Callable[[Mark], str] = lambda _: "operation marks are not used here",
+        on_report: Callable[[IterationReport], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`uuids` returns the GPUs of this node; one may be found late. Without a binding any
         process may report for any GPU. `on_mark` takes a mark; it returns a refusal or "".
-        Raises OSError.
+        `on_report` takes a report at the moment it arrives. Raises OSError.
         """
         self._path = path
         self._uuids = uuids
@@ -77,6 +78,7 @@ class ReportSocket:
         self._ended = ended
         self._binding = binding
         self._on_mark = on_mark
+        self._on_report = on_report
         self._reporters: dict[int, _Reporter] = {}
         # Until when the silence of an invisible process is no end, by its GPU and user id.
         self._invisible: dict[tuple[str, int], float] = {}
@@ -265,6 +267,7 @@ class ReportSocket:
 
     def _accept_report(self, report: IterationReport, sender: Sender) -> None:
         self._counters.count(REPORTS.name, "accepted")
+        self._on_report(report)
         until_s, now_s = inf, time.monotonic()
         if not self._follow(sender.pid, (report.job, report.uuid)):
             until_s = now_s + max(SILENCE_S, 5 * report.duration_s)

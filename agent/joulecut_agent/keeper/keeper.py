@@ -38,6 +38,7 @@ from joulecut_agent.keeper.requests import (
     Clear,
     ClockLimits,
     GpuSetting,
+    Hold,
     Observed,
     Release,
     Renew,
@@ -99,10 +100,11 @@ class Keeper:
     # -- the passing of time -------------------------------------------------------------
 
     def tick(self) -> None:
-        """Ends leases whose time is over, tries due restores, looks for the stop file."""
+        """Ends leases and steps whose time is over, tries due restores, looks for the stop file."""
         if self._held() and self.stopped():
             self._end(self._held(), "stopped")
         self._reset_all_after_damage()
+        self._end_steps()
         self._restore_due()
 
     def due_s(self) -> float:
@@ -136,6 +138,15 @@ class Keeper:
         self.state = lease.end_leases(self.state, uuids, cause, time.monotonic())
         self._restore_due()
 
+    def _end_steps(self) -> None:
+        """Raises GPUs whose lowered step is not held any more: their agent is gone or hangs."""
+        now_s = time.monotonic()
+        for step in lease.ended_steps(self.state, now_s):
+            log("keeper", f"{step.uuid}: its step was not held: raised to {step.clock_max_mhz} MHz")
+            outcome = lease.step(self.state, step, now_s)
+            if any(self._set_leases(outcome, self.state.epoch_seen, {}).values()):
+                self._end([step.uuid], "step_ended")
+
     def _restore_due(self) -> None:
         now_s = time.monotonic()
         self.state = lease.end_expired(self.state, now_s)
@@ -160,7 +171,7 @@ class Keeper:
 
     def handle(self, serial: int, request: Request) -> Reply:
         """Answers one message; every refusal is a value in the answer."""
-        if isinstance(request, Step):  # a step must not wait for restores
+        if isinstance(request, Step | Hold):  # a step must not wait for restores
             self.state = lease.end_expired(self.state, time.monotonic())
         else:
             self.tick()
@@ -185,6 +196,9 @@ class Keeper:
             case Step():
                 outcome = lease.step(self.state, request, time.monotonic())
                 reasons = self._set_leases(outcome, self.state.epoch_seen, {})
+            case Hold():
+                outcome = lease.hold(self.state, request, time.monotonic())
+                self.state, reasons = outcome.state, outcome.reasons
             case Renew():
                 reasons = self._renew(request)
             case Clear():

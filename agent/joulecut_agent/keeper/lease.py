@@ -25,6 +25,7 @@ from joulecut_agent.keeper.requests import (
     Clear,
     ClockLimits,
     GpuSetting,
+    Hold,
     Job,
     Observed,
     Renew,
@@ -43,6 +44,7 @@ CAUSES = (  # of a restore
     "agent_gone",
     "released",
     "stopped",
+    "step_ended",  # a lowered step was not held, and its raise failed
     "lock_shows",  # readings show a lock of ours without a lease
     "limit_left",  # a power limit that another writer has lowered was left as it is
 )
@@ -54,6 +56,7 @@ EPOCH_MAX = 2**32  # a controller started every second for 136 years
 EPOCH_STEP_MAX = 2**20  # one started each minute for two years while this node was away
 EPOCH_STEP_S = 3600.0  # within it, however many commands: EPOCH_MAX stays half a year away
 STEP_S = 0.1  # ten steps down in a second, half of what is known to stall NCCL (nccl #1551)
+HOLD_S_MAX = 1.0  # a lowered step without its agent; ten times what a busy node delays one
 LATE_S = 60.0  # a driver has carried out a call 15 s after its caller was killed; four times that
 LATE_AGAIN_S = 4.0  # between two resets meanwhile
 RETAKES_MAX = 3  # resets of a lock that shows again before it is called stuck
@@ -77,6 +80,7 @@ class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_power_limit: bool = False
     step_mhz: U16 = 0  # max clock set by the last step; 0: no step was taken
     stepped_s: float = 0.0  # time of the last step down
+    step_ends_s: float = inf  # a step below the highest clock ends then, unless it is held
 
     def is_named_by(self, request: Yield) -> bool:
         """Whether a request names this epoch and generation; 0 names any."""
@@ -199,10 +203,11 @@ class State:
         return State(gpus=gpus, restore_jitter_s=self.restore_jitter_s)
 
     def due_s(self) -> float:
-        """Time of the next expiry or restore; infinite without any."""
+        """Time of the next end of a lease or step, or restore; infinite without any."""
         ends = [gpu.lease.expires_s for gpu in self.gpus.values() if gpu.lease]
+        steps = [gpu.lease.step_ends_s for gpu in self.gpus.values() if gpu.lease]
         restores = [g.pending_restore.due_s for g in self.gpus.values() if g.pending_restore]
-        return min([*ends, *restores], default=inf)
+        return min([*ends, *steps, *restores], default=inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +256,16 @@ def end_expired(state: State, now_s: float) -> State:
     """Ends the leases whose time is over."""
     over = [u for u, gpu in state.gpus.items() if gpu.lease and now_s >= gpu.lease.expires_s]
     return end_leases(state, over, "lease_expired", now_s, jitter_s=state.restore_jitter_s)
+
+
+def ended_steps(state: State, now_s: float) -> tuple[Step, ...]:
+    """The steps up of GPUs whose lowered step has ended."""
+    leases = {uuid: gpu.lease for uuid, gpu in state.gpus.items() if gpu.lease}
+    return tuple(
+        Step(held.job, held.generation, uuid, held.limits.max_mhz)
+        for uuid, held in leases.items()
+        if now_s >= held.step_ends_s
+    )
 
 
 def due_restores(state: State, now_s: float) -> tuple[Restore, ...]:
@@ -355,12 +370,16 @@ def step(state: State, request: Step, now_s: float) -> Outcome:
     mine = lease and (lease.job, lease.generation) == (request.job, request.generation)
     if not lease or not mine or mhz not in (lease.limits.max_mhz, *lease.schedule_mhz):
         return Outcome(state, {uuid: f"{mhz} MHz is not in a clock schedule in force"})
-    if mhz >= lease.in_force.max_mhz:  # a step up never waits
-        stepped = structs.replace(lease, step_mhz=mhz)
-    elif now_s - lease.stepped_s < STEP_S:
-        return Outcome(state, {uuid: f"two steps down within {STEP_S:g} s"})
-    else:
-        stepped = structs.replace(lease, step_mhz=mhz, stepped_s=now_s)
+    ends_s, stepped_s = inf, lease.stepped_s
+    if mhz < lease.limits.max_mhz:
+        if why := _refuse_hold(request.hold_s):
+            return Outcome(state, {uuid: why})
+        ends_s = now_s + request.hold_s
+    if mhz < lease.in_force.max_mhz:  # a step up never waits
+        if now_s - lease.stepped_s < STEP_S:
+            return Outcome(state, {uuid: f"two steps down within {STEP_S:g} s"})
+        stepped_s = now_s
+    stepped = structs.replace(lease, step_mhz=mhz, stepped_s=stepped_s, step_ends_s=ends_s)
     after = replace(gpu, lease=stepped, last=stepped, written_s=now_s)
     write = Write(uuid, after.in_force, gpu.in_force)
     writes = (write,) if write.wanted != write.before else ()
@@ -452,6 +471,21 @@ def observed(state: State, request: Observed, now_s: float) -> Outcome:
     return Outcome(state, {request.uuid: ""})
 
 
+def hold(state: State, request: Hold, now_s: float) -> Outcome:
+    """Moves the ends of lowered steps; one that has ended is not held any more."""
+    why = _refuse_hold(request.hold_s)
+    reasons: dict[str, str] = {}
+    held: dict[str, Gpu] = {}
+    for uuid in request.uuids:
+        gpu = state.gpu(uuid)
+        lowered = gpu.lease is not None and now_s < gpu.lease.step_ends_s < inf
+        reasons[uuid] = why or ("" if lowered else "no lowered step to hold")
+        if gpu.lease and not reasons[uuid]:
+            lease = structs.replace(gpu.lease, step_ends_s=now_s + request.hold_s)
+            held[uuid] = replace(gpu, lease=lease, last=lease)
+    return Outcome(state.updated(held), reasons)
+
+
 # -- rules -------------------------------------------------------------------------------
 
 
@@ -483,6 +517,12 @@ def _with_lease(gpu: Gpu, lease: Lease, now_s: float) -> Gpu:
         kept_power_mw=kept_power_mw,
         late_until_s=gpu.late_until_s,
     )
+
+
+def _refuse_hold(hold_s: float) -> str:
+    if 0.0 < hold_s <= HOLD_S_MAX:  # NaN is refused too
+        return ""
+    return f"held for {hold_s:g} s; allowed: above 0 and up to {HOLD_S_MAX:g} s"
 
 
 def _refuse_pending(gpu: Gpu, now_s: float) -> str:

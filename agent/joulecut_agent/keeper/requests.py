@@ -66,12 +66,23 @@ class Apply(_Request, frozen=True):
 
 
 class Step(_Request, frozen=True):
-    """Sets the max clock of one GPU to another one of its schedule, under the lease it has."""
+    """Sets the max clock of one GPU to another one of its schedule, under the lease it has.
+
+    A clock below the highest lasts `hold_s`, unless `Hold` moves its end.
+    """
 
     job: Job
     generation: U64
     uuid: Uuid
     clock_max_mhz: U16
+    hold_s: float = 0.0
+
+
+class Hold(_Request, frozen=True):
+    """The agent is alive: the lowered steps of these GPUs last `hold_s` from now."""
+
+    uuids: Annotated[tuple[Uuid, ...], Meta(max_length=GPUS_MAX)]
+    hold_s: float
 
 
 class Renew(_Request, frozen=True):
@@ -143,4 +154,6 @@ class Status(_Request, frozen=True):
     uuids: Annotated[tuple[Uuid, ...], Meta(max_length=GPUS_MAX)] = ()
 
 
-Request = Apply | Step | Renew | Clear | Yield | Observed | Release | Resume | ResetEpoch | Status
+Request = (
+    Apply | Step | Hold | Renew | Clear | Yield | Observed | Release | Resume | ResetEpoch | Status
+)

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 from keeper_requests import apply_of
 
-from joulecut_agent.control import clock_schedule as module
+from joulecut_agent.control import mark_schedule
 from joulecut_agent.control.clock_schedule import ClockSchedules, clocks_of, refuse_schedule
+from joulecut_agent.control.iteration_starts import IterationStarts
+from joulecut_agent.control.timed_schedule import SetLatencies
 from joulecut_agent.counters import Counters
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.keeper import Keeper
-from joulecut_agent.keeper.lease import STEP_S
+from joulecut_agent.keeper.lease import HOLD_S_MAX, STEP_S
 from joulecut_agent.keeper.requests import Clear, Renew, Step
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import Transient
-from joulecut_wire.messages import ScheduleStep, Setting
+from joulecut_wire.messages import ScheduleStep, Setting, TimedStep
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
 
@@ -98,9 +100,10 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.now_s, self.folder, self.cards, self.counters = 1000.0, folder, Cards(), Counters()
         self.generation = 0
+        self.latencies = SetLatencies()
         self.client = KeeperClient("")
         self.client.watch(lambda: (A, B))
-        self.schedules = ClockSchedules(self.client, self.counters)
+        self.begin_agent()
         self.begin()
 
     def begin(self, bounds: Bounds | None = None) -> None:
@@ -109,6 +112,12 @@ class Node:
         )
         self.client.attach(Line(self.keeper))  # type: ignore[arg-type]
         self.client.refresh()
+
+    def begin_agent(self) -> None:
+        self.starts = IterationStarts()
+        self.schedules = ClockSchedules(
+            self.client, self.counters, self.starts, lambda _: self.latencies
+        )
 
     def order(self, *settings: Setting, ttl_s: float = 60.0, job: str = "demo") -> list[str]:
         self.generation += 1
@@ -123,7 +132,7 @@ class Node:
 
     def step(self, uuid: str, mhz: int, generation: int | None = None, job: str = "demo") -> str:
         number = self.generation if generation is None else generation
-        command = Step(job, number, uuid, mhz)
+        command = Step(job, number, uuid, mhz, HOLD_S_MAX)
         return self.client.ask(command).slots[0].reason
 
     def mark(
@@ -132,11 +141,17 @@ class Node:
     ) -> str:  # fmt: skip
         return self.schedules.on_mark(Mark(1, job, uuid, at, kind, 0, microbatch, iteration, 5))
 
-    def wait(self, wait_s: float) -> None:
-        self.now_s += wait_s
-        self.keeper.tick()
+    def wait(self, wait_s: float, *, agent: bool = True) -> None:
+        """Keeper and agent wake when they have something to do."""
+        until_s = self.now_s + wait_s
+        while self.now_s < until_s:
+            due_s = min(self.keeper.due_s(), self.schedules.due_s() if agent else math.inf)
+            self.now_s = min(max(due_s, self.now_s + 1e-4), until_s)
+            if agent:
+                self.schedules.turn()
+            self.keeper.tick()
         self.client.refresh()
-        self.schedules.rest_silent()
+        self.schedules.follow_leases()
 
     @property
     def steps(self) -> dict[str, int]:
@@ -293,7 +308,7 @@ def test_silence_of_the_job_is_no_slow_gpu(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.mark("forward", 1)
     assert node.mhz() == 900
-    node.wait(module.SILENT_S - 0.1)
+    node.wait(mark_schedule.SILENT_S - 0.1)
     assert node.mhz() == 900
     node.wait(0.2)
     assert node.mhz() == REST
@@ -323,8 +338,8 @@ def test_two_iterations_without_a_mark_are_silence(
 def test_what_an_agent_before_left_low_is_let_rest(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.mark("forward", 1)
-    node.schedules = ClockSchedules(node.client, node.counters)  # the agent, started again
-    node.wait(0.1)
+    node.begin_agent()
+    node.wait(HOLD_S_MAX)
     assert node.mhz() == REST
     assert node.mark("forward", 1) == "no clock schedule of job demo on GPU GPU-a"
 
@@ -349,7 +364,7 @@ def test_without_a_keeper_marks_cost_nothing(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.client.detach()
     assert node.mark("forward", 1) == ""
-    node.schedules.rest_silent()
+    node.schedules.turn()
     assert node.steps == {"refused": 1}
 
 
@@ -391,5 +406,78 @@ def _asked(*steps: ScheduleStep, shortest_s: float = 0.5) -> Setting:
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(setting: Setting, p95_s: float, reason: str) -> None:
-    found = refuse_schedule(setting, p95_s)
+    found = refuse_schedule(setting, SetLatencies(0.0, p95_s), 0.0)
     assert (reason in found) if reason else not found
+
+
+TIMED = Setting(
+    A, REST, timed_steps=(TimedStep(0.5, 900), TimedStep(9.0, REST)), iteration_time_s=10.0
+)  # fmt: skip
+
+
+def _iterate(node: Node, numbers: range) -> list[int]:
+    """Iterations of 10 s; the clock in the middle of each."""
+    seen = []
+    for number in numbers:
+        node.starts.on_start("demo", A, node.now_s, number, "report")
+        node.wait(5.0)
+        seen.append(node.mhz())
+        node.wait(5.0)
+    return seen
+
+
+def test_timed_steps_are_sent_ahead_and_held_between_starts(node: Node) -> None:
+    node.latencies = SetLatencies(0.01, 0.03)
+    _iterate(node, range(4))
+    assert node.order(TIMED, ttl_s=60.0) == [""]
+    assert _iterate(node, range(4, 7)) == [900, 900, 900]
+    began_s = node.now_s
+    node.starts.on_start("demo", A, began_s, 7, "report")
+    node.wait(0.48)
+    assert node.mhz() == REST
+    node.wait(0.02)
+    assert node.mhz() == 900
+    node.wait(8.46)
+    assert node.mhz() == 900
+    node.wait(0.02)
+    assert node.mhz() == REST
+    assert node.steps == {"accepted": 8}
+    (timing,) = node.schedules.timings(lambda _: 0.02)
+    assert (timing.job, timing.source, timing.iteration_time_s) == ("demo", "report", 10.0)
+    assert (timing.missed_ratio, timing.change_error_s) == (0.0, 0.02)
+
+
+def test_an_agent_that_hangs_leaves_nothing_low_for_longer_than_a_second(node: Node) -> None:
+    assert _iterate(node, range(4))
+    assert node.order(TIMED) == [""]
+    assert _iterate(node, range(4, 6)) == [900, 900]
+    node.starts.on_start("demo", A, node.now_s, 6, "report")
+    node.wait(5.0)
+    assert node.mhz() == 900
+    node.wait(HOLD_S_MAX, agent=False)
+    assert node.mhz() == REST
+    node.schedules.turn()
+    assert node.mhz() == REST, "what was raised is no longer held"
+    node.wait(1.1)
+    assert node.mhz() == 900, "and the schedule goes on once the agent does"
+
+
+def test_a_lost_start_rests_and_the_next_job_does_not_follow_the_schedule(node: Node) -> None:
+    _iterate(node, range(4))
+    assert node.order(TIMED) == [""]
+    assert _iterate(node, range(4, 6)) == [900, 900]
+    node.wait(5.0)
+    assert node.mhz() == REST
+    node.wait(5.0)
+    assert _iterate(node, range(7, 9)) == [900, 900], "two periods later the next one is good"
+    for number in range(4):
+        node.starts.on_start("other", A, node.now_s, number, "report")
+        node.wait(5.0)
+        assert node.mhz() != 900
+        node.wait(5.0)
+
+
+def test_jitter_and_latency_refuse_a_schedule_by_name(node: Node) -> None:
+    wide = SetLatencies(0.1, 0.7)
+    assert refuse_schedule(TIMED, wide, 0.1) == ""
+    assert "allowed: twice 0.8 s" in refuse_schedule(TIMED, wide, 0.2)

@@ -85,7 +85,7 @@ def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None
     board = Board()
     keeper = _keeper(tmp_path, board, min_dwell_s=600.0)
     assert _ask(keeper, _order(1, 900, (600, 900))).accepted
-    down = Step("blue", 1, GPU, 600)
+    down = Step("blue", 1, GPU, 600, 1.0)
     slot = _ask(keeper, down)
     assert slot.accepted, slot.reason
     assert board.locked[GPU][1] == 600

@@ -1,15 +1,22 @@
 """The lease machine where two things meet: a debt and a second end, two jobs, two terms."""
 
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from keeper_requests import apply_of
 from lease_machine import apply_event
 
 from joulecut_agent.keeper.lease import (
+    HOLD_S_MAX,
     Gpu,
     State,
     end_leases,
+    ended_steps,
     restore_finished,
 )
-from joulecut_agent.keeper.requests import Clear, Renew, Step, Yield
+from joulecut_agent.keeper.requests import Clear, Hold, Renew, Step, Yield
 
 GPU = "GPU-a"
 
@@ -55,7 +62,7 @@ def test_who_names_no_job_clears_every_one() -> None:
 def test_the_largest_term_is_never_forgotten() -> None:
     state = _held(epoch=5, program=(600,))
     for epoch in (0, 1, 5):
-        event = Step("blue", 1, GPU, 600)
+        event = Step("blue", 1, GPU, 600, HOLD_S_MAX)
         assert apply_event(state, event, 10.0, {}).state.epoch_seen == 5
         renewal = Renew(epoch, "blue", 1, 60.0)
         assert apply_event(state, renewal, 10.0, {}).state.epoch_seen == 5
@@ -64,7 +71,7 @@ def test_the_largest_term_is_never_forgotten() -> None:
 
 
 def _step(state: State, clock_mhz: int, now_s: float) -> tuple[State, str]:
-    event = Step("blue", 1, GPU, clock_mhz)
+    event = Step("blue", 1, GPU, clock_mhz, HOLD_S_MAX)
     done = apply_event(state, event, now_s, {})
     return done.state, done.reasons[GPU]
 
@@ -111,3 +118,35 @@ def test_a_gpu_that_is_pending_and_named_is_tried_again_at_once() -> None:
     done = apply_event(state, Clear(5, "blue", uuids=(GPU,)), 1.1, {})
     assert done.restores == ((GPU, "cleared"),)
     assert apply_event(state, None, 1.1, {}).restores == (), "time alone would have waited"
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.5), st.sampled_from(["down", "up", "hold", ""]))))
+def test_a_lowered_step_lasts_no_longer_than_it_is_held(acts: list[tuple[float, str]]) -> None:
+    """What an agent that is gone, hangs or is stopped leaves low is up within a second."""
+    state, now_s, held_s = _held(program=(600,)), 0.0, 0.0
+    for gap_s, act in acts:
+        now_s += gap_s
+        for up in ended_steps(state, now_s):  # as the keeper does when it is due
+            state = apply_event(state, up, now_s).state
+        if act in {"down", "up"}:
+            clock_mhz = 600 if act == "down" else 900
+            done = apply_event(state, Step("blue", 1, GPU, clock_mhz, HOLD_S_MAX), now_s)
+        else:
+            done = apply_event(state, Hold((GPU,), HOLD_S_MAX) if act else None, now_s)
+        state = done.state
+        held_s = now_s if act and not done.reasons[GPU] else held_s
+        lease = state.gpu(GPU).lease
+        if lease is not None and lease.in_force.max_mhz == 600:
+            assert now_s - held_s < HOLD_S_MAX
+            assert state.due_s() <= held_s + HOLD_S_MAX
+    assert [one.clock_max_mhz for one in ended_steps(state, now_s + HOLD_S_MAX)] in ([], [900])
+
+
+@pytest.mark.parametrize("hold_s", [0.0, -1.0, HOLD_S_MAX + 0.1, math.inf, math.nan])
+def test_a_step_that_would_last_is_refused(hold_s: float) -> None:
+    done = apply_event(_held(program=(600,)), Step("blue", 1, GPU, 600, hold_s), 1.0)
+    assert "allowed: above 0 and up to 1 s" in done.reasons[GPU]
+    assert not done.writes
+    low = apply_event(_held(program=(600,)), Step("blue", 1, GPU, 600, 1.0), 1.0).state
+    assert "allowed" in apply_event(low, Hold((GPU,), hold_s), 1.5).reasons[GPU]
+    assert apply_event(low, Step("blue", 1, GPU, 900, hold_s), 1.5).reasons == {GPU: ""}
