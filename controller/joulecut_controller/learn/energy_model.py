@@ -8,8 +8,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from joulecut_controller.learn import work_prior
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
-from joulecut_controller.learn.regression import Block, ClockKernel, Floats, Prior, fit, slopes_of
+from joulecut_controller.learn.regression import (
+    Block,
+    ClockKernel,
+    Fitted,
+    Floats,
+    Prior,
+    fit,
+    slopes_of,
+)
+from joulecut_controller.learn.work_prior import WorkPrior
 
 # Prior mean and standard deviation.
 POWER_SD = 0.5  # of the logarithm; the first measurement settles it
@@ -68,6 +78,9 @@ class EnergyModel:
                 [late[1]],
             ]
         )
+        if constants.prior is not None:
+            curve = _predicted(constants.prior, Prior(mean[1:4].copy(), sd[1:4].copy()))
+            mean[1:4], sd[1:4] = curve.numbers, np.sqrt(np.diag(curve.covariance))
         # Joules of a window include the noise of its iteration times; divide it out.
         excess = np.array([m.time_s for m in measurements]) / time_s
 
@@ -122,13 +135,30 @@ class EnergyModel:
         default = (self._default / self._top)[:, None, None] * held
         ratio = np.minimum(clocks_mhz.T[:, :, None] / self._top, default)
 
-        def swing(at: Floats) -> Floats:
-            return np.asarray(at * (1.0 + slope * np.maximum(0.0, at - knee)) ** 2)
-
-        watts = np.exp(scale + own)[:, None, :] * (
-            static + (1.0 - static) * swing(ratio) / swing(default)
-        )
+        watts = np.exp(scale + own)[:, None, :] * _power(ratio, default, static, knee, slope)
         works_s = np.minimum(busy_s, time_s[:, None]).T[:, :, None]
         waiting_w = self._blocking_w * np.exp(blocking)[:, None, :]
         joules = watts * works_s + waiting_w * (time_s[None, :, None] - works_s)
         return np.asarray(np.log(np.maximum(joules, POWER_MIN_W * time_s[None, :, None])))
+
+
+def _power(at: Floats, default: Floats, static: Floats, knee: Floats, slope: Floats) -> Floats:
+    """Power while working at clocks `at` over that at `default`, both shares of the highest."""
+
+    def swing(clock: Floats) -> Floats:
+        return np.asarray(clock * (1.0 + slope * np.maximum(0.0, clock - knee)) ** 2)
+
+    return np.asarray(static + (1.0 - static) * swing(at) / swing(default))
+
+
+def _predicted(prior: WorkPrior, general: Prior) -> Fitted:
+    """Static share, knee and slope that explain a predicted power curve."""
+    at = np.array(prior.clocks_mhz, dtype=np.float64)[:, None] / prior.clock_max_mhz
+    count = len(at)
+
+    def model(numbers: Floats) -> Floats:
+        return np.log(_power(at, at[-1:], *numbers))
+
+    measured = np.log(np.array(prior.power_w) / prior.power_w[-1])
+    noise = np.full(count, count * work_prior.POWER_SD**2)  # the clocks of a curve err together
+    return fit(model, general, [Block(np.arange(count), measured, noise, np.zeros((count, count)))])

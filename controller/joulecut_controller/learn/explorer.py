@@ -47,10 +47,10 @@ class Explorer:
             default_mhz=capped_mhz(constants.default_mhz, measurements, facts.alike),
         )
         if self._fitted is None or self._fitted[0] != (constants, measurements):
-            self._fitted = (
-                (constants, measurements),
-                RateModel(constants, measurements, self._paths[1]),
-            )
+            model = RateModel(constants, measurements, self._paths[1])
+            if model.contradicted:
+                model = model.from_windows()
+            self._fitted = ((constants, measurements), model)
         return self._fitted[1]
 
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from joulecut_controller.learn import work_prior
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_controller.learn.regression import Floats, Prior
+from joulecut_controller.learn.work_prior import WorkPrior
 from joulecut_engine.graph.build import build
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
 from joulecut_engine.graph.shape import kinds_of
@@ -108,6 +110,7 @@ class IterationForm:
         self, constants: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
     ) -> None:
         self._pipeline, self._paths, self._measurements = constants.pipeline, paths, measurements
+        self._predicted = constants.prior
         self.detailed = all(m.busy_s for m in measurements)
         self.clocks = np.array([m.clocks_mhz for m in measurements], dtype=np.float64)
         self.default = np.array(constants.default_mhz, dtype=np.float64)
@@ -191,7 +194,29 @@ class IterationForm:
                 [knee[1], SURPLUS[1], last[1]],
             ]
         )
+        if self._predicted is not None:
+            self._take(self._predicted, mean, sd)
         return Prior(mean, sd)
+
+    def _take(self, predicted: WorkPrior, mean: Floats, sd: Floats) -> None:
+        """Replace the prior of GPUs in general by a prediction of this job, in place."""
+        kinds, stages = len(self.kinds), self._pipeline.stages
+        busy_s, share = predicted.at(self.default)
+        both_s = self._paths.iteration_s(busy_s[:, :, None])[0]
+        if not self.detailed:
+            mean[-1] = busy_s[:, 0].sum() / busy_s.sum()
+            sd[-1] = work_prior.FORWARD_SHARE_SD
+            work_s = busy_s.sum(axis=1, keepdims=True)
+            share = (share * busy_s).sum(axis=1, keepdims=True) / work_s
+            mean[0] = np.log(work_s).mean() + np.log(self._measurements[0].time_s / both_s)
+            busy_s = work_s
+        mean[kinds : 2 * kinds], sd[kinds : 2 * kinds] = share.mean(axis=0), work_prior.CLOCK_SHARE_SD
+        own = np.log(busy_s) - np.log(busy_s).mean(axis=0)
+        at = 2 * kinds
+        mean[at : at + stages * kinds] = own.ravel()
+        sd[at : at + stages * kinds] = work_prior.STAGE_SD
+        lean = at + stages * kinds
+        mean[lean : lean + stages * kinds] = (share - share.mean(axis=0)).ravel()
 
     def _operations_s(self, log_busy: Floats, numbers: Floats) -> Floats:
         """Seconds of operations (stages, all kinds, m, guesses).

@@ -8,6 +8,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 
+from joulecut_controller.learn.work_prior import WorkPrior
 from joulecut_engine.graph.pipeline import Pipeline
 
 TIME_NOISE_MIN = 1e-4  # of a mean iteration time: clocks of computers are no better over a window
@@ -39,13 +40,14 @@ class JobConstants:
     """Numbers of a job that need no window.
 
     `default_mhz` is the clock each stage runs at without a lock; a power cap holds it below the
-    highest clock.
+    highest clock. `prior` is what a model of the run predicts, if the policy names one.
     """
 
     pipeline: Pipeline
     default_mhz: tuple[int, ...]
     clock_max_mhz: int
     blocking_power_w: float  # 0 if unknown
+    prior: WorkPrior | None = None
 
 
 MEASUREMENTS_MAX = 96  # distinct settings; a job of 8 stages needs about 40

@@ -37,6 +37,13 @@ LIGHTER_RATIOS = (0.12, 0.06, 0.02)
 HYPOTHETICAL_MIN = 0.0015  # gain that a hypothesis has to promise
 # Clocks above the cheapest ones that are tried within the measured range.
 INSIDE_STEPS, INSIDE_MAX = 2, 1024
+# Parts of the way to the cheapest clocks that a predicted job may go in one window, and the gain
+# that makes it worth more than a step of one group.
+LEAP_PARTS = tuple(part / 20 for part in range(1, 21))
+LEAP_GAIN_MIN = 0.01
+# Settings before it: one with the stages lowered that wait by the prediction, which shows whether
+# they do.
+LEAP_AFTER = 3
 HYPOTHETICAL_STEPS = 10  # clocks by which others are raised for a hypothesis
 
 
@@ -87,7 +94,12 @@ class Probes:
         return sum(below) < step_mhz / 2
 
     def next(self) -> Probe | None:
-        """The next probe: joint at L1, else promising, else a longer hypothetical one."""
+        """The next probe: joint at L1, else promising, else a longer hypothetical one.
+
+        A predicted job first goes as far towards its cheapest clocks as is acceptable.
+        """
+        if self._known.model.predicted and (leap := self._leap()) is not None:
+            return leap
         # With busy times, windows that differ by one stage teach more.
         if not self._known.model.detailed:
             together = JointProbes(self._known, may_make_room=self._may_make_room).next()
@@ -98,6 +110,29 @@ class Probes:
             return probe
         other = self.hypothetical()
         return probe if other is None or self._short(other) else other
+
+    def _leap(self) -> Probe | None:
+        """All stages part of the way to the cheapest clocks by the fit, below measured ones."""
+        known, now = self._known, self._known.facts.now_mhz
+        wanted = known.cheapest(known.facts.grids, now, known.deadline_s)
+        if wanted is None or known.known(wanted.clocks_mhz) or len(known.measurements) < LEAP_AFTER:
+            return None
+        tried = {
+            tuple(
+                next(mhz for mhz in grid if mhz >= have + part * (aim - have))
+                for grid, have, aim in zip(known.grids, now, wanted.clocks_mhz, strict=True)
+            )
+            for part in LEAP_PARTS
+        }
+        rows = np.array(sorted(tried), dtype=np.float64)
+        gains = 1.0 - known.judge(rows)[1] / self._now_j
+        kept = gains >= LEAP_GAIN_MIN
+        kept[kept] = known.acceptable(rows[kept])
+        if not kept.any():
+            return None
+        clocks = tuple(map(int, rows[int(np.argmax(np.where(kept, gains, -np.inf)))]))
+        lowered = enumerate(zip(clocks, now, strict=True))
+        return Probe(float(gains.max()), tuple(s for s, (mhz, held) in lowered if mhz < held), clocks)
 
     def inside(self) -> Probe | None:
         """Cheaper clocks within the measured range that are likely but not certainly in time."""

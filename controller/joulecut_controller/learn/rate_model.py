@@ -50,6 +50,7 @@ class RateModel:
         self, constants: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
     ) -> None:
         self._ground, self._paths = constants, paths
+        self._windows_alone: RateModel | None = None
         self._measurements = tuple(measurements)
         self._form = IterationForm(constants, self._measurements, paths)
         self.detailed, self._clocks = self._form.detailed, self._form.clocks
@@ -57,6 +58,30 @@ class RateModel:
         self._closeness = ClockKernel(self._clocks, self._default, constants.clock_max_mhz)
         self._times = self._fit_times()
         self._energies = self._fit_energies()
+
+    @property
+    def predicted(self) -> bool:
+        """Whether a model of the run predicted the job's work."""
+        return self._ground.prior is not None
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the measurements are far likelier without the prediction."""
+        alone = self.from_windows()
+        return self._cost > alone._cost + REJECTED_CHI2
+
+    @property
+    def _cost(self) -> float:
+        return self._times.misfit + float(self._form.prior.misfit(self._times.numbers))
+
+    def from_windows(self) -> "RateModel":
+        """The fit without a prediction, whose errors must not decide what is safe."""
+        if not self.predicted:
+            return self
+        if self._windows_alone is None:
+            ground = replace(self._ground, prior=None)
+            self._windows_alone = RateModel(ground, self._measurements, self._paths)
+        return self._windows_alone
 
     def lighter(self, stage: int, ratio: float) -> "RateModel | None":
         """The same job if this stage had so much less work; None if measurements reject it.
