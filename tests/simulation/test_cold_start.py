@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from cards import CardPlant
 from drawn import DrawnPlant
 from learning import Course
+from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
 from worlds import Controller
 
@@ -82,6 +84,44 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     assert controller.job.probing is not None
     assert controller.job.probing.lowest_mhz
     assert "no profile" in controller.job.sentence
+
+
+@pytest.mark.parametrize("error", [0.0, 0.2])
+def test_a_prediction_saves_sooner_if_it_is_right_and_keeps_the_budget_if_it_is_not(
+    error: float,
+) -> None:
+    def simulated(jitter: float, seed: int) -> Plant:
+        noise = Noise(operation=jitter)
+        return Plant([find("a40", "card")] * 4, 24, time_scale=0.018, noise=noise, seed=seed)
+
+    course = Course(simulated, 0.01, seed=2, budget=BUDGET, detailed=False, prior_error=error)
+    for _ in range(11):
+        course.step()
+    still = simulated(0.0, 1)
+    default = still.iterate(course.default)
+    runs = [still.iterate(clocks) for clocks, _ in course.windows]
+    late = [run.own_s / default.own_s > 1.0 + BUDGET + 0.001 for run in runs]
+    assert max(run.own_s / default.own_s for run in runs) <= 1.0 + BUDGET + 0.006
+    assert not any(a and b for a, b in pairwise(late))
+    saved_ratio = 1.0 - min(run.energy_j for run in runs) / default.energy_j
+    # 15.8 % are possible; without a prediction it is 12.5 % by then.
+    assert saved_ratio >= (0.14 if error == 0.0 else 0.05)
+
+
+@pytest.mark.parametrize("detailed", [False, True])
+def test_a_prediction_is_a_prior_at_the_rate_alone_and_else_a_profile(
+    store: DatabaseStore, detailed: bool
+) -> None:
+    world = UnprofiledWorld()
+    world.detailed = detailed
+    profile = predicted_work(world.plant, 855)
+    policy = world.unprofiled(budget=BUDGET)
+    job = replace(policy.jobs[0], profile=profile, predicted=profile)
+    controller = Controller(world, store, replace(policy, jobs=(job,)))
+    controller.run(120, until=lambda: not world.at_default())
+    assert not world.at_default(), controller.job.sentence
+    assert (controller.job.probing is None) == detailed, controller.job.sentence
+    assert ("from its model" in controller.job.sentence) == (not detailed)
 
 
 def test_recommend_probes_nothing_and_says_what_it_would_try(store: DatabaseStore) -> None:

@@ -5,10 +5,13 @@ times, energy counters, busy times where the job has the hook. The verdict uses 
 means, never a prediction.
 """
 
+import math
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from predicted_work import prior_of
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
@@ -27,6 +30,7 @@ from joulecut_sim.plant import Iteration, Plant
 from joulecut_sim.possible import search_in_jitter
 
 LEARNING_S = 600.0  # what issue and docs promise: ten minutes ...
+REACHED = 0.9  # of what is possible
 LEARNING_ITERATIONS = 200  # ... or so many iterations, whichever is later
 COUNTER_NOISE = 0.003  # of a window's energy: counters step every 100 ms
 MEAN_ITERATIONS = 120  # for a plant's own mean under its jitter; ratios of two: to 0.02 %
@@ -48,6 +52,7 @@ class Outcome:
     best_mhz: tuple[int, ...]
     windows: int
     settled_s: float  # when the clocks last changed
+    reached_s: float = math.inf  # first window with 90 % of what is possible
 
     @property
     def share(self) -> float:
@@ -67,6 +72,7 @@ class Course:
     budget: float
     detailed: bool
     wobble: float = 0.0
+    prior_error: float | None = None  # of a prediction of the job's work; None: no prediction
     blocking_power_w: float | None = None
     clock_min_mhz: int = CLOCK_SWEPT_MIN_MHZ
     log: MeasurementLog = field(default_factory=lambda: MeasurementLog("course"))
@@ -92,6 +98,10 @@ class Course:
             skus[0].clock_max_mhz,
             skus[0].blocking_power_w if told_w is None else told_w,
         )
+        if self.prior_error is not None:
+            floor, top = self.clock_min_mhz, max(self.default)
+            prior = prior_of(self.plant, floor, top, self.prior_error, self.seed)
+            self.constants = replace(self.constants, prior=prior)
         self.grids = tuple(
             tuple(mhz for mhz in sku.clocks_mhz if self.clock_min_mhz <= mhz <= top)
             for sku, top in zip(skus, self.default, strict=True)
@@ -160,6 +170,17 @@ class Course:
 
     # -- the verdict -----------------------------------------------------------------------
 
+    def _reached_s(self, still: Plant, enough_j: float) -> float:
+        """When the first window began that took so few joules an iteration."""
+        began_s, joules = 0.0, {}
+        for clocks, mean_s in self.windows:
+            if clocks not in joules:
+                joules[clocks] = still.iterate(clocks).energy_j
+            if joules[clocks] <= enough_j:
+                return began_s
+            began_s += mean_s * self.window
+        return math.inf
+
     def outcome(self) -> Outcome:
         means: dict[tuple[int, ...], float] = {}
 
@@ -198,4 +219,5 @@ class Course:
             best_mhz=best.clocks_mhz,
             windows=len(self.windows),
             settled_s=self.settled_s,
+            reached_s=self._reached_s(still, base_j - REACHED * (base_j - best_j)),
         )

@@ -79,7 +79,7 @@ class EnergyModel:
             ]
         )
         if constants.prior is not None:
-            curve = _predicted(constants.prior, Prior(mean[1:4].copy(), sd[1:4].copy()))
+            curve = _predicted(constants.prior, self._top, Prior(mean[1:4].copy(), sd[1:4].copy()))
             mean[1:4], sd[1:4] = curve.numbers, np.sqrt(np.diag(curve.covariance))
         # Joules of a window include the noise of its iteration times; divide it out.
         excess = np.array([m.time_s for m in measurements]) / time_s
@@ -151,9 +151,9 @@ def _power(at: Floats, default: Floats, static: Floats, knee: Floats, slope: Flo
     return np.asarray(static + (1.0 - static) * swing(at) / swing(default))
 
 
-def _predicted(prior: WorkPrior, general: Prior) -> Fitted:
+def _predicted(prior: WorkPrior, clock_max_mhz: float, general: Prior) -> Fitted:
     """Static share, knee and slope that explain a predicted power curve."""
-    at = np.array(prior.clocks_mhz, dtype=np.float64)[:, None] / prior.clock_max_mhz
+    at = np.array(prior.clocks_mhz, dtype=np.float64)[:, None] / clock_max_mhz
     count = len(at)
 
     def model(numbers: Floats) -> Floats:

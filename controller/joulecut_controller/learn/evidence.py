@@ -93,7 +93,9 @@ class Evidence:
         # The luckiest of many noisy windows would bound all others; the fit averages its noise.
         likely_s = np.maximum(measured_s * (1.0 - noisy), model.time_s(measured))
         sure_s = likely_s * (1.0 + DOUBTS_SURE * apart)
-        self._bounds = TimeBounds(model.from_windows(), measured, measured_s, sure_s, self.base_doubt)
+        self._bounds = TimeBounds(
+            model.from_windows(), measured, measured_s, sure_s, self.base_doubt
+        )
         self._proven = likely_s * (1.0 + DOUBTS_SETTLE * apart) <= self.deadline_s
         self.grids = tuple(
             self._within_reach(stage, grid) for stage, grid in enumerate(facts.grids)

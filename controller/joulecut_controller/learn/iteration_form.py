@@ -210,7 +210,10 @@ class IterationForm:
             share = (share * busy_s).sum(axis=1, keepdims=True) / work_s
             mean[0] = np.log(work_s).mean() + np.log(self._measurements[0].time_s / both_s)
             busy_s = work_s
-        mean[kinds : 2 * kinds], sd[kinds : 2 * kinds] = share.mean(axis=0), work_prior.CLOCK_SHARE_SD
+        mean[kinds : 2 * kinds], sd[kinds : 2 * kinds] = (
+            share.mean(axis=0),
+            work_prior.CLOCK_SHARE_SD,
+        )
         own = np.log(busy_s) - np.log(busy_s).mean(axis=0)
         at = 2 * kinds
         mean[at : at + stages * kinds] = own.ravel()

@@ -132,7 +132,7 @@ class JointProbes:
         waiting = [stage for stage, clocks in below.items() if clocks]
         furthest = sorted(waiting, key=lambda s: (aim_mhz[s] / known.lowest[s], s))
         groups = {tuple(furthest[:n]) for n in range(1, len(waiting) + 1)} | {(s,) for s in waiting}
-        if len(known.measurements) == 1 and not known.model.predicted:  # first probe: half of the stages
+        if len(known.measurements) == 1 and not known.model.predicted:  # half of the stages
             groups = {tuple(furthest[: (len(known.lowest) + 1) // 2])}
         found: dict[Clocks, None] = {}
         for group in sorted(groups):

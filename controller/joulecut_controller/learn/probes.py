@@ -130,9 +130,10 @@ class Probes:
         kept[kept] = known.acceptable(rows[kept])
         if not kept.any():
             return None
-        clocks = tuple(map(int, rows[int(np.argmax(np.where(kept, gains, -np.inf)))]))
+        at = int(np.argmax(np.where(kept, gains, -np.inf)))
+        clocks = tuple(map(int, rows[at]))
         lowered = enumerate(zip(clocks, now, strict=True))
-        return Probe(float(gains.max()), tuple(s for s, (mhz, held) in lowered if mhz < held), clocks)
+        return Probe(float(gains[at]), tuple(s for s, (m, n) in lowered if m < n), clocks)
 
     def inside(self) -> Probe | None:
         """Cheaper clocks within the measured range that are likely but not certainly in time."""

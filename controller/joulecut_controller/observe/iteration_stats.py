@@ -62,6 +62,8 @@ class Measured:
     external_lock: str = ""  # why default clocks are not measured: another writer's lock
     reported: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
+    # Whether the job has reported operations in this shape; None before its first report.
+    operations_reported: bool | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class _Track:
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
     reported: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
+    operations_reported: bool | None = None
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
 
@@ -169,6 +172,7 @@ class IterationStats:
             external_lock=external_lock,
             reported=tuple(track.reported),
             refused=tuple(sorted(track.sequence.refused.items())),
+            operations_reported=track.operations_reported,
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
@@ -228,6 +232,7 @@ class IterationStats:
         track.reported.clear()
         for arrived in reports:
             report = arrived.report
+            track.operations_reported = bool(track.operations_reported or report.operations)
             if report.iteration in track.done:
                 continue
             one = track.open.setdefault(

@@ -15,7 +15,8 @@ from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, JobView, View, Window
-from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
+from joulecut_engine.graph.shape import kinds_of
 
 # A silent agent reports no change of owner either; the agent keeps a kubelet's last answer as long.
 OWNER_AGE_S_MAX = 120.0
@@ -143,8 +144,12 @@ class Observer:
         reservation = ""
         if policy.mode == "enforce":
             reservation = reservation_of(policy, placement, running, seen)
+        if reservation:
+            policy = replace(policy, mode="recommend")
+        if measured.operations_reported is False and _learnt_online(policy):
+            policy = replace(policy, profile=None)
         view = JobView(
-            policy=replace(policy, mode="recommend") if reservation else policy,
+            policy=policy,
             stages=placement.stages,
             loads=measured.loads,
             baseline=measured.baseline,
@@ -184,6 +189,18 @@ class _Shape:
             and policy.pipeline == self.pipeline
             and placement.stages == self.stages
         )
+
+
+def _learnt_online(policy: JobPolicy) -> bool:
+    """Whether a job with a rate alone starts from its prediction and tries clocks.
+
+    Busy times correct a prediction. Without them it would stand as it is, so it becomes a prior
+    where learning can lay out the pipeline.
+    """
+    pipeline = policy.pipeline
+    if policy.predicted is None or pipeline is None or policy.slo.statistic != "mean":
+        return False
+    return pipeline.chunks == 1 and kinds_of(pipeline) == KINDS
 
 
 def _routed(

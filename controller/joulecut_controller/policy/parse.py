@@ -191,6 +191,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         ),
         pipeline=pipeline,
         profile=profile,
+        predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,
         ranks=cast("Ranks", keys.ranks.source),

@@ -15,6 +15,7 @@ from joulecut_controller.learn.measurement_log import (
     MeasurementLog,
     window_iterations,
 )
+from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
@@ -155,7 +156,8 @@ class OnlineProfiler:
         if isinstance(facts, str):
             return Decision("keep", "probing", facts, state)
         self.advice = advice = advise(facts, self._log)
-        reason = f"no profile, learning from the job: {advice.reason}"
+        start = "no profile" if inputs.job.policy.predicted is None else "starting from its model"
+        reason = f"{start}, learning from the job: {advice.reason}"
         if self._said:
             reason += f" ({self._said})"
         if inputs.mode != "enforce" and advice.changes:
@@ -208,7 +210,9 @@ class OnlineProfiler:
             now.append(inputs.running.get(uuids[0], 0) or top)
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
-        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w)
+        predicted = policy.predicted
+        prior = work_prior(predicted, max(default)) if predicted is not None else None
+        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w, prior)
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),
