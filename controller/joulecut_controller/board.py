@@ -144,6 +144,7 @@ class Board:
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
     policy: Policy | None = None  # in force
     steady: bool = False  # nothing was changed, and nothing needs attention
+    warnings: tuple[str, ...] = ()  # what is wrong with the controller itself
 
 
 def standby_board(

@@ -24,6 +24,7 @@ from joulecut_controller.sources.agents import (
 from joulecut_controller.sources.endpoint_slices import ACCOUNT, AgentsOfService
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
+from joulecut_controller.web.links import Links, is_address
 from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
@@ -31,10 +32,11 @@ from joulecut_wire.tls import TlsFiles
 
 KEYS = (
     "agents", "policy", "profiles", "store", "listen", "interval_s", "lease", "leader", "tls",
-    "web_config",
+    "web_config", "links",
 )  # fmt: skip
 STORE_KEYS = ("url", "url_file", "password_file", "timeout_s")
 URL_BYTES_MAX = 4_096
+LINK_KEYS = ("grafana", "runbook", "audit_log")
 TLS_KEYS = ("cert", "key", "ca", "server_name")
 STORE_PREFIX = "sqlite:///"
 STORE_ALLOWED = f"{STORE_PREFIX}FILE, or {POSTGRESQL}USER@HOST:PORT/DATABASE"
@@ -71,6 +73,7 @@ class Config:
     store_password_file: Path | None = None
     base: Path = Path()
     timing: Timing = field(default_factory=Timing)
+    links: Links = field(default_factory=Links)
 
 
 def read(path: Path) -> Config:
@@ -117,7 +120,16 @@ def read(path: Path) -> Config:
         store_password_file=password_file,
         base=base,
         timing=_timing(document, data, store, Pacing(interval_s, 0.0, ttl_s)),
+        links=_links(document, data.get("links", {})),
     )
+
+
+def _links(document: Document, value: Any) -> Links:
+    given = _mapping(document, ("links",), value, LINK_KEYS)
+    for key, text in given.items():
+        if not is_address(_text(document, ("links", key), text)):
+            raise document.bad(("links", key), f"{text!r}", "an address http://... or https://...")
+    return Links(**given)
 
 
 def _timing(document: Document, data: dict[str, Any], store: str, pacing: Pacing) -> Timing:

@@ -12,6 +12,7 @@ import socket
 import time
 
 from joulecut_controller import workers
+from joulecut_controller.cluster.history import History
 from joulecut_controller.config import Config
 from joulecut_controller.election.file_lock import FileLock
 from joulecut_controller.election.leader_lock import LeaderLock
@@ -111,6 +112,7 @@ async def _serve(
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
     channel = CommandChannel()
+    history = History(store)
     app = build(
         publisher,
         metrics_text=metrics.metrics_text,
@@ -118,6 +120,8 @@ async def _serve(
         store=store,
         channel=channel,
         profiles=UploadedProfiles(store),
+        history=history,
+        links=config.links,
     )
     server = Server(app, *config.http, web)
     await server.start()
@@ -140,6 +144,7 @@ async def _serve(
         watch_s=watch_s,
         leadership=leadership,
         publisher=publisher,
+        history=history,
         metrics=metrics,
         commands=channel,
         planners=plans,

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
+from joulecut_controller.cluster.history import History
 from joulecut_controller.config import Config
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
@@ -38,6 +39,7 @@ class ServiceContext:
     watch_s: float
     leadership: Leadership
     publisher: Publisher
+    history: History
     metrics: MetricsEndpoint
     commands: CommandChannel
     planners: Executor

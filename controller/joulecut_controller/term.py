@@ -76,9 +76,11 @@ async def lead_term(context: ServiceContext) -> None:
     announce(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
     context.commands.open(reconciler.commands.execute)
     context.sweeper.settle()  # of the term before, nothing is held any more
+    loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
         await _lead(context, reconciler)
     finally:
+        await loading
         context.policy = reconciler.policy_read
         context.commands.close()
         await context.leadership.release()
@@ -160,6 +162,7 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
     while True:
         board = await reconciler.run_pass()
         context.publisher.publish(board)
+        await asyncio.to_thread(context.history.add, board)
         context.sweeper.tend()
         if not board.steady and board.sentence != error:
             log(f"pass {board.pass_number}: {board.sentence}")

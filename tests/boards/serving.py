@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from joulecut_controller.board import Board
+from joulecut_controller.cluster.history import History
 from joulecut_controller.orders import Commander
 from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import CommandChannel
+from joulecut_controller.web.links import Links
 from joulecut_controller.web.profiles import ProfileLibrary
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
@@ -49,6 +51,8 @@ class Serving:
         metrics_text: Callable[[], bytes] | None = None,
         hosts: tuple[str, ...] = (),
         store: Store | None = None,
+        history: History | None = None,
+        links: Links | None = None,
         obey: Commander | None = None,
         web: WebConfig | None = None,
         profiles: ProfileLibrary | None = None,
@@ -58,6 +62,8 @@ class Serving:
         self._metrics_text = metrics_text
         self._hosts = hosts
         self._store = store
+        self._history = history
+        self._links = links
         self._obey = obey
         self._web = web
         self._profiles = profiles
@@ -97,6 +103,8 @@ class Serving:
             hosts=self._hosts,
             store=self._store,
             profiles=self._profiles,
+            history=self._history,
+            links=self._links,
         )
         self.server = Server(app, "127.0.0.1", self._port, self._web)
         try:

@@ -471,6 +471,7 @@ class Reconciler:
             epoch=context.epoch,
             sentence=actions or steady_sentence(tuple(boards)),
             steady=not actions,
+            warnings=self._warnings(),
             view=view,
             jobs=tuple(boards),
             events=context.audit.newest,
@@ -503,6 +504,7 @@ class Reconciler:
             pass_number=self._pass_number,
             sentence=f"the pass failed: {error}",
             steady=False,
+            warnings=(f"the last pass failed: {error}",),
         )
 
     def _job_board(
@@ -527,9 +529,16 @@ class Reconciler:
             if (action := job.rollout.action)
         )
         said = self._context.leases.lost or did or self._services.budgets.complaint
+        return "; ".join(filter(None, (said, self._audit_trouble())))
+
+    def _warnings(self) -> tuple[str, ...]:
+        """What is wrong with the controller itself, whatever this pass did."""
+        found = self._context.leases.lost, self._services.budgets.complaint, self._audit_trouble()
+        return tuple(filter(None, found))
+
+    def _audit_trouble(self) -> str:
         trouble = self._context.audit.trouble
-        waiting = f"the audit log waits for the store: {trouble}" if trouble else ""
-        return "; ".join(filter(None, (said, waiting)))
+        return f"the audit log waits for the store: {trouble}" if trouble else ""
 
 
 def _least_w_without_job(view: View, host_power_w: float) -> float:

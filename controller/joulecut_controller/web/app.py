@@ -18,11 +18,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.history import History
 from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.ports import Event, Store
 from joulecut_controller.web.board_cache import BoardCache
-from joulecut_controller.web.board_json import event_with_detail_json
+from joulecut_controller.web.board_json import event_json, event_with_detail_json
+from joulecut_controller.web.cluster_pages import ClusterPages
 from joulecut_controller.web.commands import PREFIX, CommandChannel, Commands, is_command
+from joulecut_controller.web.links import Links
 from joulecut_controller.web.middleware import BasicAuth, HostGuard
 from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.profiles import ProfileLibrary, Profiles
@@ -35,6 +38,7 @@ from joulecut_controller.web.responses import (
     json_response,
 )
 from joulecut_controller.web.timeline import timeline_json
+from joulecut_controller.web.week import Week
 from joulecut_wire.web_config import WebConfig
 
 STATIC = Path(__file__).parent / "static"
@@ -55,6 +59,8 @@ def build(
     store: Store | None = None,
     channel: CommandChannel | None = None,
     profiles: ProfileLibrary | None = None,
+    history: History | None = None,
+    links: Links | None = None,
 ) -> ASGIApp:
     """The whole web application.
 
@@ -63,6 +69,7 @@ def build(
     `web` asks for passwords; under TLS the browser verifies the name, and any host is served.
     `store` is the source of reports; `channel` takes commands, `profiles` uploads; without them
     there are none.
+    `history` is what the charts show (empty without one), `links` what the page points to.
     """
     listed = routes(
         publisher,
@@ -71,6 +78,8 @@ def build(
         store=store,
         channel=channel,
         profiles=profiles,
+        history=history,
+        links=links,
     )
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
     app = Starlette(routes=listed, exception_handlers=handlers)
@@ -88,10 +97,13 @@ def routes(
     store: Store | None = None,
     channel: CommandChannel | None = None,
     profiles: ProfileLibrary | None = None,
+    history: History | None = None,
+    links: Links | None = None,
 ) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
     pages = _Pages(publisher, metrics_text)
     reports = Reports(store, pages.now)
+    cluster = ClusterPages(pages.now, Week(store), history or History(None), links or Links())
     return [
         *(_commands(channel, web) if channel else ()),
         *(_profiles(Profiles(profiles, web, pages.now)) if profiles else ()),
@@ -99,6 +111,12 @@ def routes(
         Mount("/static", StaticFiles(directory=STATIC)),
         Route("/api/v1/board", pages.board),
         Route("/api/v1/brief", pages.brief),
+        Route("/api/v1/cluster", cluster.cluster),
+        Route("/api/v1/cluster/jobs", cluster.jobs),
+        Route("/api/v1/cluster/nodes", cluster.nodes),
+        Route("/api/v1/cluster/stream", Stream(publisher, cluster.encoded)),
+        Route("/api/v1/gpus", cluster.gpus),
+        Route("/api/v1/history", cluster.history),
         Route("/api/v1/policy", pages.policy),
         Route("/api/v1/openapi.json", pages.openapi),
         Route("/api/v1/jobs", pages.jobs),
@@ -184,8 +202,10 @@ class _Pages:
         board = self.now()
         limit = _limit(request.query_params.get("limit", str(EVENTS_DEFAULT)))
         job = request.query_params.get("job", "")
-        chosen = [event for event in board.events if not job or event.job == job]
-        return await asyncio.to_thread(_events, chosen[:limit])
+        chosen = [event for event in board.events if not job or event.job == job][:limit]
+        if request.query_params.get("detail") == "0":
+            return json_response({"events": [event_json(event) for event in chosen]})
+        return await asyncio.to_thread(_events, chosen)
 
     async def metrics(self, _: Request) -> Response:
         if self._metrics_text is None:

@@ -37,8 +37,8 @@ class BoardCache:
     """Encoded boards, whole and in brief. Used in one event loop."""
 
     def __init__(self) -> None:
-        self._whole = _Newest(render)
-        self._brief = _Newest(lambda board: encode(brief_json(board)))
+        self._whole = Newest(render)
+        self._brief = Newest(lambda board: encode(brief_json(board)))
 
     async def of(self, board: Board) -> Rendered:
         """This board encoded; of a large fleet maybe the previous one."""
@@ -49,7 +49,7 @@ class BoardCache:
         return await self._brief.of(board)
 
 
-class _Newest(Generic[T]):
+class Newest(Generic[T]):
     """Caches a function of the newest board; of a large one it runs in a thread."""
 
     def __init__(self, make: Callable[[Board], T]) -> None:

@@ -7,6 +7,7 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 
 from joulecut_controller.board import FrontierPoint, Holdout, JobBoard
+from joulecut_controller.cluster.standing import standing
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.record import plan_json
@@ -27,7 +28,7 @@ def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
 
 def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     """One job, without the operations of its plan."""
-    shown, policy = job.view, job.view.policy
+    shown, policy, stands = job.view, job.view.policy, standing(job)
     return {
         "name": policy.name,
         "mode": job.mode,
@@ -67,6 +68,10 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "holdout": holdout_json(job.holdout),
         "saving": saving_json(job.holdout.saving if job.holdout else None),
         "gpus": _clocks_json(job, view) if gpus else [],
+        "state": stands.state,
+        "next_step": stands.next_step,
+        "rate_source": stands.rate_source or None,
+        "predicted_saved_ratio": number(stands.predicted_saved_ratio),
     }
 
 
@@ -247,8 +252,8 @@ def saving_json(saving: Saving | None) -> Json | None:
     if saving is None:
         return None
     return {
-        "saved_ratio": _interval(saving.saved_ratio),
-        "slowdown_ratio": _interval(saving.slowdown_ratio),
+        "saved_ratio": interval_json(saving.saved_ratio),
+        "slowdown_ratio": interval_json(saving.slowdown_ratio),
         "predicted_saved_ratio": number(saving.predicted_saved_ratio),
         "cooler_celsius": number(saving.cooler_celsius),
         "holdouts": saving.holdouts,
@@ -259,7 +264,8 @@ def saving_json(saving: Saving | None) -> Json | None:
     }
 
 
-def _interval(interval: Interval | None) -> Json | None:
+def interval_json(interval: Interval | None) -> Json | None:
+    """The estimate and the bounds of its 95 % interval."""
     if interval is None:
         return None
     return {

@@ -5,12 +5,23 @@ Schemas name what a client may rely on; responses may hold more, and a later ver
 
 from typing import Any, get_args
 
+from joulecut_controller.cluster.needs import SEVERITIES
+from joulecut_controller.cluster.standing import State
 from joulecut_controller.orders import HoldKind
+from joulecut_controller.web.cluster_json import GPU_COLUMNS, JOB_COLUMNS, NODE_COLUMNS
+from joulecut_controller.web.cluster_pages import SPAN_S_DEFAULT, SPAN_S_MAX
 from joulecut_controller.web.commands import (
     BODY_BYTES_MAX,
     MARK,
     NAME_LENGTH_MAX,
     REASON_LENGTH_MAX,
+)
+from joulecut_controller.web.paging import (
+    ORDERS,
+    PAGE_MAX,
+    SEARCH_LENGTH_MAX,
+    SIZE_DEFAULT,
+    SIZE_MAX,
 )
 
 Json = dict[str, Any]
@@ -100,6 +111,10 @@ _JOB = obj(
     frontier=listed(obj(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
     decision=maybe(ref("Plan")),
     applied=maybe(ref("Plan")),
+    state=ref("JobState"),
+    next_step=TEXT,
+    rate_source=WORD,
+    predicted_saved_ratio=NUMBER,
     gpus=listed(obj(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)),
 )
 _GPU = obj(
@@ -148,6 +163,89 @@ _BOARD = obj(
     jobs=listed(ref("Job")),
     events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
 )
+_INTERVAL = obj(mid=NUMBER, low=NUMBER, high=NUMBER)
+_POLICY_FILE = obj(source=TEXT, digest=TEXT, error=TEXT)
+_CLUSTER = obj(
+    at_unix_s=NUMBER,
+    role={"enum": ["leader", "standby"]},
+    leader=TEXT,
+    pass_number=COUNT,
+    epoch=COUNT,
+    interval_s=NUMBER,
+    mode=ref("Mode"),
+    simulated=FLAG,
+    policy=_POLICY_FILE,
+    headline=TEXT,
+    needs=listed(
+        obj(severity=ref("Severity"), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT),
+    ),
+    need_counts=obj(fault=COUNT, decision=COUNT, note=COUNT),
+    power=obj(now_w=NUMBER, without_w=NUMBER, without_is_predicted=FLAG, available_w=NUMBER),
+    savings=obj(measured_j=NUMBER, predicted_j=NUMBER),
+    savings_week=maybe(
+        obj(
+            since_unix_s=NUMBER,
+            until_unix_s=NUMBER,
+            jobs=COUNT,
+            jobs_unknown=COUNT,
+            saved_kwh=maybe(ref("Interval")),
+            predicted_kwh=NUMBER,
+            energy_money=maybe(ref("Interval")),
+            co2_kg=maybe(ref("Interval")),
+        )
+    ),
+    prices=obj(money_per_kwh=NUMBER, co2_kg_per_kwh=NUMBER),
+    power_budget=maybe(
+        obj(budget_w=NUMBER, in_force_w=NUMBER, state=TEXT, best_effort=TEXT, sentence=TEXT)
+    ),
+    gpu_counts=obj(
+        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
+    ),
+    node_counts=obj(all=COUNT, lost=COUNT),
+    job_counts={
+        "type": "object",
+        "properties": {"all": COUNT},
+        "required": ["all"],
+        "additionalProperties": COUNT,
+    },
+    events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
+    links=obj(grafana=TEXT, runbook=TEXT, audit_log=TEXT),
+)
+_STANDING = obj(
+    name=TEXT,
+    state=ref("JobState"),
+    next_step=TEXT,
+    rate_source=WORD,
+    granularity=TEXT,
+    gpus=COUNT,
+    power_w=NUMBER,
+    slowdown_ratio=NUMBER,
+    budget_ratio=NUMBER,
+    predicted_saved_ratio=NUMBER,
+    saved_now_ratio=NUMBER,
+    saved_ratio=maybe(ref("Interval")),
+    saved_measured_j=NUMBER,
+    saved_predicted_j=NUMBER,
+    straggler=FLAG,
+)
+_NODE_ROW = obj(
+    node=TEXT,
+    address=TEXT,
+    state={"enum": ["connected", "lost", "stopped"]},
+    error=TEXT,
+    gpus=COUNT,
+    controlled_gpus=COUNT,
+    power_w=NUMBER,
+    temperature_celsius=NUMBER,
+    jobs=TEXT,
+)
+
+
+def paged(row: Json) -> Json:
+    """One page of a table, and how much there is."""
+    return obj(rows=listed(row), total=COUNT, page=COUNT, pages=COUNT, size=COUNT)
+
+
 _OPERATION = obj(
     stage=COUNT, microbatch=COUNT, kind=TEXT, clock_mhz=COUNT, start_s=NUMBER, duration_s=NUMBER
 )
@@ -165,6 +263,7 @@ SCHEMAS: Json = {
             ),
         ]
     },
+    "Cluster": _CLUSTER,
     "Done": obj(
         op={"enum": ["pause", "resume", "restore"]},
         complete=FLAG,
@@ -178,11 +277,16 @@ SCHEMAS: Json = {
     "Event": obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT, detail={}),
     "Gpu": _GPU,
     "Hold": _HOLD,
+    "Interval": _INTERVAL,
     "Job": _JOB,
+    "JobState": {"enum": list(get_args(State))},
     "Mode": {"enum": ["off", "recommend", "enforce"]},
     "Node": obj(node=TEXT, address=TEXT, connected=FLAG, error=TEXT, agent_version=TEXT),
+    "NodeRow": _NODE_ROW,
     "Plan": _PLAN,
     "Policy": obj(mode=ref("Mode"), jobs=listed(obj(name=TEXT, mode=ref("Mode")))),
+    "Severity": {"enum": list(SEVERITIES)},
+    "Standing": _STANDING,
     "Timeline": obj(
         job=TEXT,
         generation=COUNT,
@@ -302,6 +406,15 @@ _PROFILES = {
     ),
 }
 _LISTED = {"type": "array", "items": _ref("Job")}
+_SPAN = _query(
+    "span_s", {"type": "integer", "minimum": 1, "maximum": SPAN_S_MAX}, f"default {SPAN_S_DEFAULT}"
+)
+_SERIES = {
+    "type": "object",
+    "properties": {"step_s": {"type": "number"}},
+    "required": ["step_s", "at_unix_s"],
+    "additionalProperties": {"type": "array", "items": {"type": ["number", "null"]}},
+}
 _EVENTS = obj(events={"type": "array", "items": _ref("Event")})
 _LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "default 100")
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400}
@@ -310,6 +423,25 @@ _GRAMS = {"type": "number", "exclusiveMinimum": 0, "maximum": 10000}
 _CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
 _POINTS = _query("points", {"enum": ["1"]}, "include the windows, thinned out")
 _TEXT = {"type": "string"}
+
+
+def _table(text: str, row: str, columns: tuple[str, ...], *more: Json) -> Json:
+    """A table a page at a time."""
+    return _get(
+        text,
+        paged(_ref(row)),
+        *more,
+        _query("search", {"type": "string", "maxLength": SEARCH_LENGTH_MAX}, "in the row's words"),
+        _query("sort", {"enum": list(columns)}, f"default {columns[0]}; unknown values come last"),
+        _query("order", {"enum": list(ORDERS)}, f"default {ORDERS[0]}"),
+        _query("page", {"type": "integer", "minimum": 1, "maximum": PAGE_MAX}, "default 1"),
+        _query(
+            "size",
+            {"type": "integer", "minimum": 1, "maximum": SIZE_MAX},
+            f"default {SIZE_DEFAULT}",
+        ),
+        errors=(400, 503),
+    )
 
 
 def document() -> Json:
@@ -331,6 +463,23 @@ def _paths() -> Json:
     return {
         "/api/v1/board": _get("the whole board, as of the last pass", _ref("Board")),
         "/api/v1/brief": _get("the board in brief: a large fleet is counted", _ref("Brief")),
+        "/api/v1/cluster": _get("the cluster in brief: the first screen", _ref("Cluster")),
+        "/api/v1/cluster/jobs": _table("jobs, in a line each", "Standing", JOB_COLUMNS),
+        "/api/v1/cluster/nodes": _table("nodes, in a line each", "NodeRow", NODE_COLUMNS),
+        "/api/v1/gpus": _table(
+            "GPUs",
+            "Gpu",
+            GPU_COLUMNS,
+            _query("node", _TEXT, "only of this node"),
+            _query("job", _TEXT, "only of this job"),
+        ),
+        "/api/v1/history": _get(
+            "means of the last hour (15 s each) or days (5 min or more)",
+            _SERIES,
+            _query("job", _TEXT, "of this job; without it of the cluster"),
+            _SPAN,
+            errors=(400, 404, 503),
+        ),
         "/api/v1/policy": _get("the policy in force, as values", _ref("Policy")),
         "/api/v1/jobs": _get("all jobs", obj(jobs=_LISTED)),
         one: _get("one job", _ref("Job"), _NAME, errors=(404, 503)),
@@ -360,6 +509,7 @@ def _paths() -> Json:
             _EVENTS,
             _query("job", _TEXT, "only of this job"),
             _LIMIT,
+            _query("detail", {"enum": ["0", "1"]}, "0: without the details; default 1"),
             errors=(400, 503),
         ),
         "/api/v1/profiles": _get("the uploaded profiles", obj(profiles=_PROFILES)),

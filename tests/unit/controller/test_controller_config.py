@@ -199,3 +199,14 @@ def test_a_source_that_cannot_be_asked_is_one_line(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(BadInput, match=re.escape(expected)):
         read(write(tmp_path, text))
+
+
+def test_links_are_addresses_a_browser_may_follow(tmp_path: Path) -> None:
+    base = "agents: [127.0.0.1:9431]\npolicy: p.yaml\nstore: sqlite:///s.db\nlinks: "
+    file = tmp_path / "controller.yaml"
+    file.write_text(base + "{grafana: 'https://g.example/d/x?var-job={job}'}\n")
+    assert read(file).links.grafana == "https://g.example/d/x?var-job={job}"
+    for bad in ("{grafana: 'javascript:alert(1)'}", "{runbook: /docs}", "{other: http://x}"):
+        file.write_text(base + bad + "\n")
+        with pytest.raises(BadInput, match="links"):
+            read(file)

@@ -86,7 +86,8 @@ def test_every_address_is_documented_and_every_documented_one_is_there() -> None
         for method in (route.methods or {"GET"}) - {"HEAD"}
     }
     told = {(path, method.upper()) for path, ways in DOCUMENT["paths"].items() for method in ways}
-    assert there - {("/api/v1/stream", "GET")} == told
+    streams = {("/api/v1/stream", "GET"), ("/api/v1/cluster/stream", "GET")}
+    assert there - streams == told
 
 
 def test_schemas_are_schemas_and_refer_to_each_other() -> None:
@@ -122,7 +123,10 @@ def test_answers_keep_to_their_schemas(served: Serving) -> None:
         _validator(path, "get", "200").validate(answer.json)
     for board in (boards.empty(), boards.measuring(), boards.straggling(), large.board(40, jobs=4)):
         with Serving(board) as other:
-            for path in ("/api/v1/board", "/api/v1/brief", "/api/v1/jobs"):
+            for path in (
+                "/api/v1/board", "/api/v1/brief", "/api/v1/jobs", "/api/v1/cluster",
+                "/api/v1/cluster/jobs", "/api/v1/cluster/nodes", "/api/v1/gpus",
+            ):  # fmt: skip
                 _validator(path, "get", "200").validate(other.get(path).json)
 
 
@@ -166,7 +170,9 @@ HEADERS = st.fixed_dictionaries(
     },
 )
 QUERIES = st.dictionaries(
-    st.sampled_from(("limit", "job", "since", "x")), st.text(max_size=20), max_size=2
+    st.sampled_from(("limit", "job", "since", "x", "page", "size", "sort", "search", "span_s")),
+    st.text(max_size=20) | st.sampled_from(("1", "200", "name", "0")),
+    max_size=2,
 )
 
 

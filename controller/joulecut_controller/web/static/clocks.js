@@ -2,13 +2,14 @@
 
 import { h, keyed, setText, show } from "./dom.js";
 import { gpuName, known, mhz, NONE } from "./format.js";
+import { term } from "./terms.js";
 
 const SHOWN_RATIO = 0.75; // At least the top quarter of the clocks, or noise looks like a cut.
 const ROWS_MAX = 64; // More than a screen says nothing; the API has them all.
 
 export class Clocks {
   constructor() {
-    this.rows = h("ol", { class: "clocks" });
+    this.rows = h("ol", { class: "clocks", tabindex: "0", "aria-label": "Clocks of each GPU" });
     this.head = h("p", { class: "clock-row clock-head" },
       h("span", {}, "stage, GPU"), h("span"), h("span", { class: "numbers" }, h("span", {}, "plan"), h("span", {}, "set"), h("span", {}, "seen")));
     this.note = h("p", { class: "empty small" });
@@ -18,8 +19,8 @@ export class Clocks {
     this.root = h("section", { class: "card clocks-card" },
       h("h2", {}, "Clocks: recommended against applied"),
       h("p", { class: "clock-key" },
-        h("span", { class: "want-key" }, "recommended"), h("span", { class: "ask-key" }, "set, under a lease"),
-        h("span", { class: "see-key" }, "seen on the device")),
+        h("span", { class: "want-key" }, "recommended"), h("span", { class: "ask-key" }, "set, under a ", term("lease")),
+        h("span", { class: "see-key" }, term("clock seen", "seen on the device"))),
       this.head, this.rows, this.scale, this.note, this.details);
   }
 

@@ -1,10 +1,11 @@
 // One job, from its target down to single operations.
 
 import { Clocks } from "./clocks.js";
-import { h, setText, show } from "./dom.js";
+import { h, keyed, setText, show } from "./dom.js";
 import { ago, clock, known, percent, plural } from "./format.js";
 import { Frontier, sloText } from "./frontier.js";
 import { Tiles } from "./tiles.js";
+import { term } from "./terms.js";
 import { Timeline } from "./timeline.js";
 
 const MODES = {
@@ -13,11 +14,12 @@ const MODES = {
   off: "off",
 };
 
-// One line for each word of the field, shown as a tooltip where it first stands.
-const SHAPE_WORDS = "Granularity: how often clocks may change: gpu (one clock per GPU), edge (two), computation (per operation). " +
-  "Max slowdown: the tolerated increase of the iteration time.";
-const HOLD_OUT = "Hold-out: a period in which the job runs at default clocks, so that the saving can be measured.";
-const PLAN = "Plan: an immutable, numbered decision on the clocks of one job. Lease: the right to hold a clock, renewed while the controller runs.";
+// The headline of each state; the next step follows it.
+const STANDING = {
+  enforced: "Enforced", recommended: "Recommended, not enforced", steady: "No change", default: "At default clocks",
+  measuring: "Measuring", learning: "Learning", silent: "Silent", unplaced: "Not placed", paused: "Paused",
+  tripped: "Released by the breaker", off: "Off",
+};
 
 /** Why the job is held, in a word; null where it is not. */
 function heldAs(job) {
@@ -32,10 +34,11 @@ export class Job {
   constructor() {
     this.name = h("h2", { class: "job-name" });
     this.mode = h("span", { class: "chip" });
-    this.shape = h("p", { class: "facts", title: SHAPE_WORDS });
+    this.shape = h("p", { class: "facts" });
     this.sentence = h("p", { class: "job-sentence" });
-    this.reason = h("p", { class: "reason", title: PLAN });
-    this.saving = h("p", { class: "facts", hidden: true, title: HOLD_OUT });
+    this.reason = h("p", { class: "reason" });
+    this.saving = h("p", { class: "facts", hidden: true });
+    this.links = h("p", { class: "job-links" });
     this.complaint = h("p", { class: "banner warn", hidden: true });
     this.tiles = new Tiles();
     this.frontier = new Frontier();
@@ -43,21 +46,31 @@ export class Job {
     this.timeline = new Timeline();
     this.root = h("article", {},
       h("div", { class: "job-head" },
-        h("div", { class: "job-title" }, this.name, this.mode), this.sentence, this.reason, this.shape, this.saving, this.complaint),
+        h("div", { class: "job-title" }, this.name, this.mode, this.links), this.sentence, this.reason, this.shape, this.saving, this.complaint),
       this.tiles.root,
       h("div", { class: "pair" }, this.frontier.root, this.clocks.root),
       this.timeline.root);
   }
 
-  update(job, history) {
+  /** `links` are [text, address] pairs. */
+  update(job, history, links) {
     setText(this.name, job.name);
     setText(this.mode, heldAs(job) ?? modeText(job.mode));
     this.mode.className = `chip ${job.mode}`;
-    setText(this.sentence, sentence(job.sentence, [job.name]));
+    setText(this.sentence, headline(job));
+    keyed(this.links, links, ([text]) => text, () => h("a"), (node, [text, address]) => {
+      setText(node, text);
+      node.href = address;
+    });
     const reason = reasonOf(job);
     show(this.reason, reason !== "");
     setText(this.reason, reason);
-    setText(this.shape, shapeOf(job));
+    const shape = shapeOf(job);
+    if (shape !== this.shapeText) {
+      this.shapeText = shape;
+      const [before, after] = shape.split("granularity ");
+      this.shape.replaceChildren(before, term("granularity"), ` ${after}`);
+    }
     const saving = savingOf(job);
     show(this.saving, saving !== "");
     setText(this.saving, saving);
@@ -77,6 +90,13 @@ export function sentence(text, names = []) {
   const fixed = word.includes("_") || names.includes(word.replace(/[:,]+$/, ""));
   const first = fixed ? text : text[0].toUpperCase() + text.slice(1);
   return /[.!?]$/.test(first) ? first : `${first}.`;
+}
+
+/** From the job’s state alone: what the last pass did may not hold any more. */
+function headline(job) {
+  const peer = known(job.peer_iteration_time_s) ? " Waits for a slower sibling pipeline." : "";
+  const next = job.next_step ? ` ${sentence(job.next_step, [job.name])}` : "";
+  return `${STANDING[job.state] ?? job.state}.${peer}${next}`;
 }
 
 /** Reason of the newest plan, and whether it is applied. */

@@ -2,6 +2,7 @@
 
 import { h, s, setText, show } from "./dom.js";
 import { joules, known, NONE, percent, seconds, watts } from "./format.js";
+import { term } from "./terms.js";
 
 const GRANULARITIES = [
   ["gpu", "granularity gpu: one clock per GPU"],
@@ -80,8 +81,8 @@ class Tile {
       h("div", { class: "headline" }, this.now, this.change),
       this.spark,
       h("dl", {},
-        h("div", {}, h("dt", { title: "Baseline: the job at default clocks." }, "baseline ", h("small", {}, "measured")), this.baseline),
-        h("div", {}, h("dt", {}, "plan ", h("small", {}, "predicted")), this.plan)));
+        h("div", {}, h("dt", {}, term("baseline"), " ", h("small", {}, "measured")), this.baseline),
+        h("div", {}, h("dt", {}, term("plan"), " ", h("small", {}, "predicted")), this.plan)));
   }
 
   update({ now, change, better, tolerated, baseline, plan, line, base, limit }) {
@@ -129,10 +130,10 @@ class Savings {
     this.bars = h("ul", { class: "bars" });
     this.none = h("p", { class: "empty small" });
     this.root = h("section", { class: "card tile savings" },
-      h("h3", {}, "Saved so far ", h("small", {}, "measured")),
+      h("h3", {}, term("measured saving", "Saved so far"), " ", h("small", {}, "measured")),
       h("div", { class: "headline" }, this.measured, this.share),
       h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted)),
-      h("h4", {}, "What each granularity saves ", h("small", {}, "predicted")),
+      h("h4", {}, "What each ", term("granularity"), " saves ", h("small", {}, "predicted")),
       this.bars, this.none);
   }
 

@@ -1,0 +1,144 @@
+"""What needs a person: faults that no pass mends, and decisions that only a person takes."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.standing import Standing
+from joulecut_controller.view import GpuView
+
+# `fault`: something is wrong. `decision`: a person may go on. `note`: the controller copes.
+Severity = Literal["fault", "decision", "note"]
+SEVERITIES: tuple[Severity, ...] = ("fault", "decision", "note")
+
+OVER_BUDGET_RATIO = 0.005  # above the tolerated slowdown: half a percent is noise of a window
+LISTED_MAX = 3  # names in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One line. `runbook` is the heading of docs/runbook.md that says what to do; empty without.
+
+    `job` and `node` are set where the line is about one of them.
+    """
+
+    severity: Severity
+    text: str
+    job: str = ""
+    node: str = ""
+    runbook: str = ""
+
+
+def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
+    """All of them, faults first."""
+    found = [
+        *_of_controller(board),
+        *_of_nodes(board),
+        *_of_gpus(board.view.gpus.values()),
+        *(
+            need
+            for job, standing in zip(board.jobs, standings, strict=True)
+            for need in _of_job(job, standing)
+        ),
+    ]
+    return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
+
+
+def _of_controller(board: Board) -> Iterator[Need]:
+    for warning in board.warnings:
+        yield Need("fault", warning, runbook="JoulecutReconcileFailing")
+    if board.policy_error:
+        text = f"the policy file on disk is not in force: {board.policy_error}"
+        yield Need("fault", text, runbook="JoulecutReconcileFailing")
+    limits = board.power_limits
+    if limits and limits.best_effort and limits.state != "recommended":
+        yield Need("fault", limits.sentence, runbook="JoulecutPowerBudgetBestEffort")
+
+
+def _of_nodes(board: Board) -> Iterator[Need]:
+    lost = [node for node in board.view.nodes if not node.connected]
+    if len(lost) == 1:
+        name, error = lost[0].node or lost[0].address, lost[0].error or "no answer"
+        yield Need("fault", f"agent lost ({error})", node=name, runbook="JoulecutAgentLost")
+    elif lost:
+        names = listed([node.node or node.address for node in lost])
+        text = f"{len(lost)} of {len(board.view.nodes)} agents lost: {names}"
+        yield Need("fault", text, runbook="JoulecutAgentLost")
+    for node in board.view.nodes:
+        if node.connected and node.hindrance:
+            yield Need("fault", node.hindrance, node=node.node)
+
+
+def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
+    drifting: list[GpuView] = []
+    fixed: Counter[str] = Counter()
+    for gpu in gpus:
+        shown = gpu.snapshot
+        if shown is not None and (shown.drift or shown.backoff_s > 0.0):
+            drifting.append(gpu)
+        if not gpu.description.controllable:
+            fixed[gpu.description.reason or "no reason given"] += 1
+    if drifting:
+        names = listed([gpu.place for gpu in drifting])
+        text = f"clocks of {_gpus(len(drifting))} are set by another writer or do not hold: {names}"
+        yield Need("fault", text, node=drifting[0].node, runbook="JoulecutClockDrift")
+    for reason, count in fixed.most_common(LISTED_MAX):
+        yield Need("note", f"{_gpus(count)} not controllable: {reason}")
+
+
+def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
+    name, view, state = standing.name, job.view, standing.state
+    if state == "tripped":
+        ends_itself = all(hold.ends_itself for hold in job.holds if hold.kind == "breaker")
+        severity: Severity = "note" if ends_itself else "fault"
+        yield Need(severity, standing.next_step, job=name, runbook="JoulecutBreakerTripped")
+    elif state == "paused":
+        yield Need("decision", standing.next_step, job=name, runbook="JoulecutPauseForgotten")
+    elif state == "unplaced":
+        yield Need("fault", standing.next_step, job=name)
+    elif state == "silent" or (state == "enforced" and math.isinf(view.report_age_s)):
+        text = "no report: no clock is changed for it"
+        yield Need("fault", text, job=name, runbook="JoulecutJobSilent")
+    elif view.external_lock:
+        text = f"no baseline is measured: {view.external_lock}"
+        yield Need("fault", text, job=name, runbook="JoulecutSecondWriter")
+    if view.peer_iteration_time_s is not None and math.isfinite(view.peer_iteration_time_s):
+        slower = ""
+        if view.baseline is not None and view.baseline.time_mean_s > 0.0:
+            ratio = view.peer_iteration_time_s / view.baseline.time_mean_s - 1.0
+            slower = f" takes {100.0 * ratio:.0f} % longer than this job's baseline"
+        yield Need(
+            "note", f"straggler: a sibling pipeline{slower}; this job waits for it", job=name
+        )
+    elif _over_budget(standing):
+        ratio, budget = standing.slowdown_ratio or 0.0, standing.budget_ratio or 0.0
+        text = f"slowdown {100.0 * ratio:.1f} %, above the tolerated {100.0 * budget:.1f} %"
+        yield Need("fault", text, job=name, runbook="JoulecutSlowdownAboveBudget")
+    if state == "recommended" and job.advisable is not None and job.advisable.yes:
+        saved = standing.predicted_saved_ratio
+        gain = f" (-{100.0 * saved:.1f} % energy, predicted)" if saved is not None else ""
+        text = f"ready to be enforced{gain}"
+        yield Need("decision", text, job=name, runbook="JoulecutDryRunForgotten")
+    for text in job.learnt.drifting:
+        yield Need("note", text, job=name, runbook="JoulecutPredictorDrifted")
+
+
+def _over_budget(standing: Standing) -> bool:
+    slowdown, budget = standing.slowdown_ratio, standing.budget_ratio
+    if standing.state != "enforced" or slowdown is None or budget is None:
+        return False
+    return slowdown > budget + OVER_BUDGET_RATIO
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few names, and the count of the rest."""
+    shown = ", ".join(names[:LISTED_MAX])
+    more = len(names) - LISTED_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"

@@ -1,0 +1,135 @@
+"""The standing of one job: its state, and what stands between it and enforcement.
+
+Computed from the board alone, so that page and command line agree and no sentence of an earlier
+pass survives the state it described.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from joulecut_controller.board import JobBoard
+from joulecut_controller.verify.interval import Interval
+
+State = Literal[
+    "enforced", "default", "recommended", "steady", "measuring", "learning", "silent", "unplaced",
+    "paused", "tripped", "off",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One job in a line. Ratios are fractions of the baseline; None where unknown.
+
+    `slowdown_ratio` and `saved_now_ratio` compare the windows measured now with the baseline,
+    `saved_ratio` the hold-outs of the last week. `budget_ratio` is the tolerated slowdown.
+    `predicted_saved_ratio` is of the newest plan, applied or not.
+    """
+
+    name: str
+    state: State
+    next_step: str  # empty where a job is enforced and nothing is missing
+    rate_source: str
+    granularity: str
+    gpus: int
+    power_w: float | None
+    slowdown_ratio: float | None
+    budget_ratio: float | None
+    predicted_saved_ratio: float | None
+    saved_now_ratio: float | None
+    saved_ratio: Interval | None
+    saved_measured_j: float
+    saved_predicted_j: float
+    straggler: bool  # a slower sibling pipeline decides the iteration time
+
+
+def standing(job: JobBoard) -> Standing:
+    """The standing of one job of a board."""
+    view = job.view
+    baseline, current, state = view.baseline, view.current, state_of(job)
+    slowdown = saved = budget = None
+    if baseline is not None and baseline.time_mean_s > 0.0:
+        deadline_s = view.policy.slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
+        if math.isfinite(deadline_s):
+            budget = max(0.0, deadline_s / baseline.time_mean_s - 1.0)
+        if current is not None:
+            slowdown = current.time_mean_s / baseline.time_mean_s - 1.0
+            if baseline.energy_j and current.energy_j is not None:
+                saved = 1.0 - current.energy_j / baseline.energy_j
+    return Standing(
+        name=view.policy.name,
+        state=state,
+        next_step=_next_step(job, state),
+        rate_source=rate_source(job),
+        granularity=view.policy.clocks.granularity,
+        gpus=sum(map(len, view.stages)),
+        power_w=current.power_w if current else None,
+        slowdown_ratio=slowdown,
+        budget_ratio=budget,
+        predicted_saved_ratio=predicted_saved_ratio(job),
+        saved_now_ratio=saved,
+        saved_ratio=job.holdout.saving.saved_ratio if job.holdout and job.holdout.saving else None,
+        saved_measured_j=job.saved_measured_j,
+        saved_predicted_j=job.saved_predicted_j,
+        straggler=view.peer_iteration_time_s is not None,
+    )
+
+
+def state_of(job: JobBoard) -> State:
+    """One word; what keeps a job from control comes before what is missing for it."""
+    kinds = {hold.kind for hold in job.holds}
+    view, plan, probing = job.view, job.decision, job.probing
+    learnt = view.policy.profile is not None or (probing and probing.verdict == "enough")
+    ordered: tuple[tuple[bool, State], ...] = (
+        (job.mode == "off", "off"),
+        ("breaker" in kinds, "tripped"),
+        (bool(kinds), "paused"),
+        (bool(view.complaint), "unplaced"),
+        (job.applied is not None and not job.applied.changes_nothing, "enforced"),
+        (view.baseline is None and not math.isfinite(view.report_age_s), "silent"),
+        (view.baseline is None, "measuring"),
+        (not learnt, "learning"),
+        (job.mode == "enforce" and not view.reservation, "default"),
+        (plan is not None and not plan.changes_nothing, "recommended"),
+    )
+    return next((state for applies, state in ordered if applies), "steady")
+
+
+def rate_source(job: JobBoard) -> str:
+    """The source of the job's iterations; empty without one."""
+    return "report" if math.isfinite(job.view.report_age_s) else ""
+
+
+def predicted_saved_ratio(job: JobBoard) -> float | None:
+    """Predicted for the newest plan; None without a plan that changes a clock."""
+    plan = job.decision
+    if plan is None or plan.changes_nothing or plan.forecast is None:
+        return None
+    return plan.forecast.saved_ratio
+
+
+def _next_step(job: JobBoard, state: State) -> str:
+    view, plan, lock = job.view, job.decision, job.view.external_lock
+    reserved = f"recommended only: {view.reservation}" if view.reservation else ""
+    advice = job.probing.reason if job.probing else "no profile, hence no evidence on other clocks"
+    steps: dict[State, str] = {
+        "off": "set `mode: recommend` in the policy",
+        "paused": job.holds[0].sentence if job.holds else "",
+        "tripped": job.holds[0].sentence if job.holds else "",
+        "unplaced": f"its GPUs cannot be assigned to stages: {view.complaint}",
+        "silent": "no report yet: the job must report its iterations (docs/job-reports.md)",
+        "measuring": f"no baseline is measured: {lock}" if lock else job.sentence,
+        "learning": advice,
+        "enforced": reserved,
+        "default": plan.refused if plan and plan.refused else job.sentence,
+        "steady": "no plan saves energy within the budget",
+        "recommended": reserved or _towards_enforcement(job),
+    }
+    return steps[state]
+
+
+def _towards_enforcement(job: JobBoard) -> str:
+    verdict = job.advisable
+    if verdict is None or verdict.yes:
+        return "ready: set `mode: enforce` in the policy"
+    return verdict.text

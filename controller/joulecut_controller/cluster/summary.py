@@ -1,0 +1,173 @@
+"""The cluster in a few numbers and one headline, computed from the state of a board."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecut_controller.board import Board
+from joulecut_controller.cluster.needs import Need, needs
+from joulecut_controller.cluster.standing import Standing, State, standing
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.view import BUDGET_JOB
+
+# As a person asks: what is controlled, what could be, what is on its way, what is not.
+STATES: tuple[State, ...] = (
+    "enforced", "recommended", "steady", "default", "measuring", "learning", "silent", "unplaced",
+    "paused", "tripped", "off",
+)  # fmt: skip
+QUIET: frozenset[State] = frozenset(("enforced", "recommended", "steady", "off"))
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Power of all GPUs in watts. `now_w` is measured.
+
+    `without_w` estimates what they would draw at default clocks: the measured power, with the
+    measured baseline in place of the power of each job that runs under a plan. Where a job waits
+    for a straggler its baseline does not apply, and the plan's forecast stands in (`predicted`).
+    `available_w` is what plans that are only recommended would save, predicted.
+    """
+
+    now_w: float
+    without_w: float
+    predicted: bool
+    available_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCounts:
+    """GPUs of all agents. `controlled` hold clocks of a plan under a lease."""
+
+    all: int
+    controlled: int
+    default: int
+    silent: int
+    not_controllable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One board in brief. `states` counts jobs."""
+
+    headline: str
+    needs: tuple[Need, ...]
+    power: Power
+    gpus: GpuCounts
+    nodes: int
+    nodes_lost: int
+    states: Mapping[State, int]
+    standings: tuple[Standing, ...]
+    saved_measured_j: float  # since this controller began
+    saved_predicted_j: float
+
+    def count(self, severity: str) -> int:
+        """How many needs of that severity there are."""
+        return sum(need.severity == severity for need in self.needs)
+
+
+def cluster_of(board: Board) -> Cluster:
+    """The whole cluster of one board."""
+    standings = tuple(standing(job) for job in board.jobs)
+    found = needs(board, standings)
+    counted = Counter(one.state for one in standings)
+    lost = sum(not node.connected for node in board.view.nodes)
+    return Cluster(
+        headline=headline(board, found, standings),
+        needs=found,
+        power=_power(board),
+        gpus=_counts(board),
+        nodes=len(board.view.nodes),
+        nodes_lost=lost,
+        states={state: counted[state] for state in STATES if counted[state]},
+        standings=standings,
+        saved_measured_j=sum(job.saved_measured_j for job in board.jobs),
+        saved_predicted_j=sum(job.saved_predicted_j for job in board.jobs),
+    )
+
+
+def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing]) -> str:
+    """One line: faults first, then plans that wait for a decision; steady only where both are
+    absent and every job has what it needs.
+    """
+    if not board.leads:
+        return f"Standby: {board.leader or 'another controller'} leads."
+    faults = [need for need in found if need.severity == "fault"]
+    parts = []
+    if len(faults) == 1:
+        about = faults[0].job or faults[0].node
+        parts.append(f"1 thing needs a person: {about and f'{about}: '}{faults[0].text}.")
+    elif faults:
+        parts.append(f"{len(faults)} things need a person.")
+    if not standings:
+        return " ".join([*parts, "No jobs in the policy."])
+    states = Counter(one.state for one in standings)
+    waits = sum(one.straggler for one in standings)
+    if not faults and not waits and QUIET.issuperset(states):
+        parts.append("All jobs steady.")
+    else:
+        listed = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+        parts.append(f"{_jobs(len(standings))}: {listed}.")
+    if waits:
+        parts.append(f"{_jobs(waits)} {'waits' if waits == 1 else 'wait'} for a straggler.")
+    saved = sorted(
+        one.predicted_saved_ratio
+        for one in standings
+        if one.state == "recommended" and one.predicted_saved_ratio is not None
+    )
+    if saved:
+        parts.append(
+            f"{len(saved)} plan{'s' if len(saved) > 1 else ''} available: {_range(saved)} energy "
+            "(recommend)."
+        )
+    return " ".join(parts)
+
+
+def _range(saved: Sequence[float]) -> str:
+    least, most = f"{-saved[0]:+.1%}", f"{-saved[-1]:+.1%}"
+    return (most if least == most else f"{least} to {most}").replace("%", " %")
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _power(board: Board) -> Power:
+    now_w = sum(
+        gpu.snapshot.power_average_w or 0.0
+        for gpu in board.view.gpus.values()
+        if gpu.snapshot is not None
+    )
+    less_w = available_w = 0.0
+    predicted = False
+    for job in board.jobs:
+        baseline, current = job.view.baseline, job.view.current
+        if job.applied is not None and not job.applied.changes_nothing:
+            if job.view.peer_iteration_time_s is not None and job.applied.forecast is not None:
+                less_w += _forecast_w(job.applied)
+                predicted = True
+            elif baseline and current and baseline.power_w and current.power_w:
+                less_w += baseline.power_w - current.power_w
+        elif job.decision is not None and not job.decision.changes_nothing:
+            available_w += _forecast_w(job.decision)
+    return Power(now_w, now_w + less_w, predicted, available_w)
+
+
+def _forecast_w(plan: Plan) -> float:
+    """Watts that a plan saves, predicted."""
+    forecast = plan.forecast
+    if forecast is None or not forecast.baseline_time_s or not forecast.iteration_time_s:
+        return 0.0
+    before_w = forecast.baseline_energy_j / forecast.baseline_time_s
+    return before_w - forecast.energy_j / forecast.iteration_time_s
+
+
+def _counts(board: Board) -> GpuCounts:
+    controlled = silent = fixed = 0
+    for gpu in board.view.gpus.values():
+        fixed += not gpu.description.controllable
+        if gpu.snapshot is None:
+            silent += 1
+        elif gpu.snapshot.lease is not None and gpu.snapshot.lease.job != BUDGET_JOB:
+            controlled += 1
+    whole = len(board.view.gpus)
+    return GpuCounts(whole, controlled, whole - controlled - silent, silent, fixed)

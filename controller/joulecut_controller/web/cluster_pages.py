@@ -1,0 +1,111 @@
+"""Routes of the home page: the cluster in brief, its tables a page at a time, its history."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from joulecut_controller.board import Board
+from joulecut_controller.cluster.history import COARSE_POINTS, COARSE_S, FINE_S, History
+from joulecut_controller.cluster.standing import standing
+from joulecut_controller.web.board_cache import Newest
+from joulecut_controller.web.board_json import gpu_json, in_order, work_by_gpu
+from joulecut_controller.web.cluster_json import (
+    GPU_COLUMNS,
+    GPU_SEARCHED,
+    JOB_COLUMNS,
+    JOB_SEARCHED,
+    NODE_COLUMNS,
+    NODE_SEARCHED,
+    cluster_json,
+    node_rows,
+    series_json,
+    standing_json,
+)
+from joulecut_controller.web.links import Links
+from joulecut_controller.web.paging import page_json, query, whole_number
+from joulecut_controller.web.responses import Json, encode, json_bytes, json_response
+from joulecut_controller.web.week import Week
+
+SPAN_S_MAX = int(COARSE_S * COARSE_POINTS)
+SPAN_S_DEFAULT = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """All rows of one board, made once a pass."""
+
+    jobs: list[Json]
+    nodes: list[Json]
+
+
+class ClusterPages:
+    """Reads boards; `now` raises HTTPException before the first pass."""
+
+    def __init__(
+        self, now: Callable[[], Board], week: Week, history: History, links: Links
+    ) -> None:
+        self._now, self._week, self._history = now, week, history
+        self._cluster = Newest(
+            lambda board: encode(cluster_json(board, week=week.latest, links=links))
+        )
+        self._tables = Newest(_tables)
+
+    async def encoded(self, board: Board) -> bytes:
+        """The first screen of this board; of a large fleet maybe that of the previous one."""
+        self._week.refresh(board)
+        return await self._cluster.of(board)
+
+    async def cluster(self, _: Request) -> Response:
+        return json_bytes(await self.encoded(self._now()))
+
+    async def jobs(self, request: Request) -> Response:
+        asked = query(request.query_params, JOB_COLUMNS)
+        tables = await self._tables.of(self._now())
+        return json_response(page_json(tables.jobs, asked, JOB_SEARCHED))
+
+    async def nodes(self, request: Request) -> Response:
+        asked = query(request.query_params, NODE_COLUMNS)
+        tables = await self._tables.of(self._now())
+        return json_response(page_json(tables.nodes, asked, NODE_SEARCHED))
+
+    async def gpus(self, request: Request) -> Response:
+        """Those of a node or a job, or all."""
+        asked, board = query(request.query_params, GPU_COLUMNS), self._now()
+        node, job = (request.query_params.get(name, "") for name in ("node", "job"))
+
+        def make() -> Json:
+            return page_json(_gpu_rows(board, node, job), asked, GPU_SEARCHED)
+
+        return json_response(await asyncio.to_thread(make))
+
+    async def history(self, request: Request) -> Response:
+        asked = request.query_params
+        span_s = whole_number(asked.get("span_s", str(SPAN_S_DEFAULT)), "span_s", SPAN_S_MAX)
+        job = asked.get("job", "")
+        if job and not any(one.view.policy.name == job for one in self._now().jobs):
+            raise HTTPException(404, f"no job {job!r:.100} in the policy")
+        span_s = max(span_s, int(FINE_S))
+        series = await asyncio.to_thread(self._history.series, time.time(), span_s, job)
+        return json_response(series_json(series))
+
+
+def _tables(board: Board) -> _Tables:
+    return _Tables(
+        jobs=[standing_json(standing(job)) for job in board.jobs], nodes=list(node_rows(board))
+    )
+
+
+def _gpu_rows(board: Board, node: str, job: str) -> list[Json]:
+    work = work_by_gpu(board)
+    rows = []
+    for gpu in in_order(board.view.gpus):
+        of_job = work.get(gpu.uuid)
+        if (node and gpu.node != node) or (job and (of_job is None or of_job[0] != job)):
+            continue
+        rows.append({"place": gpu.place, **gpu_json(gpu, of_job)})
+    return rows

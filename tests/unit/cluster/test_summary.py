@@ -1,0 +1,87 @@
+"""The headline, what needs a person, and the next step: all follow from the board's state."""
+
+import math
+from dataclasses import replace
+
+import boards
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.orders import Hold
+from joulecut_controller.verify.shadow import Verdict
+
+
+def with_job(board: Board, job: JobBoard) -> Board:
+    return replace(board, jobs=(job,), view=replace(board.view, jobs=(job.view,)))
+
+
+def test_steady_is_said_only_where_nothing_waits_and_nothing_is_wrong() -> None:
+    assert cluster_of(boards.board()).headline == "All jobs steady."
+    assert cluster_of(boards.board("recommend")).headline == (
+        "All jobs steady. 1 plan available: -14.9 % energy (recommend)."
+    )
+    whole = boards.board()
+    [job] = whole.jobs
+    waits = replace(job, view=replace(job.view, peer_iteration_time_s=4.0))
+    late = replace(
+        job, view=replace(job.view, current=boards.window(_solution(), times=1.2, joules=1.0))
+    )
+    gone = replace(job, view=replace(job.view, report_age_s=math.inf))
+    for broken in (
+        with_job(whole, waits),
+        with_job(whole, late),
+        with_job(whole, gone),
+        boards.measuring(),
+        boards.straggling(),
+        boards.empty(),
+        replace(whole, policy_error="policy.yaml:3: bad"),
+        replace(whole, warnings=("the last pass failed: no space",), sentence="all jobs steady"),
+    ):
+        assert "steady" not in cluster_of(broken).headline
+
+
+def _solution() -> object:
+    decision = boards.job().decision
+    assert decision is not None
+    return decision.solution
+
+
+def test_each_need_has_a_place_to_look_and_faults_come_first() -> None:
+    cluster = cluster_of(boards.straggling())
+    assert [(need.severity, need.job, need.node) for need in cluster.needs] == [
+        ("fault", "", ""),
+        ("fault", "", "node2"),
+        ("note", "gpt3-175b", ""),
+    ]
+    assert cluster.needs[1].runbook == "JoulecutAgentLost"
+
+
+def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
+    job = boards.job("recommend")
+    assert standing(job).next_step.startswith("not yet: predictions checked at 0 of 7 clocks")
+    ready = replace(job, advisable=Verdict(True, "checked"))
+    assert standing(ready).next_step == "ready: set `mode: enforce` in the policy"
+    [young] = boards.measuring().jobs
+    assert standing(young).next_step == "measuring the baseline (12 of 30 iterations)"
+    silent = replace(young, view=replace(young.view, report_age_s=math.inf))
+    assert "must report its iterations" in standing(silent).next_step
+    held = replace(job, holds=(Hold(job.view.policy.name, "breaker", "late", "", 0.0),))
+    assert (standing(held).state, standing(boards.job()).state) == ("tripped", "enforced")
+    assert "arms it again" in standing(held).next_step
+    assert standing(boards.job()).next_step == ""
+
+
+def test_power_without_us_stands_on_measured_baselines() -> None:
+    whole = boards.board()
+    view = whole.jobs[0].view
+    assert view.baseline is not None
+    assert view.current is not None
+    power = cluster_of(whole).power
+    assert power.without_w - power.now_w == (view.baseline.power_w or 0) - (
+        view.current.power_w or 0
+    )
+    only = cluster_of(boards.board("recommend")).power
+    assert only.without_w == only.now_w
+    assert only.available_w > 0.0
+    assert cluster_of(boards.straggling()).power.predicted
