@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
+from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationTiming
 
 # In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
 BUDGET_JOB = "(power budget)"
@@ -30,6 +30,7 @@ class NodeView:
     stopped: str = ""  # why it takes no command now, in its own words
     roles: tuple[str, ...] = ()  # what we may do there; empty where it does not say
     keeps_power_limits: bool = False  # whether a power limit can outlive its lease there
+    timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
 
     @property
     def hindrance(self) -> str:
@@ -51,6 +52,7 @@ class GpuView:
     snapshot: GpuSnapshot | None
     age_s: float  # of the snapshot; infinite without one
     allocation: Allocation | None = None  # its owner; None where it has none, or is unknown
+    timing: IterationTiming | None = None  # of the iterations on it; None without their starts
 
     @property
     def uuid(self) -> str:

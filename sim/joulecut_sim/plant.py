@@ -205,6 +205,14 @@ class Plant:
         fits = (clock for clock in lower if self.power_w(stage, instruction, clock) <= limit_w)
         return next(fits, sku.clock_min_mhz)
 
+    def drawn(self) -> list[float]:
+        """By step, how much longer it takes than usual in the next iteration."""
+        jitter, gauss = self.noise.operation, self._dice.gauss
+        if jitter <= 0.0:
+            return [1.0] * len(self.steps)
+        # Never below half: a Gaussian has tails that no operation has.
+        return [max(0.5, gauss(1.0, jitter)) for _ in self.steps]
+
     def iterate(
         self,
         clocks_mhz: Sequence[float],
@@ -223,12 +231,10 @@ class Plant:
             {kind: self.time_s(stage, kind, clock) for kind, clock in by_kind.items()}
             for stage, by_kind in enumerate(clocks)
         ]
-        jitter = self.noise.operation
-        durations = [times[step.stage][step.instruction] for step in self.steps]
-        if jitter > 0.0:
-            gauss = self._dice.gauss
-            # Never below half: a Gaussian has tails that no operation has.
-            durations = [time_s * max(0.5, gauss(1.0, jitter)) for time_s in durations]
+        durations = [
+            times[step.stage][step.instruction] * factor
+            for step, factor in zip(self.steps, self.drawn(), strict=True)
+        ]
         played = play(self.steps, durations, self.stages)
         duration_s = max(played.duration_s, peer_s)
         worked: list[dict[Instruction, float]] = [

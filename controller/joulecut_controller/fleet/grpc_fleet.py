@@ -22,6 +22,7 @@ from joulecut_wire.messages import (
     Allocation,
     Command,
     GpuSnapshot,
+    IterationTiming,
     NodeDescription,
     Result,
     WatchTick,
@@ -72,6 +73,7 @@ class _Agent:
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
     snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
+    timings: dict[str, IterationTiming] = field(default_factory=dict)
     stopped: str = ""
     stream: Any = None  # the call, while one is open
     quiet_s: float = 0.0  # of the open stream, since its last message
@@ -206,6 +208,7 @@ class GrpcFleet:
                     stopped=agent.stopped,
                     roles=known.roles if known else (),
                     keeps_power_limits=known.keeps_power_limits if known else False,
+                    timed_steps_max=known.timed_steps_max if known else 0,
                 )
             )
             if known is None:
@@ -214,7 +217,10 @@ class GrpcFleet:
                 snapshot, taken_s = agent.snapshots.get(gpu.uuid, (None, float("-inf")))
                 allocation = agent.allocations.get(gpu.uuid)
                 age_s = now_s - taken_s
-                gpus.append(GpuView(gpu, agent.address, known.node, snapshot, age_s, allocation))
+                timing = agent.timings.get(gpu.uuid)
+                gpus.append(
+                    GpuView(gpu, agent.address, known.node, snapshot, age_s, allocation, timing)
+                )
         return FleetState(tuple(nodes), tuple(gpus))
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
@@ -333,6 +339,7 @@ class GrpcFleet:
         for snapshot in tick.gpus:
             agent.snapshots[snapshot.uuid] = (snapshot, taken_s)
         agent.allocations = {one.uuid: one for one in tick.allocations}
+        agent.timings = {one.uuid: one for one in tick.timings}
         agent.stopped = tick.stopped
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
 

@@ -74,6 +74,7 @@ class _Track:
     shape: str
     window: MeasurementWindow
     locks: dict[str, int] = field(default_factory=dict)
+    schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     marked_s: float = -math.inf
@@ -104,8 +105,16 @@ class IterationStats:
         for job in [job for job in self._tracks if job not in wanted]:
             del self._tracks[job]
 
-    def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
-        """Our own command changed clocks: a new window begins.
+    def changed(
+        self,
+        job: str,
+        locks: Mapping[str, int],
+        now_s: float,
+        shown_s: float,
+        schedule: tuple[object, ...] = (),
+    ) -> None:
+        """Our own command changed clocks, or their `schedule` within an iteration: a new window
+        begins.
 
         Snapshots taken before `shown_s` may still show the clocks before.
         """
@@ -114,8 +123,8 @@ class IterationStats:
             return
         new = {uuid: locks.get(uuid, 0) for uuid in track.locks}
         track.marked_s = shown_s
-        if new != track.locks:
-            track.locks = new
+        if (new, schedule) != (track.locks, track.schedule):
+            track.locks, track.schedule = new, schedule
             track.window = MeasurementWindow(now_s, track.stage_of)
 
     def fold(

@@ -61,9 +61,17 @@ class Observer:
         self._shapes: dict[str, _Shape] = {}
         self._stale_s = stale_s
 
-    def changed(self, job: str, locks: Mapping[str, int], now_s: float, shown_s: float) -> None:
-        """Our own command changed a job's clocks; agents show it from `shown_s` on."""
-        self._stats.changed(job, locks, now_s, shown_s)
+    def changed(
+        self,
+        job: str,
+        locks: Mapping[str, int],
+        now_s: float,
+        shown_s: float,
+        schedule: tuple[object, ...] = (),
+    ) -> None:
+        """Our own command changed a job's clocks; agents show it from `shown_s` on. `schedule` is
+        what changes within an iteration."""
+        self._stats.changed(job, locks, now_s, shown_s, schedule)
 
     def look(
         self,

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from joulecut_controller.plan.granularity import stretches_s
 from joulecut_controller.plan.plan import Action, verb_of
 from joulecut_controller.plan.planner import Choice
+from joulecut_controller.plan.timed_steps import Steps
 from joulecut_controller.view import JobView
 
 
@@ -15,17 +17,34 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
     actions = []
     for stage, uuids in enumerate(job.stages):
         default_mhz = choice.costs.default_mhz[stage]
+        steps = choice.steps[stage]
         clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[stage]})
-        asked_mhz = clocks[-1]  # per operation: the highest that a GPU needs within an iteration
-        span = f"{clocks[0]}-{asked_mhz} MHz by operation" if len(clocks) > 1 else ""
+        asked_mhz = clocks[-1]  # the highest that a GPU needs within an iteration
+        span = _span(steps) if steps else ""
         for uuid in uuids:
             now_mhz = running.get(uuid, 0) or default_mhz
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
+            if steps:  # under a lease, whatever its highest clock
+                verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
             reason = f"stage {stage} is busy {choice.busy_ratio[stage]:.0%} of the iteration"
             actions.append(
-                Action(uuid, stage, verb, clock_mhz, f"{reason}; {span}" if span else reason)
+                Action(uuid, stage, verb, clock_mhz, f"{reason}; {span}" if span else reason, steps)
             )
     return tuple(actions)
+
+
+def shortest_step_s(actions: tuple[Action, ...], iteration_s: float) -> float:
+    """The shortest time for which a GPU keeps a clock; 0 where none changes its clock."""
+    stretches = (
+        min(stretches_s(tuple(step.offset_s for step in action.steps), iteration_s))
+        for action in actions
+        if action.steps
+    )
+    return min(stretches, default=0.0)
+
+
+def _span(steps: Steps) -> str:
+    return ", ".join(f"{step.clock_max_mhz} MHz from {step.offset_s:.3g} s" for step in steps)
 
 
 def release_actions(job: JobView, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:

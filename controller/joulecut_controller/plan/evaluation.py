@@ -103,13 +103,13 @@ def _starts_s(problem: Problem, options: list[ClockOption]) -> tuple[float, ...]
     return tuple(starts)
 
 
-# By name, from what needs no change to a job to what needs most.
-COMPARED: dict[str, tuple[Granularity, ChangeLimits]] = {
-    "gpu": ("gpu", TWO_CHANGES),
-    "edge": ("edge", TWO_CHANGES),
-    "changes": ("changes", TWO_CHANGES),
-    "changes:4": ("changes", ChangeLimits(4)),
-    "computation": ("computation", TWO_CHANGES),
+# By name, from what needs no change to a job to what needs most; with how many changes.
+COMPARED: dict[str, tuple[Granularity, int]] = {
+    "gpu": ("gpu", 2),
+    "edge": ("edge", 2),
+    "changes": ("changes", 2),
+    "changes:4": ("changes", 4),
+    "computation": ("computation", 2),
 }
 ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by an ulp
 
@@ -129,6 +129,7 @@ class Comparison:
     ratio: float
     promised_s: float
     jitter: Jitter = STILL
+    min_dwell_s: float = 0.0  # at one clock, where clocks change within an iteration
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
@@ -173,8 +174,8 @@ def completed(
         made,
         saved_by_granularity=tuple(
             (name, saved)
-            for name, (granularity, limits) in COMPARED.items()
-            if (saved := _saved_ratio(comparison, granularity, limits, solver)) is not None
+            for name, (granularity, count) in COMPARED.items()
+            if (saved := _saved_ratio(comparison, granularity, count, solver)) is not None
         ),
         intrinsic_bloat_w=width * intrinsic_w,
         extrinsic_bloat_w=width * extrinsic_w,
@@ -182,8 +183,11 @@ def completed(
 
 
 def _saved_ratio(
-    comparison: Comparison, granularity: Granularity, limits: ChangeLimits, solver: Answers
+    comparison: Comparison, granularity: Granularity, changes: int, solver: Answers
 ) -> float | None:
+    limits = TWO_CHANGES
+    if granularity == "changes":
+        limits = ChangeLimits(changes, min_dwell_s=comparison.min_dwell_s)
     answer = solver.ask(comparison.costs, comparison.goal, granularity, comparison.jitter, limits)
     if isinstance(answer, Infeasible):
         return None

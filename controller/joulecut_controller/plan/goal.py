@@ -79,7 +79,8 @@ def goal_of(
     peer_s = _peer_s(inputs)
     if peer_s is None:
         return own, deadline_s
-    lone = solver.ask(state.costs, own, inputs.job.policy.clocks.granularity, state.jitter)
+    rung = state.rung
+    lone = solver.ask(state.costs, own, rung.granularity, state.jitter, rung.limits)
     lone_s, late_ratio = lone_times(lone, state, solver)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
+from joulecut_controller.plan.granularity import shortest_s, stretches_s
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobView, View
@@ -65,6 +66,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         or _alone(job, view)
         or (_ours(plan, job, view) if plan.mode == "enforce" else "")
         or _reachable(plan, view, authority)
+        or (_timed(plan, job, view) if plan.mode == "enforce" else "")
         or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
         or (_guessed(plan) if authority.reach_mhz else _sound(plan, authority, check))
     )
@@ -83,7 +85,7 @@ def _evidence(plan: Plan, job: JobView, authority: Authority) -> str:
 
 
 def _applicable(plan: Plan) -> str:
-    if plan.mode == "enforce" and plan.granularity != "gpu":
+    if plan.mode == "enforce" and plan.granularity == "computation":
         return f"granularity {plan.granularity} can be recommended, but not applied yet"
     return ""
 
@@ -142,9 +144,55 @@ def _reachable(plan: Plan, view: View, authority: Authority) -> str:
     return ""
 
 
+def _timed(plan: Plan, job: JobView, view: View) -> str:
+    """Whether the clock changes of an iteration come in order, and far enough apart for what is
+    measured of their timing."""
+    timed = [action for action in plan.actions if action.steps]
+    if not timed:
+        return ""
+    if plan.forecast is None:
+        return "the plan has no forecast"
+    nodes = {node.address: node for node in view.nodes}
+    least_s, iteration_s = shortest_s(job, view.gpus), plan.forecast.iteration_time_s
+    for action in timed:
+        gpu = view.gpus[action.uuid]
+        offsets_s = tuple(step.offset_s for step in action.steps)
+        stretch_s = min(stretches_s(offsets_s, iteration_s))
+        broken = (
+            (
+                not 0.0 <= offsets_s[0] < offsets_s[-1] < iteration_s < math.inf,
+                "a clock change outside of the iteration",
+            ),
+            (
+                not stretch_s >= least_s,
+                (
+                    f"a clock is kept for {stretch_s:.3g} s; set latency and jitter of iteration "
+                    f"starts allow {least_s:.3g} s at least"
+                ),
+            ),
+            (
+                len(action.steps) > nodes[gpu.address].timed_steps_max,
+                f"its agent cannot time {len(action.steps)} changes",
+            ),
+            (
+                any(step.clock_max_mhz > (action.clock_mhz or 0) for step in action.steps),
+                "a step above the clock where it rests",
+            ),
+        )
+        why = next((why for breaks, why in broken if breaks), "")
+        if why:
+            return f"GPU {gpu.place}: {why}"
+    return ""
+
+
 def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> str:
-    gpu, clock_mhz = view.gpus[action.uuid], action.clock_mhz
-    assert clock_mhz is not None
+    clocks = {action.clock_mhz, *(step.clock_max_mhz for step in action.steps)}
+    found = (_bound(mhz, action, job, view, authority) for mhz in clocks if mhz is not None)
+    return next(filter(None, found), "")
+
+
+def _bound(clock_mhz: int, action: Action, job: JobView, view: View, authority: Authority) -> str:
+    gpu = view.gpus[action.uuid]
     site, held = gpu.description, _other_holder(gpu, job)
     stale = gpu.snapshot is None or not gpu.age_s <= authority.snapshot_age_max_s
     floor_mhz = max(job.policy.clocks.min_mhz, site.clock_min_mhz)

@@ -3,25 +3,36 @@
 Dry run, page, command line, audit log, metrics and tests all show this object.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
+from joulecut_wire.messages import TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One GPU's part of a plan. `clock_mhz` None means: back to default (`clear`)."""
+    """One GPU's part of a plan. `clock_mhz` None means: back to default (`clear`).
+
+    With `steps` the clock changes within each iteration, and `clock_mhz` is the highest of them.
+    """
 
     uuid: str
     stage: int
     verb: Verb
     clock_mhz: int | None
     reason: str
+    steps: tuple[TimedStep, ...] = ()
+
+    @property
+    def lowest_mhz(self) -> int | None:
+        """The lowest clock of an iteration."""
+        return min((step.clock_max_mhz for step in self.steps), default=self.clock_mhz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,9 @@ class Plan:
     forecast: Forecast | None = None
     solution: Solution | None = None
     refused: str = ""
+    granularity_asked: str = ""  # the finest that was allowed
+    granularity_why: str = ""  # why it is none of the finer ones; empty where it is the finest
+    shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
 
     @property
     def changes_nothing(self) -> bool:
@@ -99,6 +113,8 @@ class Draft:
     problem: Problem | None = None
     goal: Goal | None = None
     reach_mhz: tuple[int, ...] | None = None
+    rung: Rung = field(default_factory=Rung)
+    shortest_step_s: float = 0.0
 
 
 def verb_of(

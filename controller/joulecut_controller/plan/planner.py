@@ -19,12 +19,14 @@ from joulecut_controller.plan.evaluation import (
     with_jitter,
 )
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
+from joulecut_controller.plan.granularity import Rung, rung_of, shortest_s, stretches_s
 from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, surely_above
 from joulecut_controller.plan.plan import Draft, Forecast
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
+from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
@@ -48,6 +50,8 @@ class Choice:
     forecast: Forecast
     solution: Solution
     busy_ratio: tuple[float, ...]  # by stage
+    steps: tuple[Steps, ...]  # by stage, in measured seconds; empty where a GPU keeps its clock
+    rung: Rung
     comparison: Comparison
     before: Evaluation  # the clocks that this replaces
 
@@ -187,7 +191,8 @@ def _within_reach(
     if inputs.allotted_s is not None:
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
     suspended = state.suspended
-    state = replace(state, jitter=jitter_of(job, state.jitter), suspended=None)
+    rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs))
+    state = replace(state, jitter=jitter_of(job, state.jitter), suspended=None, rung=rung)
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
@@ -196,14 +201,19 @@ def _within_reach(
     ratio = state.pace.ratio(at_default)
     goal, promised_s = goal_of(inputs, state, solver, deadline_s, ratio)
     jitter = STILL if goal.waits else state.jitter
-    answer = solver.ask(costs, goal, job.policy.clocks.granularity, jitter)
+    answer = solver.ask(costs, goal, rung.granularity, jitter, rung.limits)
     if isinstance(answer, Infeasible):
-        return _give_back(
-            state,
-            "room",
-            f"no clocks but the default ones keep {promised_s:.4g} s an iteration: no change",
-        )
-    comparison = Comparison(costs, goal, default, baseline.time_mean_s, ratio, promised_s, jitter)
+        return _give_back(state, "room", _unmet(inputs, rung, answer, promised_s, ratio))
+    comparison = Comparison(
+        costs,
+        goal,
+        default,
+        baseline.time_mean_s,
+        ratio,
+        promised_s,
+        jitter,
+        rung.limits.min_dwell_s,
+    )
     if suspended is not None:
         comparison, answer = as_before(
             suspended,
@@ -240,7 +250,8 @@ def _compare(
     if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
     limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
-    fits = not late and before.held_s <= limit_s
+    carried = _carried(inputs, state.rung, as_solution(answer, before, comparison), comparison)
+    fits = not late and before.held_s <= limit_s and carried
     after = _appraised(comparison, new, solver)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
@@ -257,7 +268,10 @@ def _compare(
                 state,
                 late=late,
             )
-        new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
+        if state.rung.timed or not carried:  # the higher of two schedules changes too often
+            new = default_clocks(costs)
+        else:
+            new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
         after = _appraised(comparison, new, solver)
         assert after is not None
         answer = as_solution(answer, after, comparison)
@@ -271,10 +285,62 @@ def _compare(
         before=before,
         solution=answer,
         busy_ratio=tuple(busy_s / after.iteration_time_s for busy_s in after.busy_s),
+        steps=_steps(inputs, answer, comparison, after),
+        rung=state.rung,
     )
     state = replace(state, clocks=new, changed_s=inputs.view.now_s)
     return Decision(
         "change", "plan", _sentence(inputs, choice, comparison, late), state, choice, late
+    )
+
+
+def _unmet(
+    inputs: PlanningInput, rung: Rung, none: Infeasible, promised_s: float, ratio: float
+) -> str:
+    """The least possible time, and what would make room."""
+    waits = inputs.job.policy.slo.given_as
+    finer = "" if rung.granularity == "computation" or not rung.why else f"; {rung.why}"
+    return (
+        f"no clocks but the default ones keep {promised_s:.4g} s an iteration: granularity "
+        f"{rung.name} takes {ratio * none.fastest_s:.4g} s at least (raise {waits}{finer}): "
+        "no change"
+    )
+
+
+def _steps(
+    inputs: PlanningInput, plan: Solution, comparison: Comparison, after: Evaluation
+) -> tuple[Steps, ...]:
+    """The changes of each stage, where the plan has any."""
+    job, gpus = inputs.job, inputs.view.gpus
+    return timed_steps(
+        comparison.costs.problem,
+        plan,
+        own_s=comparison.ratio * after.mean_s,
+        iteration_s=comparison.real_s(after),
+        shortest_s=shortest_s(job, gpus),
+    )
+
+
+def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comparison) -> bool:
+    """Whether clocks that are held change no more often than the granularity allows now, and
+    long enough after each other for what is known of their timing."""
+    steps = timed_steps(
+        comparison.costs.problem,
+        held,
+        own_s=comparison.ratio * held.iteration_time_s,
+        iteration_s=comparison.ratio * held.iteration_time_s,
+        shortest_s=0.0,
+    )
+    if not any(steps):
+        return True
+    if not rung.timed or max(map(len, steps)) > rung.limits.per_iteration:
+        return False
+    iteration_s = comparison.ratio * held.iteration_time_s
+    least_s = shortest_s(inputs.job, inputs.view.gpus)
+    return all(
+        min(stretches_s(tuple(one.offset_s for one in stage), iteration_s)) >= least_s
+        for stage in steps
+        if stage
     )
 
 

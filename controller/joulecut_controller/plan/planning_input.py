@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
+from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
-from joulecut_controller.policy.policy import Mode
+from joulecut_controller.policy.policy import GranularityAsked, Mode
 from joulecut_controller.view import JobView, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -35,6 +36,7 @@ class PlanningInput:
     unready: str = ""  # why nothing can be computed yet
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
     holdout: str = ""  # sentence of a running hold-out window: default clocks
+    granularity: GranularityAsked = "auto"  # the finest that is allowed
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
 
@@ -61,3 +63,4 @@ class PlannerState:
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     suspended: SuspendedPlan | None = None
+    rung: Rung = field(default_factory=Rung)

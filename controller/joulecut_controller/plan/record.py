@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from joulecut_controller.plan.plan import Forecast, Plan
+from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
 
@@ -24,6 +24,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "parent": plan.parent,
         "mode": plan.mode,
         "granularity": plan.granularity,
+        "granularity_asked": plan.granularity_asked,
+        "granularity_why": plan.granularity_why,
+        "shortest_step_s": _finite(plan.shortest_step_s),
         "changes_nothing": plan.changes_nothing,
         "reason": plan.reason,
         "refused": plan.refused,
@@ -37,10 +40,23 @@ def plan_json(plan: Plan) -> dict[str, Any]:
                 "clock_mhz": action.clock_mhz,
                 "reason": action.reason,
             }
+            | _steps(action)
             for action in plan.actions
         ],
         "forecast": plan.forecast and _forecast(plan.forecast),
         "solution": plan.solution and _solution(plan.solution),
+    }
+
+
+def _steps(action: Action) -> dict[str, Any]:
+    """The clocks of an iteration, by seconds from its start; nothing where there is one."""
+    if not action.steps:
+        return {}
+    return {
+        "steps": [
+            {"offset_s": _finite(step.offset_s), "clock_mhz": step.clock_max_mhz}
+            for step in action.steps
+        ]
     }
 
 

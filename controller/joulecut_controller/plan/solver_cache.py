@@ -152,7 +152,7 @@ class SolverCache:
         jitter: Jitter,
         limits: ChangeLimits,
     ) -> Solution | Infeasible:
-        if goal.waits and self._frontier is not None:
+        if goal.waits and self._frontier is not None and not limits.min_dwell_s:
             waiting = self._frontier(costs, granularity)
             if waiting is not None:
                 return kept_answer(waiting, goal)

@@ -14,6 +14,7 @@ from joulecut_controller.policy.diagnostics import empty_values, first, of_shape
 from joulecut_controller.policy.policy import (
     ClockPolicy,
     Cost,
+    GranularityAsked,
     JobPolicy,
     Mode,
     OptIn,
@@ -35,7 +36,7 @@ from joulecut_controller.policy.schema import (
     SloKeys,
 )
 from joulecut_controller.policy.validation import contradictions, not_yet, shape_of
-from joulecut_engine.graph.pipeline import Granularity, Pipeline, Profile
+from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, mismatch
 from joulecut_wire.document import Document, KeyPath
@@ -185,7 +186,8 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         slo=_slo(keys.slo),
         gpus=tuple(gpu for references in groups for gpu in references),
         clocks=ClockPolicy(
-            granularity=cast("Granularity", keys.clocks.granularity),
+            granularity=cast("GranularityAsked | None", keys.clocks.granularity),
+            changes=keys.clocks.changes,
             min_mhz=keys.clocks.min_mhz,
             min_dwell_s=keys.clocks.min_dwell,
         ),

@@ -5,9 +5,10 @@ import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from joulecut_engine.graph.pipeline import Granularity, Pipeline, Profile
+from joulecut_engine.graph.pipeline import Pipeline, Profile
 
 Mode = Literal["off", "recommend", "enforce"]
+GranularityAsked = Literal["gpu", "edge", "changes", "computation", "auto"]
 Ranks = Literal["hook", "list", "completion-index"]
 
 # No job knows its own pace better: a baseline is taken with a standard error of 0.25 %.
@@ -55,9 +56,14 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class ClockPolicy:
-    """The operator's bounds, which override any plan."""
+    """The operator's bounds, which override any plan.
 
-    granularity: Granularity = "gpu"
+    `granularity` is the finest one allowed; None where the policy gives none: `auto`, or for a job
+    that an earlier version enforced, what it had. `changes` are those of a GPU per iteration.
+    """
+
+    granularity: GranularityAsked | None = None
+    changes: int = 2
     min_mhz: int = 0
     min_dwell_s: float = 10.0
 

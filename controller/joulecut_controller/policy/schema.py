@@ -24,6 +24,7 @@ RANK_SOURCES_LATER = ("slurm_procid",)
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
 RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
 
+CHANGES_MAX = 16  # of a GPU's clock in an iteration: more save 0.1 % where so many fit in it
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 PARALLEL_MAX = 65_536
 SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is not a slowdown budget
@@ -157,9 +158,14 @@ class ClockKeys(_Strict):
     """The operator's bounds on clocks."""
 
     min_mhz: Annotated[int, PlainValidator(quantity.whole(0, CLOCK_MHZ_MAX))] = 0
-    granularity: Annotated[
-        str, PlainValidator(quantity.choice("gpu", later=("edge", "computation")))
-    ] = "gpu"
+    granularity: (
+        Annotated[
+            str,
+            PlainValidator(quantity.choice("auto", "gpu", "edge", "changes", "computation")),
+        ]
+        | None
+    ) = None
+    changes: Annotated[int, PlainValidator(quantity.whole(2, CHANGES_MAX))] = 2
     min_dwell: Time = 10.0
 
 

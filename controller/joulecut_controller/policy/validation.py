@@ -236,9 +236,6 @@ def _wait(path: KeyPath, what: str, allowed: str) -> Diagnostic:
 def _job(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     if job.slo.rate != "hook":
         yield _wait((*path, "slo", "rate"), f"a rate from {job.slo.rate}", "hook")
-    if job.clocks.granularity != "gpu":
-        place = (*path, "clocks", "granularity")
-        yield _wait(place, f"{job.clocks.granularity} for a running job", "gpu")
     if job.ranks.source not in RANK_SOURCES:
         yield _wait(
             (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)

@@ -126,6 +126,11 @@ class AppliedPlan:
             generation=plan.generation,
             ttl_s=ttl_s,
             settings={action.uuid: action.clock_mhz for action in plan.actions},
+            steps={
+                action.uuid: [(step.offset_s, step.clock_max_mhz) for step in action.steps]
+                for action in plan.actions
+                if action.steps
+            },
             refused=outcome.refused,
         )
         return outcome, counts
@@ -181,7 +186,10 @@ class AppliedPlan:
     def _acted(self, locks: Mapping[str, int]) -> None:
         now_s = self._context.now_s()
         self._acted_s = now_s
-        self._context.observer.changed(self._job, locks, now_s, now_s + LEASE_SHOWN_S)
+        steps = self._plan.actions if self._plan else ()
+        schedule = tuple((one.uuid, one.steps) for one in steps if one.steps)
+        shown_s = now_s + LEASE_SHOWN_S
+        self._context.observer.changed(self._job, locks, now_s, shown_s, schedule)
 
 
 def as_asked(holding: Holding, observation: JobObservation) -> bool:

@@ -92,9 +92,10 @@ class JobServices:
         costs, policy = state.costs, observation.view.policy
         if costs is None or observation.view.baseline is None:
             return
-        self.frontiers.ask(policy.name, costs, policy.clocks.granularity, now_s)
-        if _may_wait(observation):
-            self.stragglers.ask(policy.name, costs, policy.clocks.granularity, now_s)
+        self.frontiers.ask(policy.name, costs, state.rung.granularity, now_s)
+        # Where clocks change within an iteration, how long they must stay is part of the question.
+        if _may_wait(observation) and not state.rung.timed:
+            self.stragglers.ask(policy.name, costs, state.rung.granularity, now_s)
 
 
 def _may_wait(observation: JobObservation) -> bool:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from joulecut_controller.board import FrontierPoint, JobBoard
 from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.plan.granularity import asked_before
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
-from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
 from joulecut_controller.reconcile.context import ReconcileContext
@@ -88,6 +89,7 @@ class JobController:
         self.errors = Errors()
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context.store, policy.name)
+        self._asked_before: GranularityAsked | None = None
         self._backoff = Backoff(context.interval_s)
         self.rollout = PlanRollout(context, self._applied_plan, self._backoff.fail)
 
@@ -103,6 +105,16 @@ class JobController:
         if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
             return ""
         return "the job is still being learned"
+
+    @property
+    def granularity(self) -> GranularityAsked:
+        """The finest granularity allowed: the policy's, or that of the job's newest plan. Raises
+        Unavailable."""
+        if self.policy.clocks.granularity is not None:
+            return self.policy.clocks.granularity
+        if self._asked_before is None:
+            self._asked_before = asked_before(self._context.store.last_plan_json(self.policy.name))
+        return self._asked_before
 
     async def verify(self, observation: JobObservation, view: View) -> str:
         """Checks what is applied against what is observed and releases what must not stay.
@@ -180,6 +192,7 @@ class JobController:
             stale_s=self._context.stale_s,
             host_power_w=host_power_w,
             paused=paused,
+            granularity=self.granularity,
         )
 
     async def apply(

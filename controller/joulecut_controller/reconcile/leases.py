@@ -13,7 +13,7 @@ from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.ports import Fleet
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_wire.errors import JoulecutError
-from joulecut_wire.messages import Command, Result, Setting
+from joulecut_wire.messages import Command, Result, Setting, TimedStep
 
 CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
 
@@ -36,6 +36,7 @@ class Holding:
     plan: Plan
     clocks_mhz: Mapping[Place, int]
     generations: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # by GPU, as its agent took it
 
     def generation(self, address: str) -> int:
         """The generation that the leases at an agent carry."""
@@ -48,6 +49,28 @@ class Holding:
     @property
     def locks(self) -> dict[str, int]:
         return {place.uuid: clock_mhz for place, clock_mhz in self.clocks_mhz.items()}
+
+    @property
+    def steps(self) -> tuple[tuple[TimedStep, ...], ...]:
+        """The clock changes of an iteration, by action."""
+        return tuple(action.steps for action in self.plan.actions)
+
+    def setting(self, place: Place) -> Setting:
+        """The setting of one GPU."""
+        return self.settings.get(place.uuid) or Setting(place.uuid, self.clocks_mhz[place])
+
+
+def setting_of(plan: Plan, action: Action) -> Setting:
+    """One GPU's part of a plan as its agent takes it."""
+    setting = Setting(uuid=action.uuid, clock_max_mhz=action.clock_mhz or 0)
+    if not action.steps or plan.forecast is None:
+        return setting
+    return replace(
+        setting,
+        timed_steps=action.steps,
+        iteration_time_s=plan.forecast.iteration_time_s,
+        shortest_step_s=plan.shortest_step_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +151,8 @@ class Leases:
                 return Outcome(len(plan.actions), refused)
             clocks = {places[a.uuid]: a.clock_mhz for a in locked if a.clock_mhz is not None}
             if clocks:
-                self._holdings[plan.job] = Holding(plan, clocks)
+                settings = {action.uuid: setting_of(plan, action) for action in locked}
+                self._holdings[plan.job] = Holding(plan, clocks, settings=settings)
             else:
                 self._holdings.pop(plan.job, None)
             return Outcome(len(locked) + len(cleared))
@@ -190,12 +214,9 @@ class Leases:
 
     def _limited(self, place: Place, job: str, limit_w: float | None, *, keep: bool) -> Setting:
         holding = self._holdings.get(job)
-        return Setting(
-            uuid=place.uuid,
-            clock_max_mhz=holding.clocks_mhz[place] if holding else 0,
-            power_limit_w=limit_w,
-            keep_power_limit=keep and limit_w is not None,
-        )
+        held = holding.setting(place) if holding else Setting(place.uuid, clock_max_mhz=0)
+        kept = keep and limit_w is not None
+        return replace(held, power_limit_w=limit_w, keep_power_limit=kept)
 
     async def _limit(self, address: str, command: Command) -> LimitOutcome:
         job, settings = command.job, command.settings
@@ -245,8 +266,7 @@ class Leases:
         by_node: dict[str, list[Setting]] = {}
         for action in actions:
             assert action.clock_mhz is not None
-            setting = Setting(uuid=action.uuid, clock_max_mhz=action.clock_mhz)
-            by_node.setdefault(places[action.uuid].address, []).append(setting)
+            by_node.setdefault(places[action.uuid].address, []).append(setting_of(plan, action))
         answers = await asyncio.gather(
             *(
                 self._fleet.apply(

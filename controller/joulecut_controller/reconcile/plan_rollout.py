@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.actions import actions_for, release_actions
+from joulecut_controller.plan.actions import actions_for, release_actions, shortest_step_s
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Draft, Forecast, Plan
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.policy.policy import GranularityAsked
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Outcome
@@ -37,6 +38,7 @@ def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Dr
         solution=choice.solution,
         problem=choice.costs.problem,
         goal=choice.goal,
+        rung=choice.rung,
     )
 
 
@@ -63,6 +65,7 @@ class PlanRollout:
         self._topic = ""
         self._late = False
         self._refused_as: tuple[object, ...] = ()
+        self._granularity: GranularityAsked = "auto"
 
     async def apply(
         self,
@@ -76,7 +79,7 @@ class PlanRollout:
         and the next pass decides again.
         """
         before, job = self.state, observation.view
-        self.state = decision.state
+        self.state, self._granularity = decision.state, inputs.granularity
         reason = decision.reason
         if decision.topic == "steady" and self.decision is not None:
             reason = f"plan {self.decision.generation} unchanged"
@@ -174,6 +177,9 @@ class PlanRollout:
             deadline_s=draft.deadline_s,
             forecast=draft.forecast,
             solution=draft.solution,
+            granularity=draft.rung.granularity,
+            granularity_why=draft.rung.why,
+            shortest_step_s=shortest_step_s(draft.actions, draft.forecast.iteration_time_s),
         )
         why = refusal(plan, view, authority, context.check)
         if decision.choice and mode == "enforce" and why:  # the clocks before still run
@@ -228,8 +234,10 @@ class PlanRollout:
             generation=running,
             parent=running,
             mode=policy.mode,
-            granularity=policy.clocks.granularity,
+            granularity=self.state.rung.granularity,
             actions=(),
             reason=reason,
             made_at_unix_s=self._context.unix_s(),
+            granularity_asked=self._granularity,
+            granularity_why=self.state.rung.why,
         )

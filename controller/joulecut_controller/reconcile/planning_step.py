@@ -88,7 +88,8 @@ class WorkerAnswers:
         limits: ChangeLimits = TWO_CHANGES,
     ) -> Solution | Infeasible:
         """See `Answers`."""
-        waiting = self._frontier(costs, granularity) if goal.waits else None
+        kept = goal.waits and not limits.min_dwell_s
+        waiting = self._frontier(costs, granularity) if kept else None
         if waiting is not None:
             return kept_answer(waiting, goal)
         key = (costs.digest, goal, granularity, jitter, limits)

@@ -282,8 +282,8 @@ class ShadowEvaluation:
             job_scores.unsaved.popleft()
 
 
-def _clocks(promise: Promise) -> Mapping[str, int]:
-    return {one.uuid: one.clock_mhz for one in promise.lowered}
+def _clocks(promise: Promise) -> set[tuple[str, int]]:
+    return {(one.uuid, one.clock_mhz) for one in promise.lowered}
 
 
 def _promise(
@@ -302,8 +302,8 @@ def _promise(
         default_mhz, clocks = costs.default_mhz[stage], asked.get(stage, set())
         for uuid in uuids:
             default.append(_promised(choice, stage, uuid, default_mhz))
-            if len(clocks) == 1 and min(clocks) < default_mhz:
-                lowered.append(_promised(choice, stage, uuid, min(clocks)))
+            lower = sorted(mhz for mhz in clocks if mhz < default_mhz)
+            lowered += [_promised(choice, stage, uuid, mhz) for mhz in lower]
     if not lowered:
         return None
     comparison = choice.comparison

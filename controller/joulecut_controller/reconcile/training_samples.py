@@ -54,7 +54,7 @@ def teach(
         return before
     if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
         return before  # reports separate neither chunks nor the halves of a backward
-    fresh = _in_turn(measured.fresh, turn)
+    fresh = _in_turn([load for load in measured.fresh if not _mixed(gpus.get(load.uuid))], turn)
     taught = {load.uuid for load in fresh}
     power_w = {load.uuid: load.power_w for load in measured.loads if load.uuid in taught}
     samples: list[Sample] = []
@@ -77,6 +77,12 @@ def teach(
             samples.append(_with_metadata(sample, measured, gpus.get(load.uuid), now_s))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
+
+
+def _mixed(gpu: GpuView | None) -> bool:
+    """Whether its clock changes within an iteration, so that its times are of no one clock."""
+    lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
+    return lease is not None and 0 < lease.clock_lowest_mhz < lease.clock_max_mhz
 
 
 def _in_turn(loads: Sequence[StageLoad], turn: int) -> list[StageLoad]:

@@ -210,7 +210,15 @@ def test_profiles_are_asked_for_only_once_the_file_is_right() -> None:
         raise AssertionError(path)
 
     with pytest.raises(BadInput, match="granularity"):
-        read(FULL.replace("granularity: gpu", "granularity: edge"), never)
+        read(FULL.replace("granularity: gpu", "granularity: fine"), never)
+
+
+def test_a_policy_without_a_granularity_leaves_it_open() -> None:
+    """None: the choice depends on what an enforced job had before."""
+    assert read(FULL).jobs[0].clocks.granularity == "gpu"
+    assert read(FULL.replace("granularity: gpu, ", "")).jobs[0].clocks.granularity is None
+    four = read(FULL.replace("granularity: gpu", "granularity: changes, changes: 4")).jobs[0].clocks
+    assert (four.granularity, four.changes) == ("changes", 4)
 
 
 def test_the_first_fault_in_the_file_is_told() -> None:

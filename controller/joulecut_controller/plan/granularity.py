@@ -1,0 +1,199 @@
+"""Granularity of a running job: the finest that it is allowed and that its evidence carries.
+
+A clock can change within an iteration only where the agents know when iterations begin, and where
+changes come at about the time they were asked for. Both are measured: the jitter and the misses of
+iteration starts, and the spread of the set latency. A granularity whose evidence fails is left at
+once, and taken up again only after a wait. Pure.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from joulecut_controller.policy.policy import GranularityAsked
+from joulecut_controller.view import GpuView, JobView, View
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.change_timing import STRETCHES_MIN
+from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
+from joulecut_wire.messages import IterationTiming
+
+STRETCH_S_MIN = 0.1  # agents step no GPU more often
+# The driver's call takes 10-20 ms and the clock follows some tens of milliseconds later, for a
+# GPU whose latency was not measured yet.
+SPREAD_UNKNOWN_S = 0.05
+# With a fifth of the starts missed, a fifth of the saving is lost, and the source is not sound.
+MISSED_RATIO_MAX = 0.2
+MISSED_RATIO_HELD = 0.3  # a granularity in use is left only beyond
+HELD_RATIO = 2.0  # a stretch up to so much longer than needed stays: a new one is a new solve
+STRETCH_STEP = 1.25  # stretches are asked for in steps of this
+MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
+NO_MARKS = "clocks per operation need the job's marks"
+AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A granularity in use. `why` says why it is none of the finer ones that are allowed.
+
+    `left_s` is when a finer one was left for lack of evidence.
+    """
+
+    granularity: Granularity = "gpu"
+    limits: ChangeLimits = TWO_CHANGES
+    why: str = ""
+    left_s: float = -math.inf
+
+    @property
+    def name(self) -> str:
+        """As on page and command line: `changes` means two."""
+        count = self.limits.per_iteration
+        if self.granularity == "changes" and count != TWO_CHANGES.per_iteration:
+            return f"changes:{count}"
+        return self.granularity
+
+    @property
+    def timed(self) -> bool:
+        """Whether clocks change within an iteration."""
+        return self.granularity != "gpu"
+
+
+def timing_of(job: JobView, gpus: Mapping[str, GpuView]) -> IterationTiming | str:
+    """The worst timing of the job's GPUs, or the reason why there is none."""
+    found: list[IterationTiming] = []
+    uuids = [uuid for stage in job.stages for uuid in stage]
+    for uuid in uuids:
+        one = gpus[uuid].timing if uuid in gpus else None
+        if one is not None and one.starts_per_minute > 0.0 and _sound(one):
+            found.append(one)
+    if not uuids or len(found) < len(uuids):
+        return f"iteration starts are known of {len(found)} of {len(uuids)} GPUs"
+    worst = max(found, key=lambda one: one.start_jitter_s)
+    return IterationTiming(
+        job=job.policy.name,
+        uuid=worst.uuid,
+        source=", ".join(sorted({one.source for one in found})),
+        iteration_time_s=worst.iteration_time_s,
+        start_jitter_s=worst.start_jitter_s,
+        starts_per_minute=min(one.starts_per_minute for one in found),
+        missed_ratio=max(one.missed_ratio for one in found),
+        change_error_s=max(one.change_error_s for one in found),
+    )
+
+
+def uncertainty_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+    """By how much a change may come early or late: spread of the set latency and jitter of the
+    starts together, of the worst GPU. Infinite where starts are not known."""
+    timing = timing_of(job, gpus)
+    return math.inf if isinstance(timing, str) else _spread_s(job, gpus) + timing.start_jitter_s
+
+
+def shortest_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+    """The shortest stretch at one clock that changes as uncertain as these allow, in seconds."""
+    return max(STRETCH_S_MIN, STRETCHES_MIN * uncertainty_s(job, gpus))
+
+
+def rung_of(job: JobView, view: View, asked: GranularityAsked, held: Rung, dwell_s: float) -> Rung:
+    """The granularity of this pass. `held` is that of the last one."""
+    reasons: list[str] = []
+    for granularity in _finer_first(asked):
+        if granularity == "gpu":
+            break
+        again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
+        why = NO_MARKS if granularity == "computation" else _changes(job, view, held)
+        if not why and not held.timed and again_s > 0.0:
+            why = f"left before, tried again in {again_s:.0f} s"
+        if not why:
+            limits = _limits(job, view.gpus, granularity, held)
+            return Rung(granularity, limits, "; ".join(reasons), held.left_s)
+        reasons.append(f"not {granularity}: {why}")
+    left_s = view.now_s if held.timed else held.left_s
+    return Rung(why="; ".join(reasons), left_s=left_s)
+
+
+def asked_before(plan_json: str) -> GranularityAsked:
+    """The granularity of a job whose policy gives none: `auto`, or for a job that an earlier
+    version enforced, the one that it had. `plan_json` is its newest plan."""
+    try:
+        plan = json.loads(plan_json)
+        if plan["mode"] != "enforce":
+            return "auto"
+        asked = plan.get("granularity_asked") or plan["granularity"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "auto"
+    return asked if asked in _LADDER else "auto"
+
+
+_LADDER: dict[str, tuple[Granularity, ...]] = {
+    "auto": ("computation", "changes", "gpu"),
+    "computation": ("computation", "changes", "gpu"),
+    "changes": ("changes", "gpu"),
+    "edge": ("edge", "gpu"),
+    "gpu": ("gpu",),
+}
+
+
+def _finer_first(asked: GranularityAsked) -> tuple[Granularity, ...]:
+    return _LADDER[asked]
+
+
+def _changes(job: JobView, view: View, held: Rung) -> str:
+    """Why no changes at times from the start of the iteration are possible."""
+    nodes = {node.address: node for node in view.nodes}
+    count = job.policy.clocks.changes
+    timing = timing_of(job, view.gpus)
+    if isinstance(timing, str):
+        return timing
+    for stage in job.stages:
+        for uuid in stage:
+            node = nodes.get(view.gpus[uuid].address)
+            if node is None or node.timed_steps_max < count:
+                return f"agent {view.gpus[uuid].address} cannot time {count} changes"
+    missed_max = MISSED_RATIO_HELD if held.timed else MISSED_RATIO_MAX
+    if timing.missed_ratio > missed_max:
+        return f"{timing.missed_ratio:.0%} of iteration starts missed (at most {missed_max:.0%})"
+    stretch_s = shortest_s(job, view.gpus)
+    iteration_s = job.baseline.time_mean_s if job.baseline else timing.iteration_time_s
+    if STRETCHES_MIN * stretch_s > iteration_s:  # two changes make two stretches
+        return (
+            f"spread of the set latency ({_spread_s(job, view.gpus) * 1e3:.0f} ms) and jitter of "
+            f"iteration starts ({timing.start_jitter_s * 1e3:.0f} ms) ask for {stretch_s:.2g} s at "
+            f"one clock, and an iteration takes {iteration_s:.2g} s"
+        )
+    return ""
+
+
+def _limits(
+    job: JobView, gpus: Mapping[str, GpuView], granularity: Granularity, held: Rung
+) -> ChangeLimits:
+    """The limits in model seconds; those held as long as they are enough, and not far too much."""
+    needed_s = MODEL_MARGIN * shortest_s(job, gpus)
+    count = job.policy.clocks.changes
+    same = (held.granularity, held.limits.per_iteration) == (granularity, count)
+    if same and needed_s <= held.limits.min_dwell_s <= HELD_RATIO * needed_s:
+        return held.limits
+    least_s = MODEL_MARGIN * STRETCH_S_MIN
+    steps = math.ceil(math.log(needed_s / least_s, STRETCH_STEP) - 1e-9)
+    return ChangeLimits(count, min_dwell_s=least_s * STRETCH_STEP**steps)
+
+
+def _spread_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+    spreads_s = []
+    for stage in job.stages:
+        for uuid in stage:
+            gpu = gpus[uuid].description
+            spreads_s.append(gpu.set_latency_spread_s or gpu.set_latency_p95_s or SPREAD_UNKNOWN_S)
+    return max(spreads_s, default=SPREAD_UNKNOWN_S)
+
+
+def _sound(one: IterationTiming) -> bool:
+    figures = (one.start_jitter_s, one.missed_ratio, one.starts_per_minute, one.change_error_s)
+    return all(math.isfinite(figure) and figure >= 0.0 for figure in figures)
+
+
+def stretches_s(offsets_s: tuple[float, ...], iteration_s: float) -> tuple[float, ...]:
+    """How long each clock lasts that begins at these offsets of a cyclic schedule."""
+    if not offsets_s:
+        return ()
+    return tuple(b - a for a, b in pairwise((*offsets_s, offsets_s[0] + iteration_s)))
