@@ -113,7 +113,22 @@ def granularity_lines(job: Json) -> list[str]:
         if name in saved:
             used = ", in use" if name == job["granularity"] else ""
             lines.append(f"  {name:<11} {percent(saved[name]):>7}  {meaning}{used}")
-    return lines
+    if job.get("granularity_why"):
+        lines.append(f"  {job['granularity_why']}")
+    return [*lines, *_timing_lines(job.get("timing"))]
+
+
+def _timing_lines(timing: Json | None) -> Iterator[str]:
+    """How well the agents know when iterations begin."""
+    if not timing:
+        return
+    error_s = timing["change_error_s"]
+    error = f", changes {error_s * 1e3:.0f} ms off" if error_s else ""
+    yield (
+        f"  starts from {timing['source']}: {timing['starts_per_minute']:.1f} a minute, "
+        f"{percent(timing['missed_ratio'])} missed, {timing['start_jitter_s'] * 1e3:.0f} ms jitter"
+        f"{error}"
+    )
 
 
 EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen

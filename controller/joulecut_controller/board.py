@@ -12,6 +12,7 @@ from typing import Literal
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
+from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
@@ -19,6 +20,7 @@ from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.verify.window import Arm
 from joulecut_controller.view import JobView, View
+from joulecut_wire.messages import IterationTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,9 @@ class JobBoard:
     trips: int = 0  # of the breaker, in the last day
     advisable: Verdict | None = None  # whether to enforce; None where that is no question
     holdout: Holdout | None = None
+    granularity_asked: str = ""  # the finest that is allowed
+    rung: Rung = field(default_factory=Rung)  # the granularity in use
+    timing: IterationTiming | None = None  # the worst of its GPUs
 
     @property
     def refused(self) -> tuple[tuple[str, int], ...]:

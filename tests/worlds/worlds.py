@@ -5,6 +5,7 @@ a few lines of lease book-keeping that records every command. Nothing here sleep
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
+from joulecut_sim.execution import Execution
 from joulecut_sim.plant import Iteration, Noise, Plant
 from joulecut_sim.profile import rows
 from joulecut_sim.skus import Sku, find
@@ -37,9 +39,11 @@ from joulecut_wire.messages import (
     GpuDescription,
     GpuSnapshot,
     IterationReport,
+    IterationTiming,
     Lease,
     OperationReport,
     Result,
+    TimedStep,
 )
 
 TTL_MAX_S = 60.0
@@ -98,11 +102,16 @@ class World:
         card: str = "a100-sxm",
         noise: Noise | None = None,
         seed: int = 1,
+        scale: float = 0.045,
+        timed: bool = False,
     ) -> None:
+        """With `timed` agents know when iterations begin, and time clock changes from that."""
         self.job, self.stages = job, stages
         self.sku: Sku = find(card, "card")
         self.pipeline = Pipeline("1f1b", stages, microbatches)
-        self.scale = 0.045
+        self.scale = scale
+        self.timed, self.start_jitter_s, self.missed_ratio = timed, 0.002, 0.0
+        self.steps: dict[str, tuple[TimedStep, ...]] = {}
         self.plant = Plant(
             [self.sku] * stages, microbatches, time_scale=self.scale, noise=noise, seed=seed
         )
@@ -230,14 +239,41 @@ class World:
         clocks = self.clocks_mhz()
         self._clocks = clocks
         limits_w = self.limits_w()
-        self._current = self.plant.iterate(
-            [clocks[u] for u in self.uuids], limits_w=[limits_w[u] for u in self.uuids]
-        )
+        if any(map(self._steps_of, self.uuids)):
+            run = Execution(self.plant, limits_w=tuple(limits_w[u] for u in self.uuids))
+            run.advance(math.inf, self._clock)
+            self._current = run.iteration()
+        else:
+            self._current = self.plant.iterate(
+                [clocks[u] for u in self.uuids], limits_w=[limits_w[u] for u in self.uuids]
+            )
         own_s = self._current.own_s * self.slow_ratio
         if not self.at_default():
             own_s *= self.hidden_ratio
         self._duration_s = max(own_s, self.peer_s)
         self._began_s, self._ends_s = self.now_s, self.now_s + self._duration_s
+
+    def _steps_of(self, uuid: str) -> tuple[TimedStep, ...]:
+        """The clock changes of an iteration, as long as their lease is held."""
+        held = any(uuid in agent.leases for agent in self.agents.values())
+        return self.steps.get(uuid, ()) if held else ()
+
+    def _clock(self, stage: int, at_s: float) -> tuple[float, float]:
+        """The clock of a GPU so long after the start of an iteration, and until when it stays."""
+        uuid = self.uuids[stage]
+        steps = self._steps_of(uuid)
+        if not steps:
+            return self._clocks[uuid], math.inf
+        begun = [step for step in steps if step.offset_s <= at_s]
+        next_s = min((step.offset_s for step in steps if step.offset_s > at_s), default=math.inf)
+        return (begun[-1] if begun else steps[-1]).clock_max_mhz, next_s
+
+    def _timing(self, uuid: str) -> IterationTiming | None:
+        if not self.timed or uuid not in self.uuids or len(self.history) < 3:
+            return None
+        period_s = self.history[-1][1]
+        figures = (self.start_jitter_s, 60.0 / period_s, self.missed_ratio)
+        return IterationTiming(self.job, uuid, "report", period_s, *figures)
 
     def _finish(self) -> None:
         if self._current is None:
@@ -277,6 +313,7 @@ class World:
                     "1",
                     stopped=agent.stopped,
                     keeps_power_limits=agent.keeps,
+                    timed_steps_max=64 if self.timed else 0,
                 )
             )
             for index, uuid in enumerate(agent.uuids):
@@ -292,11 +329,16 @@ class World:
                     power_limit_min_w=self.sku.power_limit_min_w,
                     power_limit_max_w=self.sku.power_limit_max_w,
                     power_controllable=agent.controllable and agent.keeps,
+                    set_latency_p95_s=0.03,
+                    set_latency_spread_s=0.02,
                 )
                 snapshot = self._snapshot(agent, uuid) if agent.connected else None
                 age_s = 0.0 if agent.connected else float("inf")
                 owner = agent.owners.get(uuid)
-                gpus.append(GpuView(description, agent.address, agent.node, snapshot, age_s, owner))
+                timing = self._timing(uuid)
+                gpus.append(
+                    GpuView(description, agent.address, agent.node, snapshot, age_s, owner, timing)
+                )
         return FleetState(tuple(nodes), tuple(gpus))
 
     def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
@@ -364,9 +406,17 @@ class World:
         if reason:
             return tuple(Result(s.uuid, accepted=False, reason=reason) for s in command.settings)
         for setting in command.settings:
+            lowest = min((step.clock_max_mhz for step in setting.timed_steps), default=0)
             lease = Lease(
-                command.job, command.epoch, command.generation, 0, setting.clock_max_mhz, 0.0
+                command.job,
+                command.epoch,
+                command.generation,
+                0,
+                setting.clock_max_mhz,
+                0.0,
+                clock_lowest_mhz=lowest,
             )
+            self.steps[setting.uuid] = setting.timed_steps
             agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)
             if setting.power_limit_w is not None:
                 agent.limits_w[setting.uuid] = setting.power_limit_w

@@ -3,12 +3,13 @@
 After a failure the job backs off: twice as long after each one, until a plan has held.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import FrontierPoint, JobBoard
 from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.granularity import asked_before
+from joulecut_controller.plan.granularity import asked_before, timing_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
@@ -20,7 +21,7 @@ from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import Errors
-from joulecut_controller.view import View, Window
+from joulecut_controller.view import GpuView, View, Window
 
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
 RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
@@ -210,7 +211,12 @@ class JobController:
         """Default clocks for everything held for the job, even while the store fails."""
         return await self.rollout.release_all(reason)
 
-    def board(self, observation: JobObservation, frontier: tuple[FrontierPoint, ...]) -> JobBoard:
+    def board(
+        self,
+        observation: JobObservation,
+        frontier: tuple[FrontierPoint, ...],
+        gpus: Mapping[str, GpuView],
+    ) -> JobBoard:
         saved, view, holding = (
             self._applied_plan.saved,
             observation.view,
@@ -218,6 +224,7 @@ class JobController:
         )
         if holding and as_asked(holding, observation):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
+        timing = timing_of(view, gpus)
         return JobBoard(
             view=view,
             mode=self.policy.mode,
@@ -230,6 +237,9 @@ class JobController:
             predict_error_time_ratio=self.errors.time_ratio,
             predict_error_power_ratio=self.errors.power_ratio,
             probing=self.profiler.advice if self.policy.profile is None else None,
+            granularity_asked=self.policy.clocks.granularity or self._asked_before or "auto",
+            rung=self.rollout.state.rung,
+            timing=None if isinstance(timing, str) else timing,
         )
 
 

@@ -511,7 +511,8 @@ class Reconciler:
         self, name: str, observation: JobObservation, view: View, learned: Learnt | None
     ) -> JobBoard:
         job, services = self._jobs[name], self._services
-        shown = job.board(observation, services.frontier(job.rollout.state, observation))
+        frontier = services.frontier(job.rollout.state, observation)
+        shown = job.board(observation, frontier, view.gpus)
         return replace(
             shown,
             holds=services.holds.of(name),

@@ -17,6 +17,7 @@ from joulecut_controller.verify.saving import Saving
 from joulecut_controller.verify.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_controller.web.responses import Json, number
+from joulecut_wire.messages import IterationTiming
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
@@ -37,7 +38,10 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "holds": [hold_json(hold) for hold in job.holds],
         "breaker_trips": job.trips,
         "slo": _slo_json(policy, shown.baseline),
-        "granularity": policy.clocks.granularity,
+        "granularity": job.rung.name,
+        "granularity_asked": job.granularity_asked,
+        "granularity_why": job.rung.why,
+        "timing": job.timing and _timing_json(job.timing),
         "clock_min_mhz": policy.clocks.min_mhz,
         "min_dwell_s": number(policy.clocks.min_dwell_s),
         "pipeline": _pipeline_json(policy),
@@ -85,6 +89,18 @@ def hold_json(hold: Hold) -> Json:
         "since_unix_s": number(hold.since_unix_s),
         "until_unix_s": number(hold.until_unix_s),
         "sentence": hold.sentence,
+    }
+
+
+def _timing_json(timing: IterationTiming) -> Json:
+    """How well the agents know when iterations begin; of the worst GPU."""
+    return {
+        "source": timing.source,
+        "iteration_time_s": number(timing.iteration_time_s),
+        "start_jitter_s": number(timing.start_jitter_s),
+        "starts_per_minute": number(timing.starts_per_minute),
+        "missed_ratio": number(timing.missed_ratio),
+        "change_error_s": number(timing.change_error_s or None),
     }
 
 
@@ -203,6 +219,7 @@ def _clocks_json(job: JobBoard, view: View) -> list[Json]:
                 "stage": stage,
                 "clock_recommended_mhz": action.clock_mhz if action else None,
                 "verb": action.verb if action else None,
+                "clock_lowest_recommended_mhz": action.lowest_mhz if action else None,
                 "reason": action.reason if action else "",
             }
             rows.append(row | _device_json(gpu))

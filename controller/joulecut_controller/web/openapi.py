@@ -64,6 +64,9 @@ _PLAN = obj(
     parent=COUNT,
     mode=ref("Mode"),
     granularity=TEXT,
+    granularity_asked=TEXT,
+    granularity_why=TEXT,
+    shortest_step_s=NUMBER,
     changes_nothing=FLAG,
     reason=TEXT,
     refused=TEXT,
@@ -97,6 +100,18 @@ _JOB = obj(
         deadline_s=NUMBER,
     ),
     granularity=TEXT,
+    granularity_asked=TEXT,
+    granularity_why=TEXT,
+    timing=maybe(
+        obj(
+            source=TEXT,
+            iteration_time_s=NUMBER,
+            start_jitter_s=NUMBER,
+            starts_per_minute=NUMBER,
+            missed_ratio=NUMBER,
+            change_error_s=NUMBER,
+        )
+    ),
     clock_min_mhz=COUNT,
     pipeline=maybe({"type": "object"}),
     profile=WORD,

@@ -129,6 +129,11 @@ function savingOf(job) {
   return parts.join(" · ");
 }
 
+function timingText(timing) {
+  const error = known(timing.change_error_s) ? `, changes ${Math.round(timing.change_error_s * 1e3)}\u202fms off` : "";
+  return `starts from ${timing.source}: ${timing.starts_per_minute.toFixed(1)} a minute, ${percent(timing.missed_ratio)} missed, ${Math.round(timing.start_jitter_s * 1e3)}\u202fms jitter${error}`;
+}
+
 function shapeOf(job) {
   const parts = [];
   const pipe = job.pipeline;
@@ -137,7 +142,8 @@ function shapeOf(job) {
     if (pipe.tensor_parallel > 1) parts.push(`tensor parallel ${pipe.tensor_parallel}`);
     if (pipe.data_parallel > 1) parts.push(`data parallel ${pipe.data_parallel}`);
   }
-  parts.push(`granularity ${job.granularity}`, sloText(job));
+  parts.push(`granularity ${job.granularity}${job.granularity_why ? ` (${job.granularity_why})` : ""}`, sloText(job));
+  if (job.timing) parts.push(timingText(job.timing));
   parts.push(job.profile === null ? "no profile" : `profile ${job.profile.split("/").pop()}`);
   parts.push(`${job.evidence.level}: ${job.evidence.text}`);
   if (known(job.report_age_s)) parts.push(`last report ${ago(job.report_age_s)} ago`);

@@ -6,7 +6,6 @@ import { term } from "./terms.js";
 
 const GRANULARITIES = [
   ["gpu", "granularity gpu: one clock per GPU"],
-  ["edge", "granularity edge: two clocks per GPU"],
   ["changes", "granularity changes: two clock changes per GPU and iteration, anywhere"],
   ["changes:4", "granularity changes: four clock changes per GPU and iteration, anywhere"],
   ["computation", "granularity computation: one clock per operation"],

@@ -1,0 +1,111 @@
+"""Plans that change clocks within an iteration, in closed loop on a virtual clock."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from worlds import Controller, World
+
+from joulecut_controller.orders import Order
+from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Policy, Slo
+from joulecut_controller.ports import Store
+from joulecut_controller.store.database import DatabaseStore
+from joulecut_sim.plant import Noise
+
+PASSES = 120  # a baseline of 30 iterations of two seconds, confirmed by several looks
+WAIT_PASSES = 60  # twenty dwell times, after which a granularity is tried again
+
+
+@pytest.fixture
+def world() -> World:
+    """Operations of 50 to 100 ms: time for a clock to change between two of them."""
+    noise = Noise(operation=0.002, gpu_time=0.0, gpu_power=0.0)
+    return World(stages=3, microbatches=12, scale=1.0, noise=noise, timed=True)
+
+
+def policy_of(world: World, slowdown: float = 0.0, **job: object) -> Policy:
+    clocks = ClockPolicy(min_mhz=900, min_dwell_s=5.0)
+    policy = world.policy(slo=Slo(max_slowdown=slowdown), clocks=clocks)
+    jobs: tuple[JobPolicy, ...] = (replace(policy.jobs[0], **job),)  # type: ignore[arg-type]
+    return replace(policy, jobs=jobs)
+
+
+def timed(world: World, store: Store, policy: Policy | None = None) -> Controller:
+    """A controller whose plan changes clocks within an iteration, settled."""
+    controller = Controller(world, store, policy or policy_of(world), interval_s=2.0)
+    controller.run(PASSES, until=lambda: any(map(world._steps_of, world.uuids)))
+    assert controller.job.applied is not None, controller.job.sentence
+    assert controller.job.applied.granularity == "changes"
+    return controller
+
+
+def test_nothing_is_slower_and_several_percent_are_saved(
+    world: World, store: DatabaseStore
+) -> None:
+    """Then starts are missed, and one clock per GPU is left, which saves nothing here."""
+    controller = timed(world, store)
+    base, plan = controller.job.view.baseline, controller.job.applied
+    assert base is not None
+    assert base.energy_j is not None
+    assert plan is not None
+    assert all(action.lowest_mhz is not None for action in plan.actions)
+    controller.run(40)
+    now = controller.job.view.current
+    assert now is not None
+    assert now.energy_j is not None
+    assert now.time_mean_s <= base.time_mean_s * 1.0035
+    assert now.energy_j <= base.energy_j * 0.95
+    assert controller.job.applied is not None
+    assert controller.job.applied.generation == plan.generation  # nothing to change again
+    world.missed_ratio = 0.5
+    controller.run(1)
+    assert not any(map(world._steps_of, world.uuids))
+    decision = controller.job.decision
+    assert decision is not None
+    assert "missed" in decision.granularity_why
+    world.missed_ratio = 0.0
+    controller.run(5)
+    assert not any(map(world._steps_of, world.uuids))  # not at once
+    controller.run(WAIT_PASSES)
+    assert any(map(world._steps_of, world.uuids))
+
+
+def test_a_controller_that_starts_again_keeps_what_it_enforced(
+    world: World, store: DatabaseStore
+) -> None:
+    """One clock per GPU, where an earlier version enforced that and the policy names nothing."""
+    old = replace(policy_of(world, 0.02).jobs[0].clocks, granularity="gpu")
+    first = Controller(world, store, policy_of(world, 0.02, clocks=old), interval_s=2.0)
+    first.run(PASSES, until=lambda: not world.at_default())
+    first.stop()
+    second = Controller(world, store, policy_of(world, 0.02), interval_s=2.0)
+    second.run(10)
+    assert second.job.applied is not None
+    assert second.job.applied.granularity == "gpu"
+    assert second.job.applied.granularity_asked == "gpu"
+
+
+def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore) -> None:
+    """Waiting lowers more within the same granularity; any doubt ends all of it."""
+    controller = timed(world, store)
+    before = controller.job.applied
+    assert before is not None
+    assert before.forecast is not None
+    world.peer_s = 1.2 * before.forecast.iteration_time_s
+    controller.run(15)
+    waiting = controller.job.applied
+    assert waiting is not None
+    assert waiting.forecast is not None
+    assert waiting.forecast.saved_ratio > before.forecast.saved_ratio
+    world.peer_s = 0.0
+    controller.run(15)
+    assert world.recent_s(5) <= before.forecast.iteration_time_s * 1.002
+    done = asyncio.run(controller.reconciler.commands.execute(Order("restore", world.job)))
+    assert not done.refused
+    assert world.at_default()
+    asyncio.run(controller.reconciler.commands.execute(Order("resume", world.job)))
+    controller.run(15)
+    assert any(map(world._steps_of, world.uuids))
+    world.agents["n1:1"].drift[world.uuids[0]] = "another writer"
+    controller.run(2)
+    assert world.at_default()
