@@ -61,7 +61,7 @@ def standing(job: JobBoard) -> Standing:
         state=state,
         next_step=_next_step(job, state),
         rate_source=rate_source(job),
-        granularity=view.policy.clocks.granularity,
+        granularity=job.rung.name,
         gpus=sum(map(len, view.stages)),
         power_w=current.power_w if current else None,
         slowdown_ratio=slowdown,
