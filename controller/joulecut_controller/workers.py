@@ -2,7 +2,8 @@
 
 The event loop keeps leases alive, so nothing long runs in its process: a thread would hold the
 interpreter's lock. Plans have workers of their own, and background work has one, so that a frontier
-for the page never delays a plan. Workers are spawned, not forked: gRPC does not survive a fork.
+for the page never delays a plan. Workers are forked from a process of their own, which has loaded
+what they share: gRPC does not survive a fork of the controller.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, TypeVar
 
-PLANNERS_MAX = 4  # a hundred jobs are planned in half a minute; each has 130-250 MB
+PLANNERS_MAX = 4  # a hundred jobs are planned in half a minute
+PRELOADED = "joulecut_controller.worker_preload"
 NICENESS_PLANS = 5  # heartbeats first, then plans, then what is only shown
 NICENESS_BACKGROUND = 10
 T = TypeVar("T")
@@ -49,9 +51,9 @@ class Workers(Executor):
             worker.kill()
 
     def _started(self) -> ProcessPoolExecutor:
-        self._pool = ProcessPoolExecutor(
-            self._count, get_context("spawn"), _begin, (self._niceness,)
-        )
+        context = get_context("forkserver")
+        context.set_forkserver_preload([PRELOADED])
+        self._pool = ProcessPoolExecutor(self._count, context, _begin, (self._niceness,))
         return self._pool
 
 
@@ -71,8 +73,6 @@ def _begin(niceness: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # not loaded yet
-        os.environ.setdefault(library, "1")
     with contextlib.suppress(OSError):  # a unit may forbid it
         os.nice(niceness)
     threading.Thread(target=_end_with_parent, daemon=True).start()
