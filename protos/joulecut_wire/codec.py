@@ -4,6 +4,9 @@ Watts travel as integer milliwatts, as NVML gives them. Decoding never raises on
 checked at the use of the value, which refuses with a reason.
 """
 
+from functools import lru_cache
+from sys import intern
+
 from joulecut_wire import messages as m
 from joulecut_wire.v1 import agent_pb2 as pb
 
@@ -61,7 +64,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
                 uuid=gpu.uuid,
                 index=gpu.index,
                 model=gpu.model,
-                clocks_mhz=tuple(gpu.clocks_mhz),
+                clocks_mhz=_shared(tuple(gpu.clocks_mhz)),
                 clock_min_mhz=gpu.clock_min_mhz,
                 clock_max_mhz=gpu.clock_max_mhz,
                 power_limit_default_w=gpu.power_limit_default_mw / _MW_PER_W,
@@ -82,6 +85,12 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
         keeps_power_limits=msg.keeps_power_limits,
         timed_steps_max=msg.timed_steps_max,
     )
+
+
+@lru_cache(maxsize=64)  # models of card in one cluster
+def _shared(clocks_mhz: tuple[int, ...]) -> tuple[int, ...]:
+    """One list of clocks for all GPUs of a model."""
+    return clocks_mhz
 
 
 def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
@@ -123,25 +132,24 @@ def _limit_w(msg: pb.Lease | pb.Setting) -> float | None:
 
 
 def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
-    def given(name: str, scale: float = 1.0) -> float | None:
-        return getattr(msg, name) / scale if msg.HasField(name) else None  # type: ignore[arg-type]
-
-    def counted(name: str) -> int | None:
-        return int(getattr(msg, name)) if msg.HasField(name) else None  # type: ignore[arg-type]
-
-    lease = msg.lease
+    # Thousands a second are decoded, so each field is looked at without a call of ours.
+    has, lease = msg.HasField, msg.lease
     return m.GpuSnapshot(
-        uuid=msg.uuid,
-        power_average_w=given("power_average_mw", _MW_PER_W),
-        power_instant_w=given("power_instant_mw", _MW_PER_W),
-        energy_j=given("energy_j"),
-        clock_sm_mhz=counted("clock_sm_mhz"),
-        clock_memory_mhz=counted("clock_memory_mhz"),
-        temperature_celsius=given("temperature_celsius"),
-        utilization_gpu_ratio=given("utilization_gpu_ratio"),
-        utilization_memory_ratio=given("utilization_memory_ratio"),
-        memory_used_bytes=counted("memory_used_bytes"),
-        power_limit_enforced_w=given("power_limit_enforced_mw", _MW_PER_W),
+        uuid=intern(msg.uuid),
+        power_average_w=msg.power_average_mw / _MW_PER_W if has("power_average_mw") else None,
+        power_instant_w=msg.power_instant_mw / _MW_PER_W if has("power_instant_mw") else None,
+        energy_j=msg.energy_j if has("energy_j") else None,
+        clock_sm_mhz=msg.clock_sm_mhz if has("clock_sm_mhz") else None,
+        clock_memory_mhz=msg.clock_memory_mhz if has("clock_memory_mhz") else None,
+        temperature_celsius=msg.temperature_celsius if has("temperature_celsius") else None,
+        utilization_gpu_ratio=msg.utilization_gpu_ratio if has("utilization_gpu_ratio") else None,
+        utilization_memory_ratio=msg.utilization_memory_ratio
+        if has("utilization_memory_ratio")
+        else None,
+        memory_used_bytes=msg.memory_used_bytes if has("memory_used_bytes") else None,
+        power_limit_enforced_w=msg.power_limit_enforced_mw / _MW_PER_W
+        if has("power_limit_enforced_mw")
+        else None,
         event_reasons=tuple(msg.event_reasons),
         lease=m.Lease(
             job=lease.job,
@@ -195,13 +203,13 @@ def _encode_report(report: m.IterationReport) -> pb.IterationReport:
 def _decode_report(msg: pb.IterationReport) -> m.IterationReport:
     shape = msg.shape
     return m.IterationReport(
-        job=msg.job,
-        uuid=msg.uuid,
+        job=intern(msg.job),
+        uuid=intern(msg.uuid),
         stage=msg.stage,
         iteration=msg.iteration,
         duration_s=msg.duration_s,
         operations=tuple(
-            m.OperationReport(op.kind, op.count, op.busy_s, tuple(op.durations_s))
+            m.OperationReport(intern(op.kind), op.count, op.busy_s, tuple(op.durations_s))
             for op in msg.operations
         ),
         peer_iteration_time_s=msg.peer_iteration_time_s

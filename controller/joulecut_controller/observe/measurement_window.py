@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
 from joulecut_controller.observe.variance import OperationVariance, ratios
@@ -178,7 +178,7 @@ class MeasurementWindow:
         self._durations_s.append(one.duration_s)
         self._reported.until_s = max(self._reported.until_s, one.arrived_s)
         if len(self._first) < OUTLIERS_IN_ROW:
-            self._first.append(one)
+            self._first.append(replace(one, operations={}))  # the largest part of it
             self._look_back()
         for uuid, busy in one.operations.items():
             self._gpus[uuid].add(busy)

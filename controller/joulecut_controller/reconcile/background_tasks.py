@@ -2,9 +2,12 @@
 
 A frontier is thirty solves; it must not delay a decision. One task runs at a time, in a worker, so
 that passes and plans keep the rest of the machine. A task requested again replaces the pending one.
+A few jobs have theirs at once; a hundred would keep a processor busy for good, so that tasks beyond
+CREDIT_S get SHARE of it.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Container
 from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
@@ -12,10 +15,12 @@ from typing import Any, TypeVar
 
 from joulecut_wire.errors import JoulecutError
 
-# (topic, job); topics run in alphabetical order. Job "" stands for the whole controller.
+# (topic, job). Job "" stands for the whole controller: its tasks come first, the others in order.
 Key = tuple[str, str]
 T = TypeVar("T")
 RETRY_S = 5.0  # one pass of the default interval; an absent store is not back sooner
+SHARE = 0.15  # of one processor, in the long run
+CREDIT_S = 120.0  # of work at once: everything about ten jobs
 
 
 class BackgroundTasks:
@@ -25,6 +30,7 @@ class BackgroundTasks:
         self._workers, self._retry_s = workers, retry_s
         self._pending: dict[Key, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._credit_s, self._credited_s = CREDIT_S, time.monotonic()
 
     def pending(self, key: Key) -> bool:
         return key in self._pending
@@ -48,9 +54,10 @@ class BackgroundTasks:
 
     async def _run(self) -> None:
         while self._pending:
-            key = min(self._pending)
+            key = next((key for key in self._pending if not key[1]), next(iter(self._pending)))
             asked = self._pending[key]
             work, done = asked
+            begun_s = time.monotonic()
             try:
                 result = await asyncio.get_running_loop().run_in_executor(self._workers, work)
             except BrokenExecutor:  # its worker died: once more, in a new one
@@ -63,6 +70,15 @@ class BackgroundTasks:
                 except JoulecutError:  # the store is away; passes report that
                     self._pending.setdefault(key, (partial(_again, result), done))
                     await asyncio.sleep(self._retry_s)
+            await asyncio.sleep(self._rest_s(time.monotonic() - begun_s))
+
+    def _rest_s(self, took_s: float) -> float:
+        """How long the worker rests after a task, so that it keeps to its share."""
+        now_s = time.monotonic()
+        earned_s = SHARE * (now_s - self._credited_s)
+        self._credit_s = min(CREDIT_S, self._credit_s + earned_s) - took_s
+        self._credited_s = now_s
+        return max(0.0, -self._credit_s / SHARE)
 
 
 def _again(result: T) -> T:

@@ -94,13 +94,5 @@ class JobServices:
             return
         self.frontiers.ask(policy.name, costs, state.rung.granularity, now_s)
         # Where clocks change within an iteration, how long they must stay is part of the question.
-        if _may_wait(observation) and not state.rung.timed:
+        if observation.view.peer_iteration_time_s is not None and not state.rung.timed:
             self.stragglers.ask(policy.name, costs, state.rung.granularity, now_s)
-
-
-def _may_wait(observation: JobObservation) -> bool:
-    """Whether the job synchronises with sibling pipelines once an iteration."""
-    job, pipeline = observation.view, observation.view.policy.pipeline
-    if pipeline is None or pipeline.sync != "iteration":
-        return False
-    return pipeline.data_parallel > 1 or job.peer_iteration_time_s is not None

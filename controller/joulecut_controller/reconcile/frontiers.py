@@ -22,7 +22,7 @@ Keep = Callable[[Problem, Granularity], Kept]
 
 POINTS = 25  # a smooth line on a page
 RENEW_S = 30.0  # a frontier is 25 solves or more
-RENEW_JOBS = 4  # more jobs have theirs renewed less often, so that it stays a part of one processor
+RENEW_JOBS = 4  # more jobs have theirs renewed less often
 TOPIC = "frontier"
 STRAGGLERS_TOPIC = "stragglers"
 
@@ -110,8 +110,8 @@ class _StragglerFrontier:
 
 
 class Stragglers:
-    """The newest frontier of each job with siblings, so that a straggler is answered at once; the
-    solver is asked until it is there, and where `keep` is None.
+    """The newest frontier of each job that waits for a straggler, so that changes of its time are
+    answered at once; the solver is asked until it is there, and where `keep` is None.
     """
 
     def __init__(self, keep: Keep | None, background: BackgroundTasks) -> None:
