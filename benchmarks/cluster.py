@@ -2,12 +2,14 @@
 
     python benchmarks/cluster.py [--agents 1250] [--jobs 100] [--arriving 20] [--no-profiles]
                                  [--iteration-s 5] [--steady-s 60] [--limit-s 900] [--mode enforce]
+                                 [--takeover]
 
 The agents are a farm in one other process (`tests/agents/agent_farm.py`), reached over unix
 sockets. All jobs but the arriving ones run first; the others begin together once those are held.
 Prints passes (p50, p99), the controller's own processor time with that of its workers, resident
 memory, how late its event loop was, streams opened, and the seconds from each job's baseline (its
-row in the store) to the first clock applied. Nothing is asserted.
+row in the store) to the first clock applied. `--takeover` then starts a second controller and kills
+the first with SIGKILL. Nothing is asserted.
 """
 
 import argparse
@@ -36,6 +38,7 @@ CARD = "a100-sxm"
 GPUS = 8
 STAGES = 8
 LOOK_S = 0.25
+TAKEOVER_AFTER_S = 15.0  # the standby has described the agents by then
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,6 +62,7 @@ class Usage:
 
     own_s: float = 0.0
     all_s: float = 0.0
+    own_mib: float = 0.0
     rss_mib: float = 0.0
     processes: int = 0
 
@@ -75,11 +79,15 @@ class Figures:
     core_own: float = 0.0
     core_all: float = 0.0
     farm_core: float = 0.0
+    own_mib: float = 0.0
     rss_mib: float = 0.0
+    connected_s: float = 0.0
+    held_again_s: float = 0.0
     passes: dict[str, float] = field(default_factory=dict)
     lags: dict[str, float] = field(default_factory=dict)
     streams: int = 0
     expired: int = 0
+    expired_after: int = 0  # the standby took over
 
 
 def usage(pid: int) -> Usage:
@@ -100,6 +108,8 @@ def usage(pid: int) -> Usage:
         for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 found.rss_mib += int(line.split()[1]) / 1024
+                if one == pid:
+                    found.own_mib = found.rss_mib
     found.processes = len(family)
     return found
 
@@ -174,20 +184,43 @@ class Cluster:
             stdin=pipe, stdout=pipe, text=True,
         )  # fmt: skip
         self._answer()
-        command = [str(Path(sys.executable).with_name("joulecut-controller"))]
         self.log = (self.folder / "controller.log").open("w")
-        self.controller = subprocess.Popen(
-            [*command, "--config", str(self.folder / "controller.yaml")],
-            stdout=pipe, stderr=self.log, text=True,
-        )  # fmt: skip
-        assert self.controller.stdout is not None
-        for line in self.controller.stdout:
-            if " ready " in line:
-                self.url = "http://" + line.split("http=")[1].split()[0]
-                break
-        else:
-            raise SystemExit(f"no controller: {(self.folder / 'controller.log').read_text()}")
+        begun_s = time.monotonic()
+        self.controller = self.controlled("ready")
+        while self.stats()["watched"] < len(self.names):
+            time.sleep(LOOK_S)
+        self.connected_s = time.monotonic() - begun_s
         return self
+
+    def controlled(self, state: str) -> subprocess.Popen[str]:
+        """A controller that leads ("ready") or stands by ("standby")."""
+        command = [str(Path(sys.executable).with_name("joulecut-controller"))]
+        made = subprocess.Popen(
+            [*command, "--config", str(self.folder / "controller.yaml")],
+            stdout=subprocess.PIPE, stderr=self.log, text=True,
+        )  # fmt: skip
+        assert made.stdout is not None
+        for line in made.stdout:
+            if f" {state} " in line:
+                self.url = "http://" + line.split("http=")[1].split()[0]
+                return made
+        raise SystemExit(f"no controller: {(self.folder / 'controller.log').read_text()}")
+
+    def take_over(self, limit_s: float) -> float:
+        """Seconds from the death of the leader until the standby holds as many GPUs."""
+        standby = self.controlled("standby")
+        time.sleep(TAKEOVER_AFTER_S)
+        held = sum(self.stats()["held"].values())
+        epoch = self.stats()["epoch"]
+        self.controller.kill()
+        self.controller.wait()
+        self.controller, begun_s = standby, time.monotonic()
+        while time.monotonic() < begun_s + limit_s:
+            now = self.stats()
+            if sum(n for e, n in now["held_by"].items() if int(e) > epoch) >= held:
+                return time.monotonic() - begun_s
+            time.sleep(LOOK_S)
+        return float("inf")
 
     def __exit__(self, *_: object) -> None:
         self.controller.send_signal(signal.SIGTERM)
@@ -291,7 +324,8 @@ def run(args: argparse.Namespace, folder: Path) -> Figures:
         figures.core_own = (now.own_s - used.own_s) / took_s
         figures.core_all = (now.all_s - used.all_s) / took_s
         figures.farm_core = (after["cpu_s"] - farm["cpu_s"]) / took_s
-        figures.rss_mib = now.rss_mib
+        figures.rss_mib, figures.own_mib = now.rss_mib, now.own_mib
+        figures.connected_s = cluster.connected_s
         figures.passes = quantiles(passes, cluster.histogram("reconcile_seconds"))
         figures.lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
         figures.streams, figures.expired = after["streams"], after["expired"]
@@ -299,6 +333,9 @@ def run(args: argparse.Namespace, folder: Path) -> Figures:
         figures.waits_s = sorted(wait for wait in waits.values() if wait is not None)
         figures.arrivals_s = sorted(w for n in later if (w := waits[n]) is not None)
         figures.unheld = sum(wait is None for wait in waits.values())
+        if args.takeover:
+            figures.held_again_s = cluster.take_over(args.limit_s)
+            figures.expired_after = cluster.stats()["expired"]
         if args.profile_log:
             print((folder / "controller.log").read_text()[-3000:])
     return figures
@@ -316,6 +353,7 @@ def main() -> None:
     parser.add_argument("--interval-s", type=float, default=5.0)
     parser.add_argument("--steady-s", type=float, default=60.0)
     parser.add_argument("--limit-s", type=float, default=900.0)
+    parser.add_argument("--takeover", action="store_true", help="kill the leader at the end")
     parser.add_argument("--profile-log", action="store_true", help="print the controller's log")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="joulecut") as folder:
@@ -334,13 +372,22 @@ def main() -> None:
         print(f"  of {args.arriving} that arrive together: longest {found.arrivals_s[-1]:.1f} s")
     print(
         f"  controller: {found.core_own:.2f} core itself, {found.core_all:.2f} with its workers, "
-        f"{found.rss_mib:.0f} MiB; farm of agents: {found.farm_core:.2f} core"
+        f"{found.own_mib:.0f} MiB, {found.rss_mib:.0f} with them; "
+        f"farm of agents: {found.farm_core:.2f} core"
     )
     print(
         f"  passes: p50 <= {found.passes['p50']:g} s, p99 <= {found.passes['p99']:g} s; "
         f"event loop late: p99 <= {found.lags['p99']:g} s"
     )
-    print(f"  streams opened: {found.streams}; leases that ran out: {found.expired}")
+    print(
+        f"  all agents watched after {found.connected_s:.1f} s; streams opened: {found.streams}; "
+        f"leases that ran out: {found.expired}"
+    )
+    if found.held_again_s:
+        print(
+            f"  leader killed: the standby holds all after {found.held_again_s:.1f} s; leases that "
+            f"ran out meanwhile: {found.expired_after - found.expired}"
+        )
 
 
 if __name__ == "__main__":

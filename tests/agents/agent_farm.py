@@ -12,6 +12,7 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class Gpu:
     shown: pb.GpuSnapshot
     clock_mhz: int = 0  # 0: no lease
     expires_s: float = 0.0
+    epoch: int = 0
     power_w: float = 60.0
     energy_j: float = 0.0
     at_s: float = 0.0
@@ -167,7 +169,7 @@ class Node(AgentServiceServicer):
             gpu = self.gpus[setting.uuid]
             if result.accepted:
                 gpu.clock_mhz = setting.clock_max_mhz
-                gpu.expires_s = time.monotonic() + request.ttl_s
+                gpu.expires_s, gpu.epoch = time.monotonic() + request.ttl_s, request.epoch
                 gpu.shown.lease.CopyFrom(
                     pb.Lease(
                         job=request.job,
@@ -256,6 +258,11 @@ class Farm:
     def stats(self) -> dict[str, Any]:
         return {
             "streams": sum(node.streams for node in self.nodes),
+            "watched": sum(node.streams > 0 for node in self.nodes),
+            "epoch": max(node.epoch for node in self.nodes),
+            "held_by": Counter(
+                gpu.epoch for node in self.nodes for gpu in node.gpus.values() if gpu.clock_mhz
+            ),
             "commands": sum(node.commands for node in self.nodes),
             "renewals": sum(node.renewals for node in self.nodes),
             "expired": sum(node.expired for node in self.nodes),
