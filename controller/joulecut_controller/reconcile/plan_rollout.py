@@ -193,7 +193,8 @@ class PlanRollout:
         context.audit.plan(plan)
         self.decision = plan
         self._refused_as = (draft.clocks, why) if why else ()
-        self.action = f"plan {plan.generation} {mode}ed: {reason}"
+        done = "enforced" if mode == "enforce" else f"{mode}ed"
+        self.action = f"plan {plan.generation} {done}: {reason}"
         if decision.choice:
             self.incomplete = (plan.generation, decision.choice)
         if plan.refused:

@@ -23,6 +23,7 @@ from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, obstacle
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.solver_cache import (
+    NOISE_KEPT,
     Prepare,
     StragglerFrontier,
     Unanswered,
@@ -44,6 +45,9 @@ from joulecut_engine.optimize.problem import (
     Solution,
 )
 
+# Jobs that have questions at the workers at once, so that the others wait and not all are late; as
+# many as a worker keeps the preparation of.
+JOBS_AT_ONCE = NOISE_KEPT
 # Of one job: answers for its own deadline, a straggler's and the time now, at two granularities
 # each, and spreads of as many plans. Some ten kilobytes each.
 ANSWERS_KEPT = 24
@@ -63,9 +67,42 @@ class SolverFunctions:
     keep: Keep | None = None
 
 
+class Turns:
+    """Which jobs ask the workers now: each asks for a turn and has it until its decision is made.
+
+    Jobs whose clocks are held come before those that have none yet: their plan may be late.
+    """
+
+    def __init__(self, next_one: Callable[[str], None], at_once: int = JOBS_AT_ONCE) -> None:
+        """`next_one` is called with a waiting job that has its turn now."""
+        self._next_one, self._at_once = next_one, at_once
+        self._having: set[str] = set()
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+
+    def ask(self, job: str, *, first: bool) -> bool:
+        """Whether the job has its turn; else it waits for one, `first` of all or last."""
+        if job not in self._having and len(self._having) < self._at_once:
+            self._waiting.pop(job, None)
+            self._having.add(job)
+        elif job not in self._having and job not in self._waiting:
+            self._waiting[job] = None
+            self._waiting.move_to_end(job, last=not first)
+        return job in self._having
+
+    def end(self, job: str) -> None:
+        """The job needs no turn any more."""
+        self._waiting.pop(job, None)
+        self._having.discard(job)
+        while self._waiting and len(self._having) < self._at_once:
+            waiting, _ = self._waiting.popitem(last=False)
+            self._having.add(waiting)
+            self._next_one(waiting)
+
+
 class WorkerAnswers:
-    """Implements `solver_cache.Answers` for one job. `arrived` is called, in any thread, when a
-    question was answered after Unanswered was raised for it.
+    """Implements `solver_cache.Answers` for one job. `may_ask` says whether it may ask the workers
+    now; `arrived` is called, in any thread, when a question was answered after Unanswered was
+    raised for it.
     """
 
     def __init__(
@@ -73,10 +110,11 @@ class WorkerAnswers:
         workers: Executor,
         prepare: Prepare,
         frontier: StragglerFrontier,
+        may_ask: Callable[[], bool],
         arrived: Callable[[], None],
     ) -> None:
         self._workers, self._prepare, self._frontier = workers, prepare, frontier
-        self._arrived = arrived
+        self._may_ask, self._arrived = may_ask, arrived
         self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
     def ask(
@@ -114,6 +152,8 @@ class WorkerAnswers:
         """Raises Unanswered, or what the work raises."""
         future = self._asked.get(key)
         if future is None or _lost(future):
+            if not self._may_ask():
+                raise Unanswered
             future = self._asked[key] = self._workers.submit(work, *arguments)
             self._drop_oldest()
             if not future.done():
@@ -142,6 +182,7 @@ class _JobPlanning:
 
     answers: WorkerAnswers
     asked: PlanningInput | None = None
+    holds: bool = False  # clocks of a plan
     since_s: float = field(default=0.0)
 
 
@@ -165,18 +206,22 @@ class PlanningStep:
         self._workers, self._arrived = workers, arrived
         self._metrics, self._now_s = metrics, now_s
         self._jobs: dict[str, _JobPlanning] = {}
+        self._turns = Turns(arrived)
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy."""
         wanted = set(jobs)
         for job in [job for job in self._jobs if job not in wanted]:
             del self._jobs[job]
+            self._turns.end(job)
 
     def decide(self, inputs: PlanningInput, job: JobController) -> Decision:
         """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
         job affect that job alone.
         """
-        planning = self._planning(inputs.job.policy.name)
+        name = inputs.job.policy.name
+        planning = self._planning(name)
+        planning.holds = job.applied is not None
         if planning.asked is not None and _same_picture(planning.asked, inputs):
             inputs = _resumed(planning.asked, inputs)
         else:
@@ -187,6 +232,7 @@ class PlanningStep:
         if decision.verdict == "change":
             self._metrics.plans.add(self._now_s() - planning.since_s)
         planning.asked = None
+        self._turns.end(name)
         return decision
 
     def completion(self, choice: Choice) -> Callable[[], Forecast]:
@@ -196,10 +242,15 @@ class PlanningStep:
 
     def _planning(self, name: str) -> _JobPlanning:
         if name not in self._jobs:
-            answers = WorkerAnswers(
-                self._workers, self._prepare, self._stragglers.of, partial(self._arrived, name)
+            self._jobs[name] = _JobPlanning(
+                WorkerAnswers(
+                    self._workers,
+                    self._prepare,
+                    self._stragglers.of,
+                    may_ask=lambda: self._turns.ask(name, first=self._jobs[name].holds),
+                    arrived=partial(self._arrived, name),
+                )
             )
-            self._jobs[name] = _JobPlanning(answers)
         return self._jobs[name]
 
     def _decision(
