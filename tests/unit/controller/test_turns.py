@@ -1,4 +1,4 @@
-"""Turns at the workers: a few jobs at once, whole decisions, jobs that hold clocks before others."""
+"""Turns at the workers: whole decisions, and jobs that hold clocks before others."""
 
 from hypothesis import given
 from hypothesis import strategies as st
