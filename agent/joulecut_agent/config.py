@@ -16,7 +16,7 @@ from joulecut_agent.config_reader import ConfigReader, is_word
 from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.owner import SOURCES
-from joulecut_agent.jobs.settings import ApiServer, AttributionSettings
+from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.settings import Settings
@@ -29,6 +29,9 @@ from joulecut_wire.tls import TlsFiles
 NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
 METRICS = "127.0.0.1:9430"
 GRPC = "127.0.0.1:9431"
+# OpenTelemetry's own ports, so that an exporter finds the agent without being configured.
+OTLP_GRPC, OTLP_HTTP = "127.0.0.1:4317", "127.0.0.1:4318"
+OFF = "off"
 SOCKET = "/run/joulecut/jobs.sock"  # the default of `joulecut.Reporter` too
 STATE_DIR = "/var/lib/joulecut"
 GRPC_SOCKET = "grpc.sock"  # in `state_dir`
@@ -59,7 +62,8 @@ def load(path: Path, node: str | None = None) -> Settings:
     device = config.text(("device",), None, devices.names())
     config.warn_unknown((), [*KEYS, *devices.names()])
     config.warn_unknown(
-        ("listen",), ["metrics", "grpc", "socket", "grpc_socket", "grpc_socket_group"]
+        ("listen",),
+        ["metrics", "grpc", "socket", "grpc_socket", "grpc_socket_group", "otlp_grpc", "otlp_http"],
     )
     config.warn_unknown(("lease",), ["ttl_s_max", "restore_spread_s"])
     config.warn_unknown(("power",), ["safe"])
@@ -84,6 +88,7 @@ def load(path: Path, node: str | None = None) -> Settings:
         audit=_audit(config),
         web_config=config.optional_path(("web_config",)),
         attribution=_attribution(config),
+        otlp=_otlp(config, device),
         keys_ignored=config.ignored,  # last: after every section was read
     )
 
@@ -105,6 +110,28 @@ def _report_socket(config: ConfigReader) -> Path:
     path = config.path(("listen", "socket"), SOCKET)
     config.check_socket_path(("listen", "socket"), path)
     return path
+
+
+def _otlp(config: ConfigReader, device: str) -> OtlpSettings:
+    """On by default beside real GPUs: simulated agents of one machine would share the ports."""
+    given = [config.value(("listen", key)) for key in ("otlp_grpc", "otlp_http")]
+    standard = device != "simulated"
+    return OtlpSettings(
+        grpc=_otlp_address(config, "otlp_grpc", OTLP_GRPC if standard else OFF),
+        http=_otlp_address(config, "otlp_http", OTLP_HTTP if standard else OFF),
+        required=any(value is not None for value in given),
+    )
+
+
+def _otlp_address(config: ConfigReader, key: str, default: str) -> tuple[str, int] | None:
+    path = ("listen", key)
+    value = config.value(path)
+    if value in {OFF, False} or (value is None and default == OFF):  # YAML reads off as false
+        return None
+    host, port = config.address(path, default)
+    if host not in {"127.0.0.1", "localhost"}:
+        raise config.bad(path, f"{host}", "127.0.0.1:PORT, or off")
+    return "127.0.0.1", port
 
 
 # -- keeper ------------------------------------------------------------------------------

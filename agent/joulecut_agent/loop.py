@@ -130,6 +130,8 @@ class Agent:
         self._log_uncontrollable()
         parts.schedules.start()
         parts.report_socket.start()
+        for source in parts.rate_sources:
+            source.start()
         parts.server.start()
         parts.exporter.start()
         memory.give_back()
@@ -183,6 +185,8 @@ class Agent:
         self._supervisor.client.detach()
         parts.server.stop()
         parts.registry.stop()
+        for source in parts.rate_sources:
+            source.close()
         parts.report_socket.close()
         parts.schedules.stop()
         parts.sampler.stop()

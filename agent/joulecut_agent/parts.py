@@ -25,7 +25,9 @@ from joulecut_agent.control.slowdown_notice import SlowdownNoticeFile
 from joulecut_agent.counters import Counters
 from joulecut_agent.export.exporter import AgentCollector
 from joulecut_agent.export.http_server import Exporter
+from joulecut_agent.jobs.rate_source import RateSource
 from joulecut_agent.jobs.registry import Registry
+from joulecut_agent.jobs.report_faults import ReportFaults
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.jobs.report_socket import ReportSocket
 from joulecut_agent.keeper.client import KeeperClient
@@ -76,8 +78,10 @@ class Parts:
         self.schedules.stepping = self._stepping
         self.registry = self._make_registry()
         undo.callback(self.registry.stop)
+        self.faults = ReportFaults(self.registry.fault_owner)
         self.report_socket = self._make_report_socket()
         undo.callback(self.report_socket.close)
+        self.rate_sources = self._make_rate_sources(undo)
         self._make_sampler(reader, boot_id)
         self.drift_watch = DriftWatch(
             lambda: self.sampler.gpus, keeper, self._counters, settings.keeper.site_default
@@ -103,9 +107,14 @@ class Parts:
             self.sampler.hurry(WAIT_S_MAX)
 
     def _reported(self, report: IterationReport) -> None:
-        """A report arrives when its iteration ends and the next one begins."""
-        now_s = time.monotonic()
-        self.starts.on_start(report.job, report.uuid, now_s, report.iteration, REPORT)
+        """An iteration ended, and the next one began. What a scheduler gave a GPU to is the job
+        that holds its lease, whatever name its report carries.
+        """
+        uuid, job = report.uuid, report.job
+        if self.registry.scheduled_job(uuid):
+            job = self._owner_change.held().get(uuid, job)
+        began_s = time.monotonic() - report.age_s
+        self.starts.on_start(job, uuid, began_s, report.iteration, report.source or REPORT)
 
     def _make_registry(self) -> Registry:
         """The owners of the GPUs. Once started it calls parts that are made after it."""
@@ -143,11 +152,41 @@ class Parts:
                 binding=self.registry.binding if settings.attribution.bind == "owner" else None,
                 on_mark=self.schedules.on_mark,
                 on_report=self._reported,
+                on_fault=self.faults.note,
             )
         except OSError as error:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
         report_socket.live.changed = self.registry.reported
         return report_socket
+
+    def _make_rate_sources(self, undo: contextlib.ExitStack) -> tuple[RateSource, ...]:
+        """The sources beside the report socket, which checks what they submit."""
+        otlp, registry = self._settings.otlp, self.registry
+        if not (otlp.grpc or otlp.http):
+            return ()
+        # Here: the messages take 3 MB, and only an agent that receives spans needs them.
+        from joulecut_agent.jobs.otlp_receiver import (  # noqa: PLC0415
+            OtlpReceiver,
+            receiver_or_none,
+        )
+
+        receiver = receiver_or_none(
+            lambda: OtlpReceiver(
+                otlp.grpc,
+                otlp.http,
+                self.report_socket,
+                self._counters,
+                peers=registry.peers,
+                gpus=registry.gpu_of_process,
+                likely=registry.process_ids,
+                owner=registry.scheduled_job,
+            ),
+            required=otlp.required,
+        )
+        if receiver is None:
+            return ()
+        undo.callback(receiver.close)
+        return (receiver,)
 
     def _make_sampler(self, reader: DriverReader, boot_id: str) -> None:
         """The readers of the device: each tick, fast samples on request, and set latency."""
@@ -178,6 +217,7 @@ class Parts:
             samples=self._samples,
             schedules=self.schedules,
             allocations=self.registry.allocations,
+            faults=self.faults.current,
         )
         audit_log = AuditLog(
             self._state_dir, settings.audit, lambda: self._counters.count(AUDIT_LOST.name)
@@ -225,7 +265,7 @@ def _zeroed(keys_ignored: int) -> Counters:
     counters.count(CONFIG_KEYS_IGNORED.name, by=keys_ignored)
     for role in ROLES:
         counters.count(ACCESS_DENIED.name, role, by=0)
-    for result in ("accepted", "refused", "dropped"):
+    for result in ("accepted", "refused", "dropped", "shed"):
         counters.count(REPORTS.name, result, by=0)
     for result in RESULTS:
         counters.count(CONTROL_STEPS.name, result, by=0)

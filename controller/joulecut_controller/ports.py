@@ -19,6 +19,11 @@ class ArrivedReport:
     report: IterationReport
     arrived_s: float
 
+    @property
+    def ended_s(self) -> float:
+        """When the iteration had ended at the latest: a source that sends in batches is late."""
+        return self.arrived_s - self.report.age_s
+
 
 @dataclass(frozen=True, slots=True)
 class FleetState:

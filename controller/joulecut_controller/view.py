@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationTiming
+from joulecut_wire.messages import (
+    Allocation,
+    GpuDescription,
+    GpuSnapshot,
+    IterationTiming,
+    ReportFault,
+)
 
 # In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
 BUDGET_JOB = "(power budget)"
@@ -31,6 +37,7 @@ class NodeView:
     roles: tuple[str, ...] = ()  # what we may do there; empty where it does not say
     keeps_power_limits: bool = False  # whether a power limit can outlive its lease there
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
+    faults: tuple[ReportFault, ...] = ()  # reports that it refused
 
     @property
     def hindrance(self) -> str:

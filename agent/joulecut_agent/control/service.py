@@ -35,7 +35,14 @@ from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.monitor.samples import Batch, Samples
 from joulecut_agent.ports.reader import Series
 from joulecut_wire import codec
-from joulecut_wire.messages import Allocation, GpuDescription, NodeDescription, Result, WatchTick
+from joulecut_wire.messages import (
+    Allocation,
+    GpuDescription,
+    NodeDescription,
+    ReportFault,
+    Result,
+    WatchTick,
+)
 from joulecut_wire.metrics import CONTROL_COMMANDS
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
@@ -64,6 +71,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         counters: Counters, drift_watch: DriftWatch, window: MaintenanceWindow,
         latency: SetLatency, samples: Samples,
         schedules: ClockSchedules, allocations: Callable[[], Mapping[str, Allocation]] = dict,
+        faults: Callable[[], tuple[ReportFault, ...]] = tuple,
     ) -> None:  # fmt: skip
         self._node = node
         self._sampler = sampler
@@ -76,6 +84,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._samples = samples
         self._schedules = schedules
         self._allocations = allocations
+        self._faults = faults
         self._sample_slots = threading.BoundedSemaphore(SAMPLE_READERS_MAX)
         self._watch_seats = WatchSeats(WATCHERS_MAX)
         self._leaving = threading.Event()
@@ -254,11 +263,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         held = tuple(self._allocations().values())
         timings = self._schedules.timings(self._latency.change_error_s)
         if picture is None:
-            return WatchTick(0, math.inf, (), reports, dropped, held, stopped, timings)
+            return WatchTick(
+                0, math.inf, (), reports, dropped, held, stopped, timings, self._faults()
+            )
         age_s = time.monotonic() - picture.snapshot.taken_at_s
         gpus = self._drift_watch.seen(picture.snapshot.gpus)
         sequence = picture.snapshot.sequence
-        return WatchTick(sequence, age_s, gpus, reports, dropped, held, stopped, timings)
+        return WatchTick(
+            sequence, age_s, gpus, reports, dropped, held, stopped, timings, self._faults()
+        )
 
     def _stopped(self) -> str:
         """Reason why no command is taken on this node, or ""."""

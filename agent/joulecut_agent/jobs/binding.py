@@ -75,6 +75,16 @@ class Binding:
     def belonging(self, sender: Sender) -> Belonging | None:
         return self._processes.belonging(sender.pid)
 
+    def gpus_of(self, sender: Sender, uuids: Collection[str]) -> tuple[str, ...]:
+        """The GPUs of a sender's pod or job, or those that its processes or user compute on."""
+        belongs = self.belonging(sender)
+        return tuple([uuid for uuid in uuids if self._owns(uuid, sender, belongs)])
+
+    def _owns(self, uuid: str, sender: Sender, belongs: Belonging | None) -> bool:
+        if owners := self.bound(uuid):
+            return _stranger(uuid, owners, belongs) is None
+        return _is_among(sender, belongs, *self._computing(uuid))
+
     def proves(self, uuid: str, sender: Sender, belongs: Belonging | None) -> bool:
         """Whether a sender that is not refused has more than its own word for its claim."""
         uids, cgroups = self._computing(uuid)

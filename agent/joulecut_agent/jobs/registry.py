@@ -13,10 +13,13 @@ from pathlib import Path
 from joulecut_agent.atomic_file import AtomicFile
 from joulecut_agent.jobs import inventory, owner
 from joulecut_agent.jobs.binding import Binding
+from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet
 from joulecut_agent.jobs.kubernetes import Kubernetes
+from joulecut_agent.jobs.loopback_peer import LoopbackPeers
 from joulecut_agent.jobs.owner import (
+    BOUND,
     JOB_CHARS_MAX,
     KUBERNETES,
     PROCESS,
@@ -28,6 +31,7 @@ from joulecut_agent.jobs.owner import (
 )
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
 from joulecut_agent.jobs.processes import Processes
+from joulecut_agent.jobs.rate_source import Fault
 from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
 from joulecut_agent.log import log
@@ -95,6 +99,13 @@ class Registry:
         self.binding = Binding(
             self._processes, self.given, self._users, self._hurry, lambda uuid: uuid in held()
         )
+        self.peers = LoopbackPeers(settings.proc, self._processes)
+        self.gpu_of_process = GpuOfProcess(
+            self._processes,
+            lambda: self._inventory,
+            self._users,
+            lambda sender: self.binding.gpus_of(sender, self._inventory.uuids),
+        )
         if self._kubernetes:
             kubernetes = self._kubernetes
             self.binding.pods_known = lambda: kubernetes.answering
@@ -120,6 +131,21 @@ class Registry:
         """The owners of a GPU, by the first source that knows any."""
         reports = tuple([Owner(REPORT, job) for job in self._reports().get(uuid, ())])
         return owner.settle(self._settings.order, {**self._claims, REPORT: {uuid: reports}}, uuid)
+
+    def scheduled_job(self, uuid: str) -> str:
+        """The job that a scheduler gave a GPU to, "" without one."""
+        jobs = [one.job for one in self.given(uuid) if one.source in BOUND]
+        return jobs[0] if len(jobs) == 1 else ""
+
+    def process_ids(self) -> tuple[int, ...]:
+        """The processes on any GPU."""
+        return tuple([pid for uuid in self._inventory.uuids for pid in self._users(uuid)])
+
+    def fault_owner(self, fault: Fault) -> tuple[str, tuple[str, ...]]:
+        """Job and GPUs of the sender of a report that could not be used; "" if not known."""
+        uuids = self.binding.gpus_of(fault.sender, self._inventory.uuids)
+        jobs = {one.job for uuid in uuids for one in self.given(uuid)}
+        return (jobs.pop() if len(jobs) == 1 else ""), uuids
 
     def allocations(self) -> dict[str, Allocation]:
         """The one allocation of each GPU that has an owner."""

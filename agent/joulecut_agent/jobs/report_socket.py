@@ -1,7 +1,8 @@
-"""Datagram socket for reports of jobs on this node; it also notices at once when a job ends.
+"""Intake of job reports on this node: its datagram socket, and what other rate sources submit.
 
 Reports are untrusted input: a malformed one is counted and dropped, and none sets a clock. The
-kernel names the sending process, whose exit the agent then sees.
+kernel names the sending process, whose exit the agent then sees: a job's end is noticed at once.
+One thread checks everything, so that a mark waits for nothing else.
 """
 
 import contextlib
@@ -13,8 +14,9 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from joulecut_agent.jobs.binding import Binding, Refusal, Sender
 from joulecut_agent.jobs.live_jobs import HOLDERS_MAX, LiveJobs
 from joulecut_agent.jobs.owner import Owners
 from joulecut_agent.jobs.processes import Belonging
+from joulecut_agent.jobs.rate_source import REPORT, Fault, Submission
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.log import log
 from joulecut_agent.scheduling import request_short_slices
@@ -36,6 +39,7 @@ PAIRS_MAX = 64  # (job, GPU) pairs of one process
 BATCH_MAX = 64  # datagrams in one turn, so that a flood leaves time for the rest
 TRUST_S = 0.5  # a check holds as long as a turn of the registry
 FAILED_WAIT_S = 1.0  # after an unexpected error
+INBOX_MAX = 1024  # of other sources: four times what 256 ranks report at once
 LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
 LEAVE_WAIT_S = 2.0  # for a request under way to a keeper that does not answer
 SILENCE_S = 60.0  # after which a job with an invisible process has ended
@@ -55,21 +59,26 @@ class _Reporter:
 
 
 class ReportSocket:
-    """Receives reports and marks in its own thread, so that a mark waits for nothing else.
+    """Receives reports and marks in its own thread. It is the first rate source, and the inbox of
+    the others.
 
     Without `start`, `turn` receives them. `ended(job, uuid)` is called when a job's last process
     has exited.
     """
+
+    name = REPORT
 
     def __init__(
         self, path: Path, uuids: Callable[[], Collection[str]], report_queue: ReportQueue,
         counters: Counters, ended: Callable[[str, str], None], *, binding: Binding | None = None,
         on_mark: Callable[[Mark], str] = lambda _: "operation marks are not used here",
         on_report: Callable[[IterationReport], None] = lambda _: None,
+        on_fault: Callable[[Fault], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """`uuids` returns the GPUs of this node; one may be found late. Without a binding any
         process may report for any GPU. `on_mark` takes a mark; it returns a refusal or "".
-        `on_report` takes a report at the moment it arrives. Raises OSError.
+        `on_report` takes a report at the moment it arrives, `on_fault` each that is not accepted.
+        Raises OSError.
         """
         self._path = path
         self._uuids = uuids
@@ -79,6 +88,8 @@ class ReportSocket:
         self._binding = binding
         self._on_mark = on_mark
         self._on_report = on_report
+        self._on_fault = on_fault
+        self._inbox: deque[Submission | Fault] = deque()
         self._reporters: dict[int, _Reporter] = {}
         # Until when the silence of an invisible process is no end, by its GPU and user id.
         self._invisible: dict[tuple[str, int], float] = {}
@@ -111,8 +122,36 @@ class ReportSocket:
                 for _ in range(BATCH_MAX):
                     if not self._receive():
                         break
+            elif key.fileobj == self._wakeup:
+                self._take_submitted()
             elif key.data is not None:
                 self._exited(key.data)
+
+    def submit(self, one: Submission | Fault) -> bool:
+        """Takes what another source found, from any thread; False if it was shed."""
+        if self._leaving.is_set():
+            return False
+        if len(self._inbox) >= INBOX_MAX:
+            self._counters.count(REPORTS.name, "shed")
+            return False
+        self._inbox.append(one)
+        os.eventfd_write(self._wakeup, 1)
+        return True
+
+    def _take_submitted(self) -> None:
+        if self._leaving.is_set():
+            return
+        os.eventfd_read(self._wakeup)
+        for _ in range(BATCH_MAX):
+            if not self._inbox:
+                return
+            one = self._inbox.popleft()
+            if isinstance(one, Fault):
+                self._drop("dropped", one)
+            else:
+                age_s = max(0.0, time.monotonic() - one.ended_s)
+                self._handle(replace(one.report, source=one.source, age_s=age_s), one.sender)
+        os.eventfd_write(self._wakeup, 1)  # datagrams first, then the rest
 
     def close(self) -> None:
         self._leaving.set()
@@ -151,13 +190,19 @@ class ReportSocket:
         try:
             report = decode(raw)
         except BadInput as error:
-            self._drop("dropped", sender.pid, str(error))
+            self._drop("dropped", Fault(sender, REPORT, str(error)))
             return True
-        if report.uuid not in self._uuids():
-            self._refuse(sender, Refusal(UNKNOWN_GPU, f"no GPU {report.uuid} on this node"))
-        else:
-            self._check(report, sender)
+        self._handle(report, sender)
         return True
+
+    def _handle(self, report: IterationReport | Mark, sender: Sender) -> None:
+        if report.uuid in self._uuids():
+            self._check(report, sender)
+            return
+        text = f"no GPU {report.uuid} on this node"
+        if f"GPU-{report.uuid}" in self._uuids():
+            text += f"; allowed: GPU-{report.uuid}"
+        self._refuse(report, sender, Refusal(UNKNOWN_GPU, text))
 
     def _check(self, report: IterationReport | Mark, sender: Sender) -> None:
         """Accepts a report or mark if its sender may report for the GPU."""
@@ -173,7 +218,7 @@ class ReportSocket:
             if self._binding is not None and known is None and pidfd >= 0:
                 belongs = self._belonging(sender, pidfd)
             if refusal := self._refusal(report, sender, belongs, now_s):
-                self._refuse(sender, refusal)
+                self._refuse(report, sender, refusal)
                 return
             if pidfd >= 0 and len(self._reporters) < REPORTERS_MAX:
                 self._reporters[sender.pid] = _Reporter(pidfd, sender.uid, belongs)
@@ -253,7 +298,7 @@ class ReportSocket:
 
     def _accept_mark(self, mark: Mark, sender: Sender) -> None:
         if refused := self._on_mark(mark):
-            self._refuse(sender, Refusal(MARK, refused))
+            self._refuse(mark, sender, Refusal(MARK, refused))
         else:
             self._counters.count(REPORTS.name, "accepted")
             self._follow(sender.pid, (mark.job, mark.uuid))
@@ -295,18 +340,21 @@ class ReportSocket:
             if self._may_end_lease(pid, reporter, uuid):
                 self._ended(job, uuid)
 
-    def _refuse(self, sender: Sender, refusal: Refusal) -> None:
+    def _refuse(self, report: IterationReport | Mark, sender: Sender, refusal: Refusal) -> None:
         self._counters.count(REPORTS_REFUSED.name, refusal.code)
-        self._drop("refused", sender.pid, refusal.text)
+        source = (report.source or REPORT) if isinstance(report, IterationReport) else MARK
+        self._drop("refused", Fault(sender, source, refusal.text, report.uuid))
 
-    def _drop(self, result: str, pid: int, reason: str) -> None:
+    def _drop(self, result: str, fault: Fault) -> None:
         self._counters.count(REPORTS.name, result)
+        self._on_fault(fault)
         now_s = time.monotonic()
         if now_s - self._logged_s < LOG_EVERY_S:
             self._unlogged += 1
             return
         more = f" ({self._unlogged} more since the last such line)" if self._unlogged else ""
-        log("agent", f"job report of process {pid} {result}: {reason}{more}")
+        pid, source = fault.sender.pid, "" if fault.source == REPORT else f" ({fault.source})"
+        log("agent", f"job report of process {pid}{source} {result}: {fault.text}{more}")
         self._logged_s, self._unlogged = now_s, 0
 
 

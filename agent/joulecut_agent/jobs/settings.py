@@ -1,4 +1,4 @@
-"""Settings of attribution: the sources of owners, in order."""
+"""Settings of attribution (the sources of owners, in order) and of rate sources."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,3 +27,14 @@ class AttributionSettings:
     proc: Path = Path("/proc")
     cgroups: Path = Path("/sys/fs/cgroup")
     bind: str = "owner"  # which processes may report for a GPU: its owner's, or any
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpSettings:
+    """Loopback addresses for OpenTelemetry spans; None is not served. `required`: a port that is
+    taken stops the start.
+    """
+
+    grpc: tuple[str, int] | None = None
+    http: tuple[str, int] | None = None
+    required: bool = False

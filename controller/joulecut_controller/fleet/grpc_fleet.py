@@ -24,6 +24,7 @@ from joulecut_wire.messages import (
     GpuSnapshot,
     IterationTiming,
     NodeDescription,
+    ReportFault,
     Result,
     WatchTick,
 )
@@ -75,6 +76,7 @@ class _Agent:
     allocations: dict[str, Allocation] = field(default_factory=dict)
     timings: dict[str, IterationTiming] = field(default_factory=dict)
     stopped: str = ""
+    faults: tuple[ReportFault, ...] = ()
     stream: Any = None  # the call, while one is open
     quiet_s: float = 0.0  # of the open stream, since its last message
     silent: bool = False  # the stream was ended for that
@@ -206,6 +208,7 @@ class GrpcFleet:
                     agent_version=known.agent_version if known else "",
                     error=agent.error,
                     stopped=agent.stopped,
+                    faults=agent.faults,
                     roles=known.roles if known else (),
                     keeps_power_limits=known.keeps_power_limits if known else False,
                     timed_steps_max=known.timed_steps_max if known else 0,
@@ -341,6 +344,7 @@ class GrpcFleet:
         agent.allocations = {one.uuid: one for one in tick.allocations}
         agent.timings = {one.uuid: one for one in tick.timings}
         agent.stopped = tick.stopped
+        agent.faults = tick.faults
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
 
 

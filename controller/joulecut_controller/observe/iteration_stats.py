@@ -31,6 +31,7 @@ BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
 PENDING_MAX = 1024  # closed iterations whose clocks no snapshot has confirmed yet
 DONE_KEPT = 64  # late duplicates of a closed iteration are not a new one
+SHORTEST_S = 0.001  # of an iteration; a wrong one must not divide by zero
 PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
 PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
 SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
@@ -246,9 +247,9 @@ class IterationStats:
                 continue
             one = track.open.setdefault(
                 report.iteration,
-                Iteration(report.iteration, len(track.stage_of), arrived.arrived_s),
+                Iteration(report.iteration, len(track.stage_of), arrived.ended_s),
             )
-            one.arrived_s = min(one.arrived_s, arrived.arrived_s)
+            one.arrived_s = min(one.arrived_s, arrived.ended_s)
             one.durations_s[report.uuid] = report.duration_s
             one.operations[report.uuid] = {
                 op.kind: (op.busy_s, float(op.count)) for op in report.operations
@@ -257,7 +258,9 @@ class IterationStats:
                 one.peers_s[report.uuid] = report.peer_iteration_time_s
             if one.complete:
                 self._close(track, one)
-            while len(track.open) > OPEN_MAX:
+            # Ranks whose sources send in batches are as many iterations apart.
+            apart = int(2.0 * report.age_s / max(report.duration_s, SHORTEST_S))
+            while len(track.open) > min(OPEN_MAX + apart, PENDING_MAX):
                 self._close(track, track.open[min(track.open)])
 
     def _close(self, track: _Track, one: Iteration) -> None:

@@ -48,6 +48,7 @@ class _Reporter:
     stage: int
     seen_s: float
     duration_s: float
+    late_s: float = 0.0  # of the report: its source sends in batches
 
 
 class Placements:
@@ -68,7 +69,9 @@ class Placements:
             if report.uuid not in known:
                 self._stranger[job] = report.uuid
                 continue
-            reporters[report.uuid] = _Reporter(report.stage, arrived.arrived_s, report.duration_s)
+            reporters[report.uuid] = _Reporter(
+                report.stage, arrived.arrived_s, report.duration_s, report.age_s
+            )
             self._jobs_of.setdefault(report.uuid, set()).add(job)
             self._follow(job, report.uuid, arrived.arrived_s)
 
@@ -142,8 +145,11 @@ class Placements:
 
 
 def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
-    longest_s = max((reporter.duration_s for reporter in reporters), default=0.0)
-    return max(SILENCE_S_MIN, SILENCE_ITERATIONS * longest_s)
+    longest_s = late_s = 0.0
+    for reporter in reporters:
+        longest_s = max(longest_s, reporter.duration_s)
+        late_s = max(late_s, reporter.late_s)
+    return max(SILENCE_S_MIN, SILENCE_ITERATIONS * longest_s) + 2.0 * late_s
 
 
 def _listed(policy: JobPolicy, match: JobMatch) -> tuple[tuple[str, ...], str]:

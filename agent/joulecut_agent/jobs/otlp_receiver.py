@@ -1,0 +1,306 @@
+"""Receiver of OpenTelemetry spans on loopback: OTLP over gRPC and over HTTP.
+
+Frameworks that export spans then need no change to report their iterations. The receiver stores
+nothing and commands nothing. Metrics and logs are accepted and ignored, so that an exporter does
+not log errors. Load is bounded before anything is decoded: what exceeds it is shed and counted.
+"""
+
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+
+from joulecut_agent.counters import Counters
+from joulecut_agent.jobs.binding import Sender
+from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
+from joulecut_agent.jobs.loopback_peer import NOBODY, LoopbackPeers
+from joulecut_agent.jobs.otlp_spans import SpanIteration, SpanReader
+from joulecut_agent.jobs.rate_source import OTLP, Fault, Inbox, Submission
+from joulecut_agent.log import log
+from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.messages import IterationReport
+from joulecut_wire.metrics import REPORTS
+
+TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+IGNORED = frozenset(
+    (
+        "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+        "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+    )
+)
+TRACES_PATH = "/v1/traces"
+PATHS = frozenset((TRACES_PATH, "/v1/metrics", "/v1/logs"))
+PROTOBUF = "application/x-protobuf"
+REQUEST_BYTES_MAX = 4 << 20  # the default limit of OTLP receivers
+# 16 ranks with 200 spans a second of 400 bytes are 1.3 MB/s; a decoded MB costs some 5 ms.
+BYTES_PER_S_MAX, BYTES_BURST = 4 << 20, 16 << 20
+THREADS = 2  # gRPC; one decodes at a time
+CALLS_MAX = 64
+CONNECTIONS_MAX = 64  # HTTP; four for each GPU of the largest node
+IDLE_S = 60.0  # exporters send every 5 s
+SENDER_TRUST_S = 10.0  # how long a connection is known to be the same process's
+SENDERS_KEPT = 1024
+LATE_S_MAX = 120.0  # of a span's end; an exporter gives up earlier
+EMPTY = b""  # an answer without a field: everything was accepted
+
+
+class OtlpReceiver:
+    """Binds at once, serves from `start` to `close`. An address of None is not served."""
+
+    name = OTLP
+
+    def __init__(
+        self, grpc_address: tuple[str, int] | None, http_address: tuple[str, int] | None,
+        inbox: Inbox, counters: Counters, *, peers: LoopbackPeers, gpus: GpuOfProcess,
+        likely: Callable[[], Collection[int]], owner: Callable[[str], str],
+    ) -> None:  # fmt: skip
+        """`likely` returns the processes on GPUs, `owner` the job that a scheduler gave a GPU to,
+        or "". Raises Unavailable if an address is taken.
+        """
+        self._inbox = inbox
+        self._counters = counters
+        self._peers = peers
+        self._gpus = gpus
+        self._likely = likely
+        self._owner = owner
+        self._reader = SpanReader()
+        self._reading = threading.Lock()  # of the reader and the senders
+        self._senders: OrderedDict[tuple[str, int, int], tuple[Sender, float]] = OrderedDict()
+        self._credit_bytes, self._credited_s = float(BYTES_BURST), time.monotonic()
+        self.grpc_port = self.http_port = 0
+        self._grpc = self._bind_grpc(grpc_address) if grpc_address else None
+        try:
+            self._http = self._bind_http(http_address) if http_address else None
+        except Unavailable:
+            if self._grpc:
+                self._grpc.stop(None)
+            raise
+        self._thread = threading.Thread(target=self._serve_http, name="otlp", daemon=True)
+
+    def start(self) -> None:
+        if self._grpc:
+            self._grpc.start()
+        if self._http:
+            self._thread.start()
+
+    def close(self) -> None:
+        if self._grpc:
+            self._grpc.stop(None)
+        if self._http:
+            if self._thread.is_alive():
+                self._http.shutdown()
+            self._http.server_close()
+
+    def receive(self, raw: bytes, host: str, port: int, own_port: int) -> bool:
+        """One request from a connection; False if it was shed."""
+        if not self._admit(len(raw)):
+            self._counters.count(REPORTS.name, "shed")
+            return False
+        with self._reading:
+            try:
+                batch = self._reader.read(raw)
+            except BadInput as error:
+                sender = self._sender(host, port, own_port, 0)
+                self._inbox.submit(Fault(sender, OTLP, str(error)))
+                return True
+            for one in batch.iterations:
+                self._submit(one, self._sender(host, port, own_port, one.who.pid))
+            for who, text in batch.faults:
+                sender = self._sender(host, port, own_port, who.pid)
+                self._inbox.submit(Fault(sender, OTLP, text, who.uuid))
+        return True
+
+    def _submit(self, one: SpanIteration, sender: Sender) -> None:
+        who, now_s = one.who, time.monotonic()
+        ended_s = one.ended_unix_s - (time.time() - now_s)
+        uuid = self._gpus.find(sender, who.uuid, who.local_rank)
+        if not uuid or now_s - ended_s > LATE_S_MAX:
+            what = (
+                f"no single GPU of this node belongs to rank {who.rank} of {who.job}; allowed: a "
+                "process on one GPU, CUDA_VISIBLE_DEVICES with one GPU, or attribute nv.gpu.uuid"
+                if not uuid
+                else f"a span ended {now_s - ended_s:.0f} s ago; allowed: {LATE_S_MAX:g} s"
+            )
+            self._inbox.submit(Fault(sender, OTLP, what))
+            return
+        report = IterationReport(
+            self._owner(uuid) or who.job, uuid, who.stage, one.number, one.duration_s,
+            source=OTLP, shape=one.shape,
+        )  # fmt: skip
+        self._inbox.submit(Submission(report, sender, OTLP, min(ended_s, now_s)))
+
+    def _sender(self, host: str, port: int, own_port: int, stated_pid: int) -> Sender:
+        key, now_s = (host, port, stated_pid), time.monotonic()
+        known = self._senders.get(key)
+        if known and now_s < known[1]:
+            return known[0]
+        found = self._peers.sender(host, port, own_port, self._likely(), stated_pid)
+        if found != NOBODY:
+            self._senders[key] = (found, now_s + SENDER_TRUST_S)
+            self._senders.move_to_end(key)
+            if len(self._senders) > SENDERS_KEPT:
+                self._senders.popitem(last=False)
+        return found
+
+    def _admit(self, size: int) -> bool:
+        """A token bucket of bytes. Racing threads may admit one request too many."""
+        now_s = time.monotonic()
+        gained = (now_s - self._credited_s) * BYTES_PER_S_MAX
+        self._credit_bytes = min(float(BYTES_BURST), self._credit_bytes + gained)
+        self._credited_s = now_s
+        if size > min(self._credit_bytes, REQUEST_BYTES_MAX):
+            return False
+        self._credit_bytes -= size
+        return True
+
+    # -- gRPC ------------------------------------------------------------------------------
+
+    def _bind_grpc(self, address: tuple[str, int]) -> grpc.Server:
+        server = grpc.server(
+            ThreadPoolExecutor(THREADS, thread_name_prefix="otlp"),
+            handlers=[_Handler(self._called)],
+            maximum_concurrent_rpcs=CALLS_MAX,
+            options=[
+                ("grpc.so_reuseport", 0),  # two agents on one port would share its calls
+                ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+            ],
+        )
+        try:
+            self.grpc_port = server.add_insecure_port(f"{address[0]}:{address[1]}")
+        except RuntimeError:
+            self.grpc_port = 0
+        if not self.grpc_port:
+            raise Unavailable(f"OTLP cannot listen on {address[0]}:{address[1]}: is it in use?")
+        return server
+
+    def _called(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        kind, _, where = context.peer().partition(":")
+        host, _, port = where.rpartition(":")
+        if kind != "ipv4" or not port.isdigit():
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "IPv4 loopback only")
+        if not self.receive(raw, host, int(port), self.grpc_port):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more spans than this node takes")
+        return EMPTY
+
+    # -- HTTP ------------------------------------------------------------------------------
+
+    def _bind_http(self, address: tuple[str, int]) -> "_Http":
+        try:
+            server = _Http(address, self.receive)
+        except OSError as error:
+            raise Unavailable(
+                f"OTLP cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+            ) from None
+        self.http_port = server.server_address[1]
+        return server
+
+    def _serve_http(self) -> None:
+        assert self._http is not None
+        self._http.serve_forever()
+
+
+class _Handler(grpc.GenericRpcHandler):
+    def __init__(self, called: Callable[[bytes, grpc.ServicerContext], bytes]) -> None:
+        self._traces = grpc.unary_unary_rpc_method_handler(called)
+        self._ignored = grpc.unary_unary_rpc_method_handler(lambda _raw, _context: EMPTY)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if details.method == TRACES:
+            return self._traces
+        return self._ignored if details.method in IGNORED else None
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], receive: Callable[[bytes, str, int, int], bool]
+    ) -> None:
+        """Raises OSError."""
+        self.receive = receive
+        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(address, _HttpHandler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left; nothing to do."""
+
+
+class _HttpHandler(BaseHTTPRequestHandler):
+    """One connection; `server` is the `_Http` that accepted it."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
+    server: _Http
+
+    def do_POST(self) -> None:
+        size = self.headers.get("Content-Length", "")
+        if not size.isascii() or not size.isdigit() or int(size) > REQUEST_BYTES_MAX:
+            self.close_connection = True
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        self._answer(self._status(self.rfile.read(int(size))))
+
+    def _status(self, raw: bytes) -> HTTPStatus:
+        if self.path not in PATHS:
+            return HTTPStatus.NOT_FOUND
+        if self.headers.get_content_type() != PROTOBUF:  # OTLP as JSON
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        if self.path != TRACES_PATH:
+            return HTTPStatus.OK
+        plain = self._plain(raw)
+        if plain is None:
+            return HTTPStatus.BAD_REQUEST
+        taken = self.server.receive(plain, *self.client_address[:2], self.server.server_port)
+        return HTTPStatus.OK if taken else HTTPStatus.TOO_MANY_REQUESTS
+
+    def _plain(self, raw: bytes) -> bytes | None:
+        """The body without its compression; None where it is malformed or too large."""
+        if self.headers.get("Content-Encoding", "identity") == "identity":
+            return raw
+        unpack = zlib.decompressobj(wbits=47)  # gzip or zlib, by its header
+        try:
+            plain = unpack.decompress(raw, REQUEST_BYTES_MAX)
+        except zlib.error:
+            return None
+        return None if unpack.unconsumed_tail else plain
+
+    def _answer(self, status: HTTPStatus) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", PROTOBUF)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Requests are counted, not logged."""
+
+
+def receiver_or_none(make: Callable[[], OtlpReceiver], *, required: bool) -> OtlpReceiver | None:
+    """None where its ports are taken, unless the configuration requires them: a collector may run
+    there.
+    """
+    try:
+        return make()
+    except Unavailable as error:
+        if required:
+            raise
+        log("agent", f"{error} Spans are not received (listen.otlp_grpc, listen.otlp_http)")
+        return None

@@ -1,0 +1,51 @@
+"""Port of rate sources: what reports the iterations of jobs on this node.
+
+The datagram socket is one, the OpenTelemetry receiver another. A source reads its own format and
+submits values; the intake checks them all alike: known GPU, permitted sender, bounded load. A
+source never commands anything.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from joulecut_agent.jobs.binding import Sender
+from joulecut_wire.messages import IterationReport
+
+# Names of sources, on the wire and in metrics.
+REPORT, MARK, OTLP, LOG, NCCL, POWER = "report", "mark", "otlp", "log", "nccl", "power"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One iteration as a source saw it, and the process that it comes from."""
+
+    report: IterationReport
+    sender: Sender
+    source: str
+    ended_s: float  # monotonic time of the iteration's end
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Input that a source cannot use: `text` says what, and what is allowed."""
+
+    sender: Sender
+    source: str
+    text: str
+    uuid: str = ""  # the GPU it was meant for, where that much is known
+
+
+class Inbox(Protocol):
+    """Takes what sources found, from any thread. False where it is full: the value is shed."""
+
+    def submit(self, one: Submission | Fault) -> bool: ...
+
+
+class RateSource(Protocol):
+    """A source with a thread of its own between `start` and `close`."""
+
+    name: str
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...

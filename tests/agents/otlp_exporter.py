@@ -1,0 +1,93 @@
+"""Sends the spans of a Megatron rank over real OTLP, as its exporter does."""
+
+import http.client
+import time
+from dataclasses import dataclass, field
+
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+
+@dataclass
+class Rank:
+    """Names of August 2026 by default; `names` "nv" are the later ones."""
+
+    attributes: dict[str, str | int] = field(default_factory=dict)
+    names: str = "megatron"
+    request: ExportTraceServiceRequest = field(default_factory=ExportTraceServiceRequest)
+
+    def __post_init__(self) -> None:
+        self._spans = None
+
+    def iteration(
+        self, number: int, ended_s: float, duration_s: float, kinds: tuple[str, ...] = ()
+    ) -> None:
+        """Adds the spans of one iteration that ended at a time of the wall clock."""
+        start_s = ended_s - duration_s
+        microbatch = "nv.mcore.microbatch" if self.names == "nv" else "megatron.microbatch"
+        for i, kind in enumerate(kinds):
+            at_s = start_s + duration_s * (i + 0.25) / max(len(kinds), 1)
+            self._span(f"{microbatch}.{kind}", at_s, at_s + 1e-4)
+        name = "nv.dl.training.iteration" if self.names == "nv" else "megatron.train_step"
+        key = "nv.dl.training.step" if self.names == "nv" else "megatron.iteration"
+        self._span(name, start_s, ended_s, {key: number})
+
+    def taken(self) -> bytes:
+        """The request so far; the next begins empty."""
+        raw, self.request, self._spans = (
+            self.request.SerializeToString(),
+            type(self.request)(),
+            None,
+        )
+        return raw
+
+    def _span(
+        self, name: str, start_s: float, end_s: float, attributes: dict[str, int] | None = None
+    ) -> None:
+        if self._spans is None:
+            resource = self.request.resource_spans.add()
+            for key, value in self.attributes.items():
+                _set(resource.resource.attributes.add(), key, value)
+            self._spans = resource.scope_spans.add().spans
+        span = self._spans.add(name=name, trace_id=b"t" * 16, span_id=b"s" * 8)
+        span.start_time_unix_nano, span.end_time_unix_nano = (
+            round(start_s * 1e9),
+            round(end_s * 1e9),
+        )
+        for key, value in (attributes or {}).items():
+            _set(span.attributes.add(), key, value)
+
+
+def _set(pair: object, key: str, value: str | int) -> None:
+    pair.key = key
+    if isinstance(value, str):
+        pair.value.string_value = value
+    else:
+        pair.value.int_value = value
+
+
+def send_grpc(port: int, raw: bytes) -> str:
+    """ "" or the name of the refusal."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            channel.unary_unary(TRACES)(raw, timeout=30)
+        except grpc.RpcError as error:
+            return error.code().name
+    return ""
+
+
+def send_http(port: int, raw: bytes, encoding: str = "") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"Content-Type": "application/x-protobuf"}
+    if encoding:
+        headers["Content-Encoding"] = encoding
+    connection.request("POST", "/v1/traces", raw, headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def now_s() -> float:
+    return time.time()

@@ -1,0 +1,243 @@
+"""Every rate source: order, counts and durations; what is wrong is refused, overload is shed.
+
+Real sockets and real senders; only the owners of the GPUs are made up.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from otlp_exporter import Rank, send_grpc, send_http
+from running_agent import eventually
+
+from joulecut import Reporter
+from joulecut_agent.counters import Counters
+from joulecut_agent.jobs import otlp_receiver, report_socket
+from joulecut_agent.jobs.binding import Binding, Sender
+from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
+from joulecut_agent.jobs.inventory import Inventory
+from joulecut_agent.jobs.loopback_peer import LoopbackPeers
+from joulecut_agent.jobs.otlp_receiver import OtlpReceiver
+from joulecut_agent.jobs.owner import SLURM, Owner, Owners
+from joulecut_agent.jobs.processes import Processes
+from joulecut_agent.jobs.rate_source import Fault
+from joulecut_agent.jobs.report_queue import ReportQueue
+from joulecut_agent.jobs.report_socket import ReportSocket
+from joulecut_wire.messages import IterationReport
+from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
+
+UUIDS = {0: "GPU-a", 1: "GPU-b"}
+PROC = Path("/proc")
+
+
+class Node:
+    """The receiving end of one node: GPU-a is used by this process, GPU-b by a Slurm job."""
+
+    def __init__(self, home: Path) -> None:
+        self.counters, self.faults = Counters(), list[Fault]()
+        self.owners: dict[str, Owners] = {"GPU-b": (Owner(SLURM, "4711"),)}
+        self.users = {"GPU-a": (os.getpid(),)}
+        processes, users = Processes(PROC), lambda uuid: self.users.get(uuid, ())
+        binding = Binding(
+            processes,
+            lambda uuid: self.owners.get(uuid, ()),
+            users,
+            lambda: None,
+            lambda _: False,
+        )
+        queue = ReportQueue()
+        self.watcher = queue.subscribe()
+        self.socket = ReportSocket(
+            home / "jobs.sock", UUIDS.values, queue, self.counters, lambda *_: None,
+            binding=binding, on_fault=self.faults.append,
+        )  # fmt: skip
+        self.otlp = OtlpReceiver(
+            ("127.0.0.1", 0), ("127.0.0.1", 0), self.socket, self.counters,
+            peers=LoopbackPeers(PROC, processes),
+            gpus=GpuOfProcess(
+                processes, lambda: Inventory(UUIDS), users,
+                lambda sender: binding.gpus_of(sender, UUIDS.values()),
+            ),
+            likely=lambda: [os.getpid()], owner=lambda _: "",
+        )  # fmt: skip
+        self.reports: list[IterationReport] = []
+
+    def turn(self) -> list[IterationReport]:
+        for _ in range(100):
+            self.socket.turn()
+        self.reports += self.watcher.drain()[0]
+        return self.reports
+
+    def counted(self, result: str) -> int:
+        return dict(self.counters.counts(REPORTS.name)).get((result,), 0)
+
+    def refused(self) -> dict[str, int]:
+        return {k[0]: n for k, n in self.counters.counts(REPORTS_REFUSED.name)}
+
+
+class Rig(Protocol):
+    """One source: sends iterations of 0.5 s for a GPU, and input that it cannot read."""
+
+    def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None: ...
+
+    def garbage(self, node: Node) -> None: ...
+
+    def flood(self, node: Node) -> None: ...
+
+
+class Datagrams:
+    name = "report"
+
+    def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
+        reporter = Reporter("demo", uuid, 2, str(node.socket._path))
+        for number in numbers:
+            assert reporter.iteration(number, 0.5, {})
+        reporter.close()
+
+    def garbage(self, node: Node) -> None:
+        reporter = Reporter("demo", "GPU-a", 2, str(node.socket._path))
+        reporter._words["stage"] = "two"
+        assert reporter.iteration(1, 0.5, {})
+        reporter.close()
+
+    def flood(self, node: Node) -> None:
+        reporter = Reporter("demo", "GPU-a", 2, str(node.socket._path))
+        sent = [reporter.iteration(number, 0.5, {}) for number in range(5000)]
+        reporter.close()
+        node.counters.count(REPORTS.name, "shed", by=sent.count(False))  # by the kernel
+
+
+class Spans:
+    name = "otlp"
+
+    def __init__(self, transport: str, names: str) -> None:
+        self._transport, self._names = transport, names
+
+    def _rank(self, uuid: str) -> Rank:
+        about: dict[str, str | int] = {"service.name": "demo", "process.pid": os.getpid()}
+        if self._names == "nv":
+            about |= {"nv.dl.rank": 4, "nv.dl.world_size": 8, "nv.dl.topology.size.pp": 4}
+            about |= {"nv.gpu.uuid": uuid}
+        else:
+            about |= {"dl.rank": 4, "dl.world_size": 8, "dl.pipeline_parallel.size": 4}
+            about |= {"nv.gpu.uuid": uuid} if uuid != "GPU-a" else {}
+        return Rank(about, self._names)
+
+    def _send(self, node: Node, raw: bytes) -> bool:
+        if self._transport == "grpc":
+            return send_grpc(node.otlp.grpc_port, raw) == ""
+        return send_http(node.otlp.http_port, raw) == 200
+
+    def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
+        rank = self._rank(uuid)
+        begun_s = time.time() - 0.5 * len(numbers)
+        for i, number in enumerate(numbers):
+            kinds = ("forward", "forward", "backward", "forward", "backward", "backward")
+            rank.iteration(number, begun_s + 0.5 * (i + 1), 0.5, kinds)
+            assert self._send(node, rank.taken())
+
+    def garbage(self, node: Node) -> None:
+        self._send(node, b"\x08\xff no request")
+
+    def flood(self, node: Node) -> None:
+        raw = b"\x92\x03" + b"\x00" * (3 << 20)
+        for _ in range(8):
+            self._send(node, raw)
+
+
+RIGS = {
+    "datagrams": Datagrams(),
+    "otlp-grpc": Spans("grpc", "megatron"),
+    "otlp-http": Spans("http", "nv"),
+}
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with tempfile.TemporaryDirectory(prefix="jc") as home:
+        node = Node(Path(home))
+        node.otlp.start()
+        yield node
+        node.otlp.close()
+        node.socket.close()
+
+
+@pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
+def test_iterations_arrive_in_order_with_their_durations(node: Node, rig: Rig) -> None:
+    rig.send(node, range(7, 17))
+    eventually("ten reports", lambda: len(node.turn()) == 10)
+    assert [report.iteration for report in node.reports] == list(range(7, 17))
+    assert all(report.duration_s == pytest.approx(0.5, rel=0.01) for report in node.reports)
+    assert {(r.job, r.uuid, r.stage) for r in node.reports} == {("demo", "GPU-a", 2)}
+    assert {report.source or "report" for report in node.reports} == {rig.name}
+    assert node.counted("accepted") == 10
+    assert not node.faults
+
+
+@pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
+def test_another_owners_gpu_is_refused_with_a_line(node: Node, rig: Rig) -> None:
+    rig.send(node, range(1, 3), "GPU-b")
+    eventually("two refusals", lambda: (node.turn(), node.counted("refused") == 2)[1])
+    assert node.refused() == {"not_owner": 2}
+    assert not node.reports
+    assert [(fault.uuid, fault.source) for fault in node.faults] == [("GPU-b", rig.name)] * 2
+    assert "belongs to job 4711" in node.faults[0].text
+
+
+@pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
+def test_what_it_cannot_read_costs_itself_alone(
+    node: Node, rig: Rig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        rig.garbage(node)
+    eventually("dropped", lambda: (node.turn(), node.counted("dropped") == 3)[1])
+    rig.send(node, range(1, 2))
+    eventually("one report", lambda: len(node.turn()) == 1)
+    assert len([line for line in capfd.readouterr().err.splitlines() if "dropped" in line]) == 1
+
+
+@pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
+def test_overload_is_shed_and_counted_and_ends(node: Node, rig: Rig) -> None:
+    rig.flood(node)
+    assert node.counted("shed") > 0
+    node.turn()
+    rig_again = RIGS["datagrams"]
+    rig_again.send(node, range(9001, 9002))
+    eventually("heard again", lambda: node.turn()[-1:][0].iteration == 9001)
+
+
+def test_the_inbox_is_bounded(node: Node) -> None:
+    fault = Fault(Sender(0, -1), "otlp", "wrong")
+    taken = [node.socket.submit(fault) for _ in range(report_socket.INBOX_MAX + 5)]
+    assert taken.count(False) == node.counted("shed") == 5
+
+
+def test_a_sender_is_found_by_its_socket_and_not_by_its_word(node: Node) -> None:
+    """A stated process id counts only where the kernel shows no process."""
+    rank = Rank({"service.name": "demo", "process.pid": 1, "dl.rank": 0})
+    rank.iteration(1, time.time(), 0.5)
+    assert send_grpc(node.otlp.grpc_port, rank.taken()) == ""
+    eventually("a report", lambda: len(node.turn()) == 1)
+    assert node.reports[0].uuid == "GPU-a"
+
+
+def test_a_rank_without_a_single_gpu_is_a_fault_that_names_the_remedy(node: Node) -> None:
+    node.users = {}
+    rank = Rank({"service.name": "demo", "dl.rank": 3})
+    rank.iteration(1, time.time(), 0.5)
+    send_http(node.otlp.http_port, rank.taken())
+    eventually("a fault", lambda: (node.turn(), node.faults)[1])
+    assert "nv.gpu.uuid" in node.faults[0].text
+
+
+def test_spans_of_long_ago_are_not_iterations_of_now(node: Node) -> None:
+    rank = Rank({"service.name": "demo"})
+    rank.iteration(1, time.time() - 2 * otlp_receiver.LATE_S_MAX, 0.5)
+    send_http(node.otlp.http_port, rank.taken())
+    eventually("a fault", lambda: (node.turn(), node.faults)[1])
+    assert "ended" in node.faults[0].text
+    assert not node.reports
