@@ -52,6 +52,7 @@ COMMANDS: dict[str, Command] = {
     "release": Command(
         "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"
     ),
+    "run": Command("joulecut_cli.run:run", "a training command that reports its iterations", ""),
     "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
     "demo": Command("joulecut_cli.demo:run", "the whole system on a simulated cluster", "sim"),
     "study": Command(

@@ -40,19 +40,27 @@ class Reporter:
         peer_iteration_time_s: float | None = None,
         *,
         timed: Sequence[tuple[str, float]] | None = None,
+        age_s: float = 0.0,
+        shape: Mapping[str, object] | None = None,
     ) -> bool:
         """Reports that iteration `number` took `duration_s`; whether it was sent.
 
         `ops`: by kind of operation ("forward", "backward"), its count and total seconds on the GPU.
         `timed`, in place of `ops`: kind and seconds of each operation, in the order they ran; more
         than fit into a datagram are sent as sums. `peer_iteration_time_s`: iteration time of the
-        slowest sibling pipeline, if this job waits for one. Never raises.
+        slowest sibling pipeline, if this job waits for one. `age_s`: how long ago the
+        iteration ended. `shape`: `schedule`, `stages` and `microbatches` of the pipeline, as the
+        policy names them. Never raises.
         """
         with contextlib.suppress(Exception):
             words = {**self._words, "iteration": number, "duration_s": duration_s}
             words |= _timed(timed) if timed else {"ops": _sums(ops or {})}
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
+            if age_s > 0.0:
+                words["age_s"] = age_s
+            if shape is not None:
+                words["shape"] = dict(shape)
             return self._send(words)
         return False
 

@@ -12,7 +12,12 @@ import msgspec
 from joulecut_wire import strict_json
 from joulecut_wire.duration import ITERATION_S_MAX
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import ORDER_DIGITS, IterationReport, OperationReport
+from joulecut_wire.messages import (
+    ORDER_DIGITS,
+    IterationReport,
+    OperationReport,
+    PipelineShape,
+)
 
 DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit, or times of some 600 operations
 OPERATIONS_MAX = 64
@@ -32,6 +37,14 @@ class _Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durations_s: tuple[float, ...] = ()
 
 
+class _Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schedule: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    stages: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    microbatches: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    tensor_parallel: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 1
+    data_parallel: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 1
+
+
 class _Iteration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     v: Annotated[int, msgspec.Meta(ge=1, le=1)]
     job: _Name
@@ -42,6 +55,8 @@ class _Iteration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ops: Annotated[tuple[_Operation, ...], msgspec.Meta(max_length=OPERATIONS_MAX)] = ()
     peer_iteration_time_s: float | None = None
     order: str = ""
+    age_s: Annotated[float, msgspec.Meta(ge=0.0, le=ITERATION_S_MAX)] = 0.0
+    shape: _Shape | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +130,8 @@ def _checked(raw: _Iteration) -> IterationReport:
         ),
         peer_iteration_time_s=raw.peer_iteration_time_s,
         order=raw.order,
+        age_s=raw.age_s,
+        shape=PipelineShape(**msgspec.structs.asdict(raw.shape)) if raw.shape else None,
     )
 
 

@@ -208,10 +208,16 @@ class OtlpReceiver:
 
 class _Handler(grpc.GenericRpcHandler):
     def __init__(self, called: Callable[[bytes, grpc.ServicerContext], bytes]) -> None:
-        self._traces = grpc.unary_unary_rpc_method_handler(called)
-        self._ignored = grpc.unary_unary_rpc_method_handler(lambda _raw, _context: EMPTY)
+        self._traces: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+            called
+        )
+        self._ignored: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+            lambda _raw, _context: EMPTY
+        )
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(
+        self, details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         if details.method == TRACES:
             return self._traces
         return self._ignored if details.method in IGNORED else None

@@ -1,0 +1,50 @@
+"""`joulecut run -- COMMAND ...`: runs a training command whose Python processes report iterations.
+
+The command is executed in place of this process, with the hooks of `joulecut.auto` in front of its
+`PYTHONPATH`. Its arguments, exit status and signals are its own.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import joulecut
+from joulecut_wire.command import FINE
+from joulecut_wire.errors import BadInput, Unavailable
+
+USAGE = """\
+usage: joulecut run [--job NAME] -- COMMAND [ARGUMENT ...]
+
+Runs a training command, torchrun for instance, whose Python processes report their iterations to
+the agent of their node. Nothing else of the command changes.
+
+  --job NAME  name of the job in the policy; default: $JOULECUT_JOB, else the scheduler's job id
+"""
+
+
+def run(argv: list[str]) -> int:
+    """Does not return where the command was started. Raises BadInput, Unavailable."""
+    words = list(argv)
+    if words[:1] and words[0] in {"-h", "--help"}:
+        print(USAGE, end="")
+        return FINE
+    if words[:1] == ["--job"] and len(words) > 1:
+        os.environ["JOULECUT_JOB"] = words[1]
+        words = words[2:]
+    if words[:1] == ["--"]:
+        words = words[1:]
+    elif words and words[0].startswith("-"):
+        raise BadInput("joulecut run", f"{words[0]!r}", "joulecut run [--job NAME] -- COMMAND ...")
+    if not words:
+        raise BadInput("joulecut run", "no command", "joulecut run -- COMMAND ...")
+    if shutil.which(words[0]) is None:
+        raise Unavailable(f"joulecut run: no such command: {words[0]}")
+    return _execute(words)
+
+
+def _execute(words: list[str]) -> NoReturn:
+    boot = str(Path(joulecut.__file__).parent / "boot")
+    rest = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([boot, rest] if rest else [boot])
+    os.execvp(words[0], words)  # noqa: S606 -- the user's own command, without a shell
