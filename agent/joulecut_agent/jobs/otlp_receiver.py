@@ -217,7 +217,7 @@ class _Handler(grpc.GenericRpcHandler):
 
     def service(
         self, details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         if details.method == TRACES:
             return self._traces
         return self._ignored if details.method in IGNORED else None
