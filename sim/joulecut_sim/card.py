@@ -264,7 +264,9 @@ class StateFile:
                     until_s = max(until_s, card.works[0].end_s)
                 card = advance(self.sku, card, until_s)
                 begin_s = max(work.begin_s, card.at_s)
-                late = replace(work, begin_s=begin_s, end_s=max(work.end_s, begin_s + 1e-3))
+                squeezed = begin_s > work.begin_s
+                end_s = max(work.end_s, begin_s + 1e-3) if squeezed else work.end_s
+                late = replace(work, begin_s=begin_s, end_s=end_s)
                 kept = card.works[1 - WORKS_MAX :]
                 begun_j[index] = advance(self.sku, card, begin_s).energy_j
                 self._write(start, replace(card, works=(*kept, late)))

@@ -4,6 +4,7 @@ Registered under the entry-point group `joulecut.devices`; the agent loads it by
 no import runs from agent to simulator. Standard library only: an agent stays light.
 """
 
+import random
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -23,7 +24,15 @@ SET_LATENCY_S = 0.05
 LATENCY_S_MAX = 10.0
 SAMPLE_STEP_S, SAMPLES_MAX = 0.02, 128  # the fastest power samples of a driver, and its buffer
 
-_OPTIONS = ("state", "cards", "sku", "node", "set_latency_s", "permission")
+_OPTIONS = (
+    "state",
+    "cards",
+    "sku",
+    "node",
+    "set_latency_s",
+    "set_latency_spread_s",
+    "permission",
+)
 
 
 class SimulatedReader:
@@ -125,9 +134,13 @@ def _busy_ratio(card: Card, when_s: float) -> float:
 class SimulatedWriter:
     """Locks clocks in a state file; `permission: none` acts as a process without rights."""
 
-    def __init__(self, state: StateFile, latency_s: float, permitted: bool) -> None:
+    def __init__(
+        self, state: StateFile, latency_s: float, permitted: bool, spread_s: float = 0.0
+    ) -> None:
+        """`spread_s`: between the fastest and the slowest change, around `latency_s`."""
         self._state = state
-        self._latency_s = latency_s
+        self._latencies_s = (max(0.0, latency_s - spread_s / 2.0), latency_s + spread_s / 2.0)
+        self._dice = random.Random()
         self._permitted = permitted
 
     def permission(self) -> str:
@@ -155,10 +168,11 @@ class SimulatedWriter:
             raise Unsupported(
                 "invalid_argument", f"clocks {clock_min_mhz}-{clock_max_mhz} MHz on GPU {index}"
             )
-        self._state.set_lock(index, low, clock_max_mhz, self._latency_s)
+        self._state.set_lock(index, low, clock_max_mhz, self._dice.uniform(*self._latencies_s))
 
     def reset(self, uuid: str) -> None:
-        self._state.set_lock(self._usable(uuid), 0, 0, self._latency_s)
+        latency_s = self._dice.uniform(*self._latencies_s)
+        self._state.set_lock(self._usable(uuid), 0, 0, latency_s)
 
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
         index, sku = self._usable(uuid), self._state.sku
@@ -187,18 +201,18 @@ class SimulatedWriter:
 
 
 class SimulatedBackend:
-    """`simulated: {state, cards, sku, node, set_latency_s, permission}`, all optional."""
+    """`simulated: {state, cards, sku, node, set_latency_s, ...}`, all optional: see `_OPTIONS`."""
 
     def open_reader(self, options: dict[str, Any], state_dir: str) -> DeviceReader:
         _checked(options)
         return SimulatedReader(_state(options, state_dir))
 
     def open_writer(self, options: dict[str, Any], state_dir: str) -> DeviceWriter:
-        latency_s, permitted = _checked(options)
-        return SimulatedWriter(_state(options, state_dir), latency_s, permitted)
+        latency_s, spread_s, permitted = _checked(options)
+        return SimulatedWriter(_state(options, state_dir), latency_s, permitted, spread_s)
 
 
-def _checked(options: dict[str, Any]) -> tuple[float, bool]:
+def _checked(options: dict[str, Any]) -> tuple[float, float, bool]:
     for key in options:
         if key not in _OPTIONS:
             raise BadInput(f"simulated.{key}", "unknown key", ", ".join(_OPTIONS))
@@ -208,15 +222,21 @@ def _checked(options: dict[str, Any]) -> tuple[float, bool]:
     cards = options.get("cards", 8)
     if not isinstance(cards, int) or isinstance(cards, bool):
         raise BadInput("simulated.cards", f"{cards!r}", "a whole number")
-    latency_s = options.get("set_latency_s", SET_LATENCY_S)
-    if isinstance(latency_s, bool) or not isinstance(latency_s, int | float):
-        raise BadInput("simulated.set_latency_s", f"{latency_s!r}", "seconds")
-    if not 0.0 <= latency_s <= LATENCY_S_MAX:
-        raise BadInput("simulated.set_latency_s", f"{latency_s} s", f"0 to {LATENCY_S_MAX:g} s")
+    latency_s = _latency_s(options, "set_latency_s", SET_LATENCY_S)
+    spread_s = _latency_s(options, "set_latency_spread_s", 0.0)
     permission = options.get("permission", "full")
     if permission not in {"full", "none"}:
         raise BadInput("simulated.permission", f"{permission!r}", "full, none")
-    return float(latency_s), permission == "full"
+    return latency_s, spread_s, permission == "full"
+
+
+def _latency_s(options: dict[str, Any], key: str, default_s: float) -> float:
+    value = options.get(key, default_s)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"simulated.{key}", f"{value!r}", "seconds")
+    if not 0.0 <= value <= LATENCY_S_MAX:
+        raise BadInput(f"simulated.{key}", f"{value} s", f"0 to {LATENCY_S_MAX:g} s")
+    return float(value)
 
 
 def _state(options: dict[str, Any], state_dir: str) -> StateFile:

@@ -3,33 +3,40 @@
 It runs iteration after iteration at the current clocks of its GPUs, hands the work to the state
 files, and reports it to each node's agent by datagrams, as a real job does. It keeps a virtual
 schedule: an iteration ends at its simulated time, however busy the machine is. A change of clock
-or power limit counts from the next iteration on.
+counts at once, also for the rest of an operation; one of a power limit from the next iteration on.
 
     python -m joulecut_sim.job --config job.yaml
 """
 
 import contextlib
 import json
+import math
+import random
 import signal
 import socket
 import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from joulecut_sim.card import StateFile, now_s
+from joulecut_sim.execution import Execution
 from joulecut_sim.gpt3 import INSTRUCTIONS
 from joulecut_sim.jobfile import JobFile, read
-from joulecut_sim.physics import Work, power_limit_w
+from joulecut_sim.physics import Card, Work, lock_at, power_limit_w
 from joulecut_sim.plant import Iteration, Plant
 from joulecut_sim.results import Record, Results
 from joulecut_wire.command import FINE, Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
-LEAD_S = 0.1  # work is handed in this early, so that a busy machine leaves no hole in it
+BEGIN_S = 0.2  # a job needs some time before its first iteration
+SLICE_S = 0.05  # between two looks at the clocks: work is handed in that late
+LAST_SLICE_S = 0.002  # with the last operations: an iteration is reported when it ends
+ROUNDING_S = 1e-9
 LATE_S_MAX = 1.5  # later than this (a suspended machine), the lost time is really lost
 NAP_S = 0.2  # the longest a stop signal has to wait
 MEMORY_USED_BYTES = 60 << 30  # assumed: a full 80 GB card, less what frameworks leave
@@ -37,7 +44,7 @@ MEMORY_USED_BYTES = 60 << 30  # assumed: a full 80 GB card, less what frameworks
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An iteration that was handed in, to be reported at its end."""
+    """An iteration that has ended."""
 
     record: Record
     iteration: Iteration
@@ -64,6 +71,8 @@ class Job:
         self._results = Results(job.results)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
+        self._outbox: list[tuple[float, bytes, str]] = []  # (when to send, datagram, socket)
+        self._dice = random.Random(f"reports {job.seed}")
         self._stopping = False
 
     @property
@@ -76,63 +85,98 @@ class Job:
     def run(self) -> None:
         """Until stopped, or all iterations of the file are done. Raises Unavailable."""
         self._hold_memory(MEMORY_USED_BYTES)
-        begin_s = now_s() + 2.0 * LEAD_S
-        ended: Ended | None = None
+        begin_s = now_s() + BEGIN_S
         number = 0
-        while not self._stopping and number != self._job.iterations:
-            self._sleep_until(begin_s - LEAD_S)
+        while number != self._job.iterations:
             if now_s() > begin_s + LATE_S_MAX:
                 begin_s = now_s()
-            begun = self._begin(number, begin_s)
-            self._sleep_until(begin_s)
-            if ended is not None:
-                self._report(ended)
-            ended = begun
-            begin_s += begun.record.duration_s
-            number += 1
-        self._sleep_until(begin_s)
-        if ended is not None and not self._stopping:
+            ended = self._iterate(number, begin_s)
+            if ended is None:
+                break
             self._report(ended)
+            begin_s += ended.record.duration_s
+            number += 1
+        self._sleep_until(max([when_s for when_s, _, _ in self._outbox], default=0.0))
         self._hold_memory(0)
         self._results.close()
 
-    def _begin(self, number: int, begin_s: float) -> Ended:
-        clocks = self._clocks_mhz(begin_s)
+    def _iterate(self, number: int, begin_s: float) -> Ended | None:
+        """One iteration, in slices: each at the clocks that were in effect. None if stopped."""
+        cards = self._cards()
+        clocks_mhz = tuple(
+            round(self._clock(cards, stage, begin_s)[0]) for stage in range(len(cards))
+        )
+        limits_w = tuple(map(power_limit_w, [state.sku for state in self._states], cards))
         peer_s = self._peer_s()
-        limits_w = [
-            power_limit_w(state.sku, state.card(gpu.index))
-            for state, gpu in zip(self._states, self._job.gpus, strict=True)
-        ]
-        done = self._plant.iterate(clocks, peer_s, limits_w)
-        works: dict[StateFile, dict[int, Work]] = defaultdict(dict)
-        for state, gpu, stage in zip(self._states, self._job.gpus, done.stages, strict=True):
-            works[state][gpu.index] = Work(
-                begin_s, begin_s + done.duration_s, stage.energy_j, stage.clock_cap_mhz
-            )
-        counters = {state: state.deposit(mine) for state, mine in works.items()}
+        execution = Execution(self._plant, peer_s, limits_w)
+        at_s, spent_j = 0.0, execution.energy_j
+        counters_j: tuple[float, ...] = ()
+        while at_s < execution.duration_s:
+            last = execution.operations_left <= self._plant.stages
+            self._sleep_until(begin_s + at_s + (LAST_SLICE_S if last else SLICE_S))
+            if self._stopping:
+                return None
+            cards, until_s = self._cards(), now_s() - begin_s
+            execution.advance(until_s, partial(self._clock_of, cards, begin_s))
+            until_s = min(until_s, execution.duration_s)
+            if until_s - at_s < ROUNDING_S and math.isinf(execution.duration_s):
+                continue
+            slice_j = [now - then for now, then in zip(execution.energy_j, spent_j, strict=True)]
+            slice_s = (begin_s + at_s, begin_s + until_s)
+            found_j = self._hand_in(execution, clocks_mhz, slice_s, slice_j)
+            counters_j = counters_j or found_j
+            at_s, spent_j = until_s, execution.energy_j
+        done = execution.iteration()
         record = Record(
             iteration=number,
             begin_s=begin_s,
             duration_s=done.duration_s,
             own_s=done.own_s,
             energy_j=done.energy_j,
-            clocks_mhz=clocks,
-            counters_j=tuple(
-                counters[state][gpu.index]
-                for state, gpu in zip(self._states, self._job.gpus, strict=True)
-            ),
+            clocks_mhz=clocks_mhz,
+            counters_j=counters_j,
             peer_s=peer_s,
         )
         return Ended(record, done)
 
-    def _clocks_mhz(self, when_s: float) -> tuple[int, ...]:
-        clocks = []
+    def _hand_in(
+        self, execution: Execution, clocks_mhz: tuple[int, ...], slice_s: tuple[float, float],
+        energies_j: list[float],
+    ) -> tuple[float, ...]:  # fmt: skip
+        """A slice of work of every GPU; their counters at its begin."""
+        works: dict[StateFile, dict[int, Work]] = defaultdict(dict)
+        for stage, (state, gpu) in enumerate(zip(self._states, self._job.gpus, strict=True)):
+            cap_mhz = execution.capped_mhz(stage, clocks_mhz[stage])
+            works[state][gpu.index] = Work(*slice_s, energies_j[stage], cap_mhz)
+        counters = {state: state.deposit(mine) for state, mine in works.items()}
+        return tuple(
+            counters[state][gpu.index]
+            for state, gpu in zip(self._states, self._job.gpus, strict=True)
+        )
+
+    def _cards(self) -> tuple[Card, ...]:
+        """Raises Unavailable if one is lost."""
+        cards = []
         for state, gpu in zip(self._states, self._job.gpus, strict=True):
-            if state.card(gpu.index).lost:
+            card = state.card(gpu.index)
+            if card.lost:
                 raise Unavailable(f"{self._job.job} died: GPU {state.uuid(gpu.index)} was lost")
-            _, high = state.lock_mhz(gpu.index, when_s)
-            clocks.append(high or state.sku.clock_max_mhz)
-        return tuple(clocks)
+            cards.append(card)
+        return tuple(cards)
+
+    def _clock_of(
+        self, cards: tuple[Card, ...], begin_s: float, stage: int, at_s: float
+    ) -> tuple[float, float]:
+        """The clock of a stage in an iteration, and until when it stays."""
+        clock_mhz, until_s = self._clock(cards, stage, begin_s + at_s)
+        return clock_mhz, until_s - begin_s
+
+    def _clock(self, cards: tuple[Card, ...], stage: int, when_s: float) -> tuple[float, float]:
+        reached_s = when_s + ROUNDING_S
+        _, high = lock_at(cards[stage], reached_s)
+        changes_s = [change.effective_s for change in cards[stage].changes]
+        next_s = min([at_s for at_s in changes_s if at_s > reached_s], default=math.inf)
+        return high or self._states[stage].sku.clock_max_mhz, next_s
 
     def _peer_s(self) -> float:
         """How long the slowest sibling takes now, 0 while all keep up."""
@@ -145,6 +189,9 @@ class Job:
             return 0.0  # absent, or half written
 
     def _report(self, ended: Ended) -> None:
+        """Reports an iteration that has ended, as late as the file says; some are lost."""
+        late_s = abs(self._dice.gauss(0.0, self._job.reports.jitter_s))
+        sent_s = ended.record.begin_s + ended.record.duration_s + late_s
         for stage, (state, gpu) in enumerate(zip(self._states, self._job.gpus, strict=True)):
             if gpu.socket is None:
                 continue
@@ -166,10 +213,18 @@ class Job:
             }
             if ended.record.peer_s > 0.0:
                 report["peer_iteration_time_s"] = ended.record.peer_s
+            if self._dice.random() >= self._job.reports.lost:
+                self._outbox.append((sent_s, json.dumps(report).encode(), str(gpu.socket)))
+        self._outbox.sort(key=lambda one: one[0])
+        self._send_due()
+        self._results.write(ended.record)
+
+    def _send_due(self) -> None:
+        while self._outbox and self._outbox[0][0] <= now_s():
+            _, raw, path = self._outbox.pop(0)
             # No agent, or one that is busy: a training job never waits for its observers.
             with contextlib.suppress(OSError):
-                self._socket.sendto(json.dumps(report).encode(), str(gpu.socket))
-        self._results.write(ended.record)
+                self._socket.sendto(raw, path)
 
     def _hold_memory(self, used_bytes: int) -> None:
         for state, gpu in zip(self._states, self._job.gpus, strict=True):
@@ -177,7 +232,9 @@ class Job:
 
     def _sleep_until(self, when_s: float) -> None:
         while not self._stopping and (left_s := when_s - now_s()) > 0.0:
-            time.sleep(min(left_s, NAP_S))
+            due_s = self._outbox[0][0] - now_s() if self._outbox else NAP_S
+            time.sleep(max(0.0, min(left_s, due_s, NAP_S)))
+            self._send_due()
 
 
 def run(argv: list[str]) -> int:

@@ -6,6 +6,7 @@ pipeline: {schedule: 1f1b, microbatches: 48}   # one stage per GPU
 time_scale: 0.045                              # factor on all operation times
 seed: 1
 noise: {operation: 0.01, gpu_time: 0.004, gpu_power: 0.015}
+reports: {jitter_s: 0.02, lost: 0.1}           # optional: how late reports are, and the share lost
 gpus:                                          # in stage order
   - {state: node-a/gpus.state, index: 0, socket: node-a/job.sock}
 control: control.json      # optional: {"peer_iteration_time_s": 0.5} while a sibling is slow
@@ -29,6 +30,7 @@ _KEYS = (
     "time_scale",
     "seed",
     "noise",
+    "reports",
     "gpus",
     "control",
     "results",
@@ -46,6 +48,14 @@ class JobGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Reporting:
+    """How well a job reports: delay of an iteration's reports (half-normal), share lost."""
+
+    jitter_s: float = 0.0
+    lost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class JobFile:
     """A simulated job as its file describes it. `iterations` -1 means: until stopped."""
 
@@ -56,6 +66,7 @@ class JobFile:
     time_scale: float = 1.0
     seed: int = 1
     noise: Noise = field(default_factory=Noise)
+    reports: Reporting = field(default_factory=Reporting)
     control: Path | None = None
     results: Path | None = None
     iterations: int = -1
@@ -84,6 +95,7 @@ class _Reader:
         noise = self._mapping(
             ("noise",), data.get("noise", {}), ("operation", "gpu_time", "gpu_power"), ()
         )
+        reports = self._mapping(("reports",), data.get("reports", {}), ("jitter_s", "lost"), ())
         return JobFile(
             job=self._text(("job",), data["job"]),
             schedule=schedule,
@@ -95,6 +107,9 @@ class _Reader:
             seed=self._whole(("seed",), data.get("seed", 1), 0, 2**53),
             noise=Noise(
                 **{key: self._number(("noise", key), noise[key], 0.0, 0.3) for key in noise}
+            ),
+            reports=Reporting(
+                **{key: self._number(("reports", key), reports[key], 0.0, 1.0) for key in reports}
             ),
             control=self._path(("control",), data["control"]) if "control" in data else None,
             results=self._path(("results",), data["results"]) if "results" in data else None,
