@@ -269,6 +269,8 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
             "stages": pipeline.stages,
             "microbatches": pipeline.microbatches,
             "tensor_parallel": pipeline.tensor_parallel,
+            "context_parallel": pipeline.context_parallel,
+            "expert_parallel": pipeline.expert_parallel,
             "data_parallel": pipeline.data_parallel,
             "sync": pipeline.sync,
         },
@@ -338,10 +340,10 @@ def _work(job: "JobPolicy") -> str:
         return "unknown"
     p = job.pipeline
     shape = f"{p.schedule}, {p.stages} stages x {p.microbatches} microbatches"
-    if p.tensor_parallel > 1:
-        shape += f", {p.tensor_parallel} GPUs a stage in one group (tensor_parallel)"
-    if p.data_parallel > 1:
-        shape += f", {p.data_parallel} pipelines side by side (sync: {p.sync})"
+    if p.lockstep > 1:
+        shape += f", {p.lockstep} GPUs a stage in one lock-step group"
+    if p.replicas > 1:
+        shape += f", {p.replicas} pipelines side by side (sync: {p.sync})"
     clocks = _profiled_mhz(job)
     if job.profile is None or not clocks:
         return shape

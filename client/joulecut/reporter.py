@@ -22,13 +22,23 @@ DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # of `order`
 class Reporter:
     """Reports iterations of one job on one GPU.
 
-    `uuid` is the GPU's ("GPU-..."), `stage` the pipeline stage from 0. `socket` is the agent's;
-    by default $JOULECUT_SOCKET, else /run/joulecut/jobs.sock. Use it in the training process: the
-    job ends for the agent when that process exits.
+    `uuid` is the GPU's ("GPU-..."), `stage` the pipeline stage from 0, `replica` the data-parallel
+    pipeline from 0 where there are several; older agents refuse a report with it. `socket` is the
+    agent's; by default $JOULECUT_SOCKET, else /run/joulecut/jobs.sock. Use it in the training
+    process: the job ends for the agent when that process exits.
     """
 
-    def __init__(self, job: str, uuid: str, stage: int, socket: str | None = None) -> None:
-        self._words = {"v": VERSION, "job": job, "uuid": uuid, "stage": stage}
+    def __init__(
+        self,
+        job: str,
+        uuid: str,
+        stage: int,
+        socket: str | None = None,
+        *,
+        replica: int | None = None,
+    ) -> None:
+        self._identity = {"v": VERSION, "job": job, "uuid": uuid, "stage": stage}
+        self._replica = {} if replica is None else {"replica": replica}
         self._path = socket or os.environ.get(SOCKET_VARIABLE) or SOCKET
         self._socket: sockets.socket | None = None
 
@@ -53,7 +63,8 @@ class Reporter:
         policy names them. Never raises.
         """
         with contextlib.suppress(Exception):
-            words = {**self._words, "iteration": number, "duration_s": duration_s}
+            words = {**self._identity, **self._replica, "iteration": number}
+            words["duration_s"] = duration_s
             words |= _timed(timed) if timed else {"ops": _sums(ops or {})}
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
@@ -70,7 +81,7 @@ class Reporter:
         Used only while the GPU has a clock schedule. Never raises.
         """
         with contextlib.suppress(Exception):
-            words = {**self._words, "mark": mark, "kind": kind, "microbatch": microbatch}
+            words = {**self._identity, "mark": mark, "kind": kind, "microbatch": microbatch}
             words |= {"iteration": iteration, "t_ns": time.monotonic_ns()}
             return self._send(words)
         return False

@@ -125,7 +125,10 @@ class StageLoad:
 class JobView:
     """One job of the policy, as it runs now.
 
-    `stages[s]` are the UUIDs that work stage s (data- and tensor-parallel siblings).
+    `stages[s]` are the UUIDs that work stage s, `groups[s]` the same by lock-step group (one
+    per data-parallel replica; empty where they are unknown). `time_ratios` are the times of
+    GPUs over those of the slowest of their stage, as measured at default clocks; empty unless
+    known of all.
     `baseline` was measured at default clocks; `current` under the clocks in force now.
     `peer_iteration_time_s` is set while a sibling pipeline is waited for.
     """
@@ -143,6 +146,8 @@ class JobView:
     external_lock: str = ""  # why default clocks are not measured: another writer's lock
     reservation: str = ""  # why a job in mode enforce is only recommended for now
     reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
+    groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    time_ratios: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,7 @@ def _encode_report(report: m.IterationReport) -> pb.IterationReport:
             for op in report.operations
         ],
         peer_iteration_time_s=report.peer_iteration_time_s,
+        replica=report.replica,
         source=report.source,
         age_s=report.age_s,
         shape=pb.PipelineShape(
@@ -215,6 +216,7 @@ def _decode_report(msg: pb.IterationReport) -> m.IterationReport:
         peer_iteration_time_s=msg.peer_iteration_time_s
         if msg.HasField("peer_iteration_time_s")
         else None,
+        replica=msg.replica if msg.HasField("replica") else None,
         source=msg.source,
         age_s=msg.age_s,
         shape=m.PipelineShape(

@@ -146,6 +146,7 @@ class IterationReport:
     age_s: float = 0.0  # how long ago it had ended when the agent learnt of it
     shape: PipelineShape | None = None
     order: str = ""
+    replica: int | None = None  # which of the data-parallel pipelines
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class _Iteration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     order: str = ""
     age_s: Annotated[float, msgspec.Meta(ge=0.0, le=ITERATION_S_MAX)] = 0.0
     shape: _Shape | None = None
+    replica: _Stage | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +133,7 @@ def _checked(raw: _Iteration) -> IterationReport:
         order=raw.order,
         age_s=raw.age_s,
         shape=PipelineShape(**msgspec.structs.asdict(raw.shape)) if raw.shape else None,
+        replica=raw.replica,
     )
 
 

@@ -280,11 +280,10 @@ class World:
             return
         self.history.append((self.now_s, self._duration_s, self._clocks))
         for uuid, run in zip(self.uuids, self._current.stages, strict=True):
+            count = self.pipeline.microbatches * self.pipeline.chunks
             operations = tuple(
-                OperationReport(
-                    kind, self.pipeline.microbatches, run.busy_s[kind] * self.slow_ratio
-                )
-                for kind in ("forward", "backward")
+                OperationReport(kind, count, busy_s * self.slow_ratio)
+                for kind, busy_s in run.busy_s.items()
             )
             report = IterationReport(
                 self.job,

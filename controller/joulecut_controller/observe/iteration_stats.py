@@ -20,6 +20,7 @@ from joulecut_controller.observe.measurement_window import (
     MeasurementWindow,
     stderr_s,
 )
+from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView, StageLoad, Window
@@ -65,6 +66,7 @@ class Measured:
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
     # Whether the job has reported operations in this shape; None before its first report.
     operations_reported: bool | None = None
+    time_ratios: Mapping[str, float] = field(default_factory=dict)  # see `own_pace`
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class _Track:
     baseline: Window | None = None
     known: Window | None = None  # the baseline when the window since `known_since_s` began
     known_since_s: float = math.nan
+    time_ratios: Mapping[str, float] = field(default_factory=dict)
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
@@ -136,6 +139,7 @@ class IterationStats:
         gpus: Mapping[str, GpuView],
         now_s: float,
         *,
+        groups: Groups = (),
         shape: str = "",
         recall: Callable[[], Window | None] = lambda: None,
     ) -> Measured:
@@ -161,7 +165,7 @@ class IterationStats:
         external_lock = track.external_locks.text(gpus)
         at_default = not any(track.locks.values()) and not external_lock
         if at_default and not track.external_locks.doubt and not track.straggling:
-            self._see_baseline(track)
+            self._see_baseline(track, stages, groups)
         return Measured(
             baseline=track.baseline,
             current=track.window.summary(RECENT),
@@ -183,6 +187,7 @@ class IterationStats:
             reported=tuple(track.reported),
             refused=tuple(sorted(track.sequence.refused.items())),
             operations_reported=track.operations_reported,
+            time_ratios=track.time_ratios,
         )
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
@@ -215,7 +220,7 @@ class IterationStats:
         if track.external_locks.rose:
             track.baseline = track.known = None
 
-    def _see_baseline(self, track: _Track) -> None:
+    def _see_baseline(self, track: _Track, stages: Stages, groups: Groups) -> None:
         """The baseline of this window, or the known one updated by it."""
         candidate = track.window.summary(ITERATIONS_KEPT)
         if candidate is None or track.window.passes <= BASELINE_PASSES_MIN:
@@ -224,6 +229,7 @@ class IterationStats:
             track.known, track.known_since_s = track.baseline, track.window.since_s
         if mature(candidate):
             track.baseline = candidate
+            track.time_ratios = time_ratios(track.window.loads(), stages, groups)
         elif track.known is not None:
             track.baseline = blended(track.known, candidate, _wanted(candidate))
 

@@ -145,6 +145,7 @@ class Observer:
             reports,
             gpus,
             now_s,
+            groups=placement.groups,
             shape=shape,
             recall=lambda: recall(policy.name, shape),
         )
@@ -170,6 +171,8 @@ class Observer:
             external_lock=measured.external_lock,
             reservation=reservation,
             reports_refused=measured.refused,
+            groups=placement.groups,
+            time_ratios=measured.time_ratios,
         )
         return JobObservation(view, placement, measured, shape)
 
@@ -240,5 +243,7 @@ def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> 
 
 def _digest(policy: JobPolicy, placement: Placement) -> str:
     options = policy.profile.options if policy.profile else {}
-    content = repr((policy.pipeline, placement.stages, sorted(options.items())))
+    # Keys that a job does not use leave the baselines valid that were kept before they existed.
+    pipeline = repr(policy.pipeline).replace("context_parallel=1, expert_parallel=1, ", "")
+    content = f"({pipeline}, {placement.stages!r}, {sorted(options.items())!r})"
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from joulecut_controller.observe.job_matcher import JobMatch
-from joulecut_controller.observe.ranks import by_completion, staged
+from joulecut_controller.observe.ranks import Seat, by_completion, seats
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
@@ -25,7 +25,8 @@ STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
-    that keeps even that from being known.
+    that keeps even that from being known. `groups[s]` are the same GPUs by lock-step group, one
+    group per replica; empty where the groups are unknown.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -33,6 +34,7 @@ class Placement:
     silence_limit_s: float
     complaint: str = ""
     doubt: str = ""  # why counted ranks may be wrong
+    groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
 
     @property
     def silent(self) -> bool:
@@ -49,6 +51,7 @@ class _Reporter:
     seen_s: float
     duration_s: float
     late_s: float = 0.0  # of the report: its source sends in batches
+    replica: int | None = None
 
 
 class Placements:
@@ -70,7 +73,11 @@ class Placements:
                 self._stranger[job] = report.uuid
                 continue
             reporters[report.uuid] = _Reporter(
-                report.stage, arrived.arrived_s, report.duration_s, report.age_s
+                report.stage,
+                arrived.arrived_s,
+                report.duration_s,
+                report.age_s,
+                report.replica,
             )
             self._jobs_of.setdefault(report.uuid, set()).add(job)
             self._follow(job, report.uuid, arrived.arrived_s)
@@ -124,8 +131,11 @@ class Placements:
         if policy.ranks == "hook":
             stages = _by_report(policy, reporters)
             complaint = complaint or _outside(policy, reporters, ranked)
+            replica_of = {uuid: one.replica for uuid, one in reporters.items()}
         else:
-            stages = _by_rank(policy, ranked)
+            seated = seats(ranked, policy.rank_order, policy.pipeline) if policy.pipeline else {}
+            stages = _by_rank(policy, seated)
+            replica_of = {uuid: seat.replica for uuid, seat in seated.items()}
         if match.complaint:
             stages, complaint = (), match.complaint
         if not reporters:
@@ -141,6 +151,7 @@ class Placements:
             silence_limit_s=limit_s,
             complaint=complaint or _misfit(policy, stages),
             doubt=_doubt(policy, stages, reporters, gpus),
+            groups=_groups(policy, stages, replica_of),
         )
 
 
@@ -194,16 +205,32 @@ def _outside(
     return ""
 
 
-def _by_rank(policy: JobPolicy, ranked: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    pipeline = policy.pipeline
-    if pipeline is None:
+def _by_rank(policy: JobPolicy, seated: Mapping[str, Seat]) -> tuple[tuple[str, ...], ...]:
+    if policy.pipeline is None or not seated:
         return ()
-    return staged(
-        ranked,
-        policy.rank_order,
-        stages=pipeline.stages,
-        tensor_parallel=pipeline.tensor_parallel,
+    return tuple(
+        tuple(sorted(uuid for uuid, seat in seated.items() if seat.stage == stage))
+        for stage in range(policy.pipeline.stages)
     )
+
+
+def _groups(
+    policy: JobPolicy, stages: tuple[tuple[str, ...], ...], replica_of: Mapping[str, int | None]
+) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """The lock-step groups of every stage; empty where the replica of a GPU is unknown."""
+    size = policy.pipeline.lockstep if policy.pipeline else 0
+    if size == 1:
+        return tuple(tuple((uuid,) for uuid in uuids) for uuids in stages)
+    made = []
+    for uuids in stages:
+        by_replica: dict[int | None, list[str]] = {}
+        for uuid in uuids:
+            by_replica.setdefault(replica_of.get(uuid), []).append(uuid)
+        whole = None not in by_replica and all(len(one) == size for one in by_replica.values())
+        if not whole:
+            return ()
+        made.append(tuple(tuple(group) for group in by_replica.values()))
+    return tuple(made)
 
 
 def _doubt(
@@ -258,12 +285,12 @@ def _misfit(policy: JobPolicy, stages: tuple[tuple[str, ...], ...]) -> str:
     widths = {len(uuids) for uuids in stages}
     if len(widths) > 1:
         return f"stages have {min(widths)} to {max(widths)} GPUs; all need the same number"
-    width, group = widths.pop(), pipeline.tensor_parallel
-    whole = group * pipeline.data_parallel
+    width, group, whole = widths.pop(), pipeline.lockstep, pipeline.width
     # Half of two groups would count as one: with groups, all GPUs have to be there.
     if width > whole or (group > 1 and width < whole):
         return (
-            f"{width} GPUs a stage do not make whole groups of tensor_parallel {group} "
+            f"{width} GPUs a stage do not make whole groups of tensor_parallel "
+            f"{pipeline.tensor_parallel} x context_parallel {pipeline.context_parallel} "
             f"x data_parallel {pipeline.data_parallel}"
         )
     return ""

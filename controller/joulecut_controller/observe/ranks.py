@@ -6,8 +6,10 @@ order gives a plan for another machine, so the job's own reports have to confirm
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from joulecut_controller.view import GpuView
+from joulecut_engine.graph.pipeline import Pipeline
 
 PIPELINE = "pp"
 # Labels of pods. An Indexed Job numbers its pods; a JobSet numbers its Jobs as well.
@@ -28,23 +30,36 @@ def coordinates(rank: int, order: str, sizes: Mapping[str, int]) -> dict[str, in
     return place
 
 
-def staged(
-    ranked: Sequence[str], order: str, *, stages: int, tensor_parallel: int
-) -> tuple[tuple[str, ...], ...]:
-    """GPUs in rank order, by stage, sorted within; empty where they make no whole groups. What is
-    neither pipeline nor tensor parallelism counts as data parallelism.
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of one GPU in its job: pipeline stage, and data-parallel replica."""
+
+    stage: int
+    replica: int
+
+
+def seats(ranked: Sequence[str], order: str, pipeline: Pipeline) -> Mapping[str, Seat]:
+    """The seat of every GPU of a rank order; empty where they make no whole groups.
+
+    Expert-parallel groups are taken out of context and data parallelism, neighbours first, as
+    Megatron-LM does.
     """
-    if not ranked or len(ranked) % (stages * tensor_parallel):
-        return ()
+    group = pipeline.stages * pipeline.tensor_parallel * pipeline.context_parallel
+    if not ranked or len(ranked) % group:
+        return {}
     sizes = {
-        PIPELINE: stages,
-        "tp": tensor_parallel,
-        "dp": len(ranked) // (stages * tensor_parallel),
+        PIPELINE: pipeline.stages,
+        "tp": pipeline.tensor_parallel,
+        "cp": pipeline.context_parallel,
+        "dp": len(ranked) // group,
     }
-    made: list[list[str]] = [[] for _ in range(stages)]
+    together = pipeline.lockstep // pipeline.tensor_parallel
+    found = {}
     for rank, uuid in enumerate(ranked):
-        made[coordinates(rank, order, sizes)[PIPELINE]].append(uuid)
-    return tuple(tuple(sorted(uuids)) for uuids in made)
+        at = coordinates(rank, order, sizes)
+        replica = (at["cp"] + sizes["cp"] * at["dp"]) // together
+        found[uuid] = Seat(at[PIPELINE], replica)
+    return found
 
 
 def by_completion(gpus: Sequence[GpuView]) -> tuple[tuple[str, ...], str]:

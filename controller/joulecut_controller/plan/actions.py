@@ -1,6 +1,7 @@
 """The actions of a plan, GPU by GPU."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from joulecut_controller.plan.granularity import stretches_s
 from joulecut_controller.plan.plan import Action, verb_of
@@ -17,11 +18,18 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
     actions = []
     for stage, uuids in enumerate(job.stages):
         default_mhz = choice.costs.default_mhz[stage]
-        steps = choice.steps[stage]
         clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[stage]})
-        asked_mhz = clocks[-1]  # the highest that a GPU needs within an iteration
-        span = _span(steps) if steps else ""
         for uuid in uuids:
+            steps = tuple(
+                replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
+                for step in choice.steps[stage]
+            )
+            # The highest that a GPU needs within an iteration.
+            asked_mhz = choice.costs.clock_of(uuid, clocks[-1])
+            span = _span(steps) if steps else ""
+            if len(clocks) == 1 and asked_mhz < clocks[-1]:
+                faster = 1.0 - choice.costs.ratios[uuid]
+                span = f"{faster:.1%} faster than its slowest GPU at {clocks[-1]} MHz"
             now_mhz = running.get(uuid, 0) or default_mhz
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
             if steps:  # under a lease, whatever its highest clock

@@ -57,15 +57,24 @@ def default_clocks(costs: Costs) -> Clocks:
     return tuple(costs.default_mhz[o.stage] for o in costs.problem.graph.operations)
 
 
-def evaluate(costs: Costs, clocks: Clocks) -> Evaluation | None:
-    """None where a clock has no predicted cost, or the clocks are of another graph."""
+def at_default(costs: Costs) -> Evaluation:
+    """Default clocks for all GPUs."""
+    made = evaluate(costs, default_clocks(costs), uniform=True)
+    assert made is not None  # costs cover the default clock of every stage
+    return made
+
+
+def evaluate(costs: Costs, clocks: Clocks, *, uniform: bool = False) -> Evaluation | None:
+    """None where a clock has no predicted cost, or the clocks are of another graph. Faster GPUs
+    have clocks of their own, unless `uniform`.
+    """
     problem = costs.problem
     operations = problem.graph.operations
     if len(clocks) != len(operations):
         return None
     options = []
     for operation, clock_mhz in zip(operations, clocks, strict=True):
-        option = costs.option(operation, clock_mhz)
+        option = costs.option(operation, clock_mhz, uniform=uniform)
         if option is None:
             return None
         options.append(option)
@@ -118,8 +127,9 @@ ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by
 class Comparison:
     """Compares plans of one pass: same costs, goal, jitter and baseline.
 
-    `ratio` is real seconds over model seconds; `promised_s` the real deadline, or the
-    straggler's time where the goal waits.
+    `constant_s` is what an iteration takes beside its pipeline, in model seconds; `ratio` real
+    seconds over model seconds, that included; `promised_s` the real deadline, or the straggler's
+    time where the goal waits.
     """
 
     costs: Costs
@@ -130,18 +140,25 @@ class Comparison:
     promised_s: float
     jitter: Jitter = STILL
     min_dwell_s: float = 0.0  # at one clock, where clocks change within an iteration
+    constant_s: float = 0.0
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
         time_s = evaluation.iteration_time_s
-        return evaluation.energy_j(max(time_s, self.goal.deadline_s) if self.goal.waits else time_s)
+        if self.goal.waits:
+            time_s = max(time_s, self.goal.deadline_s)
+        return evaluation.energy_j(time_s + self.constant_s)
+
+    def answer_j(self, answer: Solution) -> float:
+        """`cost_j` of a solver's answer."""
+        return answer.energy_j + self.costs.problem.time_price_w * self.constant_s
 
     @property
     def baseline_j(self) -> float:
         return self.cost_j(self.default)
 
     def real_s(self, evaluation: Evaluation) -> float:
-        own_s = self.ratio * evaluation.mean_s
+        own_s = self.ratio * (evaluation.mean_s + self.constant_s)
         return max(own_s, self.promised_s) if self.goal.waits else own_s
 
 
@@ -159,6 +176,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
         lower_bound_j=width * answer.lower_bound_j,
         gap_ratio=answer.gap,
         saved_by_granularity=((answer.granularity, own_saved),),
+        constant_s=comparison.constant_s,
     )
 
 
@@ -169,7 +187,9 @@ def completed(
     of the clocks `before` the plan. Several solves: takes seconds.
     """
     width = comparison.costs.width
-    intrinsic_w, extrinsic_w = _bloat_w(comparison, before, solver)
+    lean = _own_paced(comparison.costs, before)
+    intrinsic_w, extrinsic_w = _bloat_w(comparison, lean, solver)
+    variability_j = before.operations_j - lean.operations_j
     return replace(
         made,
         saved_by_granularity=tuple(
@@ -179,7 +199,17 @@ def completed(
         ),
         intrinsic_bloat_w=width * intrinsic_w,
         extrinsic_bloat_w=width * extrinsic_w,
+        variability_bloat_w=width * variability_j / comparison.real_s(before)
+        if comparison.costs.ratios
+        else None,
     )
+
+
+def _own_paced(costs: Costs, before: Evaluation) -> Evaluation:
+    """The same clocks of the stages with faster GPUs at clocks of their own."""
+    made = evaluate(costs, tuple(option.clock_mhz for option in before.options))
+    assert made is not None
+    return made
 
 
 def _saved_ratio(
@@ -191,7 +221,7 @@ def _saved_ratio(
     answer = solver.ask(comparison.costs, comparison.goal, granularity, comparison.jitter, limits)
     if isinstance(answer, Infeasible):
         return None
-    return 1.0 - answer.energy_j / comparison.baseline_j
+    return 1.0 - comparison.answer_j(answer) / comparison.baseline_j
 
 
 def _bloat_w(comparison: Comparison, before: Evaluation, solver: Answers) -> tuple[float, float]:

@@ -8,7 +8,7 @@ for anyway.
 from dataclasses import replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import default_clocks, evaluate, with_jitter
+from joulecut_controller.plan.evaluation import at_default, evaluate, with_jitter
 from joulecut_controller.plan.pace import Pace, learn
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers
@@ -28,7 +28,7 @@ def learn_pace(
     state: PlannerState,
     solver: Answers,
     deadline_s: float,
-    at_default: float,
+    measured_ratio: float,
 ) -> tuple[PlannerState, bool]:
     """The pace updated by the running plan, and whether that plan is late."""
     measured, costs = inputs.job.current, state.costs
@@ -48,9 +48,9 @@ def learn_pace(
     pace, late = learn(
         state.pace,
         measured=measured,
-        modelled_s=running.mean_s,
+        modelled_s=running.mean_s + state.constant_s,
         limit_s=limit_s,
-        at_default=at_default,
+        at_default=measured_ratio,
         now_s=inputs.view.now_s,
         dwell_s=dwell_s(inputs),
     )
@@ -75,7 +75,9 @@ def goal_of(
     waited for anyway, and one faster than it changes nothing.
     """
     assert state.costs is not None
-    own = Goal(_hold(state.goal, deadline_s / ratio * (1.0 + ROUNDING), waits=False))
+    constant_s = state.constant_s
+    in_model_s = (deadline_s / ratio - constant_s) * (1.0 + ROUNDING)
+    own = Goal(_hold(state.goal, in_model_s, waits=False))
     peer_s = _peer_s(inputs)
     if peer_s is None:
         return own, deadline_s
@@ -84,7 +86,7 @@ def goal_of(
     lone_s, late_ratio = lone_times(lone, state, solver)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
-    wanted_s = peer_s * (1.0 - PEER_MARGIN_RATIO) / (ratio * late_ratio)
+    wanted_s = (peer_s * (1.0 - PEER_MARGIN_RATIO) / ratio - constant_s) / late_ratio
     if wanted_s <= lone_s:
         return own, deadline_s
     return Goal(_hold(state.goal, wanted_s, waits=True), waits=True), peer_s
@@ -129,8 +131,8 @@ def rescaled(state: PlannerState, costs: Costs) -> Pace:
     old, pace = state.costs, state.pace
     if old is None or pace.learned is None:
         return pace
-    before = evaluate(old, state.clocks or default_clocks(old))
-    after = evaluate(costs, state.clocks or default_clocks(costs))
+    before = evaluate(old, state.clocks) if state.clocks else at_default(old)
+    after = evaluate(costs, state.clocks) if state.clocks else at_default(costs)
     if before is None or after is None:
         return replace(pace, learned=None)
     return replace(pace, learned=pace.learned * before.iteration_time_s / after.iteration_time_s)

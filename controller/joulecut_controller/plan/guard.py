@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.granularity import shortest_s, stretches_s
-from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO
+from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobView, View
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
@@ -250,7 +251,23 @@ def _sound(plan: Plan, authority: Authority, check: Check) -> str:
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, later than the "
             f"deadline of {plan.deadline_s:.6g} s"
         )
-    return next(iter(check(authority.problem, authority.goal, solution)), "")
+    return _beside(forecast, solution) or next(
+        iter(check(authority.problem, authority.goal, solution)), ""
+    )
+
+
+def _beside(forecast: Forecast, solution: Solution) -> str:
+    """Whether the whole iteration was predicted, communication and optimizer included."""
+    constant_s = forecast.constant_s
+    if not 0.0 <= constant_s <= CONSTANT_RATIO_MAX * forecast.baseline_time_s:  # not a number too
+        return f"{constant_s:.4g} s beside the pipeline are absurd"
+    least_s = solution.iteration_time_s + constant_s
+    if forecast.iteration_time_s < least_s * (1.0 - EXPLAINED_RATIO):
+        return (
+            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but pipeline and "
+            f"communication take {least_s:.6g} s"
+        )
+    return ""
 
 
 def _guessed(plan: Plan) -> str:

@@ -48,7 +48,7 @@ def jitter_of(job: JobView, held: Jitter | None) -> Jitter:
     noise = Noise(
         operation=operation if operation >= OPERATION_MIN else 0.0,
         gpu=min(gpu, _iteration(baseline)) if gpu >= GPU_MIN else 0.0,
-        siblings=pipeline.data_parallel,
+        siblings=pipeline.replicas,
     )
     seen = Jitter(noise, job.policy.slo.statistic)
     return held if held is not None and _near(held, seen) else seen

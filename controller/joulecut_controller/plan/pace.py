@@ -1,17 +1,21 @@
 """Pace: measured over modelled iteration time.
 
-The graph has no communication, jitter or optimizer step, so a plan that is exact in the model is
-late in reality. The solver gets the deadline divided by this ratio. It is learned at default clocks
-first, and under a plan afterwards.
+The graph has no communication and no optimizer step. Where the job's operations are measured, what
+its baseline takes beside the graph is a constant that no clock changes (`constant_s`). What is
+left, and all of it where operations are not measured, counts as a ratio: the solver gets the
+deadline divided by it. It is learned at default clocks first, and under a plan afterwards.
 """
 
 import math
 from dataclasses import dataclass, replace
 
-from joulecut_controller.view import Window
+from joulecut_controller.view import JobView, Window
 
 # Where the graph misses the measured iteration by more, it does not describe this job.
 EXPLAINED_RATIO = 0.03
+# Communication and optimizer, over the time of the graph: 3.6 % on average in 365 published
+# executions, 8.2 % at most.
+CONSTANT_RATIO_MAX = 0.1
 # Two standard errors: one false alarm in forty windows, and a false alarm only raises clocks.
 DOUBT_STDERRS = 2.0
 RISK_ITERATIONS_MIN = 8  # fewer do not give a standard error worth the name
@@ -32,6 +36,15 @@ class Pace:
 
     def ratio(self, at_default: float) -> float:
         return at_default if self.learned is None else self.learned
+
+
+def constant_s(job: JobView, modelled_s: float) -> float:
+    """Seconds of an iteration beside its pipeline, which takes `modelled_s` at default clocks; 0
+    unless every GPU reports its operations.
+    """
+    if job.baseline is None or not job.time_ratios:
+        return 0.0
+    return max(0.0, job.baseline.time_mean_s - modelled_s)
 
 
 def surely_above(window: Window, limit_s: float) -> bool:

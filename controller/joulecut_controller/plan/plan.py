@@ -52,6 +52,8 @@ class Forecast:
     saved_by_granularity: tuple[tuple[str, float], ...] = ()  # names of `evaluation.COMPARED`
     intrinsic_bloat_w: float | None = None  # None until computed, which takes seconds
     extrinsic_bloat_w: float | None = None
+    variability_bloat_w: float | None = None  # ... or unless the times of all GPUs are measured
+    constant_s: float = 0.0  # of the iteration: communication and optimizer, whatever the clocks
 
     @property
     def bounded(self) -> bool:

@@ -62,5 +62,7 @@ class PlannerState:
     pace: Pace = field(default_factory=Pace)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
+    constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer
+    asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
     suspended: SuspendedPlan | None = None
     rung: Rung = field(default_factory=Rung)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import Clocks, default_clocks, evaluate
+from joulecut_controller.plan.evaluation import Clocks, at_default, default_clocks
 from joulecut_controller.plan.pace import EXPLAINED_RATIO
 from joulecut_controller.view import POWER_SLACK_W, GpuView, JobView
 
@@ -164,8 +164,7 @@ def without_limits(job: JobView, gpus: Mapping[str, GpuView], costs: Costs | Non
     baseline = job.baseline
     if costs is None or baseline is None or not _limited(job, gpus):
         return job
-    default = evaluate(costs, default_clocks(costs))
-    assert default is not None
+    default = at_default(costs)
     if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
         return job
     return replace(job, baseline=replace(baseline, time_mean_s=default.iteration_time_s))
@@ -175,9 +174,8 @@ def peak_ratio(costs: Costs) -> float:
     """The power limits that a job needs over its mean power, both at default clocks: work draws
     more than waiting does. Lower clocks bring the two closer together.
     """
-    default = evaluate(costs, default_clocks(costs))
+    default = at_default(costs)
     needed = needed_w(costs, default_clocks(costs))
-    assert default is not None
     assert needed is not None
     time_s = default.iteration_time_s
     mean_w = default.energy_j(time_s) / time_s - costs.problem.overhead_power_w

@@ -75,6 +75,8 @@ def _forecast(forecast: Forecast) -> dict[str, Any]:
         },
         "intrinsic_bloat_w": _finite(forecast.intrinsic_bloat_w),
         "extrinsic_bloat_w": _finite(forecast.extrinsic_bloat_w),
+        "variability_bloat_w": _finite(forecast.variability_bloat_w),
+        "constant_s": _finite(forecast.constant_s),
     }
 
 

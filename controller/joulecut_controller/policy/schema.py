@@ -177,6 +177,8 @@ class PipelineKeys(_Strict):
     microbatches: Annotated[int, PlainValidator(quantity.whole(1, MICROBATCHES_MAX))]
     chunks: Annotated[int, PlainValidator(quantity.whole(1, CHUNKS_MAX))] | None = None
     tensor_parallel: Parallel = 1
+    context_parallel: Parallel = 1
+    expert_parallel: Parallel = 1
     data_parallel: Parallel = 1
     sync: Annotated[str, PlainValidator(quantity.choice("iteration", "layer"))] = "iteration"
     profile: Annotated[str, PlainValidator(quantity.text(4096, "a path"))] | None = None

@@ -129,10 +129,10 @@ def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     elif job.pipeline is None:
         yield Diagnostic(place, "list needs stages", "pipeline beside it")
     else:
-        stages = job.pipeline.stages
-        widest = job.pipeline.data_parallel * job.pipeline.tensor_parallel
+        shape = shape_of(job.pipeline)
+        stages, widest = shape.stages, shape.width
         place = (*path, "match", "gpus")
-        if job.pipeline.tensor_parallel > 1:  # groups count whole, and all of them
+        if shape.lockstep > 1:  # groups count whole, and all of them
             if listed != stages * widest:
                 what = f"{listed} GPUs do not make {stages} stages of {widest}"
                 yield Diagnostic(place, what, f"{stages * widest} GPUs")
@@ -152,6 +152,10 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     fault = misfit(shape) if pipeline.schedule in SCHEDULES_ALL else None
     if fault is not None:
         yield Diagnostic((*path, "pipeline", fault.key), fault.what, fault.allowed)
+    if shape.width % shape.lockstep:
+        what = f"{pipeline.expert_parallel} experts' groups do not fit"
+        allowed = "a divisor of context_parallel x data_parallel"
+        yield Diagnostic((*path, "pipeline", "expert_parallel"), what, allowed)
     if pipeline.profile is not None and pipeline.model is not None:
         what = "profile and model both give the costs"
         yield Diagnostic((*path, "pipeline", "model"), what, "one of them")
@@ -217,6 +221,8 @@ def shape_of(keys: PipelineKeys) -> Pipeline:
         stages=keys.stages,
         microbatches=keys.microbatches,
         tensor_parallel=keys.tensor_parallel,
+        context_parallel=keys.context_parallel,
+        expert_parallel=keys.expert_parallel,
         data_parallel=keys.data_parallel,
         sync="layer" if keys.sync == "layer" else "iteration",
         chunks=chunks_of(schedule, keys.chunks),

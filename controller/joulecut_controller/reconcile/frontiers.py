@@ -10,7 +10,7 @@ from functools import partial
 
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import default_clocks, evaluate
+from joulecut_controller.plan.evaluation import at_default
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
@@ -80,9 +80,7 @@ class Frontiers:
     ) -> tuple[FrontierPoint, ...]:
         ratio = 1.0  # real seconds over model seconds
         if baseline is not None:
-            default = evaluate(costs, default_clocks(costs))
-            assert default is not None
-            ratio = baseline.time_mean_s / default.iteration_time_s
+            ratio = baseline.time_mean_s / at_default(costs).iteration_time_s
         waiting_w = costs.problem.time_price_w
         return tuple(
             FrontierPoint(

@@ -263,4 +263,4 @@ def _peers_ours(observation: JobObservation) -> bool:
     """Whether the job's GPUs hold several pipelines, so that our clocks may slow a sibling."""
     pipeline = observation.view.policy.pipeline
     width = max((len(stage) for stage in observation.view.stages), default=0)
-    return pipeline is not None and width > pipeline.tensor_parallel
+    return pipeline is not None and width > pipeline.lockstep

@@ -302,7 +302,9 @@ def _promise(
         default_mhz, clocks = costs.default_mhz[stage], asked.get(stage, set())
         for uuid in uuids:
             default.append(_promised(choice, stage, uuid, default_mhz))
-            lower = sorted(mhz for mhz in clocks if mhz < default_mhz)
+            # A GPU with a clock of its own has no promise: its time is not predicted alone.
+            at_own = any(costs.clock_of(uuid, mhz) != mhz for mhz in clocks)
+            lower = sorted(mhz for mhz in clocks if mhz < default_mhz and not at_own)
             lowered += [_promised(choice, stage, uuid, mhz) for mhz in lower]
     if not lowered:
         return None
@@ -324,7 +326,7 @@ def _promise(
 
 
 def _promised(choice: Choice, stage: int, uuid: str, clock_mhz: int) -> Promised:
-    options = {kind: choice.costs.table[stage, kind][clock_mhz] for kind in KINDS}
+    options = {kind: choice.costs.uniform[stage, kind][clock_mhz] for kind in KINDS}
     return Promised(
         uuid=uuid,
         clock_mhz=clock_mhz,

@@ -167,6 +167,8 @@ def _pipeline_json(policy: JobPolicy) -> Json | None:
         "stages": pipeline.stages,
         "microbatches": pipeline.microbatches,
         "tensor_parallel": pipeline.tensor_parallel,
+        "context_parallel": pipeline.context_parallel,
+        "expert_parallel": pipeline.expert_parallel,
         "data_parallel": pipeline.data_parallel,
         "sync": pipeline.sync,
     }

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from statistics import median
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +30,7 @@ POWER_GUESSED = 1e-6  # weight of an interpolated power
 PROFILE_WEIGHT = 1.0
 PROFILE_NOISE = 0.003
 PROFILED = "profile"  # in place of a GPU's UUID
+OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those compared with none
 WORKS_MAX = 64  # curves per fit, the latest seen: 16 stages of two jobs
 
 
@@ -239,26 +239,24 @@ def _powers(work: Work, points: Mapping[Work, Sequence[_Point]]) -> dict[int, fl
 
 
 def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
-    """Mean by clock of (source, clock, value, weight), each source's offset removed.
+    """Level by clock of (source, clock, value, weight), each source's offset removed.
 
-    Offsets are medians over clocks that several sources share; without any they are 0.
+    Least squares of value = level[clock] + offset[source], with offsets as small as possible: two
+    sources are compared over the clocks that they share, directly or by way of others. Where the
+    slower GPUs of a stage run at higher clocks, any other mean would flatten the curve.
     """
-    by_clock: dict[int, list[tuple[str, float, float]]] = {}
+    clock_at = {clock: i for i, clock in enumerate(sorted({row[1] for row in rows}))}
+    source_at = {source: i for i, source in enumerate(dict.fromkeys(row[0] for row in rows))}
+    weights = np.zeros((len(source_at), len(clock_at)))
+    values = np.zeros_like(weights)
     for source, clock, value, weight in rows:
-        by_clock.setdefault(clock, []).append((source, value, weight))
-    offsets: dict[str, list[float]] = {}
-    for shared in by_clock.values():
-        if len(shared) > 1:
-            mean = _mean([(value, weight) for _, value, weight in shared])
-            for source, value, _ in shared:
-                offsets.setdefault(source, []).append(value - mean)
-    offset = {source: median(values) for source, values in offsets.items()}
-    return {
-        clock: _mean(
-            [(value - offset.get(source, 0.0), weight) for source, value, weight in shared]
-        )
-        for clock, shared in sorted(by_clock.items())
-    }
+        at = source_at[source], clock_at[clock]
+        weights[at] += weight
+        values[at] += weight * value
+    shares = weights / (weights.sum(axis=1, keepdims=True) + OFFSET_WEIGHT)
+    normal = np.diag(weights.sum(axis=0)) - shares.T @ weights
+    level = np.linalg.solve(normal, values.sum(axis=0) - shares.T @ values.sum(axis=1))
+    return {clock: float(level[i]) for clock, i in clock_at.items()}
 
 
 NOT_A_STATE = "not the state of an estimator"

@@ -1,5 +1,6 @@
 """Shape of one training iteration, its operations, and their measured costs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -44,16 +45,19 @@ GPU_POWER_W_MAX = 10_000.0  # several times the largest card
 class Pipeline:
     """The shape of one iteration. `stages` and `microbatches` are at least 1.
 
-    A stage is a GPU (or the GPUs of one tensor-parallel group); it holds `chunks` parts of
-    the model. `transfers` says whether sending to another GPU takes time and whether both
-    sides wait for it; the three switches add collectives and the optimizer step.
-    `explicit` stands for a graph from a file.
+    A stage is a GPU (or the GPUs of one lock-step group); it holds `chunks` parts of
+    the model. `expert_parallel` divides `context_parallel` x `data_parallel`. `transfers`
+    says whether sending to another GPU takes time and whether both sides wait for it; the
+    three switches add collectives and the optimizer step. `explicit` stands for a graph from
+    a file.
     """
 
     schedule: Schedule
     stages: int
     microbatches: int
     tensor_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
     data_parallel: int = 1
     sync: Literal["iteration", "layer"] = "iteration"
     chunks: int = 1
@@ -61,6 +65,23 @@ class Pipeline:
     tensor_collective: bool = False
     data_collective: bool = False
     optimizer: bool = False
+
+    @property
+    def lockstep(self) -> int:
+        """GPUs of one stage that wait for each other in every layer: a tensor-parallel group,
+        together with the context- and expert-parallel groups of its members.
+        """
+        return self.tensor_parallel * math.lcm(self.context_parallel, self.expert_parallel)
+
+    @property
+    def width(self) -> int:
+        """GPUs of one stage."""
+        return self.tensor_parallel * self.context_parallel * self.data_parallel
+
+    @property
+    def replicas(self) -> int:
+        """Pipelines side by side that meet once per iteration, to add up their gradients."""
+        return self.width // self.lockstep
 
 
 class Operation(NamedTuple):

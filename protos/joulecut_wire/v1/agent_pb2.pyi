@@ -484,6 +484,7 @@ class IterationReport(google.protobuf.message.Message):
     AGE_S_FIELD_NUMBER: builtins.int
     SHAPE_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
+    REPLICA_FIELD_NUMBER: builtins.int
     job: builtins.str
     uuid: builtins.str
     stage: builtins.int
@@ -496,6 +497,8 @@ class IterationReport(google.protobuf.message.Message):
     """For how long the iteration had ended when it was learnt: exporters send in batches."""
     order: builtins.str
     """In which order the operations ran: for each, the index of its kind in `operations`, 0-9a-z."""
+    replica: builtins.int
+    """Which of the data-parallel pipelines, where the job tells."""
     @property
     def operations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperationReport]: ...
     @property
@@ -516,10 +519,14 @@ class IterationReport(google.protobuf.message.Message):
         age_s: builtins.float = ...,
         shape: global___PipelineShape | None = ...,
         order: builtins.str = ...,
+        replica: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "age_s", b"age_s", "duration_s", b"duration_s", "iteration", b"iteration", "job", b"job", "operations", b"operations", "order", b"order", "peer_iteration_time_s", b"peer_iteration_time_s", "shape", b"shape", "source", b"source", "stage", b"stage", "uuid", b"uuid"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "_replica", b"_replica", "peer_iteration_time_s", b"peer_iteration_time_s", "replica", b"replica", "shape", b"shape"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s", "_replica", b"_replica", "age_s", b"age_s", "duration_s", b"duration_s", "iteration", b"iteration", "job", b"job", "operations", b"operations", "order", b"order", "peer_iteration_time_s", b"peer_iteration_time_s", "replica", b"replica", "shape", b"shape", "source", b"source", "stage", b"stage", "uuid", b"uuid"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_peer_iteration_time_s", b"_peer_iteration_time_s"]) -> typing.Literal["peer_iteration_time_s"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_replica", b"_replica"]) -> typing.Literal["replica"] | None: ...
 
 global___IterationReport = IterationReport
 

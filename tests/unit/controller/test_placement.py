@@ -57,6 +57,24 @@ def test_a_group_of_which_a_part_does_not_report_is_a_complaint() -> None:
     assert not placements.placement(groups, gpus(), 10.5).complaint
 
 
+def test_groups_are_known_where_reports_name_the_replica() -> None:
+    shape = Pipeline("1f1b", 1, 4, tensor_parallel=2, data_parallel=2)
+    policy, placements = replace(POLICY, pipeline=shape), Placements()
+    reports = reported(("G0", 0), ("G1", 0), ("G2", 0), ("G3", 0))
+    placements.note("job", reports, gpus())
+    placement = placements.placement(policy, gpus(), 10.5)
+    assert placement.groups == ()
+    for arrived, replica in zip(reports, (1, 0, 1, 0), strict=True):
+        told = replace(arrived, report=replace(arrived.report, replica=replica))
+        placements.note("job", [told], gpus())
+    placement = placements.placement(policy, gpus(), 10.5)
+    assert placement.groups == ((("G0", "G2"), ("G1", "G3")),)
+    alone = replace(POLICY, pipeline=Pipeline("1f1b", 1, 4, data_parallel=4))
+    assert placements.placement(alone, gpus(), 10.5).groups[0] == (
+        ("G0",), ("G1",), ("G2",), ("G3",),
+    )  # fmt: skip
+
+
 def test_what_does_not_fit_is_a_complaint() -> None:
     known = gpus()
     cases = {

@@ -238,4 +238,6 @@ def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> N
     option = costs.table[0, "forward"][clock]
     assert option.time_s == pytest.approx(float(slow.time_s[0]))
     energies = [float(p.time_s[0] * p.power_w[0]) for p in (healthy, slow)]
+    waited_s = option.time_s - float(healthy.time_s[0])  # the faster one, for the slower
+    energies.append(policy.blocking_power_w * waited_s)
     assert option.energy_j == pytest.approx(sum(energies) / 2)

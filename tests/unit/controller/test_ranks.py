@@ -14,7 +14,7 @@ from joulecut_controller.observe.ranks import (
     POD_INDEX,
     by_completion,
     coordinates,
-    staged,
+    seats,
 )
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, PodMatch, Slo
 from joulecut_controller.ports import ArrivedReport
@@ -40,18 +40,32 @@ def test_coordinates_are_those_of_nested_loops(order: list[str], sizes: dict[str
             coordinates(outside, "-".join(order), sizes)
 
 
-def test_stages_by_the_order_of_parallelisms() -> None:
-    ranked = tuple("abcdefgh")
-    outermost = staged(ranked, "tp-cp-ep-dp-pp", stages=2, tensor_parallel=2)
-    assert outermost == (tuple("abcd"), tuple("efgh"))
-    assert staged(ranked, "pp-tp-cp-ep-dp", stages=2, tensor_parallel=1) == (
-        tuple("aceg"),
-        tuple("bdfh"),
-    )
-    inside = staged(ranked, "tp-cp-ep-pp-dp", stages=2, tensor_parallel=2)
-    assert inside == (("a", "b", "e", "f"), ("c", "d", "g", "h"))
-    assert staged(ranked, "tp-cp-ep-dp-pp", stages=3, tensor_parallel=1) == ()
-    assert staged((), "tp-cp-ep-dp-pp", stages=1, tensor_parallel=1) == ()
+def groups(ranked: str, order: str, pipeline: Pipeline) -> list[str]:
+    """The members of each lock-step group, by stage and replica."""
+    found = seats(ranked, order, pipeline)
+    places = sorted({(seat.stage, seat.replica) for seat in found.values()})
+    return [
+        "".join(u for u, seat in found.items() if (seat.stage, seat.replica) == place)
+        for place in places
+    ]
+
+
+def test_seats_by_the_order_of_parallelisms() -> None:
+    usual = "tp-cp-ep-dp-pp"
+    tensor = Pipeline("1f1b", 2, 4, tensor_parallel=2, data_parallel=2)
+    assert groups("abcdefgh", usual, tensor) == ["ab", "cd", "ef", "gh"]
+    assert groups("abcdefgh", "tp-cp-ep-pp-dp", tensor) == ["ab", "ef", "cd", "gh"]
+    plain = Pipeline("1f1b", 2, 4, data_parallel=4)
+    assert groups("abcdefgh", "pp-tp-cp-ep-dp", plain) == list("acegbdfh")
+    context = Pipeline("1f1b", 2, 4, context_parallel=2, data_parallel=2)
+    assert groups("abcdefgh", usual, context) == ["ab", "cd", "ef", "gh"]
+    experts = Pipeline("1f1b", 1, 4, tensor_parallel=2, expert_parallel=2, data_parallel=4)
+    assert groups("abcdefgh", usual, experts) == ["abcd", "efgh"]
+    both = Pipeline("1f1b", 1, 4, context_parallel=2, expert_parallel=4, data_parallel=4)
+    assert groups("abcdefgh", usual, both) == ["abcd", "efgh"]
+    assert (both.lockstep, both.replicas, both.width) == (4, 2, 8)
+    assert seats("abcdefgh", usual, Pipeline("1f1b", 3, 4)) == {}
+    assert seats("", usual, Pipeline("1f1b", 1, 4)) == {}
 
 
 def gpu(uuid: str, index: int, pod: str, completion: str | None, part: str = "") -> GpuView:

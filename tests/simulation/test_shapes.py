@@ -1,0 +1,47 @@
+"""Jobs of several replicas and lock-step groups: clocks of their own, and the constant time.
+
+2 stages x 8 microbatches, tensor parallelism over 2 GPUs, 2 replicas; one GPU takes 5 % longer.
+"""
+
+import pytest
+from shapes import ShapeWorld, possible
+from worlds import Controller
+
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.store.database import DatabaseStore
+from joulecut_engine.graph.pipeline import Pipeline
+
+BUDGET = 0.02
+CONSTANT_S = 0.004  # 6 % of an iteration
+SHAPE = Pipeline("1f1b", 2, 8, tensor_parallel=2, data_parallel=2)
+
+
+@pytest.mark.parametrize("seen_apart", [True, False])
+def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: bool) -> None:
+    world = ShapeWorld(SHAPE, slow={(0, 0, 0): 1.05}, constant_s=CONSTANT_S, seen_apart=seen_apart)
+    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
+    controller.run(45)
+    clocks = world.clocks_mhz()
+    assert clocks["GPU-0-1-0"] == clocks["GPU-0-1-1"] < clocks["GPU-0-0-0"]
+    apart = clocks["GPU-0-0-1"] < clocks["GPU-0-0-0"]
+    assert apart is seen_apart  # where reports contain the waiting for it, nothing is known
+    job = controller.job
+    assert job.view.baseline is not None
+    assert job.applied is not None
+    assert job.applied.forecast is not None
+    assert job.applied.forecast.constant_s == pytest.approx(CONSTANT_S, rel=0.2)
+    plans = [board.jobs[0].applied for board in controller.boards]
+    forecasts = [plan.forecast for plan in plans if plan and plan.forecast]
+    assert max(one.variability_bloat_w or 0.0 for one in forecasts) > 0.0  # of default clocks
+    missed = 0.01 if seen_apart else 0.02  # what only the own times would show
+    assert world.saved() >= possible(world.plant, BUDGET) - missed, job.sentence
+    assert world.recent_s(250) <= job.view.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
+
+
+def test_replicas_that_nobody_names_keep_one_clock(store: DatabaseStore) -> None:
+    world = ShapeWorld(SHAPE, slow={(0, 0, 0): 1.05}, named=False)
+    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
+    controller.run(8)
+    clocks = world.clocks_mhz()
+    assert not world.at_default()
+    assert len({clocks[uuid] for uuid, stage in world.stage_of.items() if stage == 0}) == 1
