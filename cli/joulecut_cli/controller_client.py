@@ -38,6 +38,7 @@ ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
 # Keys of every board of this version; another program on the port lacks them.
 BOARD_KEYS = {
     "at_unix_s",
+    "cluster",
     "epoch",
     "events",
     "gpus",

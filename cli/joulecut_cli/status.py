@@ -163,20 +163,49 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
             f"Joulecut at {url}: {_mode(board)}; "
             f"pass {board['pass_number']} ended {ago(age_s)} ago, epoch {board['epoch']}{simulated}"
         )
-        yield sentence(board["sentence"], [job["name"] for job in board["jobs"]])
+        yield from _cluster(board["cluster"], board.get("power_budget"))
         digest = f" ({policy['digest'][:8]})" if policy["digest"] else ""
         yield f"Policy {policy['source'] or 'none'}{digest}"
     if age_s > max(STALE_S_MIN, STALE_PASSES * (board["interval_s"] or 0.0)):
         yield f"! No pass has ended for {ago(age_s)}: the data below is stale."
-    if policy["error"]:
-        yield f"! The policy file on disk is not in force: {policy['error']}"
-    if budget := board.get("power_budget"):
-        mark = "! " if budget["best_effort"] else ""
-        yield f"{mark}{sentence(budget['sentence'])}"
-    for node in board["nodes"]:
-        if not node["connected"]:
-            name = f"{node['node']} ({node['address']})" if node["node"] else node["address"]
-            yield f"! Agent {name} is unreachable: {node['error'] or 'no answer'}"
+    if (budget := board.get("power_budget")) and not budget["best_effort"]:
+        yield sentence(budget["sentence"])
+    yield from _needs(board["cluster"])
+
+
+def _cluster(cluster: Json, budget: Json | None) -> Iterator[str]:
+    """One line of numbers for the whole cluster, then the headline."""
+    power, savings, gpus = cluster["power"], cluster["savings"], cluster["gpu_counts"]
+    counts, without_w = cluster["need_counts"], power["without_w"]
+    change = percent(power["now_w"] / without_w - 1.0, signed=True) if without_w else "-"
+    basis = "partly predicted" if power["without_is_predicted"] else "estimate"
+    now, without = watts(power["now_w"]), watts(without_w)
+    measured, predicted = joules(savings["measured_j"]), joules(savings["predicted_j"])
+    budget_w = budget["budget_w"] if budget else None
+    words = [
+        f"{now} now, {without} without Joulecut ({basis}): {change}",
+        f"plans would save {watts(power['available_w'])}" if power["available_w"] else "",
+        f"saved {measured} measured, {predicted} predicted",
+        f"power budget {watts(budget_w)}" if budget_w else "no power budget",
+        f"{gpus['controlled']} of {gpus['all']} GPUs controlled",
+        f"needs a person: {counts['fault'] + counts['decision'] or 'nothing'}",
+    ]
+    yield "; ".join(filter(None, words))
+    yield cluster["headline"]
+
+
+NEED_MARKS = {"fault": "!", "decision": "?", "note": "-"}
+
+
+def _needs(cluster: Json) -> Iterator[str]:
+    """What needs a person: `!` a fault, `?` a decision, `-` for information."""
+    for need in cluster["needs"]:
+        about = need["job"] or need["node"]
+        text = sentence(need["text"], [about])
+        yield f"{NEED_MARKS[need['severity']]} {about and f'{about}: '}{text}"
+    more = sum(cluster["need_counts"].values()) - len(cluster["needs"])
+    if more > 0:
+        yield f"- and {more} more: see the page"
 
 
 def _mode(board: Json) -> str:
@@ -188,19 +217,27 @@ def _jobs(board: Json) -> list[str]:
         return ["Jobs and plans are shown by the leader; below are the GPUs seen by this standby."]
     if not board["jobs"]:
         return ["No jobs in the policy: GPUs are measured and stay at default clocks."]
-    head = ("JOB", "MODE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "LESS", "SAVED")
+    head = (
+        "JOB", "STATE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "PREDICTED", "LESS",
+        "SAVED",
+    )  # fmt: skip
     rows = [_job_row(job) for job in board["jobs"]]
     lines = table(head, rows, frozenset(head[2:]))
     for job in board["jobs"]:
-        lines.append(f"  {job['name']}: {sentence(job['sentence'], [job['name']])}")
+        name, step = job["name"], job["next_step"]
+        if job["sentence"] != step:
+            lines.append(f"  {name}: {sentence(job['sentence'], [name])}")
+        if step:
+            lines.append(f"  {name}: next: {sentence(step, [name])}")
         if foreign := foreign_text(job):
-            lines.append(f"  {job['name']}: {foreign}")
-        if advisable := job.get("advisable"):
-            lines.append(f"  {job['name']}: enforcement: {advisable['text']}.")
+            lines.append(f"  {name}: {foreign}")
         saving = saving_text(job.get("saving"))
         if saving:
-            lines.append(f"  {job['name']}: saving {saving}.")
-    lines.append("  Measured: TIME and ENERGY of one iteration now, LESS and SAVED so far.")
+            lines.append(f"  {name}: saving {saving}.")
+    lines.append(
+        "  PREDICTED: energy saved by the newest plan. Measured: TIME and ENERGY of one iteration "
+        "now, LESS under a plan and SAVED so far."
+    )
     return lines
 
 
@@ -214,25 +251,18 @@ def foreign_text(job: Json) -> str:
     )
 
 
-def _mode_of(job: Json) -> str:
-    """The job's mode, or the hold that overrides it."""
-    kinds = {hold["kind"] for hold in job.get("holds", ())}
-    if "breaker" in kinds:
-        return "tripped"
-    return "paused" if kinds else str(job["mode"])
-
-
 def _job_row(job: Json) -> tuple[str, ...]:
     baseline, current = job["baseline"] or {}, job["current"] or {}
     return (
         job["name"],
-        _mode_of(job),
+        job["state"],
         plan_name(job["decision"]) or "-",
         seconds(current.get("iteration_time_s")),
         seconds(baseline.get("iteration_time_s")),
         percent(job["measured"]["slowdown_ratio"], signed=True),
         joules(current.get("energy_j")),
-        percent(job["measured"]["saved_ratio"]),
+        percent(job["predicted_saved_ratio"]),
+        percent(job["measured"]["saved_ratio"] if job["generation_running"] else None),
         joules(job["measured"]["saved_j"]),
     )
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.board import Board
+from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.needs import Need, needs
 from joulecut_controller.cluster.standing import Standing, State, standing
 from joulecut_controller.plan.plan import Plan
@@ -145,11 +145,18 @@ def _power(board: Board) -> Power:
             if job.view.peer_iteration_time_s is not None and job.applied.forecast is not None:
                 less_w += _forecast_w(job.applied)
                 predicted = True
-            elif baseline and current and baseline.power_w and current.power_w:
-                less_w += baseline.power_w - current.power_w
+            elif baseline and baseline.power_w:
+                measured_w = current.power_w if current else None
+                less_w += baseline.power_w - (measured_w or _readings_w(job, board))
         elif job.decision is not None and not job.decision.changes_nothing:
             available_w += _forecast_w(job.decision)
     return Power(now_w, now_w + less_w, predicted, available_w)
+
+
+def _readings_w(job: JobBoard, board: Board) -> float:
+    """The GPUs' own readings, until a window of iterations is complete."""
+    gpus = (board.view.gpus.get(uuid) for stage in job.view.stages for uuid in stage)
+    return sum(gpu.snapshot.power_average_w or 0.0 for gpu in gpus if gpu and gpu.snapshot)
 
 
 def _forecast_w(plan: Plan) -> float:

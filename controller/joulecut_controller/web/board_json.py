@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from joulecut_controller.board import Board, JobBoard, PowerLimits
+from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import Event
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView, View
 from joulecut_controller.web.job_json import hold_json, job_json, strongest_mode
 from joulecut_controller.web.responses import Json, number
+from joulecut_controller.web.summary_json import summary_json
 from joulecut_wire.messages import GpuSnapshot
 
 EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
@@ -59,6 +61,7 @@ def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
         "nodes": [node_json(node) for node in (board.view.nodes if nodes is None else nodes)],
         "gpus": [],
         "holds": [hold_json(hold) for hold in board.holds],
+        "cluster": summary_json(cluster_of(board)),
         "power_budget": board.power_limits and power_limits_json(board.power_limits),
         "jobs": [],
         "events": [event_json(event) for event in board.events[:EVENTS_ON_BOARD]],

@@ -6,17 +6,16 @@ from dataclasses import asdict
 
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import Series
-from joulecut_controller.cluster.needs import Need
 from joulecut_controller.cluster.standing import Standing
-from joulecut_controller.cluster.summary import Cluster, cluster_of
+from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.view import BUDGET_JOB
 from joulecut_controller.web.board_json import SIMULATED, event_json, work_by_gpu
 from joulecut_controller.web.job_json import interval_json, strongest_mode
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.responses import Json, number
+from joulecut_controller.web.summary_json import summary_json
 
-NEEDS_LISTED_MAX = 20  # more are counted
 EVENTS_LISTED_MAX = 12
 
 JOB_COLUMNS = (
@@ -82,45 +81,6 @@ def prices_json(cost: Cost) -> Json:
     return {
         "money_per_kwh": None if cost.kwh is None else cost.kwh * cost.pue,
         "co2_kg_per_kwh": None if grams is None else grams * cost.pue / 1000.0,
-    }
-
-
-def summary_json(cluster: Cluster) -> Json:
-    """What page and command line say first."""
-    power, gpus = cluster.power, cluster.gpus
-    return {
-        "headline": cluster.headline,
-        "needs": [need_json(need) for need in cluster.needs[:NEEDS_LISTED_MAX]],
-        "need_counts": {name: cluster.count(name) for name in ("fault", "decision", "note")},
-        "power": {
-            "now_w": number(power.now_w),
-            "without_w": number(power.without_w),
-            "without_is_predicted": power.predicted,
-            "available_w": number(power.available_w),
-        },
-        "savings": {
-            "measured_j": number(cluster.saved_measured_j),
-            "predicted_j": number(cluster.saved_predicted_j),
-        },
-        "gpu_counts": {
-            "all": gpus.all,
-            "controlled": gpus.controlled,
-            "default": gpus.default,
-            "silent": gpus.silent,
-            "not_controllable": gpus.not_controllable,
-        },
-        "node_counts": {"all": cluster.nodes, "lost": cluster.nodes_lost},
-        "job_counts": {"all": len(cluster.standings), **cluster.states},
-    }
-
-
-def need_json(need: Need) -> Json:
-    return {
-        "severity": need.severity,
-        "text": need.text,
-        "job": need.job,
-        "node": need.node,
-        "runbook": need.runbook,
     }
 
 

@@ -160,6 +160,25 @@ _POWER_BUDGET = obj(
     best_effort=TEXT,
     sentence=TEXT,
 )
+_SUMMARY_KEYS: Json = {
+    "headline": TEXT,
+    "needs": listed(
+        obj(severity=ref("Severity"), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT),
+    ),
+    "need_counts": obj(fault=COUNT, decision=COUNT, note=COUNT),
+    "power": obj(now_w=NUMBER, without_w=NUMBER, without_is_predicted=FLAG, available_w=NUMBER),
+    "savings": obj(measured_j=NUMBER, predicted_j=NUMBER),
+    "gpu_counts": obj(
+        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
+    ),
+    "node_counts": obj(all=COUNT, lost=COUNT),
+    "job_counts": {
+        "type": "object",
+        "properties": {"all": COUNT},
+        "required": ["all"],
+        "additionalProperties": COUNT,
+    },
+}
 _BOARD = obj(
     at_unix_s=NUMBER,
     role={"enum": ["leader", "standby"]},
@@ -174,6 +193,7 @@ _BOARD = obj(
     nodes=listed(ref("Node")),
     gpus=listed(ref("Gpu")),
     holds=listed(ref("Hold")),
+    cluster=obj(**_SUMMARY_KEYS),
     power_budget=maybe(_POWER_BUDGET),
     jobs=listed(ref("Job")),
     events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
@@ -190,13 +210,7 @@ _CLUSTER = obj(
     mode=ref("Mode"),
     simulated=FLAG,
     policy=_POLICY_FILE,
-    headline=TEXT,
-    needs=listed(
-        obj(severity=ref("Severity"), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT),
-    ),
-    need_counts=obj(fault=COUNT, decision=COUNT, note=COUNT),
-    power=obj(now_w=NUMBER, without_w=NUMBER, without_is_predicted=FLAG, available_w=NUMBER),
-    savings=obj(measured_j=NUMBER, predicted_j=NUMBER),
+    **_SUMMARY_KEYS,
     savings_week=maybe(
         obj(
             since_unix_s=NUMBER,
@@ -213,16 +227,6 @@ _CLUSTER = obj(
     power_budget=maybe(
         obj(budget_w=NUMBER, in_force_w=NUMBER, state=TEXT, best_effort=TEXT, sentence=TEXT)
     ),
-    gpu_counts=obj(
-        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
-    ),
-    node_counts=obj(all=COUNT, lost=COUNT),
-    job_counts={
-        "type": "object",
-        "properties": {"all": COUNT},
-        "required": ["all"],
-        "additionalProperties": COUNT,
-    },
     events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
     links=obj(grafana=TEXT, runbook=TEXT, audit_log=TEXT),
 )

@@ -49,7 +49,7 @@ def test_status_shows_fleet_and_jobs(served: Serving) -> None:
     done = joulecut("status", "--controller", served.url)
     assert done.returncode == 0
     assert done.stderr == ""
-    assert "gpt3-175b  enforce    42" in done.stdout
+    assert "gpt3-175b  enforced    42" in done.stdout
     assert all(f"node{n}/{i}" in done.stdout for n in (1, 2) for i in range(4))
 
 

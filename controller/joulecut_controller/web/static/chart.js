@@ -32,6 +32,7 @@ export class HistoryChart {
   }
 
   choose(seconds) {
+    this.chosen = true;
     this.span = seconds;
     this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(SPANS[i][1] === seconds)));
     this.refresh(true);
@@ -45,14 +46,19 @@ export class HistoryChart {
     const answer = await fetch(`/api/v1/history?${asked}`).catch(() => null);
     if (!answer?.ok) return;
     this.data = await answer.json();
+    const young = !this.chosen && this.span > SPANS[0][1] && !this.data[this.series.at(-1).key].some(known);
+    if (young) return void this.choose(SPANS[0][1]); // the last hour has finer points
     this.draw();
+    return undefined;
   }
 
   draw() {
     const { data } = this;
     if (!data) return;
-    const lines = this.series.map(({ key }) => data[key]);
-    const points = lines[0].filter(known).length;
+    // A history shorter than the period begins where it begins.
+    const first = Math.max(0, data[this.series.at(-1).key].findIndex(known) - 1);
+    const lines = this.series.map(({ key }) => data[key].slice(first));
+    const points = lines.at(-1).filter(known).length;
     show(this.plot, points > 0);
     show(this.legend, points > 0 && this.series.length > 1);
     show(this.none, points === 0);
@@ -61,7 +67,7 @@ export class HistoryChart {
     this.plot.setAttribute("aria-label", this.say(data));
     this.chart?.destroy();
     const wide = Math.max(WIDTH_MIN, this.plot.clientWidth);
-    this.chart = new globalThis.uPlot(this.options(wide, points), [data.at_unix_s, ...lines], this.plot);
+    this.chart = new globalThis.uPlot(this.options(wide, points), [data.at_unix_s.slice(first), ...lines], this.plot);
   }
 
   options(width, points) {
