@@ -15,7 +15,7 @@ from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import Event
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView, View
-from joulecut_controller.web.job_json import hold_json, job_json, strongest_mode
+from joulecut_controller.web.job_json import hold_json, job_json, state_json, strongest_mode
 from joulecut_controller.web.responses import Json, number
 from joulecut_controller.web.summary_json import summary_json
 from joulecut_wire.messages import GpuSnapshot
@@ -241,8 +241,9 @@ def _job(job: JobBoard, view: View, *, large: bool) -> Json:
     slim = replace(job, decision=_bare(job.decision), applied=_bare(job.applied), frontier=())
     if not large:  # a small fleet: the clocks of each GPU are part of it
         whole = job_json(replace(slim, decision=job.decision), view)
-        return whole | {"decision": _plan(whole["decision"])}
-    return job_json(slim, view, gpus=False) | {"gpu_count": sum(map(len, job.view.stages))}
+        return whole | {"decision": _plan(whole["decision"])} | state_json(job)
+    brief = job_json(slim, view, gpus=False) | state_json(job)
+    return brief | {"gpu_count": sum(map(len, job.view.stages))}
 
 
 def _bare(plan: Plan | None) -> Plan | None:

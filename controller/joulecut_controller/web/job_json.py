@@ -29,7 +29,7 @@ def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
 
 def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     """One job, without the operations of its plan."""
-    shown, policy, stands = job.view, job.view.policy, standing(job)
+    shown, policy = job.view, job.view.policy
     return {
         "name": policy.name,
         "mode": job.mode,
@@ -72,6 +72,14 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "holdout": holdout_json(job.holdout),
         "saving": saving_json(job.holdout.saving if job.holdout else None),
         "gpus": _clocks_json(job, view) if gpus else [],
+        **state_json(job),
+    }
+
+
+def state_json(job: JobBoard) -> Json:
+    """The state, and what stands between the job and enforcement."""
+    stands = standing(job)
+    return {
         "state": stands.state,
         "next_step": stands.next_step,
         "rate_source": stands.rate_source or None,

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import boards
+import large
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,12 @@ from joulecut_controller.board import FrontierPoint
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window
-from joulecut_controller.web.board_json import EVENTS_ON_BOARD, board_json, event_with_detail_json
+from joulecut_controller.web.board_json import (
+    EVENTS_ON_BOARD,
+    board_json,
+    brief_json,
+    event_with_detail_json,
+)
 from joulecut_controller.web.job_json import evidence, job_json, strongest_mode
 from joulecut_controller.web.responses import encode, number
 from joulecut_controller.web.timeline import timeline_json
@@ -203,3 +209,10 @@ def test_a_frontier_of_odd_numbers_can_be_shown() -> None:
     job = replace(boards.job(), frontier=(FrontierPoint(1.0, math.inf, math.nan),))
     [point] = job_json(job, boards.board().view)["frontier"]
     assert point == {"iteration_time_s": 1.0, "energy_j": None, "lower_bound_j": None}
+
+
+def test_the_brief_form_says_the_same_of_each_job() -> None:
+    for board in (boards.board(), boards.board("recommend"), boards.straggling(), large.board(40)):
+        for brief, whole in zip(brief_json(board)["jobs"], board_json(board)["jobs"], strict=True):
+            keys = ("name", "state", "next_step", "rate_source", "predicted_saved_ratio")
+            assert [brief[key] for key in keys] == [whole[key] for key in keys]
